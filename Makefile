@@ -1,0 +1,45 @@
+# One command does what it says, on a fresh machine too. `make help` lists them.
+SHELL := /bin/bash
+PY := .venv/bin/python
+STAMP := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages test check format demo bench crash clean
+
+help: ## list the commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) packages ## .venv in the checkout, with everything
+
+$(STAMP): pyproject.toml
+	python3 -m venv .venv
+	$(PY) -m pip install --quiet --upgrade pip
+	$(PY) -m pip install --quiet --editable '.[cli,testing,demo,bench]' --group dev
+	@touch $@
+
+packages: ## Debian packages that tests and benchmarks run against
+	@.ci/packages redis-server beanstalkd chromium
+
+test: setup ## all tests
+	$(PY) -m pytest
+
+check: setup ## format, lint, types
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+format: setup ## write the format that check wants
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+demo: setup ## a year of real flights in a minute, killed once, ending in a report
+	$(PY) -m examples.flights --out report
+
+bench: setup ## all benchmarks, small
+	$(PY) -m bench all --small
+
+crash: setup ## the crash campaign, long: 2,000 kills
+	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q
+
+clean: ## remove what setup and the commands made
+	rm -rf .venv report build dist

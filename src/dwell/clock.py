@@ -1,0 +1,65 @@
+"""Time as an argument: the real clock, and a simulated one that tests move by hand.
+
+Deadlines are wall-clock milliseconds since the epoch (they must mean the same after a restart);
+sleeping is monotonic, so a wall clock that jumps wakes nobody early.
+"""
+
+import asyncio
+import heapq
+import itertools
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What a queue asks of time."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in milliseconds since the epoch."""
+
+    async def sleep(self, delay_ms: float) -> None:
+        """Return after ``delay_ms`` milliseconds."""
+
+
+class RealClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    async def sleep(self, delay_ms: float) -> None:
+        """Return after ``delay_ms`` milliseconds of monotonic time."""
+        await asyncio.sleep(delay_ms / 1000)
+
+
+class SimulatedClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = start_ms
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def now_ms(self) -> int:
+        """Return the simulated time, in milliseconds since the epoch."""
+        return self._now_ms
+
+    async def sleep(self, delay_ms: float) -> None:
+        """Return once the clock was moved ``delay_ms`` milliseconds on."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (self._now_ms + max(delay_ms, 0), next(self._order), future)
+        heapq.heappush(self._sleepers, entry)
+        self._wake()
+        await future
+
+    def advance(self, delta_ms: int) -> None:
+        """Move the clock by ``delta_ms`` (backwards when negative) and wake who has slept enough."""
+        self._now_ms += delta_ms
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._sleepers and self._sleepers[0][0] <= self._now_ms:
+            future = heapq.heappop(self._sleepers)[2]
+            if not future.done():
+                future.set_result(None)

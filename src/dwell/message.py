@@ -1,0 +1,433 @@
+"""The whole design on one page: the message, its states, its transitions and its limits.
+
+All times are whole milliseconds (``_ms``): points in time since the epoch, or spans. The state
+machine is data (:data:`TRANSITIONS`), from which the docs and the tests are derived.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dwell.errors import InvalidReceipt
+
+U8 = npt.NDArray[np.uint8]
+U16 = npt.NDArray[np.uint16]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+# --- limits -----------------------------------------------------------------------------------
+
+MAX_TOPIC_CHARS = 200
+MAX_ID_BYTES = 256
+MAX_KEY_BYTES = 256
+MAX_HEADERS_BYTES = 16 * 1024
+MAX_BODY_BYTES = 1024 * 1024
+MAX_BATCH_MESSAGES = 10_000
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+MAX_PRIORITY = 2**32 - 1
+MAX_ATTEMPTS = 65_535
+MAX_LEASE_MS = 7 * 24 * 3_600_000
+MAX_DELAY_MS = 100 * 366 * 24 * 3_600_000
+MAX_ERROR_CHARS = 1_000
+
+DEFAULT_PRIORITY = 1024
+
+#: The first character of every id that the queue makes; a caller's own id may not start with it.
+QUEUE_ID_MARK = "~"
+
+
+# --- states, verbs and results ----------------------------------------------------------------
+
+
+class State(IntEnum):
+    """Where a message is. A message that was accepted is in exactly one state until it is gone."""
+
+    GONE = 0
+    DELAYED = 1
+    READY = 2
+    LEASED = 3
+    DEAD = 4
+
+
+class Result(IntEnum):
+    """What a verb did to one message: the truth, one word a message."""
+
+    CREATED = 1
+    KEPT = 2
+    REPLACED = 3
+    DROPPED = 4
+    ACKED = 5
+    RELEASED = 6
+    TOUCHED = 7
+    BURIED = 8
+    STALE = 9
+    KICKED = 10
+    CANCELLED = 11
+    MOVED = 12
+    LEASED = 13
+    UNKNOWN = 14
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Kind(IntEnum):
+    """What an event says happened to one message; ``to`` in the docs is the state after it."""
+
+    PUT = 1
+    REPLACE = 2
+    TAKE = 3
+    ACK = 4
+    RELEASE = 5
+    LAPSE = 6
+    EXHAUST = 7
+    EXPIRE = 8
+    BURY = 9
+    KICK = 10
+    CANCEL = 11
+    MOVE = 12
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Transition(NamedTuple):
+    """One arrow of the state machine: the verb, the states it joins, and what the caller is told."""
+
+    verb: str
+    before: State
+    after: State
+    result: Result | None
+    event: Kind | None
+    note: str = ""
+
+
+_WAITING = (State.DELAYED, State.READY)
+
+#: Every arrow. A verb on a state that is not listed changes nothing and answers ``stale`` (verbs
+#: by receipt) or ``unknown`` (verbs by id). "due comes", "lease ends" and "expires" are time's own.
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition("put", State.GONE, State.DELAYED, Result.CREATED, Kind.PUT),
+    Transition("put", State.GONE, State.GONE, Result.KEPT, None, "acked less than remember_ms ago"),
+    Transition("put", State.GONE, State.GONE, Result.DROPPED, None, "topic full, on_full=drop"),
+    *(
+        Transition("put", state, state, Result.KEPT, None, "on_conflict=keep")
+        for state in (*_WAITING, State.LEASED, State.DEAD)
+    ),
+    *(
+        Transition("put", state, State.DELAYED, Result.REPLACED, Kind.REPLACE, "replace")
+        for state in (*_WAITING, State.DEAD)
+    ),
+    Transition("put", State.LEASED, State.LEASED, Result.LEASED, None, "on_conflict=replace"),
+    Transition("due comes", State.DELAYED, State.READY, None, None),
+    Transition("take", State.READY, State.LEASED, None, Kind.TAKE, "attempt + 1"),
+    Transition("ack", State.LEASED, State.GONE, Result.ACKED, Kind.ACK, "id remembered"),
+    Transition("touch", State.LEASED, State.LEASED, Result.TOUCHED, None),
+    Transition("release", State.LEASED, State.DELAYED, Result.RELEASED, Kind.RELEASE),
+    Transition("release", State.LEASED, State.DEAD, Result.BURIED, Kind.EXHAUST, "attempts used"),
+    Transition("bury", State.LEASED, State.DEAD, Result.BURIED, Kind.BURY),
+    Transition("lease ends", State.LEASED, State.READY, None, Kind.LAPSE),
+    Transition("lease ends", State.LEASED, State.DEAD, None, Kind.EXHAUST, "attempts used"),
+    *(Transition("expires", state, State.DEAD, None, Kind.EXPIRE) for state in _WAITING),
+    Transition("kick", State.DEAD, State.DELAYED, Result.KICKED, Kind.KICK, "attempt = 0"),
+    *(
+        Transition("cancel", state, State.GONE, Result.CANCELLED, Kind.CANCEL)
+        for state in (*_WAITING, State.DEAD)
+    ),
+    Transition("cancel", State.LEASED, State.LEASED, Result.LEASED, None, "the taker has it"),
+    *(
+        Transition("reschedule", state, State.DELAYED, Result.MOVED, Kind.MOVE)
+        for state in _WAITING
+    ),
+    Transition("reschedule", State.LEASED, State.LEASED, Result.LEASED, None, "the taker has it"),
+)
+
+
+# --- the message ------------------------------------------------------------------------------
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message, as a taker or a reader sees it.
+
+    ``attempt`` counts takes (1 at the first). ``receipt`` is set when the message was just taken.
+    ``expires_ms`` and ``lease_until_ms`` are 0 when there is none.
+    """
+
+    topic: str
+    id: str
+    body: bytes
+    due_ms: int
+    state: State
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_ms: int
+    lease_until_ms: int = 0
+    expires_ms: int = 0
+    key: str | None = None
+    headers: dict[str, str] = {}
+    last_error: str | None = None
+    receipt: str | None = None
+
+    def json(self) -> Any:
+        """Return the body decoded as JSON (what :func:`dwell.open` encodes non-bytes bodies as)."""
+        return msgspec.json.decode(self.body)
+
+
+class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The optional parts of a message, stored as one MessagePack value beside its body."""
+
+    key: str | None = None
+    headers: dict[str, str] = {}
+
+
+_NO_EXTRA = Extra()
+_extra_encoder = msgspec.msgpack.Encoder()
+_extra_decoder = msgspec.msgpack.Decoder(Extra)
+
+
+def encode_extra(key: str | None, headers: dict[str, str] | None) -> bytes:
+    """Return key and headers as bytes; empty when the message has neither."""
+    return _extra_encoder.encode(Extra(key, headers or {})) if key is not None or headers else b""
+
+
+def decode_extra(data: bytes) -> Extra:
+    """Return what :func:`encode_extra` made."""
+    return _extra_decoder.decode(data) if data else _NO_EXTRA
+
+
+# --- receipts ---------------------------------------------------------------------------------
+
+# A receipt is 16 bytes, two words that only the store that made it reads, but for the upper half
+# of the first: the number of the store, so that a receipt of another store is known at once.
+
+
+def receipts_to_text(receipts: U64) -> list[str]:
+    """Return receipts of shape (n, 2) as texts of 32 hexadecimal digits."""
+    data = receipts.astype(">u8").tobytes().hex()
+    return [data[at : at + 32] for at in range(0, len(data), 32)]
+
+
+def receipts_from_text(texts: Iterable[str]) -> U64:
+    """Return receipts of shape (n, 2); raises InvalidReceipt when a text is not one."""
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str) or len(text) != 32:
+            raise InvalidReceipt(f"receipt: got {text!r:.80}, expected 32 hexadecimal digits")
+    try:
+        data = bytes.fromhex("".join(texts))
+        if len(data) != 16 * len(texts):
+            raise ValueError
+    except ValueError:
+        raise InvalidReceipt("receipt: has characters that are not hexadecimal digits") from None
+    return np.frombuffer(data, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+class Batch(Sequence[Message]):
+    """Messages in columns: a :class:`Message` is made only for the one that is looked at.
+
+    Columns of length n: ``topics``, ``ids``, ``bodies``, ``extras`` (sequences), ``due_ms``,
+    ``priority``, ``attempt``, ``max_attempts``, ``lease_ms``, ``lease_until_ms``, ``expires_ms``,
+    ``state`` (arrays), ``errors`` (index -> text, only where there is one) and ``receipts``
+    (shape (n, 2), or None where nothing was taken).
+    """
+
+    __slots__ = (
+        "attempt",
+        "bodies",
+        "due_ms",
+        "errors",
+        "expires_ms",
+        "extras",
+        "ids",
+        "lease_ms",
+        "lease_until_ms",
+        "max_attempts",
+        "priority",
+        "receipts",
+        "state",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str],
+        ids: Sequence[str],
+        bodies: Sequence[bytes],
+        extras: Sequence[bytes],
+        due_ms: I64,
+        priority: U32,
+        attempt: U16,
+        max_attempts: U16,
+        lease_ms: U32,
+        lease_until_ms: I64,
+        expires_ms: I64,
+        state: U8,
+        errors: dict[int, str],
+        receipts: U64 | None,
+    ) -> None:
+        self.topics = topics
+        self.ids = ids
+        self.bodies = bodies
+        self.extras = extras
+        self.due_ms = due_ms
+        self.priority = priority
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        self.lease_ms = lease_ms
+        self.lease_until_ms = lease_until_ms
+        self.expires_ms = expires_ms
+        self.state = state
+        self.errors = errors
+        self.receipts = receipts
+
+    @classmethod
+    def empty(cls) -> "Batch":
+        """Return a batch without messages."""
+        return cls.of([])
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> "Batch":
+        """Return the columns of some messages."""
+
+        def column(name: str, dtype: type[np.generic]) -> Any:
+            return np.array([getattr(m, name) for m in messages], dtype=dtype)
+
+        taken = [m.receipt for m in messages if m.receipt is not None]
+        return cls(
+            topics=[m.topic for m in messages],
+            ids=[m.id for m in messages],
+            bodies=[m.body for m in messages],
+            extras=[encode_extra(m.key, m.headers) for m in messages],
+            due_ms=column("due_ms", np.int64),
+            priority=column("priority", np.uint32),
+            attempt=column("attempt", np.uint16),
+            max_attempts=column("max_attempts", np.uint16),
+            lease_ms=column("lease_ms", np.uint32),
+            lease_until_ms=column("lease_until_ms", np.int64),
+            expires_ms=column("expires_ms", np.int64),
+            state=column("state", np.uint8),
+            errors={i: m.last_error for i, m in enumerate(messages) if m.last_error is not None},
+            receipts=receipts_from_text(taken) if len(taken) == len(messages) else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.due_ms)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Batch": ...
+    def __getitem__(self, index: int | slice) -> "Message | Batch":
+        return self._slice(index) if isinstance(index, slice) else self._message(index)
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(self._message, range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} messages>"
+
+    def _message(self, index: int) -> Message:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        extra = decode_extra(self.extras[index])
+        receipts = self.receipts
+        return Message(
+            topic=self.topics[index],
+            id=self.ids[index],
+            body=self.bodies[index],
+            due_ms=int(self.due_ms[index]),
+            state=State(int(self.state[index])),
+            priority=int(self.priority[index]),
+            attempt=int(self.attempt[index]),
+            max_attempts=int(self.max_attempts[index]),
+            lease_ms=int(self.lease_ms[index]),
+            lease_until_ms=int(self.lease_until_ms[index]),
+            expires_ms=int(self.expires_ms[index]),
+            key=extra.key,
+            headers=extra.headers,
+            last_error=self.errors.get(index),
+            receipt=receipts_to_text(receipts[index : index + 1])[0]
+            if receipts is not None
+            else None,
+        )
+
+    def _slice(self, part: slice) -> "Batch":
+        indices = range(len(self))[part]
+        return Batch(
+            topics=self.topics[part],
+            ids=self.ids[part],
+            bodies=self.bodies[part],
+            extras=self.extras[part],
+            due_ms=self.due_ms[part],
+            priority=self.priority[part],
+            attempt=self.attempt[part],
+            max_attempts=self.max_attempts[part],
+            lease_ms=self.lease_ms[part],
+            lease_until_ms=self.lease_until_ms[part],
+            expires_ms=self.expires_ms[part],
+            state=self.state[part],
+            errors={new: self.errors[old] for new, old in enumerate(indices) if old in self.errors}
+            if self.errors
+            else {},
+            receipts=self.receipts[part] if self.receipts is not None else None,
+        )
+
+
+# --- topic settings ---------------------------------------------------------------------------
+
+_S, _M, _H = 1_000, 60_000, 3_600_000
+
+#: The waits before the second, third ... attempt (the 16 that RocketMQ documents).
+RETRY_DELAYS_MS = (
+    10 * _S,
+    30 * _S,
+    *(minutes * _M for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    1 * _H,
+    2 * _H,
+)
+
+#: What ``delay_level=1`` to ``18`` mean (the 18 levels that RocketMQ documents).
+DELAY_LEVELS_MS = (
+    *(seconds * _S for seconds in (1, 5, 10, 30)),
+    *(minutes * _M for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    1 * _H,
+    2 * _H,
+)
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for every message of a topic that does not say otherwise.
+
+    ``lease_ms``: how long a taker has a message. ``max_attempts``: takes before it is dead.
+    ``retry_delays_ms``: the wait after the first, second ... failed attempt; the last one repeats.
+    ``remember_ms``: how long the id of an acked message still counts as existing.
+    ``paused``: nothing is taken. ``max_pending``: how many messages may be delayed or ready, 0 for
+    no limit. ``on_full``: ``refuse`` the put with TopicFull, or ``drop`` what is over the limit.
+    ``delay_levels_ms``: what ``delay_level=1`` and on mean.
+    """
+
+    lease_ms: int = 60_000
+    max_attempts: int = 16
+    retry_delays_ms: tuple[int, ...] = RETRY_DELAYS_MS
+    remember_ms: int = 600_000
+    paused: bool = False
+    max_pending: int = 0
+    on_full: str = "refuse"
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+
+
+def retry_delay_ms(settings: TopicSettings, attempt: int) -> int:
+    """Return the wait after the failed attempt number ``attempt`` (from 1)."""
+    delays = settings.retry_delays_ms
+    return delays[min(max(attempt, 1), len(delays)) - 1] if delays else 0

@@ -1,0 +1,1 @@
+"""The stores: what keeps the messages."""

@@ -1,0 +1,255 @@
+"""The store contract: transitions, in batches.
+
+A store is a state machine over messages (:mod:`dwell.message` has its arrows). One call carries
+many messages; what a call returns is already as safe as the store promises. The queue above has
+validated every value, so a store checks only what depends on its state.
+
+Rules that every store keeps, proved by :mod:`dwell.testing`:
+
+* a message that was accepted is in exactly one state until it is gone; none is taken early;
+* the order of taking within a topic is priority, then due, then arrival;
+* a receipt is good until the message is acked, released, buried, or its lease ends; after that it
+  answers ``stale`` and changes nothing;
+* every verb first does what :meth:`Store.tick` would do now, so that it sees no lease that has
+  ended and no message that has expired;
+* arrival is the order of creation; release, lease end, kick, reschedule and replace keep it.
+  Release, kick, reschedule and replace set the due; a lease that ends leaves it as it was;
+* replace starts the message anew (attempt 0, no last_error) with everything that the put says;
+* a waiting message whose ``expires_ms`` is at or before now is dead, with last_error "expired";
+* ``lease_ms`` 0 and ``max_attempts`` 0 of a message mean what its topic's
+  settings say when it matters;
+* ids that the queue made are not remembered; ids of the caller's are, for the topic's remember_ms
+  after the ack, and only ``on_conflict="keep"`` looks at that;
+* verbs by id answer the truth for each id, in the order the ids were given. An id that stands
+  twice in one batch is treated as in two batches, one after the other.
+
+All arrays are NumPy arrays of one dimension and of the batch's length, unless a shape is given.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from dwell.clock import Clock
+from dwell.message import I64, U8, U16, U32, U64, Batch, Kind, Message, Result, State, TopicSettings
+
+
+@dataclass(slots=True)
+class Puts:
+    """The columns of one put into one topic.
+
+    ``ids`` is None when the queue is to make them. ``lease_ms`` and ``max_attempts`` are 0 for the
+    topic's own; ``expires_ms`` is 0 for never. ``extras`` holds key and headers as
+    :func:`dwell.message.encode_extra` makes them; None when no message has any.
+    """
+
+    topic: str
+    bodies: Sequence[bytes]
+    due_ms: I64
+    priority: U32
+    lease_ms: U32
+    max_attempts: U16
+    expires_ms: I64
+    ids: Sequence[bytes] | None = None
+    extras: Sequence[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+
+class Put(msgspec.Struct, frozen=True):
+    """What became of one message that was put."""
+
+    id: str
+    result: Result
+
+
+class PutAnswer(Sequence[Put]):
+    """What became of each message of a put: ``ids`` and ``results`` (codes of Result) in columns."""
+
+    __slots__ = ("ids", "results")
+
+    def __init__(self, ids: Sequence[str], results: U8) -> None:
+        self.ids = ids
+        self.results = results
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
+        if isinstance(index, slice):
+            return PutAnswer(self.ids[index], self.results[index])
+        return Put(self.ids[index], Result(int(self.results[index])))
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """Where a scan stopped: the due time and arrival number of the last message that was given."""
+
+    due_ms: int
+    arrival: int
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a scan; ``cursor`` asks for the next, and is None after the last."""
+
+    messages: Batch
+    cursor: Cursor | None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that happened to one message. ``position`` counts from 0 and never changes."""
+
+    position: int
+    time_ms: int
+    kind: Kind
+    topic: str
+    id: str
+    due_ms: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class EventPage:
+    """Events in order; ``next_position`` asks for those after them.
+
+    ``first_position`` is the oldest that is still kept: asking for less starts there.
+    """
+
+    events: Sequence[Event]
+    next_position: int
+    first_position: int
+
+
+@dataclass(slots=True)
+class TopicStats:
+    """How many messages of a topic are in each state, now."""
+
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    dead: int = 0
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts by topic now, and by event kind since the store was made."""
+
+    topics: dict[str, TopicStats] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+
+
+class Store(ABC):
+    """What keeps the messages. Every verb is a batch; the docstrings say only what is special.
+
+    ``wake(topic, count)`` is called when ``count`` more messages of a topic can be taken, and
+    ``plan()`` when the next deadline may have come nearer. The queue sets both before ``open``.
+    """
+
+    clock: Clock
+    #: The number that stands in the upper half of the first word of each receipt of this store.
+    number: int = 0
+    wake: Callable[[str, int], None] = staticmethod(lambda topic, count: None)
+    plan: Callable[[], None] = staticmethod(lambda: None)
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Make the store ready; raises StoreError."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Write down what is unwritten and let go of everything."""
+
+    @abstractmethod
+    async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Add messages; ``on_conflict`` is ``keep``, ``replace`` or ``error``.
+
+        ``error`` raises IdExists, and a full topic with ``on_full=refuse`` raises TopicFull; then
+        nothing of the batch was put.
+        """
+
+    @abstractmethod
+    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+        """Lease at most ``limit`` ready messages, topic after topic as listed.
+
+        ``lease_ms`` 0 means each message's own, or else its topic's. Answers at once, even if
+        with none. A paused topic gives none.
+        """
+
+    @abstractmethod
+    async def held(self, owner: str) -> Batch:
+        """Return again what ``owner`` holds under lease, with receipts, in order of due."""
+
+    @abstractmethod
+    async def ack(self, receipts: U64) -> U8:
+        """Forget messages that are done: ``acked`` or ``stale``."""
+
+    @abstractmethod
+    async def release(
+        self, receipts: U64, delay_ms: int | None, error: str | None, *, counted: bool
+    ) -> U8:
+        """Give messages back: ``released``, ``buried`` (attempts used up) or ``stale``.
+
+        The due becomes now + ``delay_ms``; None takes the topic's retry delay for the attempt.
+        ``counted=False`` gives the attempt back, so that it never buries. ``error`` is kept as
+        ``last_error``; None keeps the one there is.
+        """
+
+    @abstractmethod
+    async def touch(self, receipts: U64, lease_ms: int) -> U8:
+        """Let leases end ``lease_ms`` from now (0: as at take): ``touched`` or ``stale``."""
+
+    @abstractmethod
+    async def bury(self, receipts: U64, reason: str | None) -> U8:
+        """Set messages aside as dead: ``buried`` or ``stale``."""
+
+    @abstractmethod
+    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+        """Bring dead messages back, due now + ``delay_ms``, attempt 0: ``kicked`` or ``unknown``.
+
+        An expiry that has passed is cleared.
+        """
+
+    @abstractmethod
+    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+        """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``."""
+
+    @abstractmethod
+    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+        """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead)."""
+
+    @abstractmethod
+    async def get(self, topic: str, ids: Sequence[bytes]) -> "list[Message | None]":
+        """Return each message (without receipts), or None where the id is unknown."""
+
+    @abstractmethod
+    async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
+        """Return messages of one state, ordered by due, then arrival, from after ``cursor``."""
+
+    @abstractmethod
+    async def events(self, position: int, limit: int) -> EventPage:
+        """Return at most ``limit`` events from ``position`` on."""
+
+    @abstractmethod
+    async def stats(self) -> Stats:
+        """Return the counts."""
+
+    @abstractmethod
+    async def configure(self, topic: str, settings: TopicSettings) -> None:
+        """Set what holds for a topic from now on."""
+
+    @abstractmethod
+    def settings(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic."""
+
+    @abstractmethod
+    async def tick(self, now_ms: int) -> int | None:
+        """End leases, bury what expired, make ready what is due; return the next deadline."""
+
+
+def uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:
+    """Return a column that holds one value ``size`` times."""
+    return np.full(size, value, dtype=dtype)
