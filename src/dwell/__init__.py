@@ -1,0 +1,98 @@
+"""A durable delay queue: hand it a message and a time; it hands the message back when that comes.
+
+::
+
+    async with dwell.open("./data") as queue:
+        await queue.put("emails", {"to": "ann@example.org"}, delay="30m")
+        batch = await queue.take("emails", 100, wait="1h")
+        await queue.ack(batch)
+
+``with dwell.open(...)`` gives the same queue to code that is not asynchronous.
+"""
+
+from dwell.clock import Clock, RealClock, SimulatedClock
+from dwell.errors import (
+    BatchTooLarge,
+    DiskFull,
+    DwellError,
+    ForeignReceipt,
+    IdExists,
+    InvalidAttempts,
+    InvalidBody,
+    InvalidHeaders,
+    InvalidId,
+    InvalidInput,
+    InvalidKey,
+    InvalidLimit,
+    InvalidPriority,
+    InvalidReceipt,
+    InvalidSettings,
+    InvalidTime,
+    InvalidTopic,
+    InvalidUrl,
+    NotAStore,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreFailed,
+    StoreLocked,
+    StoreTooNew,
+    TopicFull,
+)
+from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
+from dwell.message import Batch, Kind, Message, Result, State, TopicSettings
+from dwell.queue import Queue
+from dwell.results import Results
+from dwell.store.base import Cursor, Event, EventPage, Page, Put, PutAnswer, Stats, TopicStats
+from dwell.sync import SyncQueue
+
+__all__ = [
+    "Batch",
+    "BatchTooLarge",
+    "Clock",
+    "Cursor",
+    "DiskFull",
+    "DwellError",
+    "Event",
+    "EventPage",
+    "ForeignReceipt",
+    "Handle",
+    "IdExists",
+    "InvalidAttempts",
+    "InvalidBody",
+    "InvalidHeaders",
+    "InvalidId",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidLimit",
+    "InvalidPriority",
+    "InvalidReceipt",
+    "InvalidSettings",
+    "InvalidTime",
+    "InvalidTopic",
+    "InvalidUrl",
+    "Kind",
+    "Message",
+    "NotAStore",
+    "Page",
+    "Put",
+    "PutAnswer",
+    "Queue",
+    "RealClock",
+    "Result",
+    "Results",
+    "SimulatedClock",
+    "State",
+    "Stats",
+    "StoreClosed",
+    "StoreDamaged",
+    "StoreError",
+    "StoreFailed",
+    "StoreLocked",
+    "StoreTooNew",
+    "SyncQueue",
+    "TopicFull",
+    "TopicSettings",
+    "TopicStats",
+    "open",
+]

@@ -1,0 +1,326 @@
+"""The columns of a batch: what :mod:`dwell.values` does for one value, for many at once.
+
+A value may be given once for all messages or as a sequence or array of the batch's length. Arrays
+of whole numbers are checked by NumPy; nothing here makes a Python object a message beyond what the
+caller gave, unless what the caller gave has to be converted.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dwell import values
+from dwell.errors import (
+    BatchTooLarge,
+    InvalidAttempts,
+    InvalidBody,
+    InvalidHeaders,
+    InvalidId,
+    InvalidInput,
+    InvalidKey,
+    InvalidPriority,
+    InvalidReceipt,
+    InvalidTime,
+)
+from dwell.message import (
+    I64,
+    MAX_ATTEMPTS,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_MESSAGES,
+    MAX_BODY_BYTES,
+    MAX_DELAY_MS,
+    MAX_ID_BYTES,
+    MAX_PRIORITY,
+    QUEUE_ID_MARK,
+    U64,
+    Batch,
+    Message,
+    encode_extra,
+)
+
+One: TypeAlias = Callable[[Any, str], int]
+
+_MARK = QUEUE_ID_MARK.encode()
+_NEVER = -1
+
+
+def _sized(given: object, field: str, error: type[InvalidInput]) -> Sequence[Any]:
+    """Return what is a sequence of values as one; text and bytes are single values."""
+    if isinstance(given, list | tuple):
+        return given
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
+        given, Iterable
+    ):
+        raise values.refusal(error, field, given, "a sequence")
+    return list(given)
+
+
+def _check_count(count: int, field: str) -> None:
+    if count > MAX_BATCH_MESSAGES:
+        raise BatchTooLarge(
+            f"{field}: got {count} messages, expected {MAX_BATCH_MESSAGES} or fewer"
+        )
+
+
+# --- bodies and ids ---------------------------------------------------------------------------
+
+
+def bodies(given: object) -> Sequence[bytes]:
+    """Return bodies as bytes; raises BatchTooLarge before it looks at any of them."""
+    many = _sized(given, "bodies", InvalidBody)
+    _check_count(len(many), "bodies")
+    if set(map(type, many)) <= {bytes}:
+        return _checked_bodies(many)
+    return _checked_bodies([_unlimited(value, at) for at, value in enumerate(many)])
+
+
+def _unlimited(value: object, at: int) -> bytes:
+    return value if type(value) is bytes else values.body(value, f"bodies[{at}]")
+
+
+def _checked_bodies(many: Sequence[bytes]) -> Sequence[bytes]:
+    size = sum(map(len, many))
+    if size > MAX_BATCH_BYTES:
+        raise BatchTooLarge(f"bodies: got {size} bytes, expected {MAX_BATCH_BYTES} or fewer")
+    if size > MAX_BODY_BYTES:
+        for at, data in enumerate(many):
+            values.body(data, f"bodies[{at}]")
+    return many
+
+
+def own_ids(given: object, size: int) -> Sequence[bytes] | None:
+    """Return the caller's ids as UTF-8, or None where the queue is to make them."""
+    if given is None:
+        return None
+    many = _sized(given, "ids", InvalidId)
+    if len(many) != size:
+        raise InvalidId(f"ids: got {len(many)} values, expected {size}, one for each body")
+    data = _encoded_ids(many)
+    # The join finds the mark of the queue's ids in one pass; the odd hit is then looked at closely.
+    if data is None or b"\n" + _MARK in b"\n" + b"\n".join(data):
+        return [values.own_id(value, f"ids[{at}]") for at, value in enumerate(many)]
+    return data
+
+
+def any_ids(given: object) -> Sequence[bytes]:
+    """Return ids of the caller's or the queue's as UTF-8; raises InvalidId or BatchTooLarge."""
+    many = _sized(given, "ids", InvalidId)
+    _check_count(len(many), "ids")
+    data = _encoded_ids(many)
+    if data is None:
+        return [values.any_id(value, f"ids[{at}]") for at, value in enumerate(many)]
+    return data
+
+
+def _encoded_ids(many: Sequence[str]) -> list[bytes] | None:
+    """Return ids as UTF-8, or None when one of them has to be refused."""
+    try:
+        data = list(map(str.encode, many))
+    except (TypeError, UnicodeEncodeError):
+        return None
+    sizes = set(map(len, data))
+    return data if not sizes or 0 < min(sizes) <= max(sizes) <= MAX_ID_BYTES else None
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+def _is_many(given: object) -> bool:
+    if isinstance(given, list | tuple):
+        return True
+    return hasattr(given, "__array__") and not isinstance(given, np.generic)
+
+
+def _column(
+    given: object, size: int, field: str, error: type[InvalidInput], one: One, low: int, high: int
+) -> I64:
+    """Return one value for all, or many, as a column; ``one`` says what is wrong with an item."""
+    if not _is_many(given):
+        return np.full(size, one(given, field), dtype=np.int64)
+    many: Any = given if isinstance(given, list | tuple) else np.asarray(given)
+    if np.ndim(many) != 1 or len(many) != size:
+        raise error(f"{field}: got shape {np.shape(many)}, expected one value or {size}")
+    column = _whole(many, low, high)
+    if column is not None:
+        return column
+    items = [one(value, f"{field}[{at}]") for at, value in enumerate(many)]
+    return np.array(items, dtype=np.int64)
+
+
+def _whole(many: Any, low: int, high: int) -> I64 | None:
+    """Return whole numbers that are all in range as a column of its own, else None."""
+    if not isinstance(many, np.ndarray):
+        if set(map(type, many)) != {int}:
+            return None
+        try:
+            many = np.array(many, dtype=np.int64)
+        except OverflowError:
+            return None
+    if many.dtype.kind not in "iu" or (len(many) and not low <= many.min() <= many.max() <= high):
+        return None
+    return np.array(many, dtype=np.int64)
+
+
+def priorities(given: object, size: int) -> I64:
+    """Return priorities; raises InvalidPriority."""
+    one = values.priority
+    return _column(given, size, "priority", InvalidPriority, one, 0, MAX_PRIORITY)
+
+
+def max_attempts(given: object, size: int) -> I64:
+    """Return limits of attempts, 0 where the topic's own holds; raises InvalidAttempts."""
+    one = values.max_attempts
+    return _column(given, size, "max_attempts", InvalidAttempts, one, 1, MAX_ATTEMPTS)
+
+
+def leases(given: object, size: int) -> I64:
+    """Return leases in milliseconds, 0 where the topic's own holds; raises InvalidTime."""
+    return _column(given, size, "lease", InvalidTime, values.lease_ms, 1, 0)
+
+
+# --- times ------------------------------------------------------------------------------------
+
+
+def dues(
+    delay: object,
+    due: object,
+    delay_level: object,
+    size: int,
+    now_ms: int,
+    levels_ms: Sequence[int] = (),
+) -> I64:
+    """Return when each message falls due; at most one of the three ways may be given."""
+    one_of(delay=delay, due=due, delay_level=delay_level)
+    if due is not None:
+        return _points(due, size, now_ms, "due")
+    if delay is not None:
+        return now_ms + _spans(delay, size, "delay")
+    if delay_level is not None:
+
+        def one(value: object, field: str) -> int:
+            return values.level_ms(value, levels_ms, field)
+
+        return now_ms + _column(delay_level, size, "delay_level", InvalidTime, one, 1, 0)
+    return np.full(size, now_ms, dtype=np.int64)
+
+
+def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
+    """Return when each message expires, 0 for never; a ttl counts from now."""
+    one_of(expires=expires, ttl=ttl)
+    size = len(due_ms)
+    if expires is not None:
+        return _points(expires, size, now_ms, "expires")
+    if ttl is None:
+        return np.zeros(size, dtype=np.int64)
+    spans = _spans(ttl, size, "ttl", absent=_NEVER)
+    ends = np.where(spans == _NEVER, 0, now_ms + spans)
+    check_ttl(bool(np.any((ends <= due_ms) & (ends != 0))))
+    return ends
+
+
+def check_ttl(over: bool) -> None:
+    """Refuse a ttl that is over before its message falls due: nobody could ever take it."""
+    if over:
+        raise InvalidTime("ttl: ends before the message falls due, expected more than the delay")
+
+
+def one_of(**given: object) -> None:
+    """Refuse two ways to say the same thing; raises InvalidTime."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidTime(f"{names[0]}: got {' and '.join(names)} together, expected one of them")
+
+
+def _points(given: object, size: int, now_ms: int, field: str) -> I64:
+    absent = now_ms if field == "due" else 0
+
+    def one(value: object, name: str) -> int:
+        return absent if value is None else values.due_ms(value, now_ms, name)
+
+    return _column(given, size, field, InvalidTime, one, 0, now_ms + MAX_DELAY_MS)
+
+
+def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
+    """Return spans in milliseconds; an item that is None is ``absent``."""
+    if _is_seconds(given, size):
+        return np.rint(np.asarray(given) * 1000.0).astype(np.int64)
+
+    def one(value: object, name: str) -> int:
+        return absent if value is None else values.delay_ms(value, name)
+
+    return _column(given, size, field, InvalidTime, one, 1, 0)
+
+
+def _is_seconds(given: object, size: int) -> bool:
+    """Whether this is an array of seconds that are all in range; NaN is in no range."""
+    if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.shape != (size,):
+        return False
+    return bool(np.all((given >= 0) & (given <= MAX_DELAY_MS / 1000)))
+
+
+# --- key and headers --------------------------------------------------------------------------
+
+
+def extras(key: object, headers: object, size: int) -> Sequence[bytes] | None:
+    """Return key and headers of each message as bytes, or None when no message has any."""
+    if key is None and headers is None:
+        return None
+    if not _is_many(key) and not _is_many(headers):
+        return [encode_extra(values.key(key), values.headers(headers))] * size
+    keys = _each(key, size, "key", InvalidKey)
+    many = _each(headers, size, "headers", InvalidHeaders)
+    return [
+        encode_extra(values.key(one, f"key[{at}]"), values.headers(some, f"headers[{at}]"))
+        for at, (one, some) in enumerate(zip(keys, many, strict=True))
+    ]
+
+
+def _each(given: Any, size: int, field: str, error: type[InvalidInput]) -> Sequence[Any]:
+    if not _is_many(given):
+        return [given] * size
+    if len(given) != size:
+        raise error(f"{field}: got {len(given)} values, expected one value or {size}")
+    return given if isinstance(given, list | tuple) else np.asarray(given).tolist()
+
+
+# --- receipts ---------------------------------------------------------------------------------
+
+
+def receipt_bytes(what: object) -> bytes:
+    """Return the 16 bytes of one receipt, given as text or as the message that has it."""
+    text = what.receipt if isinstance(what, Message) else what
+    if text is None:
+        raise InvalidReceipt("receipt: got a message that nobody took, expected one that was taken")
+    try:
+        data = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
+    except ValueError:
+        data = b""
+    if len(data) != 16:
+        raise values.refusal(InvalidReceipt, "receipt", what, "32 hexadecimal digits")
+    return data
+
+
+def receipts(what: object) -> U64:
+    """Return the receipts of a batch, or of a sequence of messages and texts; shape (n, 2)."""
+    if isinstance(what, Batch):
+        found = _batch_receipts(what)
+    else:
+        many = _sized(what, "receipts", InvalidReceipt)
+        found = receipts_of(list(map(receipt_bytes, many)))
+    _check_count(len(found), "receipts")
+    return found
+
+
+def receipts_of(data: Sequence[bytes]) -> U64:
+    """Return receipts of 16 bytes each as an array of shape (n, 2)."""
+    joined = np.frombuffer(b"".join(data), dtype=">u8") if data else np.empty(0, dtype=np.uint64)
+    return joined.astype(np.uint64).reshape(-1, 2)
+
+
+def _batch_receipts(batch: Batch) -> U64:
+    if len(batch) == 0:
+        return receipts_of([])
+    if batch.receipts is None:
+        raise InvalidReceipt("receipts: got messages that nobody took, expected those of a take")
+    return batch.receipts

@@ -1,0 +1,130 @@
+"""Gathering: calls that coroutines make in one turn of the event loop become one batch."""
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from dwell.errors import DwellError, StoreClosed
+from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
+
+K = TypeVar("K")
+I = TypeVar("I")  # noqa: E741 - an item, beside K for its key and A for its answer
+A = TypeVar("A")
+
+
+class _Group(Generic[I, A]):
+    """The calls of one batch: what each gave, and where each waits for its answer."""
+
+    __slots__ = ("futures", "items", "size_bytes")
+
+    def __init__(self) -> None:
+        self.items: list[I] = []
+        self.futures: list[asyncio.Future[A]] = []
+        self.size_bytes = 0
+
+
+class Gatherer(Generic[K, I, A]):
+    """Collects the calls of one verb by key and runs each key's as one batch.
+
+    ``run(key, items)`` answers one value an item. Errors of the classes ``alone`` belong to one
+    caller: the batch changed nothing, and is then run again item by item. Any other error is
+    everybody's.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]],
+        alone: tuple[type[DwellError], ...] = (),
+    ) -> None:
+        self._run = run
+        self._alone = alone
+        self._groups: dict[K, _Group[I, A]] = {}
+        self._full: list[tuple[K, _Group[I, A]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take calls, in this event loop."""
+        self._loop = loop
+
+    async def close(self) -> None:
+        """Take no more calls; those that were made get their answers first."""
+        self._loop = None
+        self._flush()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def call(self, key: K, item: I, size_bytes: int = 0) -> "asyncio.Future[A]":
+        """Add one item to its batch, and return where its answer will be."""
+        loop = self._loop
+        if loop is None:
+            raise StoreClosed("the queue is not open")
+        group = self._groups.get(key)
+        if group is None:
+            group = self._start(key, loop)
+        elif (
+            len(group.items) >= MAX_BATCH_MESSAGES
+            or group.size_bytes + size_bytes > MAX_BATCH_BYTES
+        ):
+            self._full.append((key, group))
+            group = self._groups[key] = _Group()
+        future: asyncio.Future[A] = loop.create_future()
+        group.items.append(item)
+        group.futures.append(future)
+        group.size_bytes += size_bytes
+        return future
+
+    def _start(self, key: K, loop: asyncio.AbstractEventLoop) -> _Group[I, A]:
+        if not self._groups:
+            loop.call_soon(self._flush)
+        group: _Group[I, A] = _Group()
+        self._groups[key] = group
+        return group
+
+    def _flush(self) -> None:
+        if not self._groups:
+            return
+        loop = asyncio.get_running_loop()
+        groups = [*self._full, *self._groups.items()]
+        self._full, self._groups = [], {}
+        for key, group in groups:
+            task = loop.create_task(self._run_group(key, group))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run_group(self, key: K, group: _Group[I, A]) -> None:
+        items, futures = group.items, group.futures
+        if any(future.done() for future in futures):
+            # Who was cancelled before the batch started is left out of it.
+            live = [pair for pair in zip(items, futures, strict=True) if not pair[1].done()]
+            items, futures = [item for item, _ in live], [future for _, future in live]
+        if items:
+            await self._answer(key, items, futures)
+
+    async def _answer(
+        self, key: K, items: Sequence[I], futures: Sequence["asyncio.Future[A]"]
+    ) -> None:
+        try:
+            answers = await self._run(key, items)
+        except self._alone as error:
+            if len(items) == 1:
+                return fail(futures, error)
+            for item, future in zip(items, futures, strict=True):
+                await self._answer(key, [item], [future])
+        except Exception as error:
+            fail(futures, error)
+        else:
+            for future, answer in zip(futures, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+        return None
+
+
+def fail(futures: Sequence["asyncio.Future[A]"], error: Exception) -> None:
+    """Give each waiting caller an error of its own, since raising one writes to its traceback."""
+    for future in futures:
+        if not future.done():
+            own = copy.copy(error).with_traceback(error.__traceback__)
+            own.__cause__ = error.__cause__
+            future.set_exception(own)

@@ -1,0 +1,95 @@
+"""``dwell.open``: one function, one API, for every place that keeps messages."""
+
+import os
+import re
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote
+
+from dwell.clock import Clock, RealClock
+from dwell.errors import InvalidUrl
+from dwell.queue import Queue
+from dwell.store.base import Store
+from dwell.store.memory import MemoryStore
+from dwell.sync import SyncQueue
+
+# A single letter before the colon is a drive of Windows, and so a path.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
+_FORMS = '"memory:", a path, or "file:" and a path'
+
+
+class Handle:
+    """A store that is not open yet.
+
+    ``async with`` opens it and gives a :class:`dwell.Queue`; ``with`` gives a
+    :class:`dwell.SyncQueue`. Both close it at the end.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queue: Queue | None = None
+        self._sync: SyncQueue | None = None
+
+    async def __aenter__(self) -> Queue:
+        queue = Queue(self._store)
+        await queue.open()
+        self._queue = queue
+        return queue
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._queue is not None
+        await self._queue.close()
+
+    def __enter__(self) -> SyncQueue:
+        queue = SyncQueue(Queue(self._store))
+        queue.open()
+        self._sync = queue
+        return queue
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._sync is not None
+        self._sync.close()
+
+
+def open(  # noqa: A001 - read as dwell.open
+    url: str | os.PathLike[str], *, clock: Clock | None = None, **options: Any
+) -> Handle:
+    """Return a handle on the store that a URL names; nothing is opened before ``with``.
+
+    ``"memory:"`` keeps messages in this process; a path, or ``"file:"`` and a path, keeps them in
+    that folder. ``options`` are the store's own (see :class:`dwell.store.memory.MemoryStore` and
+    ``dwell.store.embedded.EmbeddedStore``). Raises InvalidUrl.
+    """
+    return Handle(_store(url, clock or RealClock(), options))
+
+
+def _store(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -> Store:
+    text = os.fspath(url)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidUrl(f"url: got {text!r:.80}, expected {_FORMS}")
+    parts = _SCHEME.fullmatch(text) if isinstance(url, str) else None
+    if parts is None:
+        return _embedded(text, clock, options)
+    scheme, rest = parts[1].lower(), parts[2]
+    if scheme == "memory" and not rest:
+        return MemoryStore(clock, **options)
+    if scheme == "file" and rest.removeprefix("//"):
+        return _embedded(unquote(rest.removeprefix("//")), clock, options)
+    raise InvalidUrl(f"url: got {text!r:.80}, expected {_FORMS}")
+
+
+def _embedded(path: str, clock: Clock, options: dict[str, Any]) -> Store:
+    # Imported here, so that who keeps messages elsewhere does not pay for it.
+    from dwell.store.embedded import EmbeddedStore
+
+    return EmbeddedStore(path, clock=clock, **options)

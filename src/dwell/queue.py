@@ -1,0 +1,328 @@
+"""The queue: one asynchronous API over every store.
+
+It checks what callers give, gathers their calls into batches, keeps the time and wakes who waits.
+What happens to messages is the store's.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from dwell import columns, values
+from dwell.errors import IdExists, InvalidLimit, TopicFull
+from dwell.gather import Gatherer
+from dwell.message import (
+    DEFAULT_PRIORITY,
+    I64,
+    Batch,
+    State,
+    TopicSettings,
+    encode_extra,
+)
+from dwell.results import results_of
+from dwell.store.base import Cursor, EventPage, Page, Put, PutAnswer, Puts, Stats, Store
+from dwell.takers import Takers, Wish
+from dwell.ticker import Ticker
+from dwell.values import Delay, Due
+from dwell.verbs import Verbs
+
+
+class _Item(NamedTuple):
+    """One gathered put, as the columns of a batch will hold it."""
+
+    body: bytes
+    due_ms: int
+    priority: int
+    lease_ms: int
+    max_attempts: int
+    expires_ms: int
+    extra: bytes
+    id: bytes
+
+
+#: The topic, what to do with an id that exists, and whether the caller named the ids.
+_PutKey = tuple[str, str, bool]
+
+
+class Queue(Verbs):
+    """A delay queue over a store, for one event loop.
+
+    Opened with ``async with``, or with :meth:`open` and :meth:`close`. Every method raises
+    InvalidInput for what it was given before anything is written, and StoreError when the store
+    cannot do its work.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._puts: Gatherer[_PutKey, _Item, Put] = Gatherer(self._put, (IdExists, TopicFull))
+        self._takers = Takers(store)
+        self._ticker = Ticker(store, self._takers.fail)
+        self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
+            part for part in vars(self).values() if isinstance(part, Gatherer)
+        )
+
+    # --- lifetime -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store and begin to keep its time; raises StoreError."""
+        self._store.wake = self._takers.wake
+        self._store.plan = self._ticker.plan
+        await self._store.open()
+        loop = asyncio.get_running_loop()
+        for gatherer in self._gatherers:
+            gatherer.open(loop)
+        self._takers.open(loop)
+        self._ticker.start()
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Answer what was asked, end every wait with StoreClosed, and close the store."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._ticker.stop()
+        await self._takers.close()
+        for gatherer in self._gatherers:
+            await gatherer.close()
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- put ----------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        topic: str,
+        body: object,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        delay_level: int | None = None,
+        id: str | None = None,  # noqa: A002 - the word of the whole API
+        priority: int = DEFAULT_PRIORITY,
+        lease: Delay | None = None,
+        max_attempts: int | None = None,
+        expires: Due | None = None,
+        ttl: Delay | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_conflict: str = "keep",
+    ) -> Put:
+        """Put one message; it may be taken once it is due, now unless a time is given.
+
+        ``body`` is bytes, text, or anything that JSON can say. The time is ``delay`` (a span),
+        ``due`` (a point in time) or ``delay_level`` (from 1). ``lease`` and ``max_attempts`` are
+        the topic's when left out. Not taken by ``expires``, or within ``ttl`` from now, it is
+        buried. On an ``id`` that exists, ``on_conflict`` says ``keep``, ``replace`` or ``error``
+        (raises IdExists). Raises TopicFull when the topic refuses more.
+        """
+        now_ms = self._store.clock.now_ms()
+        topic = values.topic(topic)
+        data = values.body(body)
+        due_ms = now_ms
+        if delay is not None or due is not None or delay_level is not None:
+            due_ms = self._due(delay, due, delay_level, topic, now_ms)
+        expires_ms = 0
+        if expires is not None or ttl is not None:
+            expires_ms = _expiry(expires, ttl, due_ms, now_ms)
+        item = _Item(
+            data,
+            due_ms,
+            values.priority(priority),
+            0 if lease is None else values.lease_ms(lease),
+            0 if max_attempts is None else values.max_attempts(max_attempts),
+            expires_ms,
+            b"" if key is None and headers is None else _extra(key, headers),
+            b"" if id is None else values.own_id(id),
+        )
+        batch = (topic, values.conflict(on_conflict), id is not None)
+        return await self._puts.call(batch, item, len(data))
+
+    async def put_many(
+        self,
+        topic: str,
+        bodies: Sequence[object],
+        *,
+        ids: Sequence[str] | None = None,
+        delay: Delay | Sequence[Delay | None] | I64 | None = None,
+        due: Due | Sequence[Due | None] | I64 | None = None,
+        delay_level: int | Sequence[int] | None = None,
+        priority: int | Sequence[int] | I64 = DEFAULT_PRIORITY,
+        lease: Delay | Sequence[Delay | None] | None = None,
+        max_attempts: int | Sequence[int | None] | None = None,
+        expires: Due | Sequence[Due | None] | I64 | None = None,
+        ttl: Delay | Sequence[Delay | None] | None = None,
+        key: str | Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        on_conflict: str = "keep",
+    ) -> PutAnswer:
+        """Put many messages in one batch, all or none: what :meth:`put` says, in columns.
+
+        Every value but ``ids`` may be one for all, or a sequence or array of the bodies' length.
+        Arrays of ``due`` (int64, epoch milliseconds) cost least. Raises BatchTooLarge above
+        10000 messages or 16 MiB.
+        """
+        self.check_open()
+        topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
+        many = columns.bodies(bodies)
+        size, now_ms = len(many), self._store.clock.now_ms()
+        levels_ms = self._levels_ms(topic) if delay_level is not None else ()
+        due_ms = columns.dues(delay, due, delay_level, size, now_ms, levels_ms)
+        puts = Puts(
+            topic=topic,
+            bodies=many,
+            due_ms=due_ms,
+            priority=columns.priorities(priority, size).astype(np.uint32),
+            lease_ms=columns.leases(lease, size).astype(np.uint32),
+            max_attempts=columns.max_attempts(max_attempts, size).astype(np.uint16),
+            expires_ms=columns.expiries(expires, ttl, due_ms, now_ms),
+            ids=columns.own_ids(ids, size),
+            extras=columns.extras(key, headers, size),
+        )
+        if size == 0:
+            return PutAnswer([], np.empty(0, dtype=np.uint8))
+        return await self._store.put(puts, on_conflict)
+
+    def _due(
+        self,
+        delay: Delay | None,
+        due: Due | None,
+        delay_level: int | None,
+        topic: str,
+        now_ms: int,
+    ) -> int:
+        columns.one_of(delay=delay, due=due, delay_level=delay_level)
+        if due is not None:
+            return values.due_ms(due, now_ms)
+        if delay is not None:
+            return now_ms + values.delay_ms(delay)
+        return now_ms + values.level_ms(delay_level, self._levels_ms(topic))
+
+    def _levels_ms(self, topic: str) -> Sequence[int]:
+        return self._store.settings(topic).delay_levels_ms
+
+    async def _put(self, key: _PutKey, items: Sequence[_Item]) -> list[Put]:
+        bodies, dues, priorities, leases, attempts, expiries, extras, ids = zip(*items, strict=True)
+        puts = Puts(
+            topic=key[0],
+            bodies=bodies,
+            due_ms=np.array(dues, dtype=np.int64),
+            priority=np.array(priorities, dtype=np.uint32),
+            lease_ms=np.array(leases, dtype=np.uint32),
+            max_attempts=np.array(attempts, dtype=np.uint16),
+            expires_ms=np.array(expiries, dtype=np.int64),
+            ids=ids if key[2] else None,
+            extras=extras if any(extras) else None,
+        )
+        answer = await self._store.put(puts, key[1])
+        return list(map(Put, answer.ids, results_of(answer.results)))
+
+    # --- take and look ------------------------------------------------------------------------
+
+    async def take(
+        self,
+        topics: str | Sequence[str],
+        limit: int = 1,
+        *,
+        lease: Delay | None = None,
+        owner: str = "",
+        wait: Delay = 0,
+    ) -> Batch:
+        """Take at most ``limit`` messages that are due, topic after topic as listed.
+
+        They are the taker's until ``lease`` is over (left out: as each message or its topic
+        says). ``wait`` is how long to wait for a message when there is none; the answer is empty
+        when there was none all that time. :meth:`held` returns again what ``owner`` holds. When
+        the call is cancelled, what it had taken is given back.
+        """
+        wish = Wish(values.topics(topics), values.lease_ms(lease), values.owner(owner))
+        wait_ms = values.delay_ms(wait, "wait") if wait else 0
+        return await self._takers.take(wish, values.limit(limit), wait_ms)
+
+    async def held(self, owner: str) -> Batch:
+        """Return again what an owner holds under lease, with receipts, in order of due."""
+        owner = values.owner(owner)
+        self.check_open()
+        return await self._store.held(owner)
+
+    async def scan(
+        self,
+        topic: str,
+        state: State | str,
+        *,
+        cursor: Cursor | None = None,
+        limit: int = 1000,
+    ) -> Page:
+        """Return one page of a topic's messages of one state, by due, from after ``cursor``."""
+        topic, state, limit = values.topic(topic), values.state(state), values.limit(limit)
+        if cursor is not None and not isinstance(cursor, Cursor):
+            raise values.refusal(InvalidLimit, "cursor", cursor, "the cursor of a page")
+        self.check_open()
+        return await self._store.scan(topic, state, cursor, limit)
+
+    async def pages(
+        self, topic: str, state: State | str = State.DELAYED, *, limit: int = 1000
+    ) -> AsyncIterator[Batch]:
+        """Yield all of a topic's messages of one state, by due, ``limit`` at a time."""
+        page = await self.scan(topic, state, limit=limit)
+        while True:
+            if len(page.messages):
+                yield page.messages
+            if page.cursor is None:
+                return
+            page = await self.scan(topic, state, cursor=page.cursor, limit=limit)
+
+    async def events(self, position: int = 0, limit: int = 1000) -> EventPage:
+        """Return at most ``limit`` events from ``position`` on, or from the oldest that is kept."""
+        position, limit = values.position(position), values.limit(limit)
+        self.check_open()
+        return await self._store.events(position, limit)
+
+    async def stats(self) -> Stats:
+        """Return how many messages are in which state, and how often what has happened."""
+        self.check_open()
+        return await self._store.stats()
+
+    # --- settings -----------------------------------------------------------------------------
+
+    async def configure(self, topic: str, **changes: Any) -> TopicSettings:
+        """Change some of a topic's settings and return them all; raises InvalidSettings.
+
+        The names and units are those of :class:`dwell.TopicSettings`.
+        """
+        self.check_open()
+        topic = values.topic(topic)
+        settings = values.settings(self._store.settings(topic), changes)
+        await self._store.configure(topic, settings)
+        return settings
+
+    async def settings(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic's messages that do not say otherwise."""
+        self.check_open()
+        return self._store.settings(values.topic(topic))
+
+
+def _expiry(expires: Due | None, ttl: Delay | None, due_ms: int, now_ms: int) -> int:
+    columns.one_of(expires=expires, ttl=ttl)
+    if ttl is None:
+        return values.due_ms(expires, now_ms, "expires")
+    ends_ms = now_ms + values.delay_ms(ttl, "ttl")
+    columns.check_ttl(ends_ms <= due_ms)
+    return ends_ms
+
+
+def _extra(key: str | None, headers: Mapping[str, str] | None) -> bytes:
+    return encode_extra(values.key(key), values.headers(headers))

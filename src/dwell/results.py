@@ -1,0 +1,55 @@
+"""What a verb did to each message of a batch, in a column."""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from dwell.message import U8, Result
+
+#: Result by its code; looking one up costs less than making it from the number.
+_RESULTS = {int(result): result for result in Result}
+
+
+def results_of(codes: U8) -> list[Result]:
+    """Return the codes of results as results."""
+    return [_RESULTS[code] for code in codes.tolist()]
+
+
+class Results(Sequence[Result]):
+    """One :class:`Result` a message, in the order they were given; ``codes`` is the array.
+
+    Equal to any sequence of the same results.
+    """
+
+    __slots__ = ("codes",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, codes: U8) -> None:
+        self.codes = codes
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Results": ...
+    def __getitem__(self, index: int | slice) -> "Result | Results":
+        if isinstance(index, slice):
+            return Results(self.codes[index])
+        return Result(int(self.codes[index]))
+
+    def count(self, value: Any) -> int:
+        """Return how many messages had this result."""
+        return int(np.count_nonzero(self.codes == value))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return results_of(self.codes) == list(other)
+
+    def __repr__(self) -> str:
+        codes, counts = np.unique(self.codes, return_counts=True)
+        said = [f"{n} {Result(int(c))}" for c, n in zip(codes, counts, strict=True)]
+        return f"<Results of {len(self)}: {', '.join(said)}>"

@@ -1,0 +1,77 @@
+"""Blobs: what of a message stays on disk, read back many at a time."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dwell.message import I64, U16, U32
+from dwell.store.embedded.journal.journal import Journal
+
+
+def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> bytes:
+    """Return the blobs of a batch: the first of each part, the second of each part ..."""
+    there = [part for part in parts if part is not None]
+    if len(there) == 1:
+        return b"".join(there[0])
+    mixed: list[bytes] = [b""] * (count * len(there))
+    for index, part in enumerate(there):
+        mixed[index :: len(there)] = part
+    return b"".join(mixed)
+
+
+def sizes_of(parts: Sequence[bytes] | None, count: int) -> I64:
+    """Return the length of each; zeros for a part that the batch does not have."""
+    if parts is None:
+        return np.zeros(count, dtype=np.int64)
+    return np.fromiter(map(len, parts), dtype=np.int64, count=count)
+
+
+class BlobReader:
+    """The places of some blobs, noted while nothing can move, read once they are on disk.
+
+    It holds on to the segments, so that they can be read even after they were deleted.
+    """
+
+    __slots__ = ("_extra_bytes", "_id_bytes", "_position", "_segments", "_shift", "_size_bytes")
+
+    def __init__(
+        self, journal: Journal, position: I64, size_bytes: U32, id_bytes: U16, extra_bytes: U16
+    ) -> None:
+        self._position = position
+        self._size_bytes = size_bytes.astype(np.int64)
+        self._id_bytes = id_bytes
+        self._extra_bytes = extra_bytes
+        self._shift = journal.segment_bytes
+        numbers = np.unique(position // journal.segment_bytes).tolist()
+        self._segments = {number: journal.segments[number] for number in numbers}
+
+    def read(self) -> tuple[list[bytes] | None, list[bytes] | None, list[bytes]]:
+        """Return the ids and the extras (None when no message has one) and the bodies."""
+        ids_end = self._position + self._id_bytes
+        extras_end = ids_end + self._extra_bytes
+        end = self._position + self._size_bytes
+        ids = list(self._slices(self._position, ids_end)) if self._id_bytes.any() else None
+        extras = list(self._slices(ids_end, extras_end)) if self._extra_bytes.any() else None
+        return ids, extras, list(self._slices(extras_end, end))
+
+    def ids(self) -> list[bytes]:
+        """Return only the ids, empty where the queue made them."""
+        return list(self._slices(self._position, self._position + self._id_bytes))
+
+    def _slices(self, start: I64, end: I64) -> Iterable[bytes]:
+        if len(self._segments) == 1:
+            ((number, segment),) = self._segments.items()
+            base = number * self._shift
+            data = segment.map
+            first, last = int(start.min()) - base, int(end.max()) - base
+            if last - first <= 2 * int((end - start).sum()) + 4096:
+                # They lie close together: one copy out of the map, and slices of that are cheap.
+                data = data[first:last]
+                base += first
+            pairs = zip((start - base).tolist(), (end - base).tolist(), strict=True)
+            return [data[a:b] for a, b in pairs]
+        numbers = (start // self._shift).tolist()
+        maps = {number: segment.map for number, segment in self._segments.items()}
+        offsets = (start % self._shift).tolist()
+        sizes = (end - start).tolist()
+        return [maps[n][a : a + s] for n, a, s in zip(numbers, offsets, sizes, strict=True)]

@@ -1,0 +1,127 @@
+"""The compactor: snapshots the state, deletes segments that nobody needs, copies forward the rest.
+
+A segment can go when it lies before the last two snapshots and holds no blob of a living message.
+One that holds few is emptied first: its blobs are appended to the journal again, as a record.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from dwell.message import U32, State
+from dwell.store.embedded.blobs import BlobReader
+from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.journal.journal import Journal
+from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.snapshot import Snapshot, snapshot_path, snapshot_positions
+from dwell.store.embedded.table import TYPES
+
+_ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
+#: A segment of which less than this part still lives is copied forward.
+_LIVING_PART = 0.25
+_COPY_BYTES = 1 << 20
+
+
+class Compactor:
+    """Decides when a snapshot is due, makes it, and frees the disk behind it."""
+
+    def __init__(
+        self, disk: Disk, folder: Path, journal: Journal, machine: Machine, covered: int
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._journal = journal
+        self._machine = machine
+        self.covered = covered
+        self._next = covered
+
+    def is_due(self, topics: int) -> bool:
+        """Tell whether the journal since the last snapshot outweighs what a snapshot would write."""
+        tail = self._journal.position - self._next
+        segment = self._journal.segment_bytes
+        return tail >= segment and tail >= self._machine.table.top * _ROW_BYTES
+
+    def postpone(self) -> None:
+        """Wait for another segment before the next try."""
+        self._next = self._journal.position
+
+    def finish(self, now_ms: int) -> None:
+        """Make a snapshot of a store that is about to close, if there is anything new."""
+        if self._journal.position != self.covered:
+            self._machine.events.sync()
+            self._begin(now_ms).finish()
+
+    async def run(self, now_ms: int, write: Callable[[Record], None]) -> None:
+        """Make a snapshot and free what the one before it made free."""
+        events = self._machine.events
+        until, snapshot = events.next_position, self._begin(now_ms)
+        # The snapshot may take its name only when all that it holds is in the journal for good.
+        await self._journal.committed()
+        events.flush(until)
+        events.sync()
+        await asyncio.to_thread(snapshot.finish)
+        positions = snapshot_positions(self._disk, self._folder)
+        for old in positions[:-2]:
+            self._disk.remove(snapshot_path(self._folder, old))
+        if len(positions) < 2:
+            return
+        living = self._living_bytes()
+        for number in self._old_segments(positions[-2]):
+            living_bytes = living.get(number, 0)
+            if not living_bytes:
+                self._journal.remove(number)
+            elif living_bytes < _LIVING_PART * self._journal.segment_bytes:
+                await self._empty(number, now_ms, write)
+
+    def _begin(self, now_ms: int) -> Snapshot:
+        position = self._journal.position
+        snapshot = Snapshot(self._disk, self._folder, self._machine, position, now_ms)
+        snapshot.write()
+        self.covered = self._next = position
+        return snapshot
+
+    def _old_segments(self, position: int) -> list[int]:
+        """Return the segments that both snapshots cover."""
+        bound = position // self._journal.segment_bytes
+        return sorted(number for number in self._journal.segments if number < bound)
+
+    def _living_bytes(self) -> dict[int, int]:
+        """Return how many bytes of living messages each segment holds; one byte for an empty one."""
+        table = self._machine.table
+        state = table.state[: table.top]
+        rows = np.flatnonzero(state != State.GONE)
+        numbers = table.position[rows] // self._journal.segment_bytes
+        first = int(numbers.min(initial=0))
+        weights = np.maximum(table.size_bytes[rows], 1)
+        sums = np.bincount(numbers - first, weights=weights) if len(rows) else []
+        return {first + index: int(size) for index, size in enumerate(sums)}
+
+    async def _empty(self, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
+        """Copy the living blobs of a segment forward, a part at a time."""
+        table, size = self._machine.table, self._journal.segment_bytes
+        rows = table.rows_where(
+            lambda part: (
+                (table.state[part] != State.GONE) & (table.position[part] // size == number)
+            )
+        )
+        part_rows = max(_COPY_BYTES * len(rows) // size, 64)
+        for start in range(0, len(rows), part_rows):
+            self._copy(rows[start : start + part_rows], number, now_ms, write)
+            await self._journal.committed()
+
+    def _copy(self, rows: U32, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
+        table = self._machine.table
+        # Some may have gone, or been replaced, since they were found.
+        still = table.position[rows] // self._journal.segment_bytes == number
+        rows = rows[still & (table.state[rows] != State.GONE)]
+        if not len(rows):
+            return
+        sizes = table.size_bytes[rows]
+        blobs = BlobReader(
+            self._journal, table.position[rows], sizes, np.zeros_like(rows), np.zeros_like(rows)
+        ).read()[2]
+        columns = {"rows": rows, "size_bytes": sizes}
+        write(Record(RecordKind.COPY, now_ms, columns, blobs=b"".join(blobs)))

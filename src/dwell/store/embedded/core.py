@@ -1,0 +1,193 @@
+"""The core: the machine over its journal in one folder, and the upkeep that goes with them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from dwell.errors import DiskFull, StoreDamaged, StoreError
+from dwell.store.embedded import snapshot
+from dwell.store.embedded.compactor import Compactor
+from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.events import EventLog
+from dwell.store.embedded.folder import Label, open_folder
+from dwell.store.embedded.journal.journal import Journal
+from dwell.store.embedded.journal.record import Record
+from dwell.store.embedded.machine import Machine
+
+_FLUSH_EVENTS_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Core:
+    """Opens a folder, writes records, and keeps the folder in shape."""
+
+    label: Label
+    machine: Machine
+    journal: Journal
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        segment_bytes: int,
+        sync_every_ms: int | None,
+        events_bytes: int,
+    ) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._sync_every_ms = sync_every_ms
+        self._events_bytes = events_bytes
+        self._upkeep: asyncio.Task[None] | None = None
+        self._flusher: asyncio.TimerHandle | None = None
+        self._lock = -1
+
+    # --- open and close -------------------------------------------------------------------------
+
+    def open(
+        self,
+        now_ms: int,
+        woken: Callable[[str, int, bool], None],
+        *,
+        tolerant: list[str] | None = None,
+    ) -> None:
+        """Lock the folder and bring back the state; begin to write."""
+        self._lock, self.label = open_folder(self._disk, self.folder, self._segment_bytes)
+        try:
+            self._recover(now_ms, woken, tolerant)
+            self.journal.start()
+        except BaseException:
+            self._disk.close(self._lock)
+            raise
+
+    def _recover(
+        self,
+        now_ms: int,
+        woken: Callable[[str, int, bool], None],
+        tolerant: list[str] | None,
+    ) -> None:
+        self._remove_unfinished()
+        self.journal = Journal(
+            self._disk, self.folder, self.label.segment_bytes, self._sync_every_ms
+        )
+        self.journal.open_segments()
+        position = self._load_snapshot(woken, tolerant)
+        self.machine.replaying = True
+        self.machine.tolerant = tolerant
+        for record in self.journal.replay(position, tolerant=tolerant):
+            self.machine.apply(record)
+            if self.machine.events.is_full:
+                self.machine.events.flush()
+        self.machine.events.flush()
+        if tolerant is not None:
+            self.machine.mend()
+        self.machine.rebuild(now_ms)
+        self._compactor = Compactor(self._disk, self.folder, self.journal, self.machine, position)
+
+    def _load_snapshot(
+        self, woken: Callable[[str, int, bool], None], tolerant: list[str] | None
+    ) -> int:
+        """Fill a machine from the newest snapshot that is whole; return where it stands."""
+        for position in reversed(snapshot.snapshot_positions(self._disk, self.folder)):
+            self.machine = self._new_machine(woken)
+            try:
+                meta = snapshot.load(self._disk, self.folder, position, self.machine)
+            except StoreDamaged as damage:
+                # The one before it, or the whole journal if it is still there, does as well.
+                _log.warning("%s; using what was before it", damage)
+                if tolerant is not None:
+                    tolerant.append(f"{damage}; used what was before it")
+                continue
+            self.machine.events.open(meta.next_event, meta.totals)
+            return position
+        self.machine = self._new_machine(woken)
+        self.machine.events.open(0, [])
+        return 0
+
+    def _new_machine(self, woken: Callable[[str, int, bool], None]) -> Machine:
+        events = EventLog(self._disk, self.folder, self.journal, self._events_bytes)
+
+        def promote(number: int, count: int) -> None:
+            topics = machine.topics
+            woken(topics.names[number], count, topics.settings_of(number).paused)
+
+        machine = Machine(events, promote)
+        events.topic_names = machine.topics.names
+        return machine
+
+    def _remove_unfinished(self) -> None:
+        for name in self._disk.names(self.folder):
+            if name.endswith(".new"):
+                self._disk.remove(self.folder / name)
+
+    async def close(self, now_ms: int) -> None:
+        """Finish the upkeep, write a snapshot if there is anything new, and let go."""
+        if self._upkeep is not None:
+            await self._upkeep
+        if self._flusher is not None:
+            self._flusher.cancel()
+        try:
+            if self.journal.failure is None:
+                await self.journal.committed()
+                self.machine.events.flush()
+                with contextlib.suppress(DiskFull):
+                    self._compactor.finish(now_ms)
+        finally:
+            self.journal.close()
+            self.machine.events.close()
+            self._disk.close(self._lock)
+
+    # --- write ----------------------------------------------------------------------------------
+
+    def reserve(self, size_bytes: int, *, growing: bool = False) -> None:
+        """Make sure that a record of so many bytes can be written; raises DiskFull, StoreFailed."""
+        self.journal.reserve(size_bytes, growing=growing)
+
+    def write(self, record: Record, *, growing: bool = False) -> None:
+        """Append a record and apply it; raises DiskFull or StoreFailed before either."""
+        self.journal.reserve(record.most_bytes(), growing=growing)
+        self.journal.append(record)
+        self.machine.apply(record)
+        if self.machine.events.is_full or self._flusher is None:
+            self._plan_flush()
+        if self._upkeep is None and self._compactor.is_due(len(self.machine.topics.names)):
+            self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(record.time_ms))
+
+    def committed(self) -> "asyncio.Future[None]":
+        """Return what is done when everything so far is as safe as was asked for."""
+        return self.journal.committed()
+
+    async def flush_events(self) -> None:
+        """Write the events of everything so far."""
+        until = self.machine.events.next_position
+        await self.journal.committed()
+        self.machine.events.flush(until)
+
+    async def _keep_up(self, now_ms: int) -> None:
+        try:
+            await self._compactor.run(now_ms, self.write)
+        except StoreError as error:
+            # It is tried again after the next segment; the journal itself needs no snapshot.
+            _log.warning("%s: no snapshot: %s", self.folder, error)
+            self._compactor.postpone()
+        finally:
+            self._upkeep = None
+
+    def _plan_flush(self) -> None:
+        if self._flusher is not None:
+            self._flusher.cancel()
+        loop = asyncio.get_running_loop()
+        wait = 0.0 if self.machine.events.is_full else _FLUSH_EVENTS_S
+        self._flusher = loop.call_later(wait, self._flush_when_safe)
+
+    def _flush_when_safe(self) -> None:
+        self._flusher = None
+        until = self.machine.events.next_position
+
+        def flush(done: "asyncio.Future[None]") -> None:
+            if not done.cancelled() and done.exception() is None and self.journal.segments:
+                self.machine.events.flush(until)
+
+        self.journal.committed().add_done_callback(flush)

@@ -1,0 +1,307 @@
+"""The event log: what happened to each message, in order, beside the journal.
+
+Events follow from the journal, so they are written without a sync: what a crash loses is made again
+by the replay, with the same positions. A file is a row of blocks::
+
+    0       4       8               16              24        32
+    +-------+-------+---------------+---------------+---------+------+---------+-----+
+    | magic | crc   | length        | first event   | count   | meta | columns | ids |
+    +-------+-------+---------------+---------------+---------+------+---------+-----+
+
+``crc`` is the CRC-32 of everything after it; ``meta`` is a length (4 bytes) and the topics' names by
+number in MessagePack; the columns are those of _COLUMNS, ``count`` values each.
+"""
+
+import struct
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from dwell.message import I64, U16, U32, U64, Kind
+from dwell.store.base import Event
+from dwell.store.embedded.blobs import BlobReader
+from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.ids import LazyIds
+from dwell.store.embedded.journal.journal import Journal
+from dwell.store.embedded.table import Table
+
+_MAGIC = 0x31455744  # "DWE1"
+_HEADER = struct.Struct("<IIQQQ")
+_COLUMNS: dict[str, type[np.generic]] = {
+    "time_ms": np.int64,
+    "due_ms": np.int64,
+    "seq": np.uint64,
+    "row": np.uint32,
+    "topic": np.uint32,
+    "attempt": np.uint16,
+    "id_bytes": np.uint16,
+    "kind": np.uint8,
+}
+_BLOCK_EVENTS = 32_768
+_FILE_BYTES = 32 * 1024 * 1024
+_KINDS = max(Kind) + 1
+
+
+class _Part:
+    """The events of one record, not yet written."""
+
+    __slots__ = ("columns", "count", "kind", "reader", "time_ms")
+
+    def __init__(
+        self, kind: Kind, time_ms: int, columns: dict[str, np.ndarray], reader: BlobReader | None
+    ) -> None:
+        self.kind = kind
+        self.time_ms = time_ms
+        self.columns = columns
+        self.reader = reader
+        self.count = len(columns["row"])
+
+
+class EventRows(Sequence[Event]):
+    """Events in columns (see _COLUMNS), made into :class:`Event` one at a time."""
+
+    def __init__(
+        self, first: int, columns: dict[str, np.ndarray], topics: dict[int, str], ids: Sequence[str]
+    ) -> None:
+        self.first = first
+        self.columns = columns
+        self._topics = topics
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        columns = self.columns
+        return Event(
+            position=self.first + index,
+            time_ms=int(columns["time_ms"][index]),
+            kind=Kind(int(columns["kind"][index])),
+            topic=self._topics[int(columns["topic"][index])],
+            id=self._ids[index],
+            due_ms=int(columns["due_ms"][index]),
+            attempt=int(columns["attempt"][index]),
+        )
+
+
+class EventLog:
+    """Gathers events in memory and writes them in blocks; the oldest files go first."""
+
+    def __init__(self, disk: Disk, folder: Path, journal: Journal, most_bytes: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._journal = journal
+        self._most_bytes = most_bytes
+        self._parts: deque[_Part] = deque()
+        self._unwritten = 0
+        self._blocks: list[tuple[int, int, int, int]] = []
+        self._files: dict[int, tuple[int, int]] = {}
+        self._last: EventRows | None = None
+        self.next_position = 0
+        self.totals: I64 = np.zeros(_KINDS, dtype=np.int64)
+        self.topic_names: list[str] = []
+
+    @property
+    def first_position(self) -> int:
+        """The position of the oldest event that is kept."""
+        return self._blocks[0][0] if self._blocks else self.next_position - self._unwritten
+
+    def add(self, kind: Kind, time_ms: int, rows: U32, table: Table) -> None:
+        """Note that something happens to these rows, as the table has them now."""
+        id_bytes: U16 = table.id_bytes[rows]
+        columns: dict[str, np.ndarray] = {
+            "row": rows,
+            "due_ms": table.due_ms[rows],
+            "seq": table.seq[rows],
+            "attempt": table.attempt[rows],
+            "topic": table.topic[rows],
+            "id_bytes": id_bytes,
+        }
+        reader = None
+        if id_bytes.any():
+            none: U16 = np.zeros(len(rows), dtype=np.uint16)
+            reader = BlobReader(self._journal, table.position[rows], id_bytes, id_bytes, none)
+        self._parts.append(_Part(kind, time_ms, columns, reader))
+        self._unwritten += len(rows)
+        self.next_position += len(rows)
+        self.totals[kind] += len(rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough events wait to be written as a block."""
+        return self._unwritten >= _BLOCK_EVENTS
+
+    def flush(self, until: int | None = None) -> None:
+        """Write what is unwritten (up to a position) as one block; it must all be committed."""
+        first = self.next_position - self._unwritten
+        parts = self._pop_parts(self.next_position if until is None else until)
+        if not parts:
+            return
+        columns = {
+            name: np.concatenate([part.columns[name] for part in parts])
+            for name in parts[0].columns
+        }
+        counts = [part.count for part in parts]
+        columns["time_ms"] = np.repeat(np.array([p.time_ms for p in parts], np.int64), counts)
+        columns["kind"] = np.repeat(np.array([p.kind for p in parts], np.uint8), counts)
+        ids = b"".join(i for part in parts if part.reader for i in part.reader.ids())
+        self._write(first, columns, ids)
+        self._drop_old()
+
+    def _pop_parts(self, until: int) -> list[_Part]:
+        parts, position = [], self.next_position - self._unwritten
+        while self._parts and position + self._parts[0].count <= until:
+            parts.append(self._parts.popleft())
+            position += parts[-1].count
+        self._unwritten = self.next_position - position
+        return parts
+
+    def read(self, position: int, limit: int) -> list[Event]:
+        """Return at most ``limit`` written events from ``position`` on."""
+        events: list[Event] = []
+        position = max(position, self.first_position)
+        while len(events) < limit and (rows := self._rows_at(position)) is not None:
+            start = position - rows.first
+            events += rows[start : start + limit - len(events)]
+            position = rows.first + min(len(rows), start + limit)
+        return events
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def open(self, next_position: int, totals: Sequence[int]) -> None:
+        """Find the blocks that are there, and forget those from ``next_position`` on.
+
+        The replay makes those again. A log that is damaged begins anew: it is no promise.
+        """
+        self.next_position = next_position
+        self.totals[: len(totals)] = totals
+        for path in sorted(self._paths()):
+            self._open_file(path)
+        last = self._blocks[-1] if self._blocks else None
+        if last is not None and last[0] + last[1] != next_position:
+            for first in list(self._files):
+                self._remove(first)
+
+    def sync(self) -> None:
+        """Make what is written safe, before a snapshot counts on it."""
+        if self._files:
+            self._disk.sync(self._files[max(self._files)][0])
+
+    def close(self) -> None:
+        """Close the files; what is unwritten is made again by the next replay."""
+        for fd, _ in self._files.values():
+            self._disk.close(fd)
+        self._files = {}
+
+    def _paths(self) -> list[Path]:
+        names = [name for name in self._disk.names(self._folder) if name.startswith("events-")]
+        return [self._folder / name for name in names]
+
+    def _open_file(self, path: Path) -> None:
+        first = int(path.stem.removeprefix("events-"))
+        data = self._disk.read(path)
+        at = 0
+        while (block := _block_at(data, at)) is not None and block[0] < self.next_position:
+            self._blocks.append((*block[:2], first, at))
+            at = block[2]
+        fd = self._disk.open(path)
+        self._disk.truncate(fd, at)
+        self._files[first] = (fd, at)
+        if not at:
+            self._remove(first)
+
+    def _remove(self, first: int) -> None:
+        fd, _ = self._files.pop(first)
+        self._disk.close(fd)
+        self._disk.remove(self._path(first))
+        self._blocks = [block for block in self._blocks if block[2] != first]
+        self._last = None
+
+    def _path(self, first: int) -> Path:
+        return self._folder / f"events-{first:016d}.dwe"
+
+    def _write(self, first: int, columns: dict[str, np.ndarray], ids: bytes) -> None:
+        names = {
+            number: self.topic_names[number] for number in np.unique(columns["topic"]).tolist()
+        }
+        meta = msgspec.msgpack.encode(names)
+        payload = b"".join(
+            [
+                len(meta).to_bytes(4, "little"),
+                meta,
+                *[columns[name].astype(dtype) for name, dtype in _COLUMNS.items()],
+                ids,
+            ]
+        )
+        count = len(columns["row"])
+        rest = struct.pack("<QQQ", len(payload), first, count)
+        crc = zlib.crc32(payload, zlib.crc32(rest))
+        block = struct.pack("<II", _MAGIC, crc) + rest + payload
+        number = max(self._files, default=-1)
+        if number < 0 or self._files[number][1] > _FILE_BYTES:
+            number = first
+            self._files[number] = (self._disk.create(self._path(first), 0), 0)
+        fd, size = self._files[number]
+        self._disk.write(fd, [block], size)
+        self._files[number] = (fd, size + len(block))
+        self._blocks.append((first, count, number, size))
+
+    def _drop_old(self) -> None:
+        while len(self._files) > 1 and sum(s for _, s in self._files.values()) > self._most_bytes:
+            self._remove(min(self._files))
+
+    def _rows_at(self, position: int) -> EventRows | None:
+        """Return the block that holds a position."""
+        if self._last is not None and 0 <= position - self._last.first < len(self._last):
+            return self._last
+        low, high = 0, len(self._blocks)
+        while low < high:
+            middle = (low + high) // 2
+            if self._blocks[middle][0] + self._blocks[middle][1] <= position:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self._blocks):
+            return None
+        self._last = self._read_block(self._blocks[low])
+        return self._last
+
+    def _read_block(self, block: tuple[int, int, int, int]) -> EventRows:
+        first, count, number, at = block
+        fd = self._files[number][0]
+        length = _HEADER.unpack(self._disk.read_part(fd, _HEADER.size, at))[2]
+        return _decode(self._disk.read_part(fd, length, at + _HEADER.size), first, count)
+
+
+def _block_at(data: bytes, at: int) -> tuple[int, int, int] | None:
+    """Return first event, count and end of the block at ``at``; None when no whole one is there."""
+    if at + _HEADER.size > len(data):
+        return None
+    magic, crc, length, first, count = _HEADER.unpack_from(data, at)
+    end = at + _HEADER.size + length
+    if magic != _MAGIC or end > len(data) or zlib.crc32(memoryview(data)[at + 8 : end]) != crc:
+        return None
+    return first, count, end
+
+
+def _decode(payload: bytes, first: int, count: int) -> EventRows:
+    meta_bytes = int.from_bytes(payload[:4], "little")
+    topics = msgspec.msgpack.decode(payload[4 : 4 + meta_bytes], type=dict[int, str])
+    at = 4 + meta_bytes
+    columns: dict[str, np.ndarray] = {}
+    for name, dtype in _COLUMNS.items():
+        columns[name] = np.frombuffer(payload, dtype=dtype, count=count, offset=at)
+        at += columns[name].nbytes
+    ends = (at + np.cumsum(columns["id_bytes"], dtype=np.int64)).tolist()
+    starts = [at, *ends[:-1]]
+    own = [payload[a:b] for a, b in zip(starts, ends, strict=True)]
+    rows: U32 = columns["row"]
+    seqs: U64 = columns["seq"]
+    return EventRows(first, columns, topics, LazyIds(rows, seqs, own))

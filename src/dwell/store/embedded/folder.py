@@ -1,0 +1,73 @@
+"""The folder: what makes it a store, which format it has, and who holds it.
+
+``dwell.json`` is written last when a store is made, so that a folder either is a store or is not.
+
+Rule for changes: FORMAT grows by one with every change of a file's layout. A store of an older
+format is read, one of a newer format is refused; tests/data keeps a store of every format.
+"""
+
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from dwell.errors import NotAStore, StoreDamaged, StoreTooNew
+from dwell.store.embedded.disk import Disk
+
+FORMAT = 1
+_LABEL = "dwell.json"
+_LOCK = "lock"
+
+
+class Label(msgspec.Struct, frozen=True):
+    """What ``dwell.json`` holds: the format, the store's number, the seed of its id hashes."""
+
+    dwell: int
+    number: int
+    seed: int
+    segment_bytes: int
+
+
+def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Label]:
+    """Lock a folder and return its lock and label; an empty or missing one becomes a store.
+
+    Raises StoreLocked, NotAStore, StoreTooNew or StoreDamaged.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotAStore(f"{folder}: is a file, expected a folder")
+    disk.make_folder(folder)
+    names = disk.names(folder)
+    if _LABEL not in names and set(names) - {_LOCK, f"{_LABEL}.new"}:
+        raise NotAStore(f"{folder}: holds files but no {_LABEL}, so it is not a store")
+    lock = disk.lock(folder / _LOCK)
+    try:
+        return lock, _read(disk, folder) if _LABEL in names else _make(disk, folder, segment_bytes)
+    except BaseException:
+        disk.close(lock)
+        raise
+
+
+def _read(disk: Disk, folder: Path) -> Label:
+    try:
+        raw = msgspec.json.decode(disk.read(folder / _LABEL))
+        found = int(raw["dwell"])
+        if found > FORMAT:
+            raise StoreTooNew(
+                f"{folder}: has format {found}; this version of Dwell reads up to {FORMAT}"
+            )
+        return msgspec.convert(raw, Label)
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError):
+        raise StoreDamaged(f"{folder / _LABEL}: is not a store's label") from None
+
+
+def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
+    label = Label(
+        dwell=FORMAT,
+        number=secrets.randbelow(2**31 - 1) + 1,
+        seed=secrets.randbits(63),
+        segment_bytes=segment_bytes,
+    )
+    new = folder / f"{_LABEL}.new"
+    disk.write_file(new, [msgspec.json.encode(label)])
+    disk.rename(new, folder / _LABEL)
+    return label

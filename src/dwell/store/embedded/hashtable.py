@@ -1,0 +1,198 @@
+"""Open addressing with linear probing, a batch at a time, in NumPy.
+
+Each loop handles the whole batch: most keys are done after the first probe, and the rest, ever
+fewer, go one place on. A deleted place keeps a mark, so that probing goes past it; marks vanish when
+the table is made anew. A table is at most half full, so a probe sequence stays short.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dwell.message import I64, U32, U64
+
+_FIRST_CAPACITY = 1024
+_EMPTY = np.uint32(0)
+_DELETED = np.uint32(0xFFFFFFFF)
+_CHECK_BITS = np.uint64(21)
+_CHECK_MASK = np.uint64((1 << 21) - 1)
+
+
+class Index:
+    """From the hash of an id to the row of its message; hashes stay in the table's own columns.
+
+    A slot holds row + 1. ``hash_of(rows)`` returns the hash of each row.
+    """
+
+    def __init__(self, hash_of: Callable[[U32], U64]) -> None:
+        self._hash_of = hash_of
+        self._slots = np.zeros(_FIRST_CAPACITY, dtype=np.uint32)
+        self._used = 0
+        self._live = 0
+
+    def __len__(self) -> int:
+        return self._live
+
+    def find(self, hashes: U64) -> tuple[U32, np.ndarray]:
+        """Return the row of each hash, and whether there is one."""
+        place = self._place(hashes)
+        found = place >= 0
+        rows = self._slots[place] - np.uint32(1)
+        return rows, found
+
+    def add(self, hashes: U64, rows: U32) -> None:
+        """Add distinct hashes that are not in the index."""
+        self._reserve(len(rows))
+        mask = np.uint64(len(self._slots) - 1)
+        place = (hashes & mask).astype(np.int64)
+        marks = rows + np.uint32(1)
+        while len(marks):
+            slots = self._slots[place]
+            free = slots == _EMPTY
+            self._slots[place[free]] = marks[free]
+            # Where several wanted one free place, the last one has it.
+            waiting = self._slots[place] != marks
+            marks = marks[waiting]
+            place = (place[waiting] + 1) & int(mask)
+        self._used += len(rows)
+        self._live += len(rows)
+
+    def remove(self, hashes: U64, rows: U32) -> None:
+        """Remove hashes that are in the index with these rows."""
+        if not len(rows):
+            return
+        self._slots[self._place_of_rows(hashes, rows)] = _DELETED
+        self._live -= len(rows)
+
+    def rebuild(self, hashes: U64, rows: U32) -> None:
+        """Hold exactly these hashes."""
+        self._slots = np.zeros(_capacity_for(len(rows)), dtype=np.uint32)
+        self._used = self._live = 0
+        step = 1 << 16
+        for start in range(0, len(rows), step):
+            self.add(hashes[start : start + step], rows[start : start + step])
+
+    def _place(self, hashes: U64) -> I64:
+        """Return where each hash is, -1 where it is not."""
+        mask = len(self._slots) - 1
+        place = (hashes & np.uint64(mask)).astype(np.int64)
+        answer = np.full(len(hashes), -1, dtype=np.int64)
+        asking = np.arange(len(hashes))
+        while len(asking):
+            slots = self._slots[place]
+            going = slots != _EMPTY
+            if not going.any():
+                break
+            asking, place, slots = asking[going], place[going], slots[going]
+            real = slots != _DELETED
+            rows = np.where(real, slots - np.uint32(1), np.uint32(0))
+            hit = real & (self._hash_of(rows) == hashes[asking])
+            answer[asking[hit]] = place[hit]
+            asking = asking[~hit]
+            place = (place[~hit] + 1) & mask
+        return answer
+
+    def _place_of_rows(self, hashes: U64, rows: U32) -> I64:
+        """Return where each row is; each is somewhere on the path of its hash."""
+        mask = len(self._slots) - 1
+        place = (hashes & np.uint64(mask)).astype(np.int64)
+        marks = rows + np.uint32(1)
+        wrong = np.flatnonzero(self._slots[place] != marks)
+        while len(wrong):
+            place[wrong] = (place[wrong] + 1) & mask
+            wrong = wrong[self._slots[place[wrong]] != marks[wrong]]
+        return place
+
+    def _reserve(self, more: int) -> None:
+        if 2 * (self._used + more) <= len(self._slots):
+            return
+        rows = self._slots[(self._slots != _EMPTY) & (self._slots != _DELETED)] - np.uint32(1)
+        self._slots = np.zeros(_capacity_for(len(rows) + more), dtype=np.uint32)
+        self._used = self._live = 0
+        step = 1 << 16
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            self.add(self._hash_of(part), part)
+
+
+class Remembered:
+    """The ids that were acked a short while ago: from the hash of an id to the end of its memory.
+
+    A note is the end (ms) with 21 of the confirming bits below it, so that 85 bits must agree. What
+    is over is thrown away when the table is made anew, never one by one.
+    """
+
+    def __init__(self) -> None:
+        self._hashes = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
+        self._notes = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
+        self._used = 0
+
+    def holds(self, hashes: U64, checks: U32, now_ms: int) -> np.ndarray:
+        """Tell for each id whether it is still remembered."""
+        if not self._used:
+            return np.zeros(len(hashes), dtype=bool)
+        place, found = self._probe(_nonzero(hashes))
+        notes = self._notes[place]
+        same = (notes & _CHECK_MASK) == (checks & _CHECK_MASK)
+        return found & same & (notes >> _CHECK_BITS > np.uint64(now_ms))
+
+    def add(self, hashes: U64, checks: U32, until_ms: I64, now_ms: int) -> None:
+        """Remember distinct ids, each until its time."""
+        self._reserve(len(hashes), now_ms)
+        hashes = _nonzero(hashes)
+        notes = until_ms.astype(np.uint64) << _CHECK_BITS | (checks & _CHECK_MASK)
+        place, found = self._probe(hashes)
+        self._notes[place[found]] = notes[found]
+        self._insert(hashes[~found], notes[~found])
+
+    def entries(self, now_ms: int) -> tuple[U64, U64]:
+        """Return the hashes and notes of what is still remembered."""
+        live = self._notes >> _CHECK_BITS > np.uint64(now_ms)
+        return self._hashes[live], self._notes[live]
+
+    def restore(self, hashes: U64, notes: U64) -> None:
+        """Hold what :meth:`entries` returned."""
+        self._make(_capacity_for(len(hashes)))
+        self._insert(hashes, notes)
+
+    def _make(self, capacity: int) -> None:
+        self._hashes = np.zeros(capacity, dtype=np.uint64)
+        self._notes = np.zeros(capacity, dtype=np.uint64)
+        self._used = 0
+
+    def _probe(self, hashes: U64) -> tuple[I64, np.ndarray]:
+        """Return for each hash its place, or the free place where its path ends."""
+        mask = len(self._hashes) - 1
+        place = (hashes & np.uint64(mask)).astype(np.int64)
+        there = self._hashes[place]
+        going = np.flatnonzero((there != hashes) & (there != 0))
+        while len(going):
+            place[going] = (place[going] + 1) & mask
+            there = self._hashes[place[going]]
+            going = going[(there != hashes[going]) & (there != 0)]
+        return place, self._hashes[place] == hashes
+
+    def _insert(self, hashes: U64, notes: U64) -> None:
+        self._used += len(hashes)
+        while len(hashes):
+            place, found = self._probe(hashes)
+            self._hashes[place[~found]] = hashes[~found]
+            won = self._hashes[place] == hashes
+            self._notes[place[won]] = notes[won]
+            hashes, notes = hashes[~won], notes[~won]
+
+    def _reserve(self, more: int, now_ms: int) -> None:
+        if 2 * (self._used + more) <= len(self._hashes):
+            return
+        hashes, notes = self.entries(now_ms)
+        self._make(_capacity_for(len(hashes) + more))
+        self._insert(hashes, notes)
+
+
+def _nonzero(hashes: U64) -> U64:
+    """Zero means an empty place, so the one hash that is zero is told as one."""
+    return np.maximum(hashes, np.uint64(1))
+
+
+def _capacity_for(count: int) -> int:
+    return max(_FIRST_CAPACITY, 1 << (3 * count).bit_length())

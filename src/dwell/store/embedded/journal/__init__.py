@@ -1,0 +1,1 @@
+"""The journal: what happened, batch by batch, in append-only segments."""

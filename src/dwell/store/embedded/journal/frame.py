@@ -1,0 +1,76 @@
+"""A frame is what one pass of the group commit writes: a header and some records.
+
+::
+
+    0       4       8             16            24            32            40
+    +-------+-------+-------------+-------------+-------------+-------------+----------
+    | magic | crc   | length      | position    | previous    | durable     | records ...
+    +-------+-------+-------------+-------------+-------------+-------------+----------
+
+All numbers are little-endian. ``crc`` is the CRC-32 of everything after it; ``length`` counts the
+records' bytes, always a multiple of 8; ``position`` is where the frame begins in the journal, so
+that bytes of another time or place are never taken for a frame; ``previous`` is where the frame
+before it ends (less than ``position`` when that one stands in the segment before); ``durable`` is
+the position up to which everything was on the disk when this frame was written.
+
+Reading stops where no whole frame follows. If any later frame says that this place was durable by
+then, a promise was broken: the store is damaged. If none does, it was being written when the
+machine stopped, nobody was answered, and it is cut off.
+
+Rule for changes: a new layout gets a new magic and a new number in ``FORMAT`` (folder.py); reading
+the old one stays, with a file of it in tests/data.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dwell.store.embedded.disk import Buffer
+
+MAGIC = 0x314C5744  # "DWL1"
+_HEADER = struct.Struct("<IIQQQQ")
+_AFTER_CRC = struct.Struct("<QQQQ")
+HEADER_BYTES = _HEADER.size
+
+
+class Frame(NamedTuple):
+    """A whole frame: where it is, where its records are in the buffer, what was durable."""
+
+    position: int
+    start: int
+    end: int
+    previous: int
+    durable: int
+
+
+def header(position: int, previous: int, durable: int, records: Sequence[Buffer]) -> bytes:
+    """Return the header of a frame of these records."""
+    length = sum(map(len, records))
+    crc = zlib.crc32(_AFTER_CRC.pack(length, position, previous, durable))
+    for record in records:
+        crc = zlib.crc32(record, crc)
+    return _HEADER.pack(MAGIC, crc, length, position, previous, durable)
+
+
+def frame_at(data: memoryview, offset: int, position: int) -> Frame | None:
+    """Return the frame that begins at ``offset`` of a segment, or None when no whole one does."""
+    start = offset + HEADER_BYTES
+    if start > len(data):
+        return None
+    magic, crc, length, own_position, previous, durable = _HEADER.unpack_from(data, offset)
+    if magic != MAGIC or own_position != position or start + length > len(data):
+        return None
+    if zlib.crc32(data[offset + 8 : start + length]) != crc:
+        return None
+    return Frame(position, start, start + length, previous, durable)
+
+
+def frames_after(data: memoryview, offset: int, base: int) -> Iterator[Frame]:
+    """Yield every whole frame that begins after ``offset``, wherever it may begin."""
+    words = np.frombuffer(data, dtype=np.uint32, count=len(data) // 8 * 2)[::2]
+    for index in np.flatnonzero(words == MAGIC).tolist():
+        if index * 8 > offset and (frame := frame_at(data, index * 8, base + index * 8)):
+            yield frame

@@ -1,0 +1,212 @@
+"""The journal: segments, the frame that is being filled, and who waits for it to be on disk."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from dwell.errors import StoreDamaged, StoreFailed
+from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.journal.committer import Committer, Write
+from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_after
+from dwell.store.embedded.journal.record import Record, records_in
+from dwell.store.embedded.journal.segment import Segment, segment_number, segment_path
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+#: The part of a segment that is left for acks and their like when there is no room for a next one.
+_RESERVED_PART = 16
+
+
+class Journal:
+    """An append-only log of records. :meth:`replay` comes first, then :meth:`start`."""
+
+    def __init__(self, disk: Disk, folder: Path, segment_bytes: int, sync: int | None) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._sync_every_ms = sync
+        self.segment_bytes = segment_bytes
+        self.segments: dict[int, Segment] = {}
+        self.position = 0
+        self.failure: BaseException | None = None
+        self._frame: list[Buffer] = []
+        self._frame_start = 0
+        self._frame_end = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        self._group: asyncio.Future[None] | None = None
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def open_segments(self) -> None:
+        """Open the segments that are there."""
+        for name in self._disk.names(self._folder):
+            number = segment_number(name)
+            if number is not None:
+                path = self._folder / name
+                self.segments[number] = Segment(self._disk, path, number, self._disk.open(path))
+
+    def replay(self, position: int, *, tolerant: list[str] | None = None) -> Iterator[Record]:
+        """Yield the records from ``position`` on, and cut off a tail that was never promised.
+
+        A broken frame that was once durable raises StoreDamaged; with a list as ``tolerant`` it is
+        passed over instead, and what is lost is added to the list in words.
+        """
+        if position // self.segment_bytes not in self.segments and self.segments:
+            last = max(self.segments)
+            if last >= position // self.segment_bytes:
+                path = segment_path(self._folder, position // self.segment_bytes)
+                raise StoreDamaged(f"{path}: is missing, and no whole snapshot makes up for it")
+        while (segment := self.segments.get(position // self.segment_bytes)) is not None:
+            base = segment.number * self.segment_bytes
+            frame = frame_at(segment.data, position - base, position)
+            if frame is not None:
+                yield from records_in(segment.data, frame.start, frame.end, base)
+                position = base + frame.end
+                continue
+            following = self._following(position)
+            if following is None:
+                break
+            if following.previous != position:
+                words = f"{segment.path}: damaged from offset {position - base}"
+                if tolerant is None:
+                    raise StoreDamaged(f"{words}; dwell check --repair saves what can be saved")
+                tolerant.append(f"{words}, {following.position - position} bytes lost")
+            position = following.position
+        self.position = position
+        self._cut_off(position)
+
+    def _following(self, position: int) -> Frame | None:
+        """Return the next frame that follows this place, or shows that it was once durable."""
+        number = position // self.segment_bytes
+        for segment in (self.segments[n] for n in sorted(self.segments) if n >= number):
+            base = segment.number * self.segment_bytes
+            for frame in frames_after(segment.data, max(position - base, -1), base):
+                if frame.previous == position or frame.durable > position:
+                    return frame
+        return None
+
+    def _cut_off(self, position: int) -> None:
+        """Make everything from ``position`` on zeros, so that no old frame is ever met again."""
+        number = position // self.segment_bytes
+        for later in [n for n in self.segments if n > number]:
+            self.remove(later)
+        segment = self.segments.get(number)
+        if segment is None:
+            return
+        rest = segment.bytes[position % self.segment_bytes :]
+        used = len(rest) - int((rest[::-1] != 0).argmax()) if rest.any() else 0
+        if used:
+            self._disk.write(segment.fd, [bytes(used)], position % self.segment_bytes)
+            self._disk.sync(segment.fd)
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to write, on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._frame_end = self.position
+        self._make_segment(self.position // self.segment_bytes)
+        self._committer = Committer(
+            self._disk,
+            self._sync_every_ms,
+            self.position,
+            lambda count: self._tell(self._done, count),
+            lambda error: self._tell(self._fail, error),
+        )
+
+    def reserve(self, size_bytes: int, *, growing: bool) -> None:
+        """Make sure that a record of so many bytes can be appended; raises DiskFull, StoreFailed.
+
+        Verbs that let the store grow may not use the last part of the last segment that there is
+        room for, so that on a full disk messages can still be acked.
+        """
+        if self.failure is not None:
+            raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
+        left = self.segment_bytes - self.position % self.segment_bytes
+        kept = self.segment_bytes // _RESERVED_PART if growing else 0
+        if size_bytes + 2 * HEADER_BYTES + kept > left:
+            self._make_segment(self.position // self.segment_bytes + 1)
+
+    def append(self, record: Record) -> None:
+        """Add a record, for which room was reserved, and set its ``blobs_at``."""
+        head, blobs, filling = record.encode()
+        size = len(head) + len(blobs) + len(filling)
+        # A segment is never filled to its last byte, so that even an empty blob lies within it.
+        if self.position % self.segment_bytes + size + HEADER_BYTES >= self.segment_bytes:
+            self._close_frame()
+            self.position = (self.position // self.segment_bytes + 1) * self.segment_bytes
+        if not self._frame:
+            self._frame_start = self.position
+            self.position += HEADER_BYTES
+            self._loop.call_soon(self._close_frame)
+        record.blobs_at = self.position + len(head)
+        self._frame += (head, blobs, filling) if blobs else (head,)
+        self.position += size
+
+    def committed(self) -> "asyncio.Future[None]":
+        """Return what is done when everything appended so far is on disk (see ``sync``)."""
+        if self._group is None and not self._frame and self._waiting:
+            return self._waiting[-1]
+        group = self._group or self._loop.create_future()
+        if self._frame:
+            self._group = group
+        elif not group.done():
+            group.set_result(None)
+        return group
+
+    def segment_of(self, position: int) -> Segment:
+        """Return the segment that holds a position."""
+        return self.segments[position // self.segment_bytes]
+
+    def remove(self, number: int) -> None:
+        """Delete a segment that nobody needs."""
+        segment = self.segments.pop(number)
+        self._disk.close(segment.fd)
+        self._disk.remove(segment.path)
+
+    def close(self) -> None:
+        """Write what is unwritten, sync, and close the files."""
+        if hasattr(self, "_committer"):
+            self._close_frame()
+            self._committer.close()
+        for segment in self.segments.values():
+            self._disk.close(segment.fd)
+        self.segments = {}
+
+    def _make_segment(self, number: int) -> None:
+        if number not in self.segments:
+            path = segment_path(self._folder, number)
+            fd = self._disk.create(path, self.segment_bytes)
+            self.segments[number] = Segment(self._disk, path, number, fd)
+
+    def _close_frame(self) -> None:
+        """Hand the frame that is being filled to the committer."""
+        if not self._frame:
+            return
+        segment = self.segments[self._frame_start // self.segment_bytes]
+        offset = self._frame_start % self.segment_bytes
+        self._waiting.append(self._group or self._loop.create_future())
+        self._committer.submit(
+            Write(
+                segment.fd, offset, self._frame_start, self._frame_end, self.position, self._frame
+            )
+        )
+        self._frame_end = self.position
+        self._frame, self._group = [], None
+
+    def _tell(self, function, argument) -> None:  # type: ignore[no-untyped-def]
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, argument)
+
+    def _done(self, count: int) -> None:
+        done, self._waiting = self._waiting[:count], self._waiting[count:]
+        for future in done:
+            if not future.done():
+                future.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        waiting = [*self._waiting, *([self._group] if self._group else [])]
+        self._waiting, self._group = [], None
+        for future in waiting:
+            if not future.done():
+                future.set_exception(StoreFailed(f"{self._folder}: {error}"))
+                future.exception()

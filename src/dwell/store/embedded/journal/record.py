@@ -1,0 +1,173 @@
+"""A record is one verb's batch: what the state machine needs to do it again.
+
+::
+
+    0     1     2         4         8               16               24
+    +-----+-----+---------+---------+---------------+----------------+------+---------+-------+
+    | kind| 0   | meta len| count   | time_ms       | blobs length   | meta | columns | blobs |
+    +-----+-----+---------+---------+---------------+----------------+------+---------+-------+
+
+``meta`` is MessagePack (class Meta). The columns of each kind stand in SCHEMAS, one after another,
+``count`` values each. ``meta`` and the blobs are filled up with zeros to a multiple of
+8 bytes, as are the columns together. A blob is one message's id, extra and body, without gaps.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+
+from dwell.message import I64, TopicSettings
+from dwell.store.embedded.disk import Buffer
+
+_HEADER = struct.Struct("<BxHIqQ")
+
+
+class RecordKind(IntEnum):
+    """The verbs as the journal knows them; the numbers are part of the format."""
+
+    PUT = 1
+    PUT_OWN = 2
+    REPLACE = 3
+    TAKE = 4
+    ACK = 5
+    RELEASE = 6
+    TOUCH = 7
+    BURY = 8
+    KICK = 9
+    CANCEL = 10
+    MOVE = 11
+    LAPSE = 12
+    EXPIRE = 13
+    CONFIGURE = 14
+    COPY = 15
+
+
+_BODY = {
+    "due_ms": np.int64,
+    "expires_ms": np.int64,
+    "rows": np.uint32,
+    "priority": np.uint32,
+    "lease_ms": np.uint32,
+    "size_bytes": np.uint32,
+    "id_bytes": np.uint16,
+    "extra_bytes": np.uint16,
+    "max_attempts": np.uint16,
+}
+_ROWS = {"rows": np.uint32}
+_ROWS_DUE = {"due_ms": np.int64, "rows": np.uint32}
+_ROWS_LEASE = {"lease_until_ms": np.int64, "rows": np.uint32}
+
+SCHEMAS: dict[RecordKind, dict[str, type[np.generic]]] = {
+    RecordKind.PUT: _BODY,
+    RecordKind.PUT_OWN: {"id_hash": np.uint64, "id_check": np.uint32, **_BODY},
+    RecordKind.REPLACE: _BODY,
+    RecordKind.TAKE: _ROWS_LEASE,
+    RecordKind.ACK: _ROWS,
+    RecordKind.RELEASE: _ROWS_DUE,
+    RecordKind.TOUCH: _ROWS_LEASE,
+    RecordKind.BURY: _ROWS,
+    RecordKind.KICK: _ROWS_DUE,
+    RecordKind.CANCEL: _ROWS,
+    RecordKind.MOVE: _ROWS_DUE,
+    RecordKind.LAPSE: _ROWS,
+    RecordKind.EXPIRE: _ROWS,
+    RecordKind.CONFIGURE: {},
+    RecordKind.COPY: {"rows": np.uint32, "size_bytes": np.uint32},
+}
+
+
+class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a record says once for its whole batch."""
+
+    topic: str = ""
+    owner: str = ""
+    error: str | None = None
+    counted: bool = True
+    settings: TopicSettings | None = None
+    first_seq: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Meta)
+
+
+class Record:
+    """One record; ``blobs_at`` is the journal position of the first blob, once it is known."""
+
+    __slots__ = ("blobs", "blobs_at", "columns", "kind", "meta", "time_ms")
+
+    def __init__(
+        self,
+        kind: RecordKind,
+        time_ms: int,
+        columns: dict[str, np.ndarray],
+        meta: Meta | None = None,
+        blobs: Buffer = b"",
+    ) -> None:
+        self.kind = kind
+        self.time_ms = time_ms
+        self.columns = columns
+        self.meta = meta or _PLAIN
+        self.blobs = blobs
+        self.blobs_at = 0
+
+    def __len__(self) -> int:
+        return len(self.columns["rows"]) if "rows" in self.columns else 0
+
+    def positions(self) -> I64:
+        """Return where in the journal the blob of each message is."""
+        sizes = self.columns["size_bytes"].astype(np.int64)
+        return self.blobs_at + np.cumsum(sizes) - sizes
+
+    def most_bytes(self) -> int:
+        """Return a size that the encoded record does not exceed."""
+        columns = sum(column.nbytes for column in self.columns.values())
+        text = len(self.meta.topic) + len(self.meta.owner) + len(self.meta.error or "")
+        return 4096 + 4 * text + columns + len(self.blobs)
+
+    def encode(self) -> tuple[bytes, Buffer, bytes]:
+        """Return the record as bytes: header and columns, blobs, filling."""
+        meta = _PLAIN_BYTES if self.meta is _PLAIN else _padded(_encoder.encode(self.meta))
+        head = _HEADER.pack(self.kind, len(meta), len(self), self.time_ms, len(self.blobs))
+        schema = SCHEMAS[self.kind]
+        parts = [head, meta, *[self.columns[name] for name in schema]]
+        size = sum(np.dtype(dtype).itemsize for dtype in schema.values()) * len(self)
+        parts.append(bytes(-size % 8))
+        return b"".join(parts), self.blobs, bytes(-len(self.blobs) % 8)
+
+
+_PLAIN = Meta()
+
+
+def _padded(data: bytes) -> bytes:
+    # MessagePack ends where it ends: the zeros after it are not read.
+    return len(data).to_bytes(2, "little") + data + bytes(-(len(data) + 2) % 8)
+
+
+_PLAIN_BYTES = _padded(_encoder.encode(_PLAIN))
+
+
+def records_in(data: memoryview, start: int, end: int, base: int) -> Iterator[Record]:
+    """Yield the records between two offsets of a segment that begins at position ``base``."""
+    while start < end:
+        record, start = _decode(data, start, base)
+        yield record
+
+
+def _decode(data: memoryview, at: int, base: int) -> tuple[Record, int]:
+    kind, meta_bytes, count, time_ms, blob_bytes = _HEADER.unpack_from(data, at)
+    at += _HEADER.size
+    own_bytes = int.from_bytes(data[at : at + 2], "little")
+    meta = _decoder.decode(data[at + 2 : at + 2 + own_bytes])
+    at += meta_bytes
+    kind, columns, size = RecordKind(kind), {}, 0
+    for name, dtype in SCHEMAS[kind].items():
+        columns[name] = np.frombuffer(data, dtype=dtype, count=count, offset=at + size)
+        size += columns[name].nbytes
+    at += size + -size % 8
+    record = Record(kind, time_ms, columns, meta)
+    record.blobs_at = base + at
+    return record, at + blob_bytes + -blob_bytes % 8

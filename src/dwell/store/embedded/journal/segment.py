@@ -1,0 +1,40 @@
+"""A segment: one file of the journal, of a fixed size, taken in full when it is made.
+
+A position in the journal is ``segment number * segment size + offset``, and never used twice.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from dwell.message import U8
+from dwell.store.embedded.disk import Disk
+
+
+class Segment:
+    """An open segment. ``map``, ``data`` and ``bytes`` are three views of the file as it is now.
+
+    Slices of the map are copies (bytes), those of the others are views.
+    """
+
+    __slots__ = ("bytes", "data", "fd", "map", "number", "path")
+
+    def __init__(self, disk: Disk, path: Path, number: int, fd: int) -> None:
+        self.path = path
+        self.number = number
+        self.fd = fd
+        self.map = disk.map(fd)
+        self.data = memoryview(self.map)
+        self.bytes: U8 = np.frombuffer(self.data, dtype=np.uint8)
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Return where a segment is."""
+    return folder / f"journal-{number:08d}.dwl"
+
+
+def segment_number(name: str) -> int | None:
+    """Return the number in a segment's file name; None for the name of anything else."""
+    prefix, _, rest = name.partition("-")
+    number, _, suffix = rest.partition(".")
+    return int(number) if prefix == "journal" and suffix == "dwl" and number.isdigit() else None

@@ -1,0 +1,417 @@
+"""The state machine: what each record does to the state, live and in a replay alike.
+
+A record says everything that the world decided (times, rows, dues); the rest follows from the state
+before it. Whether a waiting message is DELAYED or READY is not recorded: it follows from the clock.
+So a replay leaves out the wheels and the ready runs, and :meth:`Machine.rebuild` makes them after.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dwell.message import I64, U32, U64, Kind, State
+from dwell.store.embedded.events import EventLog
+from dwell.store.embedded.hashtable import Index, Remembered
+from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.runs import Chunk
+from dwell.store.embedded.table import Table
+from dwell.store.embedded.topics import Topics
+from dwell.store.embedded.wheel import Wheel
+
+_REBUILD_STEP = 1 << 18
+
+
+class Machine:
+    """The whole state of a store but the bytes on disk.
+
+    ``promote(topic number, count)`` is called when messages became ready. While ``tolerant`` is a
+    list, a record that does not fit the state is taken as far as it goes, and what was passed over
+    is told there in words.
+    """
+
+    def __init__(self, events: EventLog, promote: Callable[[int, int], None]) -> None:
+        self.table = Table()
+        self.topics = Topics()
+        self.index = Index(lambda rows: self.table.id_hash[rows])
+        self.remembered = Remembered()
+        self.errors: dict[int, str] = {}
+        self.owners: dict[str, int] = {"": 0}
+        self.next_seq = 1
+        self.events = events
+        self.replaying = False
+        self.tolerant: list[str] | None = None
+        self._promote = promote
+        self.delays = Wheel(self._due_of)
+        self.leases = Wheel(self._lease_end_of)
+        self.expiries = Wheel(self._expiry_of)
+        self._appliers: dict[RecordKind, Callable[[Record], None]] = {
+            RecordKind.PUT: self._put,
+            RecordKind.PUT_OWN: self._put,
+            RecordKind.REPLACE: self._replace,
+            RecordKind.TAKE: self._take,
+            RecordKind.ACK: self._ack,
+            RecordKind.RELEASE: self._release,
+            RecordKind.TOUCH: self._touch,
+            RecordKind.BURY: self._bury,
+            RecordKind.KICK: self._kick,
+            RecordKind.CANCEL: self._cancel,
+            RecordKind.MOVE: self._move,
+            RecordKind.LAPSE: self._lapse,
+            RecordKind.EXPIRE: self._expire,
+            RecordKind.CONFIGURE: self._configure,
+            RecordKind.COPY: self._copy,
+        }
+
+    def apply(self, record: Record) -> None:
+        """Do what a record says."""
+        if self.tolerant is not None:
+            self._fit(record)
+        self._appliers[record.kind](record)
+
+    # --- what the table says of rows ------------------------------------------------------------
+
+    def max_attempts_of(self, rows: U32) -> I64:
+        """Return how often each message may be taken: its own limit, or its topic's."""
+        own = self.table.max_attempts[rows].astype(np.int64)
+        return np.where(own > 0, own, self.topics.max_attempts[self.table.topic[rows]])
+
+    def lease_ms_of(self, rows: U32) -> I64:
+        """Return how long each message is leased: its own time, or its topic's."""
+        own = self.table.lease_ms[rows].astype(np.int64)
+        return np.where(own > 0, own, self.topics.lease_ms[self.table.topic[rows]])
+
+    def receipts_of(self, rows: U32, store_number: int) -> U64:
+        """Return the receipts of leased messages, shape (n, 2)."""
+        receipts = np.empty((len(rows), 2), dtype=np.uint64)
+        receipts[:, 0] = rows
+        receipts[:, 0] |= np.uint64(store_number << 32)
+        takes = self.table.takes[rows].astype(np.uint64) & _TAKES_MASK
+        receipts[:, 1] = self.table.seq[rows] << _TAKES_BITS | takes
+        return receipts
+
+    def leased_rows(self, receipts: U64) -> tuple[U32, np.ndarray]:
+        """Return the row of each receipt, and whether the receipt is still good."""
+        rows = (receipts[:, 0] & _ROW_MASK).astype(np.int64)
+        inside = rows < self.table.top
+        rows = np.where(inside, rows, 0).astype(np.uint32)
+        if not self.table.top:
+            return rows, inside
+        good = inside & (self.table.state[rows] == State.LEASED)
+        good &= self.table.seq[rows] == receipts[:, 1] >> _TAKES_BITS
+        takes = self.table.takes[rows].astype(np.uint64) & _TAKES_MASK
+        good &= takes == receipts[:, 1] & _TAKES_MASK
+        return rows, first_of_each(rows, good)
+
+    def _due_of(self, rows: U32) -> I64:
+        return np.where(self.table.state[rows] == State.DELAYED, self.table.due_ms[rows], 0)
+
+    def _lease_end_of(self, rows: U32) -> I64:
+        return np.where(self.table.state[rows] == State.LEASED, self.table.lease_until_ms[rows], 0)
+
+    def _expiry_of(self, rows: U32) -> I64:
+        state = self.table.state[rows]
+        waiting = (state == State.DELAYED) | (state == State.READY)
+        return np.where(waiting, self.table.expires_ms[rows], 0)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def make_ready(self, rows: U32) -> None:
+        """Let messages that are due be taken."""
+        table = self.table
+        self.table.move(rows, State.READY)
+        topics = table.topic[rows]
+        for topic in np.unique(topics).tolist() if (topics != topics[0]).any() else [topics[0]]:
+            part = rows[topics == topic] if (topics != topic).any() else rows
+            self.topics.ready[topic].push(
+                Chunk(part, table.priority[part], table.due_ms[part], table.seq[part])
+            )
+            self._promote(int(topic), len(part))
+
+    def pop_ready(self, topic: int, limit: int, now_ms: int) -> U32:
+        """Return the first messages that can be taken now; the caller must take them."""
+        runs, table = self.topics.ready[topic], self.table
+        found: list[U32] = []
+        missing = limit
+        while missing and (chunk := runs.pop(missing)) is not None:
+            rows = chunk.rows
+            good = table.state[rows] == State.READY
+            good &= table.seq[rows] == chunk.seq
+            good &= table.due_ms[rows] == chunk.due_ms
+            good &= table.priority[rows] == chunk.priority
+            # One message may stand here twice, side by side, when it was moved away and back.
+            good[1:] &= chunk.seq[1:] != chunk.seq[:-1]
+            rows = rows if good.all() else rows[good]
+            early = table.due_ms[rows] > now_ms
+            if early.any():
+                # The clock has jumped back since: what was due is not due now.
+                self._delay(rows[early])
+                rows = rows[~early]
+            found.append(rows)
+            missing -= len(rows)
+        return np.concatenate(found) if len(found) != 1 else found[0]
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when something may happen next."""
+        times = [wheel.next_ms() for wheel in (self.delays, self.leases, self.expiries)]
+        return min((time for time in times if time is not None), default=None)
+
+    def sweep(self) -> None:
+        """Throw away what means nothing any more in the wheels, if it is much."""
+        table = self.table
+        self.delays.sweep(table.total(State.DELAYED))
+        self.leases.sweep(table.total(State.LEASED))
+        self.expiries.sweep(table.total(State.DELAYED, State.READY))
+
+    def rebuild(self, now_ms: int) -> None:
+        """Make wheels and ready runs from the table, after a replay."""
+        self.replaying = False
+        self.topics.forget_ready()
+        for wheel in (self.delays, self.leases, self.expiries):
+            wheel.clear()
+        table = self.table
+        for start in range(0, table.top, _REBUILD_STEP):
+            state = table.state[start : min(start + _REBUILD_STEP, table.top)]
+            waiting = (state == State.DELAYED) | (state == State.READY)
+            rows = (np.flatnonzero(waiting) + start).astype(np.uint32)
+            if len(rows):
+                self._wait(rows, now_ms)
+            leased = (np.flatnonzero(state == State.LEASED) + start).astype(np.uint32)
+            self.leases.add(leased, table.lease_until_ms[leased])
+
+    def _wait(self, rows: U32, now_ms: int) -> None:
+        """Let messages wait for their due, or be ready if it has come."""
+        if self.replaying:
+            self.table.move(rows, State.DELAYED)
+            return
+        expires_ms = self.table.expires_ms[rows]
+        if expires_ms.any():
+            self.expiries.add(rows[expires_ms > 0], expires_ms[expires_ms > 0])
+        due = self.table.due_ms[rows] <= now_ms
+        if due.all():
+            self.make_ready(rows)
+        elif not due.any():
+            self._delay(rows)
+        else:
+            self.make_ready(rows[due])
+            self._delay(rows[~due])
+
+    def _delay(self, rows: U32) -> None:
+        self.table.move(rows, State.DELAYED)
+        self.delays.add(rows, self.table.due_ms[rows])
+
+    # --- verbs ----------------------------------------------------------------------------------
+
+    def _put(self, record: Record) -> None:
+        rows = record.columns["rows"]
+        if self.tolerant is None:
+            given = self.table.allocate(len(rows))
+            assert np.array_equal(given, rows), "a replay must give the same rows"
+        else:
+            self.table.claim(rows)
+        table = self.table
+        count = len(rows)
+        first = record.meta.first_seq
+        table.seq[rows] = np.arange(first, first + count, dtype=np.uint64)
+        self.next_seq = first + count
+        table.topic[rows] = self.topics.number(record.meta.topic)
+        if record.kind == RecordKind.PUT_OWN:
+            table.id_hash[rows] = record.columns["id_hash"]
+            table.id_check[rows] = record.columns["id_check"]
+            self.index.add(record.columns["id_hash"], rows)
+        table.state[rows] = State.GONE
+        self._fill(record, rows)
+        self._wait(rows, record.time_ms)
+        self._tell(Kind.PUT, record, rows)
+
+    def _replace(self, record: Record) -> None:
+        rows = record.columns["rows"]
+        self._fill(record, rows)
+        self._forget_errors(rows)
+        self._wait(rows, record.time_ms)
+        self._tell(Kind.REPLACE, record, rows)
+
+    def _fill(self, record: Record, rows: U32) -> None:
+        table, columns = self.table, record.columns
+        for name in _FILLED:
+            getattr(table, name)[rows] = columns[name]
+        table.attempt[rows] = 0
+        expires_ms = columns["expires_ms"]
+        if expires_ms.any() or table.expires_ms[rows].any():
+            table.expires_ms[rows] = expires_ms
+        self._place(record, rows)
+
+    def _place(self, record: Record, rows: U32) -> None:
+        """Note where the blobs of a record are."""
+        position = record.columns.get("position")
+        self.table.position[rows] = record.positions() if position is None else position
+
+    def _take(self, record: Record) -> None:
+        rows, table = record.columns["rows"], self.table
+        table.move(rows, State.LEASED)
+        table.attempt[rows] = np.minimum(table.attempt[rows], _MOST_ATTEMPTS) + np.uint16(1)
+        table.takes[rows] += np.uint32(1)
+        table.lease_until_ms[rows] = record.columns["lease_until_ms"]
+        owner = self.owners.setdefault(record.meta.owner, len(self.owners))
+        if owner or len(self.owners) > 1:
+            table.owner[rows] = owner
+        if not self.replaying:
+            self.leases.add(rows, record.columns["lease_until_ms"])
+        self._tell(Kind.TAKE, record, rows)
+
+    def _ack(self, record: Record) -> None:
+        rows = record.columns["rows"]
+        self._tell(Kind.ACK, record, rows)
+        own = rows[self.table.id_bytes[rows] > 0]
+        if len(own):
+            until_ms = record.time_ms + self.topics.remember_ms[self.table.topic[own]]
+            self.remembered.add(
+                self.table.id_hash[own], self.table.id_check[own], until_ms, record.time_ms
+            )
+        self._free(rows)
+
+    def _cancel(self, record: Record) -> None:
+        rows = record.columns["rows"]
+        self._tell(Kind.CANCEL, record, rows)
+        self._free(rows)
+
+    def _free(self, rows: U32) -> None:
+        table = self.table
+        own = rows[table.id_bytes[rows] > 0]
+        self.index.remove(table.id_hash[own], own)
+        self._forget_errors(rows)
+        table.move(rows, State.GONE)
+        table.free(rows)
+
+    def _release(self, record: Record) -> None:
+        rows, table = record.columns["rows"], self.table
+        self._set_errors(rows, record.meta.error)
+        table.due_ms[rows] = record.columns["due_ms"]
+        if not record.meta.counted:
+            table.attempt[rows] -= (table.attempt[rows] > 0).astype(np.uint16)
+            self._tell(Kind.RELEASE, record, rows)
+            self._wait(rows, record.time_ms)
+            return
+        self._wait_or_die(Kind.RELEASE, record, rows)
+
+    def _lapse(self, record: Record) -> None:
+        self._wait_or_die(Kind.LAPSE, record, record.columns["rows"])
+
+    def _wait_or_die(self, kind: Kind, record: Record, rows: U32) -> None:
+        used_up = self.table.attempt[rows] >= self.max_attempts_of(rows)
+        dead, alive = rows[used_up], rows[~used_up]
+        if len(dead):
+            self.table.move(dead, State.DEAD)
+            self._tell(Kind.EXHAUST, record, dead)
+        if len(alive):
+            self._tell(kind, record, alive)
+            self._wait(alive, record.time_ms)
+
+    def _touch(self, record: Record) -> None:
+        rows = record.columns["rows"]
+        self.table.lease_until_ms[rows] = record.columns["lease_until_ms"]
+        if not self.replaying:
+            self.leases.add(rows, record.columns["lease_until_ms"])
+
+    def _bury(self, record: Record) -> None:
+        self._die(Kind.BURY, record)
+
+    def _expire(self, record: Record) -> None:
+        self._die(Kind.EXPIRE, record)
+
+    def _die(self, kind: Kind, record: Record) -> None:
+        rows = record.columns["rows"]
+        self._set_errors(rows, record.meta.error)
+        self.table.move(rows, State.DEAD)
+        self._tell(kind, record, rows)
+
+    def _kick(self, record: Record) -> None:
+        rows, table = record.columns["rows"], self.table
+        table.attempt[rows] = 0
+        expires_ms = table.expires_ms[rows]
+        table.expires_ms[rows] = np.where(expires_ms > record.time_ms, expires_ms, 0)
+        self._move_to(Kind.KICK, record)
+
+    def _move(self, record: Record) -> None:
+        self._move_to(Kind.MOVE, record)
+
+    def _move_to(self, kind: Kind, record: Record) -> None:
+        rows = record.columns["rows"]
+        self.table.due_ms[rows] = record.columns["due_ms"]
+        self._tell(kind, record, rows)
+        self._wait(rows, record.time_ms)
+
+    def _configure(self, record: Record) -> None:
+        assert record.meta.settings is not None
+        self.topics.configure(record.meta.topic, record.meta.settings)
+
+    def _copy(self, record: Record) -> None:
+        self._place(record, record.columns["rows"])
+
+    def _tell(self, kind: Kind, record: Record, rows: U32) -> None:
+        self.events.add(kind, record.time_ms, rows, self.table)
+
+    def _set_errors(self, rows: U32, error: str | None) -> None:
+        if error is not None:
+            self.errors.update(dict.fromkeys(rows.tolist(), error))
+
+    def _forget_errors(self, rows: U32) -> None:
+        if self.errors:
+            for row in self.errors.keys() & set(rows.tolist()):
+                del self.errors[row]
+
+    # --- repair ---------------------------------------------------------------------------------
+
+    def _fit(self, record: Record) -> None:
+        """Leave out of a record the rows that it cannot mean, after a part of the journal is lost."""
+        if "rows" not in record.columns:
+            return
+        rows = record.columns["rows"]
+        if "size_bytes" in record.columns:
+            record.columns["position"] = record.positions()
+        live = np.zeros(len(rows), dtype=bool)
+        inside = rows < self.table.top
+        live[inside] = self.table.state[rows[inside]] != State.GONE
+        if record.kind in (RecordKind.PUT, RecordKind.PUT_OWN):
+            lost = rows[live]
+            if len(lost):
+                self._note(f"{len(lost)} messages were replaced: what ended them is lost")
+                self._free(lost)
+        elif not live.all():
+            self._note(f"{record.kind.name.lower()} of {int((~live).sum())} messages that are lost")
+            record.columns = {name: column[live] for name, column in record.columns.items()}
+
+    def mend(self) -> None:
+        """Make the free list and the counts anew, after rows were claimed out of order."""
+        self.tolerant = None
+        self.table.recount()
+        self.table.restore_free(self.table.rows_where(lambda part: self.table.state[part] == 0))
+
+    def _note(self, words: str) -> None:
+        assert self.tolerant is not None
+        self.tolerant.append(words)
+
+
+_ROW_MASK = np.uint64(0xFFFFFFFF)
+_TAKES_BITS = np.uint64(24)
+_TAKES_MASK = np.uint64((1 << 24) - 1)
+_MOST_ATTEMPTS = np.uint16(65_534)
+_FILLED = (
+    "due_ms",
+    "priority",
+    "lease_ms",
+    "size_bytes",
+    "id_bytes",
+    "extra_bytes",
+    "max_attempts",
+)
+
+
+def first_of_each(rows: U32, good: np.ndarray) -> np.ndarray:
+    """Return ``good`` with every repetition of a row but the first struck out."""
+    if len(rows) < 2 or (rows[1:] > rows[:-1]).all():
+        return good
+    places = np.flatnonzero(good)
+    _, first = np.unique(rows[places], return_index=True)
+    answer = np.zeros(len(rows), dtype=bool)
+    answer[places[first]] = True
+    return answer

@@ -1,0 +1,202 @@
+"""A snapshot: the whole state at one place of the journal, so that a start need not read it all.
+
+::
+
+    | magic | crc of meta | meta length | meta (MessagePack) | arrays, each at a multiple of 64 |
+
+``meta`` says for every array its name, type, length, offset and CRC-32. A snapshot is written under
+another name, synced, and then takes its name; the one before is kept until the next, so that one
+damaged file does no harm.
+"""
+
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from dwell.errors import StoreDamaged
+from dwell.message import TopicSettings
+from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.table import TYPES
+
+_MAGIC = 0x31535744  # "DWS1"
+_HEADER = struct.Struct("<IIQ")
+_ALIGN = 64
+
+
+class Array(msgspec.Struct, frozen=True, array_like=True):
+    """Where an array of a snapshot is."""
+
+    name: str
+    dtype: str
+    count: int
+    offset: int
+    crc: int
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """Everything in a snapshot that is not an array."""
+
+    position: int
+    time_ms: int
+    top: int
+    next_seq: int
+    next_event: int
+    totals: list[int]
+    topics: list[tuple[str, TopicSettings]]
+    owners: dict[str, int]
+    errors: dict[int, str]
+    arrays: list[Array]
+
+
+def snapshot_path(folder: Path, position: int) -> Path:
+    """Return where the snapshot of a position is."""
+    return folder / f"snapshot-{position:016d}.dws"
+
+
+def snapshot_positions(disk: Disk, folder: Path) -> list[int]:
+    """Return the positions of the snapshots that are there, oldest first."""
+    names = [Path(name) for name in disk.names(folder)]
+    found = [n.stem.removeprefix("snapshot-") for n in names if n.suffix == ".dws"]
+    return sorted(int(number) for number in found)
+
+
+class Snapshot:
+    """A snapshot being made: :meth:`write` needs the state to stand still, :meth:`finish` does not."""
+
+    def __init__(self, disk: Disk, folder: Path, machine: Machine, position: int, now: int) -> None:
+        self._disk = disk
+        self._path = snapshot_path(folder, position)
+        self._new = self._path.with_suffix(".new")
+        self._arrays: list[tuple[str, np.ndarray]] = []
+        table = machine.table
+        for name in TYPES:
+            self._arrays.append((name, getattr(table, name)[: table.top]))
+        self._arrays.append(("free", table.free_rows()))
+        hashes, notes = machine.remembered.entries(now)
+        self._arrays += [("remembered_hashes", hashes), ("remembered_notes", notes)]
+        topics = machine.topics
+        self._meta = Meta(
+            position=position,
+            time_ms=now,
+            top=table.top,
+            next_seq=machine.next_seq,
+            next_event=machine.events.next_position,
+            totals=machine.events.totals.tolist(),
+            topics=[(name, topics.settings(name)) for name in topics.names],
+            owners=machine.owners,
+            errors=machine.errors,
+            arrays=[],
+        )
+
+    def write(self) -> None:
+        """Write the arrays; this copies them to the system's memory and waits for no disk."""
+        arrays, crcs = self._arrays, [0] * len(self._arrays)
+        size = len(self._encode(self._layout(crcs, 0))) + 1024
+        self._start = size + -size % _ALIGN
+        layout = self._layout(crcs, self._start)
+        total = layout[-1].offset + arrays[-1][1].nbytes
+        self._fd = self._disk.create(self._new, total + _ALIGN)
+        for place, (_, array) in zip(layout, arrays, strict=True):
+            if array.nbytes:
+                self._disk.write(self._fd, [memoryview(array).cast("B")], place.offset)
+        self._dtypes = [(name, array.dtype.str, len(array)) for name, array in arrays]
+        self._arrays = []
+
+    def finish(self) -> None:
+        """Add the checksums, sync, and let the snapshot take its name."""
+        data = self._disk.map(self._fd)
+        view = memoryview(data)
+        places = self._places([0] * len(self._dtypes), self._start)
+        crcs = [zlib.crc32(view[p.offset : p.offset + _size_of(p)]) for p in places]
+        meta = self._encode(self._places(crcs, self._start))
+        head = _HEADER.pack(_MAGIC, zlib.crc32(meta), len(meta))
+        view.release()
+        self._disk.write(self._fd, [head + meta], 0)
+        self._disk.sync(self._fd)
+        self._disk.close(self._fd)
+        self._disk.rename(self._new, self._path)
+
+    def _layout(self, crcs: list[int], start: int) -> list[Array]:
+        self._dtypes = [(name, array.dtype.str, len(array)) for name, array in self._arrays]
+        return self._places(crcs, start)
+
+    def _places(self, crcs: list[int], start: int) -> list[Array]:
+        places = []
+        for (name, dtype, count), crc in zip(self._dtypes, crcs, strict=True):
+            places.append(Array(name, dtype, count, start, crc))
+            start += _size_of(places[-1])
+            start += -start % _ALIGN
+        return places
+
+    def _encode(self, arrays: list[Array]) -> bytes:
+        return msgspec.msgpack.encode(msgspec.structs.replace(self._meta, arrays=arrays))
+
+
+def load(disk: Disk, folder: Path, position: int, machine: Machine) -> Meta:
+    """Read a snapshot into an empty machine; raises StoreDamaged.
+
+    Wheels and ready runs are left for :meth:`Machine.rebuild`.
+    """
+    path = snapshot_path(folder, position)
+    fd = disk.open(path)
+    try:
+        data = memoryview(disk.map(fd))
+    finally:
+        disk.close(fd)
+    meta = _read_meta(path, data)
+    arrays = {place.name: _array(path, data, place) for place in meta.arrays}
+    _fill(machine, meta, arrays)
+    return meta
+
+
+def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
+    table = machine.table
+    table.reserve(meta.top)
+    table.top = meta.top
+    for name in TYPES:
+        _copy_sparse(getattr(table, name), arrays[name])
+    table.restore_free(arrays["free"])
+    for name, settings in meta.topics:
+        machine.topics.configure(name, settings)
+    table.recount()
+    machine.remembered.restore(arrays["remembered_hashes"], arrays["remembered_notes"])
+    machine.owners = dict(meta.owners)
+    machine.errors = dict(meta.errors)
+    machine.next_seq = meta.next_seq
+    own = np.flatnonzero((table.id_bytes[: meta.top] > 0) & (table.state[: meta.top] > 0))
+    rows = own.astype(np.uint32)
+    machine.index.rebuild(table.id_hash[rows], rows)
+
+
+def _copy_sparse(column: np.ndarray, values: np.ndarray, step: int = 1 << 16) -> None:
+    """Copy, but leave pages of zeros untouched: they take no memory."""
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        if part.any():
+            column[start : start + len(part)] = part
+
+
+def _read_meta(path: Path, data: Buffer) -> Meta:
+    try:
+        magic, crc, length = _HEADER.unpack_from(data)
+        raw = data[_HEADER.size : _HEADER.size + length]
+        if magic == _MAGIC and zlib.crc32(raw) == crc:
+            return msgspec.msgpack.decode(raw, type=Meta)
+    except (struct.error, msgspec.DecodeError):
+        pass
+    raise StoreDamaged(f"{path}: its head cannot be read")
+
+
+def _array(path: Path, data: memoryview, place: Array) -> np.ndarray:
+    raw = data[place.offset : place.offset + _size_of(place)]
+    if len(raw) != _size_of(place) or zlib.crc32(raw) != place.crc:
+        raise StoreDamaged(f"{path}: its array {place.name} is damaged at offset {place.offset}")
+    return np.frombuffer(raw, dtype=place.dtype)
+
+
+def _size_of(place: Array) -> int:
+    return place.count * np.dtype(place.dtype).itemsize

@@ -1,0 +1,162 @@
+"""The wheel: rows by the minute in which something happens to them, brought near lazily.
+
+Adding is O(1): rows are set down unsorted and dealt out to slots of a minute many at a time. When
+the clock comes to a slot it is sorted once into a *run*; what is added for a minute that has
+already been loaded becomes a small run of its own, and small runs are merged. The idea of slots
+that are loaded as they come near is that of hierarchical timing wheels (Varghese and Lauck,
+"Hashed and Hierarchical Timing Wheels", 1987); sorting only the near slot replaces the finer wheels.
+
+An entry is only a row number, 4 bytes. Whether it still means anything is the table's to say:
+``current(rows)`` returns the time at which something happens to each row now, 0 for never. So
+nothing has to be taken out when a message is cancelled or moved, and when too many entries mean
+nothing the wheel is swept.
+"""
+
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+
+from dwell.message import I64, U32
+
+SLOT_MS = 60_000
+_DEAL_AT = 65_536
+_MOST_RUNS = 12
+_NEVER = 2**62
+
+
+class Wheel:
+    """Rows by time; a row may be added again and again, and counts for its current time only."""
+
+    def __init__(self, current: Callable[[U32], I64]) -> None:
+        self._current = current
+        self._undealt: list[U32] = []
+        self._undealt_count = 0
+        self._undealt_first_ms = _NEVER
+        self._slots: dict[int, array[int]] = {}
+        self._first_slot = _NEVER
+        self._runs: list[tuple[I64, U32]] = []
+        self._loaded_until_ms = 0
+        self._entries = 0
+
+    def add(self, rows: U32, at_ms: I64) -> None:
+        """Let ``pop`` return each row once its time has come."""
+        if not len(rows):
+            return
+        first_ms = int(at_ms.min())
+        self._entries += len(rows)
+        if first_ms < self._loaded_until_ms:
+            near = at_ms < self._loaded_until_ms
+            self._add_run(at_ms[near], rows[near])
+            rows = rows[~near]
+            if not len(rows):
+                return
+            first_ms = self._loaded_until_ms
+        self._undealt.append(rows)
+        self._undealt_count += len(rows)
+        self._undealt_first_ms = min(self._undealt_first_ms, first_ms)
+        if self._undealt_count >= _DEAL_AT:
+            self._deal()
+
+    def pop(self, now_ms: int) -> U32 | None:
+        """Remove and return the distinct rows whose time has come; None when there are none."""
+        self._load(now_ms)
+        due = []
+        for index, (at_ms, rows) in enumerate(self._runs):
+            if at_ms[0] > now_ms:
+                continue
+            count = int(np.searchsorted(at_ms, now_ms, side="right"))
+            due.append(rows[:count])
+            self._runs[index] = (at_ms[count:], rows[count:])
+        if not due:
+            return None
+        self._runs = [run for run in self._runs if len(run[1])]
+        rows = np.unique(np.concatenate(due))
+        self._entries -= sum(map(len, due))
+        at_ms = self._current(rows)
+        return rows[(at_ms > 0) & (at_ms <= now_ms)]
+
+    def next_ms(self) -> int | None:
+        """Return a time at or before the next one at which ``pop`` returns something."""
+        times = [int(at_ms[0]) for at_ms, _ in self._runs]
+        if self._slots:
+            times.append(self._first_slot * SLOT_MS)
+        if self._undealt_count:
+            times.append(self._undealt_first_ms // SLOT_MS * SLOT_MS)
+        return min(times, default=None)
+
+    def sweep(self, live: int) -> None:
+        """Throw away entries that mean nothing, when they are most of all; ``live`` mean something."""
+        if self._entries <= 2 * live + _DEAL_AT:
+            return
+        rows = [run[1] for run in self._runs] + self._undealt
+        rows += [np.frombuffer(slot, dtype=np.uint32) for slot in self._slots.values()]
+        everything = np.unique(np.concatenate(rows))
+        self.clear()
+        at_ms = self._current(everything)
+        self.add(everything[at_ms > 0], at_ms[at_ms > 0])
+
+    def clear(self) -> None:
+        """Forget every entry."""
+        self._undealt, self._undealt_count, self._undealt_first_ms = [], 0, _NEVER
+        self._slots, self._first_slot, self._runs = {}, _NEVER, []
+        self._loaded_until_ms = self._entries = 0
+
+    def _add_run(self, at_ms: I64, rows: U32) -> None:
+        if not len(rows):
+            return
+        order = np.argsort(at_ms, kind="stable")
+        self._runs.append((at_ms[order], rows[order]))
+        if len(self._runs) > _MOST_RUNS:
+            self._merge_small()
+
+    def _merge_small(self) -> None:
+        # The largest runs are left alone, so that a row is copied only a few times.
+        self._runs.sort(key=lambda run: -len(run[1]))
+        keep, small = self._runs[: _MOST_RUNS // 4], self._runs[_MOST_RUNS // 4 :]
+        self._runs = keep
+        self._add_run(
+            np.concatenate([run[0] for run in small]), np.concatenate([run[1] for run in small])
+        )
+
+    def _deal(self) -> None:
+        """Put the undealt rows into the slots of their minutes."""
+        rows = np.concatenate(self._undealt)
+        self._undealt, self._undealt_count, self._undealt_first_ms = [], 0, _NEVER
+        at_ms = self._current(rows)
+        # What is nearer by now was added again when it was moved.
+        live = at_ms >= max(self._loaded_until_ms, 1)
+        self._entries -= len(rows) - int(np.count_nonzero(live))
+        slots, rows = at_ms[live] // SLOT_MS, rows[live]
+        order = np.argsort(slots, kind="stable")
+        slots, rows = slots[order], rows[order]
+        starts = np.flatnonzero(np.diff(slots, prepend=-1))
+        ends = np.append(starts[1:], len(rows))
+        for slot, start, end in zip(
+            slots[starts].tolist(), starts.tolist(), ends.tolist(), strict=True
+        ):
+            into = self._slots.get(slot)
+            if into is None:
+                into = self._slots[slot] = array("I")
+            into.frombytes(rows[start:end].tobytes())
+        self._first_slot = min(self._slots, default=_NEVER)
+
+    def _load(self, now_ms: int) -> None:
+        """Bring every slot that has begun near, as one run."""
+        until_ms = (now_ms // SLOT_MS + 1) * SLOT_MS
+        if until_ms <= self._loaded_until_ms:
+            return
+        if self._undealt_first_ms < until_ms:
+            self._deal()
+        begun = [slot for slot in self._slots if slot * SLOT_MS < until_ms]
+        self._loaded_until_ms = until_ms
+        if not begun:
+            return
+        parts = [np.frombuffer(self._slots.pop(slot), dtype=np.uint32) for slot in begun]
+        self._first_slot = min(self._slots, default=_NEVER)
+        entries = np.concatenate(parts)
+        rows = np.unique(entries)
+        at_ms = self._current(rows)
+        near = (at_ms > 0) & (at_ms < until_ms)
+        self._entries -= len(entries) - int(np.count_nonzero(near))
+        self._add_run(at_ms[near], rows[near])

@@ -1,0 +1,266 @@
+"""The takers: who asks for messages, who waits for them, and who is woken.
+
+A taker asks at once. Takers that ask in one turn of the event loop for the same topics, lease and
+owner are one take of the store. One that gets nothing and may wait is parked on its topics until
+the store says that there is something. No wake is lost: a wake that comes while a take is under
+way makes that take's takers ask again, and one that met a taker that has gone is passed on.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from dwell.errors import DwellError, StoreClosed
+from dwell.gather import fail
+from dwell.message import MAX_BATCH_MESSAGES, Batch
+from dwell.store.base import Store
+
+_log = logging.getLogger(__name__)
+
+
+class Wish(NamedTuple):
+    """What a taker asks for, but for how many; equal wishes are gathered."""
+
+    topics: tuple[str, ...]
+    lease_ms: int
+    owner: str
+
+
+class _Taker:
+    """One call of take."""
+
+    __slots__ = (
+        "future",
+        "is_over",
+        "is_parked",
+        "limit",
+        "sleeper",
+        "wait_ms",
+        "was_woken",
+        "wish",
+    )
+
+    def __init__(
+        self, future: "asyncio.Future[Batch]", wish: Wish, limit: int, wait_ms: int
+    ) -> None:
+        self.future = future
+        self.wish = wish
+        self.limit = limit
+        self.wait_ms = wait_ms
+        self.is_over = wait_ms == 0
+        self.is_parked = False
+        self.was_woken = False
+        self.sleeper: asyncio.Task[None] | None = None
+
+
+class _Take:
+    """Takers whose wishes are one call of the store."""
+
+    __slots__ = ("limit", "takers", "was_woken", "wish")
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self.takers: list[_Taker] = []
+        self.limit = 0
+        self.was_woken = False
+
+
+class Takers:
+    """All takers of one queue."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asking: dict[Wish, list[_Taker]] = {}
+        self._under_way: set[_Take] = set()
+        self._parked: dict[str, OrderedDict[_Taker, None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take calls, in this event loop."""
+        self._loop = loop
+
+    async def close(self) -> None:
+        """Let takes that are under way end; who waits gets StoreClosed."""
+        self._loop = None
+        self.fail(StoreClosed("the queue was closed while a taker waited"))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def fail(self, error: DwellError) -> None:
+        """Give everybody who is parked or about to ask an error."""
+        parked = {taker: None for takers in self._parked.values() for taker in takers}
+        self._parked.clear()
+        for taker in parked:
+            taker.is_parked = False
+        asking, self._asking = self._asking, {}
+        fail([t.future for t in parked], error)
+        fail([t.future for takers in asking.values() for t in takers], error)
+
+    async def take(self, wish: Wish, limit: int, wait_ms: int) -> Batch:
+        """Return at most ``limit`` messages, empty when ``wait_ms`` went by without any."""
+        if self._loop is None:
+            raise StoreClosed("the queue is not open")
+        taker = _Taker(self._loop.create_future(), wish, limit, wait_ms)
+        self._ask(taker)
+        try:
+            return await taker.future
+        except asyncio.CancelledError:
+            self._abandon(taker)
+            raise
+        finally:
+            if taker.sleeper is not None:
+                taker.sleeper.cancel()
+
+    def wake(self, topic: str, count: int) -> None:
+        """Let the oldest takers that wait on a topic ask again, as many as ``count`` needs."""
+        for take in self._under_way:
+            if topic in take.wish.topics:
+                take.was_woken = True
+        while count > 0 and (parked := self._parked.get(topic)):
+            taker = next(iter(parked))
+            self._unpark(taker)
+            taker.was_woken = True
+            self._ask(taker)
+            count -= taker.limit
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def _ask(self, taker: _Taker) -> None:
+        if self._loop is None:
+            return fail([taker.future], StoreClosed("the queue was closed while a taker waited"))
+        if not self._asking:
+            self._loop.call_soon(self._flush)
+        self._asking.setdefault(taker.wish, []).append(taker)
+        return None
+
+    def _flush(self) -> None:
+        asking, self._asking = self._asking, {}
+        for wish, takers in asking.items():
+            take = _Take(wish)
+            for taker in takers:
+                if taker.future.done():
+                    self._pass_on(taker)
+                    continue
+                if take.limit + taker.limit > MAX_BATCH_MESSAGES:
+                    self._start(take)
+                    take = _Take(wish)
+                take.takers.append(taker)
+                take.limit += taker.limit
+            if take.takers:
+                self._start(take)
+
+    def _pass_on(self, taker: _Taker) -> None:
+        """Wake somebody else in the place of a taker that was woken and has gone."""
+        if taker.was_woken:
+            for topic in taker.wish.topics:
+                self.wake(topic, taker.limit)
+
+    def _start(self, take: _Take) -> None:
+        self._under_way.add(take)
+        self._spawn(self._run(take))
+
+    async def _run(self, take: _Take) -> None:
+        try:
+            batch = await self._store.take(take.wish.topics, take.limit, *take.wish[1:])
+        except Exception as error:
+            fail([taker.future for taker in take.takers], error)
+            return self._wake_all(take)
+        finally:
+            self._under_way.discard(take)
+        return self._hand_out(take, batch)
+
+    def _hand_out(self, take: _Take, batch: Batch) -> None:
+        at, size = 0, len(batch)
+        is_whole = len(take.takers) == 1
+        unserved = []
+        for taker in take.takers:
+            if taker.future.done():
+                continue
+            if at < size:
+                taker.future.set_result(batch if is_whole else batch[at : at + taker.limit])
+                at += taker.limit
+            else:
+                unserved.append(taker)
+        self._leave_empty(unserved, take)
+        if at < size:
+            self._give_back(batch[at:])
+        if size == take.limit and len(take.wish.topics) > 1:
+            # A full answer may have left something on a topic whose wake these takers took.
+            self._wake_all(take)
+
+    def _leave_empty(self, takers: list[_Taker], take: _Take) -> None:
+        parking = []
+        for taker in takers:
+            if taker.is_over:
+                taker.future.set_result(Batch.empty())
+                continue
+            if taker.sleeper is None:
+                taker.sleeper = asyncio.get_running_loop().create_task(self._watch(taker))
+            if take.was_woken or self._loop is None:
+                taker.was_woken = True
+                self._ask(taker)
+            else:
+                parking.append(taker)
+        self._park(parking)
+
+    def _wake_all(self, take: _Take) -> None:
+        for topic in take.wish.topics:
+            self.wake(topic, take.limit)
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _park(self, takers: list[_Taker]) -> None:
+        """Let takers wait; those that were woken for nothing go back to the front."""
+        back = [taker for taker in takers if taker.was_woken]
+        for taker in (*(taker for taker in takers if not taker.was_woken), *reversed(back)):
+            taker.is_parked = True
+            for topic in taker.wish.topics:
+                parked = self._parked.setdefault(topic, OrderedDict())
+                parked[taker] = None
+                if taker.was_woken:
+                    parked.move_to_end(taker, last=False)
+            taker.was_woken = False
+
+    def _unpark(self, taker: _Taker) -> None:
+        taker.is_parked = False
+        for topic in taker.wish.topics:
+            parked = self._parked[topic]
+            del parked[taker]
+            if not parked:
+                del self._parked[topic]
+
+    async def _watch(self, taker: _Taker) -> None:
+        """End a taker's wait; one whose take is under way gets that take's answer."""
+        await self._store.clock.sleep(taker.wait_ms)
+        taker.is_over = True
+        if taker.is_parked:
+            self._unpark(taker)
+            if not taker.future.done():
+                taker.future.set_result(Batch.empty())
+
+    def _abandon(self, taker: _Taker) -> None:
+        """Forget a taker whose caller was cancelled, and give back what it was just given."""
+        if taker.is_parked:
+            self._unpark(taker)
+        future = taker.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self._give_back(future.result())
+
+    def _give_back(self, batch: Batch) -> None:
+        if len(batch):
+            self._spawn(self._release(batch))
+
+    async def _release(self, batch: Batch) -> None:
+        assert batch.receipts is not None
+        try:
+            await self._store.release(batch.receipts, 0, None, counted=False)
+        except DwellError:
+            _log.exception("could not give back %d messages; their leases will end", len(batch))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

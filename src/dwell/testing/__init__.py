@@ -1,0 +1,25 @@
+"""What proves a store: a plain model, a suite of tests and a machine that looks for differences.
+
+They ship with Dwell, so that a store of your own can prove itself in ten lines::
+
+    from dwell.testing.machine import StoreMachine
+    from dwell.testing.suite import StoreSuite
+
+    class TestMyStore(StoreSuite):
+        async def make_store(self, clock):
+            return MyStore(clock)
+
+    class MyMachine(StoreMachine):
+        async def make_store(self, clock):
+            return MyStore(clock)
+
+    TestMyMachine = MyMachine.TestCase
+
+They need the extra ``testing`` (pytest and Hypothesis).
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "dwell.testing.rig", "dwell.testing.machine", "dwell.testing.views", "dwell.testing.suite"
+)

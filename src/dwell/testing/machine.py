@@ -1,0 +1,554 @@
+"""A machine that drives a store and the model side by side and looks for a difference.
+
+Hypothesis chooses the verbs, small domains make them meet, and after each step everything that can
+be seen of the store must be what the model says. For a store that lives on disk, a subclass names
+the errors that a crash shows as and says how to open the store again; a verb that a crash cut off
+may have happened or not, but nothing in between.
+"""
+
+import asyncio
+import contextlib
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dwell.clock import SimulatedClock
+from dwell.errors import DiskFull, IdExists, StoreFailed, TopicFull
+from dwell.message import U8, U64, Batch, Result, TopicSettings, encode_extra
+from dwell.store.base import Store
+from dwell.testing.model import Entry, Item, Model
+from dwell.testing.views import (
+    Views,
+    counts_of,
+    events_from,
+    facts_of,
+    puts_of,
+    settled,
+    view_of_message,
+    view_of_model,
+    view_of_store,
+)
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+TOPICS = ("a", "b", "c")
+IDS = ("1", "2", "3", "4", "5")
+OWNERS = ("me", "you")
+_YEAR_MS = 366 * 24 * 3_600_000
+_EXTRA = encode_extra("key", {"name": "value"})
+
+_topics = st.sampled_from(TOPICS)
+_delays_ms = st.sampled_from((0, 500, 1_000, 5_000, 60_000))
+_dues_ms = st.sampled_from((-1_000, 0, 0, 1, 500, 1_000, 5_000, 3_600_000, 50 * _YEAR_MS))
+_leases_ms = st.sampled_from((0, 0, 300, 2_000))
+_errors = st.sampled_from((None, "", "oops"))
+#: Numbers that pick from what the machine knows by now; the last and least are the newest.
+_picks = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+_entries = st.lists(
+    st.tuples(
+        st.integers(0, len(IDS) - 1),
+        _dues_ms,
+        st.sampled_from((1024, 1024, 0, 2**32 - 1)),
+        _leases_ms,
+        st.sampled_from((0, 0, 1, 2)),
+        st.sampled_from((None, None, None, -1, 0, 600, 2_000)),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=5,
+)
+_settings = st.builds(
+    TopicSettings,
+    lease_ms=st.sampled_from((400, 1_000)),
+    max_attempts=st.integers(1, 3),
+    retry_delays_ms=st.sampled_from(((), (500, 1_000))),
+    remember_ms=st.sampled_from((0, 1_000, 60_000)),
+    paused=st.sampled_from((False, False, True)),
+    max_pending=st.sampled_from((0, 0, 3)),
+    on_full=st.sampled_from(("refuse", "drop")),
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Every verb on a store and on the model, in any order.
+
+    Override :meth:`make_store`. A store that keeps its messages over a crash also sets
+    ``can_reopen``, overrides :meth:`reopen`, and may add rules of its own that make a later verb
+    fail; ``crashes`` are the errors that such a verb raises. What must be there before the store
+    is made belongs in ``__init__`` before ``super().__init__()``; :meth:`teardown` cleans up.
+    """
+
+    can_reopen: ClassVar[bool] = False
+    crashes: ClassVar[tuple[type[BaseException], ...]] = (StoreFailed, DiskFull)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock = SimulatedClock()
+        self.model = Model(self.clock.now_ms())
+        self.receipts: list[tuple[int, tuple[int, int]]] = []
+        self.made_ids: list[str] = []
+        self.bodies = itertools.count()
+        self.latest_ms = self.clock.now_ms()
+        self.has_crashed = False
+        # A step that only moved the clock is not looked at, or else looking would be the verb
+        # that brings the store up to the new time, and no other verb would ever have to.
+        self.has_only_moved = False
+        self.checked_events = 0
+        self._expect_nothing()
+        self.store = self.run(self.make_store(self.clock))
+        self._start()
+
+    # --- for subclasses -----------------------------------------------------------------------
+
+    async def make_store(self, clock: SimulatedClock) -> Store:
+        """Return a new, empty store that is not open yet."""
+        raise NotImplementedError
+
+    async def reopen(self) -> Store:
+        """Let ``self.store`` die as in a crash; return one over what it left, not open yet."""
+        raise NotImplementedError
+
+    def teardown(self) -> None:
+        """Close the store."""
+        with contextlib.suppress(*self.crashes):
+            self.run(self.store.close())
+        self.loop.close()
+
+    # --- driving ------------------------------------------------------------------------------
+
+    def run(self, call: Awaitable[T]) -> T:
+        """Run one call of the store to its end."""
+        return self.loop.run_until_complete(call)
+
+    def ask(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        """Read from the store, once more if a crash came in between."""
+        self.model.tick(self.clock.now_ms())
+        try:
+            return self.run(call(self.store))
+        except self.crashes:
+            self._crash()
+            return self.run(call(self.store))
+
+    def do(
+        self, predict: Callable[[Model], M], call: Callable[[Store], Awaitable[T]]
+    ) -> tuple[M, T] | None:
+        """Let model and store do the same; return both answers, or None if there are none."""
+        self.has_only_moved = False
+        self.model.tick(self.clock.now_ms())
+        before = copy.deepcopy(self.model) if self.can_reopen else self.model
+        refusal, predicted = _attempt(lambda: predict(self.model))
+        try:
+            met, answer = _attempt(lambda: self.run(call(self.store)))
+        except self.crashes:
+            self._resolve(before)
+            return None
+        assert met is refusal, f"the store says {met}, the model {refusal}"
+        if refusal is not None:
+            return None
+        return predicted, answer  # type: ignore[return-value]
+
+    def _start(self) -> None:
+        self.store.wake = self._on_wake
+        self.store.plan = self._on_plan
+        self.run(self.store.open())
+
+    def _crash(self) -> None:
+        """Open the store again; the clock must not have gone back meanwhile.
+
+        What time did before the crash was perhaps not written down, and is done again after it.
+        """
+        assert self.can_reopen, "the store failed"
+        self.clock.advance(max(self.latest_ms - self.clock.now_ms(), 0))
+        self.has_crashed = True
+        self.store = self.run(self.reopen())
+        self._start()
+        self.model.tick(self.clock.now_ms())
+        self._expect_nothing()
+
+    def _resolve(self, before: Model) -> None:
+        """Find out whether the verb that a crash cut off has happened."""
+        after = self.model
+        self._crash()
+        views = self.run(view_of_store(self.store, TOPICS))
+        facts = facts_of(self.run(events_from(self.store, 0)))
+        for model in (after, before):
+            model.tick(self.clock.now_ms())
+            self._rename_made(model, views)
+            if self._is_like(model, views) and self._facts_are(model, facts, 0):
+                self.model = model
+                self.checked_events = 0
+                self._expect_nothing()
+                return
+        assert views == view_of_model(before, TOPICS), "neither before the verb nor after it"
+        raise AssertionError("events or settings are neither those before the verb nor after it")
+
+    def _is_like(self, model: Model, views: Views) -> bool:
+        same_settings = all(self.store.settings(topic) == model.topic(topic) for topic in TOPICS)
+        return same_settings and views == view_of_model(model, TOPICS)
+
+    def _facts_are(self, model: Model, facts: list[Any], start: int) -> bool:
+        with_times = not self.has_crashed
+        expected = settled(model.facts[start:], with_times=with_times)
+        return settled(facts, with_times=with_times) == expected
+
+    def _rename_made(self, model: Model, views: Views) -> None:
+        """Learn the ids that the store made, by the bodies, which are never the same twice."""
+        ids = {view.body: id_ for (_, id_), view in views.items()}
+        open_ids = [item.put for item in model.items.values() if item.put.id.startswith("~?")]
+        names = {put.id: ids[put.body] for put in open_ids if put.body in ids}
+        model.rename(names)
+        self.made_ids += names.values()
+
+    # --- what is expected of wake and plan ----------------------------------------------------
+
+    def _on_wake(self, topic: str, count: int) -> None:
+        assert count > 0
+        self.woken[topic] += count
+
+    def _on_plan(self) -> None:
+        self.is_planned = True
+
+    def _expect_nothing(self) -> None:
+        """Take note of what is ready already; the queue asks for the deadline first of all."""
+        self.woken: Counter[str] = Counter()
+        self.takeable = self._takeable()
+        self.is_planned = True
+        self.promised_ms: int | None = None
+
+    def _takeable(self) -> set[tuple[str, str]]:
+        return {
+            name
+            for name, item in self.model.items.items()
+            if self.model.state(item).name == "READY" and not self.model.topic(name[0]).paused
+        }
+
+    # --- after each step ----------------------------------------------------------------------
+
+    @invariant()
+    def store_is_like_the_model(self) -> None:
+        """Compare everything that can be seen."""
+        if self.has_only_moved:
+            return
+        views = self.ask(lambda store: view_of_store(store, TOPICS, limit=3))
+        expected = view_of_model(self.model, TOPICS)
+        assert views == expected
+        # Dictionaries are equal in any order; a scan is not.
+        assert list(views) == list(expected)
+        self._check_counts(views)
+        self._check_events()
+        self._check_notices()
+
+    def _check_counts(self, views: Views) -> None:
+        stats = self.ask(lambda store: store.stats())
+        found = {
+            (topic, state): getattr(counts, state)
+            for topic, counts in stats.topics.items()
+            for state in ("delayed", "ready", "leased", "dead")
+        }
+        assert +Counter(found) == counts_of(views)
+        assert +Counter(stats.totals) == Counter(str(fact[1]) for fact in self.model.facts)
+
+    def _check_events(self) -> None:
+        start = self.checked_events
+        events = self.ask(lambda store: events_from(store, start))
+        assert [event.position for event in events] == list(range(start, start + len(events)))
+        assert self._facts_are(self.model, facts_of(events), start), (
+            f"events {facts_of(events)} should be {self.model.facts[start:]}"
+        )
+        self.checked_events = len(self.model.facts)
+
+    def _check_notices(self) -> None:
+        """Check that nobody who waits for a message or a deadline sleeps on."""
+        takeable = self._takeable()
+        new = Counter(topic for topic, _ in takeable - self.takeable)
+        assert new <= self.woken, f"ready are {new}, woken were {self.woken}"
+        self.takeable, self.woken = takeable, Counter()
+        deadline_ms = self.model.deadline_ms()
+        if deadline_ms is not None and not self.is_planned:
+            assert self.promised_ms is not None, "a deadline came, and nobody was told"
+            assert self.promised_ms <= deadline_ms, "a deadline came nearer, and nobody was told"
+
+    # --- verbs --------------------------------------------------------------------------------
+
+    @rule(
+        topic=_topics, entries=_entries, on_conflict=st.sampled_from(("keep", "replace", "error"))
+    )
+    def put(self, topic: str, entries: Sequence[Any], on_conflict: str) -> None:
+        """Put messages whose ids may exist."""
+        batch = [self._entry(IDS[entry[0]], *entry[1:]) for entry in entries]
+        answers = self.do(
+            lambda model: model.put(topic, batch, on_conflict),
+            lambda store: store.put(puts_of(topic, batch), on_conflict),
+        )
+        if answers is not None:
+            assert list(answers[1].ids) == [entry.id for entry in batch]
+            _same(answers[0], answers[1].results)
+
+    @rule(topic=_topics, entries=_entries)
+    def put_without_ids(self, topic: str, entries: Sequence[Any]) -> None:
+        """Put messages whose ids the store makes."""
+        batch = [self._entry(f"~?{n}", *entry[1:]) for n, entry in enumerate(entries)]
+        answers = self.do(
+            lambda model: model.put(topic, batch, "keep"),
+            lambda store: store.put(puts_of(topic, batch, own_ids=False), "keep"),
+        )
+        if answers is None:
+            return
+        _same(answers[0], answers[1].results)
+        created = answers[1].results == Result.CREATED
+        ids = [id_ for id_, was_created in zip(answers[1].ids, created, strict=True) if was_created]
+        assert all(id_.startswith("~") for id_ in ids)
+        assert not set(ids) & set(self.made_ids), "an id was made twice"
+        assert len(set(ids)) == len(ids), "an id was made twice"
+        olds = [entry.id for entry, was_created in zip(batch, created, strict=True) if was_created]
+        self.model.rename(dict(zip(olds, ids, strict=True)))
+        self.made_ids += ids
+
+    def _entry(
+        self,
+        id_: str,
+        delay_ms: int,
+        priority: int,
+        lease_ms: int,
+        max_attempts: int,
+        expires_in_ms: int | None,
+        has_extra: bool,
+    ) -> Entry:
+        now_ms = self.clock.now_ms()
+        return Entry(
+            id=id_,
+            body=b"body %d" % next(self.bodies),
+            due_ms=now_ms + delay_ms,
+            priority=priority,
+            lease_ms=lease_ms,
+            max_attempts=max_attempts,
+            expires_ms=0 if expires_in_ms is None else now_ms + expires_in_ms,
+            extra=_EXTRA if has_extra else b"",
+        )
+
+    @rule(
+        topics=st.lists(_topics, min_size=1, max_size=3),
+        limit=st.sampled_from((1, 2, 10)),
+        lease_ms=_leases_ms,
+        owner=st.sampled_from(OWNERS),
+    )
+    def take(self, topics: list[str], limit: int, lease_ms: int, owner: str) -> None:
+        """Take messages."""
+        answers = self.do(
+            lambda model: model.take(topics, limit, lease_ms, owner),
+            lambda store: store.take(topics, limit, lease_ms, owner),
+        )
+        if answers is None:
+            return
+        items, batch = answers
+        assert (batch.due_ms <= self.clock.now_ms()).all(), "taken before it was due"
+        assert [(message.topic, message.id) for message in batch] == [
+            (item.topic, item.put.id) for item in items
+        ]
+        known = {words for _, words in self.receipts}
+        assert not known & set(_words(batch)), "a receipt was given twice"
+        self._learn(items, batch)
+
+    @rule(owner=st.sampled_from(OWNERS))
+    def held(self, owner: str) -> None:
+        """Ask again for what was taken; the receipts must be those of the take."""
+        answers = self.do(lambda model: model.held(owner), lambda store: store.held(owner))
+        if answers is None:
+            return
+        items = {(item.topic, item.put.id): item for item in answers[0]}
+        batch = answers[1]
+        assert batch.due_ms.tolist() == [item.due_ms for item in items.values()]
+        names = [(message.topic, message.id) for message in batch]
+        assert sorted(names) == sorted(items)
+        known = dict(self.receipts)
+        for name, words in zip(names, _words(batch), strict=True):
+            assert known.get(items[name].lease, words) == words
+        self._learn([items[name] for name in names], batch)
+
+    def _learn(self, items: list[Item], batch: Batch) -> None:
+        assert all(words[0] >> 32 == self.store.number for words in _words(batch))
+        for item, message, words in zip(items, batch, _words(batch), strict=True):
+            assert view_of_message(message).attempt == item.attempt
+            assert message.body == item.put.body
+            assert message.lease_until_ms == item.lease_until_ms
+            self.receipts.append((item.lease, words))
+
+    def _receipts(self, picks: list[int]) -> tuple[list[int], U64]:
+        chosen = [self.receipts[-1 - pick % len(self.receipts)] for pick in picks if self.receipts]
+        words = np.array([words for _, words in chosen], np.uint64).reshape(-1, 2)
+        return [lease for lease, _ in chosen], words
+
+    @rule(picks=_picks)
+    def ack(self, picks: list[int]) -> None:
+        """Say that messages are done."""
+        leases, receipts = self._receipts(picks)
+        self._do_each(lambda model: model.ack(leases), lambda store: store.ack(receipts))
+
+    @rule(
+        picks=_picks,
+        delay_ms=st.none() | _delays_ms,
+        error=_errors,
+        counted=st.sampled_from((True, True, False)),
+    )
+    def release(
+        self, picks: list[int], delay_ms: int | None, error: str | None, counted: bool
+    ) -> None:
+        """Give messages back."""
+        leases, receipts = self._receipts(picks)
+        self._do_each(
+            lambda model: model.release(leases, delay_ms, error, counted=counted),
+            lambda store: store.release(receipts, delay_ms, error, counted=counted),
+        )
+
+    @rule(picks=_picks, lease_ms=_leases_ms)
+    def touch(self, picks: list[int], lease_ms: int) -> None:
+        """Hold messages for longer, or shorter."""
+        leases, receipts = self._receipts(picks)
+        self._do_each(
+            lambda model: model.touch(leases, lease_ms),
+            lambda store: store.touch(receipts, lease_ms),
+        )
+
+    @rule(picks=_picks, reason=_errors)
+    def bury(self, picks: list[int], reason: str | None) -> None:
+        """Set messages aside."""
+        leases, receipts = self._receipts(picks)
+        self._do_each(
+            lambda model: model.bury(leases, reason), lambda store: store.bury(receipts, reason)
+        )
+
+    def _ids(self, picks: list[int]) -> list[str]:
+        known = [*IDS, *self.made_ids[-5:]]
+        return [known[pick % len(known)] for pick in picks]
+
+    @rule(topic=_topics, picks=_picks, delay_ms=_delays_ms)
+    def kick(self, topic: str, picks: list[int], delay_ms: int) -> None:
+        """Bring messages back."""
+        ids = self._ids(picks)
+        self._do_each(
+            lambda model: model.kick(topic, ids, delay_ms),
+            lambda store: store.kick(topic, _encoded(ids), delay_ms),
+        )
+
+    @rule(topic=_topics, picks=_picks)
+    def cancel(self, topic: str, picks: list[int]) -> None:
+        """Forget messages."""
+        ids = self._ids(picks)
+        self._do_each(
+            lambda model: model.cancel(topic, ids),
+            lambda store: store.cancel(topic, _encoded(ids)),
+        )
+
+    @rule(topic=_topics, picks=_picks, delays_ms=st.lists(_dues_ms, min_size=4, max_size=4))
+    def reschedule(self, topic: str, picks: list[int], delays_ms: list[int]) -> None:
+        """Move messages in time."""
+        ids = self._ids(picks)
+        dues_ms = [self.clock.now_ms() + delay_ms for delay_ms in delays_ms[: len(ids)]]
+        self._do_each(
+            lambda model: model.reschedule(topic, ids, dues_ms),
+            lambda store: store.reschedule(topic, _encoded(ids), np.array(dues_ms, np.int64)),
+        )
+
+    def _do_each(
+        self, predict: Callable[[Model], list[Result]], call: Callable[[Store], Awaitable[U8]]
+    ) -> None:
+        answers = self.do(predict, call)
+        if answers is not None:
+            _same(*answers)
+
+    @rule(topic=_topics, picks=_picks)
+    def get(self, topic: str, picks: list[int]) -> None:
+        """Look at messages by id."""
+        ids = self._ids(picks)
+        answers = self.do(
+            lambda model: view_of_model(model, TOPICS),
+            lambda store: store.get(topic, _encoded(ids)),
+        )
+        if answers is not None:
+            views, messages = answers
+            assert [message and view_of_message(message) for message in messages] == [
+                views.get((topic, id_)) for id_ in ids
+            ]
+
+    @rule(topic=_topics, settings=_settings)
+    def configure(self, topic: str, settings: TopicSettings) -> None:
+        """Change what holds for a topic."""
+        self.do(
+            lambda model: model.configure(topic, settings),
+            lambda store: store.configure(topic, settings),
+        )
+        assert self.store.settings(topic) == self.model.topic(topic)
+
+    # --- time ---------------------------------------------------------------------------------
+
+    @rule()
+    def tick(self) -> None:
+        """Ask for the next deadline, as the queue does before it sleeps."""
+        self.is_planned = False
+        now_ms = self.clock.now_ms()
+        answers = self.do(lambda model: model.deadline_ms(), lambda store: store.tick(now_ms))
+        if answers is None:
+            return
+        expected, promised = answers
+        if expected is None or promised is None:
+            assert promised is expected
+        else:
+            assert now_ms < promised <= expected
+        self.is_planned, self.promised_ms = False, promised
+
+    @rule(delta_ms=st.sampled_from((1, 299, 300, 500, 1_000, 10_000, 3_600_000)))
+    def advance(self, delta_ms: int) -> None:
+        """Let time pass."""
+        self._move_clock(delta_ms)
+
+    @rule(delta_ms=st.sampled_from((1, 500, 1_500)))
+    def turn_back(self, delta_ms: int) -> None:
+        """Let the clock jump back, but not to when an id that was forgotten was remembered.
+
+        Whether it would be known again then is of no use to anybody.
+        """
+        room_ms = max(self.clock.now_ms() - self.model.forgotten_ms, 0)
+        self._move_clock(-min(delta_ms, room_ms))
+
+    def _move_clock(self, delta_ms: int) -> None:
+        self.clock.advance(delta_ms)
+        self.latest_ms = max(self.latest_ms, self.clock.now_ms())
+        self.has_only_moved = True
+
+    @precondition(lambda self: self.can_reopen)
+    @rule()
+    def crash(self) -> None:
+        """Let the store die between two verbs."""
+        self.has_only_moved = False
+        self._crash()
+        self.checked_events = 0
+
+
+def _attempt(act: Callable[[], T]) -> tuple[type[Exception] | None, T | None]:
+    """Return what an act refuses with, or what it answers."""
+    try:
+        return None, act()
+    except (IdExists, TopicFull) as error:
+        return type(error), None
+
+
+def _same(predicted: list[Result], results: U8) -> None:
+    assert [Result(int(code)) for code in results] == predicted
+
+
+def _words(batch: Batch) -> list[tuple[int, int]]:
+    receipts = batch.receipts
+    assert receipts is not None, "a take without receipts"
+    return [(first, second) for first, second in receipts.tolist()]
+
+
+def _encoded(ids: Sequence[str]) -> list[bytes]:
+    return [id_.encode() for id_ in ids]

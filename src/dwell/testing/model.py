@@ -1,0 +1,307 @@
+"""The model: what a store means, in a dict and in sorted lists, and nothing more.
+
+Whatever a store answers, the model must have predicted. It shares no code with any store, and it
+is written to be read: each verb is a few lines, and nothing is fast. Two things make it short. A
+message that waits has no state of its own: it is ready when its due has come, and delayed until
+then, whichever way the clock went. And whoever drives the model calls :meth:`Model.tick` before
+each verb, as a store does by itself.
+
+Messages are named by topic and id, leases by a number that :meth:`Model.take` gives out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dwell.errors import IdExists, TopicFull
+from dwell.message import Kind, Result, State, TopicSettings, retry_delay_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message of a put."""
+
+    id: str
+    body: bytes
+    due_ms: int
+    priority: int = 1024
+    lease_ms: int = 0
+    max_attempts: int = 0
+    expires_ms: int = 0
+    extra: bytes = b""
+
+
+@dataclass(slots=True)
+class Item:
+    """One message, and where it is: ``is_dead``, leased (``lease`` is not 0) or else waiting."""
+
+    topic: str
+    arrival: int
+    put: Entry
+    due_ms: int
+    expires_ms: int
+    attempt: int = 0
+    error: str | None = None
+    is_dead: bool = False
+    lease: int = 0
+    lease_until_ms: int = 0
+    owner: str = ""
+
+
+#: What an event says: time, kind, topic, id, due and attempt.
+Fact = tuple[int, Kind, str, str, int, int]
+
+
+@dataclass
+class Model:
+    """All messages of a store, and all that is known beside them."""
+
+    now_ms: int = 0
+    items: dict[tuple[str, str], Item] = field(default_factory=dict)
+    settings: dict[str, TopicSettings] = field(default_factory=dict)
+    remembered: dict[tuple[str, str], int] = field(default_factory=dict)
+    forgotten_ms: int = 0
+    facts: list[Fact] = field(default_factory=list)
+    arrivals: int = 0
+    leases: int = 0
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Let it be now: leases end, messages expire, acked ids are forgotten."""
+        self.now_ms = now_ms
+        for item in list(self.items.values()):
+            if item.lease and item.lease_until_ms <= now_ms:
+                self._end_lease(item)
+                self._give_up(item) if self._is_used_up(item) else self._note(Kind.LAPSE, item)
+            if not item.lease and not item.is_dead and 0 < item.expires_ms <= now_ms:
+                item.is_dead, item.error = True, "expired"
+                self._note(Kind.EXPIRE, item)
+        for name, until_ms in list(self.remembered.items()):
+            if until_ms <= now_ms:
+                del self.remembered[name]
+                self.forgotten_ms = max(self.forgotten_ms, until_ms)
+
+    def deadline_ms(self) -> int | None:
+        """Return when time next changes something."""
+        times = []
+        for item in self.items.values():
+            if item.lease:
+                times.append(item.lease_until_ms)
+            elif not item.is_dead:
+                times += [item.due_ms, item.expires_ms]
+        return min((time for time in times if time > self.now_ms), default=None)
+
+    # --- verbs --------------------------------------------------------------------------------
+
+    def put(self, topic: str, entries: Sequence[Entry], on_conflict: str) -> list[Result]:
+        """Add messages, one after the other; a batch that is refused adds none."""
+        settings = self.topic(topic)
+        pending = sum(
+            item.topic == topic and not item.lease and not item.is_dead
+            for item in self.items.values()
+        )
+        room = max(settings.max_pending - pending, 0) if settings.max_pending else len(entries)
+        exist = {id_ for of, id_ in self.items if of == topic}
+        if on_conflict == "error" and len(exist | {e.id for e in entries}) < len(exist) + len(
+            entries
+        ):
+            raise IdExists
+        if on_conflict == "keep":
+            exist |= {id_ for of, id_ in self.remembered if of == topic}
+        if settings.on_full == "refuse" and len({e.id for e in entries} - exist) > room:
+            raise TopicFull
+        results = []
+        for entry in entries:
+            results.append(self._put(topic, entry, on_conflict, room))
+            room -= results[-1] is Result.CREATED
+        return results
+
+    def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> list[Item]:
+        """Lease what is ready, by priority, due and arrival."""
+        taken: list[Item] = []
+        for topic in topics:
+            settings = self.topic(topic)
+            ready = [] if settings.paused else self.in_state(topic, State.READY)
+            ready.sort(key=lambda item: (item.put.priority, item.due_ms, item.arrival))
+            for item in ready[: limit - len(taken)]:
+                self.leases += 1
+                own_lease_ms = item.put.lease_ms or settings.lease_ms
+                item.lease, item.owner, item.attempt = self.leases, owner, item.attempt + 1
+                item.lease_until_ms = self.now_ms + (lease_ms or own_lease_ms)
+                self._note(Kind.TAKE, item)
+                taken.append(item)
+        return taken
+
+    def ack(self, leases: Sequence[int]) -> list[Result]:
+        """Forget messages that are done; a caller's own id is remembered."""
+
+        def ack(item: Item) -> Result:
+            self._note(Kind.ACK, item)
+            name = (item.topic, item.put.id)
+            del self.items[name]
+            until_ms = self.now_ms + self.topic(item.topic).remember_ms
+            if until_ms > self.now_ms and not item.put.id.startswith("~"):
+                self.remembered[name] = max(until_ms, self.remembered.get(name, 0))
+            return Result.ACKED
+
+        return self._each_lease(leases, ack)
+
+    def release(
+        self, leases: Sequence[int], delay_ms: int | None, error: str | None, *, counted: bool
+    ) -> list[Result]:
+        """Give messages back, or bury those without an attempt left."""
+
+        def release(item: Item) -> Result:
+            self._end_lease(item)
+            item.error = item.error if error is None else error
+            if counted and self._is_used_up(item):
+                self._give_up(item)
+                return Result.BURIED
+            retry_ms = retry_delay_ms(self.topic(item.topic), item.attempt)
+            item.due_ms = self.now_ms + (retry_ms if delay_ms is None else delay_ms)
+            item.attempt -= 0 if counted else 1
+            self._note(Kind.RELEASE, item)
+            return Result.RELEASED
+
+        return self._each_lease(leases, release)
+
+    def touch(self, leases: Sequence[int], lease_ms: int) -> list[Result]:
+        """Let leases end so long after now."""
+
+        def touch(item: Item) -> Result:
+            own_lease_ms = item.put.lease_ms or self.topic(item.topic).lease_ms
+            item.lease_until_ms = self.now_ms + (lease_ms or own_lease_ms)
+            return Result.TOUCHED
+
+        return self._each_lease(leases, touch)
+
+    def bury(self, leases: Sequence[int], reason: str | None) -> list[Result]:
+        """Set messages aside."""
+
+        def bury(item: Item) -> Result:
+            self._end_lease(item)
+            item.is_dead, item.error = True, item.error if reason is None else reason
+            self._note(Kind.BURY, item)
+            return Result.BURIED
+
+        return self._each_lease(leases, bury)
+
+    def kick(self, topic: str, ids: Sequence[str], delay_ms: int) -> list[Result]:
+        """Bring dead messages back."""
+
+        def kick(item: Item) -> Result:
+            if not item.is_dead:
+                return Result.UNKNOWN
+            item.is_dead, item.attempt, item.due_ms = False, 0, self.now_ms + delay_ms
+            item.expires_ms = item.expires_ms if item.expires_ms > self.now_ms else 0
+            self._note(Kind.KICK, item)
+            return Result.KICKED
+
+        return self._each_id(topic, ids, kick)
+
+    def cancel(self, topic: str, ids: Sequence[str]) -> list[Result]:
+        """Forget messages that nobody has."""
+
+        def cancel(item: Item) -> Result:
+            if item.lease:
+                return Result.LEASED
+            self._note(Kind.CANCEL, item)
+            del self.items[item.topic, item.put.id]
+            return Result.CANCELLED
+
+        return self._each_id(topic, ids, cancel)
+
+    def reschedule(self, topic: str, ids: Sequence[str], due_ms: Sequence[int]) -> list[Result]:
+        """Change when messages fall due."""
+        dues = list(due_ms)
+
+        def reschedule(item: Item | None) -> Result:
+            due = dues.pop(0)
+            if item is None or item.lease or item.is_dead:
+                return Result.LEASED if item and item.lease else Result.UNKNOWN
+            item.due_ms = due
+            self._note(Kind.MOVE, item)
+            return Result.MOVED
+
+        return [reschedule(self.items.get((topic, id_))) for id_ in ids]
+
+    def configure(self, topic: str, settings: TopicSettings) -> None:
+        """Set what holds for a topic from now on."""
+        self.settings[topic] = settings
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def topic(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic."""
+        return self.settings.get(topic, TopicSettings())
+
+    def state(self, item: Item) -> State:
+        """Return the one state of a message, now."""
+        if item.is_dead or item.lease:
+            return State.DEAD if item.is_dead else State.LEASED
+        return State.READY if item.due_ms <= self.now_ms else State.DELAYED
+
+    def in_state(self, topic: str, state: State) -> list[Item]:
+        """Return the messages of one state, by due and arrival."""
+        items = [i for i in self.items.values() if i.topic == topic and self.state(i) is state]
+        return sorted(items, key=lambda item: (item.due_ms, item.arrival))
+
+    def held(self, owner: str) -> list[Item]:
+        """Return what an owner has."""
+        items = [item for item in self.items.values() if item.lease and item.owner == owner]
+        return sorted(items, key=lambda item: (item.due_ms, item.arrival))
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give messages the ids that a store made for them, once they are known."""
+        for (topic, old), item in list(self.items.items()):
+            if old in names:
+                del self.items[topic, old]
+                item.put = replace(item.put, id=names[old])
+                self.items[topic, names[old]] = item
+        self.facts = [(*fact[:3], names.get(fact[3], fact[3]), *fact[4:]) for fact in self.facts]
+
+    # --- what the verbs share -----------------------------------------------------------------
+
+    def _put(self, topic: str, entry: Entry, on_conflict: str, room: int) -> Result:
+        old = self.items.get((topic, entry.id))
+        if old is None:
+            if on_conflict == "keep" and (topic, entry.id) in self.remembered:
+                return Result.KEPT
+            if room <= 0:
+                return Result.DROPPED
+        elif on_conflict != "replace":
+            return Result.KEPT
+        elif old.lease:
+            return Result.LEASED
+        self.arrivals += 1
+        arrival = self.arrivals if old is None else old.arrival
+        new = Item(topic, arrival, entry, entry.due_ms, entry.expires_ms)
+        self.items[topic, entry.id] = new
+        self._note(Kind.PUT if old is None else Kind.REPLACE, new)
+        return Result.CREATED if old is None else Result.REPLACED
+
+    def _each_lease(self, leases: Sequence[int], act: Callable[[Item], Result]) -> list[Result]:
+        results = []
+        for lease in leases:
+            holder = [item for item in self.items.values() if item.lease == lease != 0]
+            results.append(act(holder[0]) if holder else Result.STALE)
+        return results
+
+    def _each_id(
+        self, topic: str, ids: Sequence[str], act: Callable[[Item], Result]
+    ) -> list[Result]:
+        found = ((topic, id_) for id_ in ids)
+        return [act(self.items[name]) if name in self.items else Result.UNKNOWN for name in found]
+
+    def _is_used_up(self, item: Item) -> bool:
+        return item.attempt >= (item.put.max_attempts or self.topic(item.topic).max_attempts)
+
+    def _give_up(self, item: Item) -> None:
+        item.is_dead = True
+        self._note(Kind.EXHAUST, item)
+
+    def _end_lease(self, item: Item) -> None:
+        item.lease, item.lease_until_ms, item.owner = 0, 0, ""
+
+    def _note(self, kind: Kind, item: Item) -> None:
+        self.facts.append((self.now_ms, kind, item.topic, item.put.id, item.due_ms, item.attempt))

@@ -1,0 +1,154 @@
+"""A store and the model, each seen whole and in the same terms, so that they can be compared."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dwell.message import Kind, Message, State, decode_extra
+from dwell.store.base import Cursor, Event, Puts, Store
+from dwell.testing.model import Entry, Fact, Item, Model
+
+#: The states that a message can be found in.
+STATES = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
+
+#: What happens by time alone; a store may do what falls due together in any order.
+OF_TIME = (Kind.LAPSE, Kind.EXHAUST, Kind.EXPIRE)
+
+
+class View(NamedTuple):
+    """All that can be seen of a message, but for its name and its receipt."""
+
+    state: State
+    due_ms: int
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_ms: int
+    lease_until_ms: int
+    expires_ms: int
+    body: bytes
+    key: str | None
+    headers: dict[str, str]
+    error: str | None
+
+
+#: The view of each message by topic and id, in the order of scanning.
+Views = dict[tuple[str, str], View]
+
+
+def puts_of(topic: str, entries: Sequence[Entry], *, own_ids: bool = True) -> Puts:
+    """Return the columns of a put; without ``own_ids`` the queue makes them."""
+    return Puts(
+        topic=topic,
+        bodies=[entry.body for entry in entries],
+        due_ms=np.array([entry.due_ms for entry in entries], np.int64),
+        priority=np.array([entry.priority for entry in entries], np.uint32),
+        lease_ms=np.array([entry.lease_ms for entry in entries], np.uint32),
+        max_attempts=np.array([entry.max_attempts for entry in entries], np.uint16),
+        expires_ms=np.array([entry.expires_ms for entry in entries], np.int64),
+        ids=[entry.id.encode() for entry in entries] if own_ids else None,
+        extras=[entry.extra for entry in entries] if any(e.extra for e in entries) else None,
+    )
+
+
+def view_of_message(message: Message) -> View:
+    """Return what a store shows of a message."""
+    return View(*(getattr(message, _RENAMED.get(name, name)) for name in View._fields))
+
+
+_RENAMED = {"error": "last_error"}
+
+
+def view_of_item(model: Model, item: Item) -> View:
+    """Return what the model knows of a message."""
+    put, extra = item.put, decode_extra(item.put.extra)
+    return View(
+        state=model.state(item),
+        due_ms=item.due_ms,
+        priority=put.priority,
+        attempt=item.attempt,
+        max_attempts=put.max_attempts,
+        lease_ms=put.lease_ms,
+        lease_until_ms=item.lease_until_ms,
+        expires_ms=item.expires_ms,
+        body=put.body,
+        key=extra.key,
+        headers=extra.headers,
+        error=item.error,
+    )
+
+
+async def scan_all(store: Store, topic: str, state: State, limit: int = 1000) -> list[Message]:
+    """Return all messages of one state, page after page."""
+    messages: list[Message] = []
+    cursor: Cursor | None = None
+    while True:
+        page = await store.scan(topic, state, cursor, limit)
+        assert len(page.messages) <= limit, "a page holds more than was asked for"
+        assert page.messages.receipts is None, "a scan gave receipts"
+        messages += page.messages
+        if page.cursor is None:
+            return messages
+        assert len(page.messages), "a page is empty, and not the last"
+        cursor = page.cursor
+
+
+async def view_of_store(store: Store, topics: Iterable[str], limit: int = 1000) -> Views:
+    """Return all messages of some topics; each stands in one state only."""
+    views: Views = {}
+    for topic in topics:
+        for state in STATES:
+            for message in await scan_all(store, topic, state, limit):
+                assert (topic, message.id) not in views, f"{message.id!r} is in two states"
+                assert (message.topic, message.state) == (topic, state)
+                views[topic, message.id] = view_of_message(message)
+    return views
+
+
+def view_of_model(model: Model, topics: Iterable[str]) -> Views:
+    """Return the same of the model."""
+    return {
+        (topic, item.put.id): view_of_item(model, item)
+        for topic in topics
+        for state in STATES
+        for item in model.in_state(topic, state)
+    }
+
+
+async def events_from(store: Store, position: int, limit: int = 1000) -> list[Event]:
+    """Return all events from a position on, page after page."""
+    events: list[Event] = []
+    while True:
+        page = await store.events(position, limit)
+        events += page.events
+        position = page.next_position
+        if len(page.events) < limit:
+            return events
+
+
+def facts_of(events: Iterable[Event]) -> list[Fact]:
+    """Return events in the model's form."""
+    return [(e.time_ms, e.kind, e.topic, e.id, e.due_ms, e.attempt) for e in events]
+
+
+def settled(facts: Iterable[Fact], *, with_times: bool = True) -> list[Fact]:
+    """Sort each run of facts that time alone brought, so that their order does not matter.
+
+    Without ``with_times`` their times are 0: a store that crashed may have found them again later.
+    """
+    done: list[Fact] = []
+    run: list[Fact] = []
+    for fact in facts:
+        if fact[1] in OF_TIME:
+            run.append(fact if with_times else (0, *fact[1:]))
+            continue
+        done += [*sorted(run), fact]
+        run = []
+    return done + sorted(run)
+
+
+def counts_of(views: Views) -> Counter[tuple[str, str]]:
+    """Return how many messages are in each state, by topic and the state's name."""
+    return Counter((topic, view.state.name.lower()) for (topic, _), view in views.items())

@@ -1,0 +1,66 @@
+"""A small pool of daemon threads, for functions that are not asynchronous.
+
+Unlike those of :mod:`concurrent.futures`, its threads do not keep a process that wants to end.
+"""
+
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+
+class ThreadPool:
+    """Runs functions in at most ``size`` threads, which are started as they are needed."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> "Future[Any]":
+        """Run a function in a thread, with the context variables of the caller."""
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(context.run(function, *args))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._work.put(run)
+        self._staff()
+        return future
+
+    def close(self) -> None:
+        """End each thread once it has nothing to do; returns at once."""
+        with self._lock:
+            for _ in range(self._count):
+                self._work.put(None)
+
+    def _staff(self) -> None:
+        """Start one more thread unless one is idle or there are enough."""
+        if self._idle.acquire(blocking=False):
+            return
+        with self._lock:
+            if self._count < self._size:
+                self._count += 1
+                name = f"{self._name}-{self._count}"
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            work = self._work.get()
+            if work is None:
+                return
+            work()
+            # What a function leaves behind must not live until the next one comes.
+            del work
+            self._idle.release()

@@ -1,0 +1,61 @@
+"""The ticker: sleeps until the store's next deadline, then lets the store do what time asks for."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from dwell.alarm import Alarm
+from dwell.errors import DwellError
+from dwell.store.base import Store
+
+_log = logging.getLogger(__name__)
+
+#: The longest sleep, so that a wall clock that jumped forward is noticed within this time.
+MAX_SLEEP_MS = 60_000
+
+#: How long to leave a store alone that could not tick.
+_BACKOFF_MS = 1_000
+
+
+class Ticker:
+    """One task that keeps a store's time. ``on_error`` is told when the store cannot tick."""
+
+    def __init__(self, store: Store, on_error: Callable[[DwellError], None]) -> None:
+        self._store = store
+        self._on_error = on_error
+        self._alarm = Alarm(store.clock)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to tick; needs a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop ticking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    def plan(self) -> None:
+        """Ask the store again: its next deadline may have come nearer."""
+        self._alarm.ring()
+
+    async def _run(self) -> None:
+        is_failing = False
+        while True:
+            try:
+                deadline_ms = await self._store.tick(self._store.clock.now_ms())
+                is_failing = False
+                await self._alarm.sleep(self._sleep_ms(deadline_ms))
+            except DwellError as error:
+                if not is_failing:
+                    _log.exception("the store could not tick")
+                is_failing = True
+                self._on_error(error)
+                await self._store.clock.sleep(_BACKOFF_MS)
+
+    def _sleep_ms(self, deadline_ms: int | None) -> int:
+        if deadline_ms is None:
+            return MAX_SLEEP_MS
+        return min(max(deadline_ms - self._store.clock.now_ms(), 0), MAX_SLEEP_MS)

@@ -1,0 +1,269 @@
+"""A timer inside one process: functions that run later, once or again and again.
+
+It does what a timing wheel or a scheduled thread pool does, over the store in memory. For what has
+to survive the process, put a message into a queue and let a worker handle it.
+"""
+
+import asyncio
+import inspect
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dwell import values
+from dwell.bridge import LoopThread
+from dwell.clock import Clock, RealClock
+from dwell.errors import InvalidTime, StoreClosed
+from dwell.message import MAX_BATCH_MESSAGES
+from dwell.queue import Queue
+from dwell.store.memory import MemoryStore
+from dwell.threads import ThreadPool
+from dwell.values import Delay, Due
+
+_log = logging.getLogger(__name__)
+
+_TOPIC = "timer"
+_WAIT = "1d"
+
+
+class _Phase(Enum):
+    WAITING = 1
+    RUNNING = 2
+    OVER = 3
+
+
+class Call:
+    """A function that will run. ``due_ms`` is when, in epoch milliseconds."""
+
+    __slots__ = ("_args", "_function", "_id", "_interval_ms", "_phase", "_timer", "due_ms")
+
+    def __init__(
+        self,
+        timer: "Timer",
+        due_ms: int,
+        interval_ms: int,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> None:
+        self.due_ms = due_ms
+        self._timer = timer
+        self._interval_ms = interval_ms
+        self._function = function
+        self._args = args
+        self._phase = _Phase.WAITING
+        self._id = ""
+
+    def cancel(self) -> bool:
+        """Let it not run (again); True when that prevented a run, False when there was none left.
+
+        A function that runs right now is not interrupted.
+        """
+        return self._timer._cancel(self)
+
+    def __repr__(self) -> str:
+        return f"<Call of {self._function!r} due {self.due_ms} {self._phase.name.lower()}>"
+
+
+class Timer:
+    """Runs functions when they are due.
+
+    ``async with Timer()`` runs them in the running event loop, ``with Timer()`` in one of its own.
+    Coroutine functions run there, plain ones in a pool of ``threads`` threads. What a function
+    raises is logged. :meth:`after`, :meth:`every` and :meth:`at` may be called from any thread;
+    they raise InvalidTime for a time that is not one, and StoreClosed when the timer is not open.
+    """
+
+    def __init__(self, *, threads: int = 4, clock: Clock | None = None) -> None:
+        self._clock = clock or RealClock()
+        self._queue = Queue(MemoryStore(self._clock, max_events=0))
+        self._pool = ThreadPool(threads, "dwell-timer")
+        self._lock = threading.Lock()
+        self._ids = map(str, itertools.count(1))
+        self._calls: dict[str, Call] = {}
+        self._inbox: list[Call] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    # --- what a caller uses -------------------------------------------------------------------
+
+    def after(self, delay: Delay, function: Callable[..., Any], *args: Any) -> Call:
+        """Run ``function(*args)`` once, when ``delay`` is over."""
+        return self._add(self._clock.now_ms() + values.delay_ms(delay), 0, function, args)
+
+    def at(self, due: Due, function: Callable[..., Any], *args: Any) -> Call:
+        """Run ``function(*args)`` once, at a point in time, at once when that has passed."""
+        return self._add(values.due_ms(due, self._clock.now_ms()), 0, function, args)
+
+    def every(self, interval: Delay, function: Callable[..., Any], *args: Any) -> Call:
+        """Run ``function(*args)`` at a fixed rate, first when one ``interval`` is over.
+
+        Runs never overlap and never pile up: those that would have begun while one was running
+        are left out.
+        """
+        interval_ms = values.delay_ms(interval, "interval")
+        if interval_ms == 0:
+            raise values.refusal(InvalidTime, "interval", interval, "1 ms or more")
+        return self._add(self._clock.now_ms() + interval_ms, interval_ms, function, args)
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread()
+        self._thread.run(self._open)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._thread is not None
+        self._thread.run(self._close)
+        self._thread.close()
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    # --- in the event loop --------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        await self._queue.open()
+        # An id is used once, so there is nothing to remember.
+        await self._queue.configure(_TOPIC, remember_ms=0)
+        self._loop = asyncio.get_running_loop()
+        self._server = self._loop.create_task(self._serve())
+
+    async def _close(self) -> None:
+        """Let nothing new begin, and wait for the functions that run."""
+        with self._lock:
+            self._loop = None
+            self._inbox = []
+            for call in self._calls.values():
+                call._phase = _Phase.OVER
+            self._calls = {}
+        self._server.cancel()
+        await asyncio.wait([self._server, *self._running])
+        await self._queue.close()
+        self._pool.close()
+
+    async def _serve(self) -> None:
+        while True:
+            due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
+            await self._queue.ack(due)
+            for id_ in due.ids:
+                self._begin(id_)
+
+    def _begin(self, id_: str) -> None:
+        with self._lock:
+            call = self._calls.pop(id_, None)
+            if call is None:
+                return
+            call._phase = _Phase.RUNNING
+        task = asyncio.get_running_loop().create_task(self._run(call))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _run(self, call: Call) -> None:
+        try:
+            await self._perform(call._function, call._args)
+        except Exception:
+            _log.exception("%r failed", call)
+        finally:
+            self._end(call)
+
+    async def _perform(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if inspect.iscoroutinefunction(function):
+            await function(*args)
+            return
+        answer = await asyncio.wrap_future(self._pool.submit(function, *args))
+        # A partial or a lambda may hide a coroutine function.
+        if inspect.isawaitable(answer):
+            await answer
+
+    def _end(self, call: Call) -> None:
+        """Plan the next run of a recurring call: the first of its rate that is still to come."""
+        with self._lock:
+            if call._phase is _Phase.OVER or not call._interval_ms or self._loop is None:
+                call._phase = _Phase.OVER
+                return
+            missed = max(self._clock.now_ms() - call.due_ms, 0) // call._interval_ms
+            call.due_ms += (missed + 1) * call._interval_ms
+            call._phase = _Phase.WAITING
+            self._post(call)
+
+    async def _apply(self, inbox: list[Call]) -> None:
+        """Tell the queue what was planned and what was cancelled since the last time."""
+        new = [call for call in inbox if call._phase is _Phase.WAITING]
+        for at in range(0, len(new), MAX_BATCH_MESSAGES):
+            part = new[at : at + MAX_BATCH_MESSAGES]
+            due_ms = np.array([call.due_ms for call in part], dtype=np.int64)
+            await self._queue.put_many(
+                _TOPIC, [b""] * len(part), ids=[call._id for call in part], due=due_ms
+            )
+        old = [call._id for call in inbox if call._phase is _Phase.OVER]
+        for at in range(0, len(old), MAX_BATCH_MESSAGES):
+            await self._queue.cancel(_TOPIC, old[at : at + MAX_BATCH_MESSAGES])
+
+    # --- from any thread ----------------------------------------------------------------------
+
+    def _add(
+        self, due_ms: int, interval_ms: int, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Call:
+        call = Call(self, due_ms, interval_ms, function, args)
+        with self._lock:
+            self._post(call)
+        return call
+
+    def _cancel(self, call: Call) -> bool:
+        with self._lock:
+            was_to_run = call._phase is _Phase.WAITING or (
+                call._phase is _Phase.RUNNING and call._interval_ms > 0
+            )
+            if call._phase is _Phase.WAITING:
+                del self._calls[call._id]
+                self._tell(call)
+            if was_to_run:
+                call._phase = _Phase.OVER
+            return was_to_run
+
+    def _post(self, call: Call) -> None:
+        """Plan one run; the lock is held. Each run has an id of its own."""
+        if self._loop is None:
+            raise StoreClosed("the timer is not open")
+        call._id = next(self._ids)
+        self._calls[call._id] = call
+        self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        """Let the event loop learn about a call; one message carries all of one moment."""
+        assert self._loop is not None
+        if not self._inbox:
+            self._loop.call_soon_threadsafe(self._empty)
+        self._inbox.append(call)
+
+    def _empty(self) -> None:
+        with self._lock:
+            inbox, self._inbox = self._inbox, []
+        if inbox:
+            _spawn(self._apply(inbox), self._running)
+
+
+def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,0 +1,340 @@
+"""What callers give, checked and turned into what stores take. Pure: nothing is written here.
+
+Each function takes one value and the name of its field, and raises the error class of that field.
+A message reads "field: got what came, expected what is allowed".
+"""
+
+import re
+import reprlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from math import isfinite
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from dwell.errors import (
+    InvalidAttempts,
+    InvalidBody,
+    InvalidHeaders,
+    InvalidId,
+    InvalidInput,
+    InvalidKey,
+    InvalidLimit,
+    InvalidPriority,
+    InvalidSettings,
+    InvalidTime,
+    InvalidTopic,
+)
+from dwell.message import (
+    DEFAULT_PRIORITY,
+    MAX_ATTEMPTS,
+    MAX_BATCH_MESSAGES,
+    MAX_BODY_BYTES,
+    MAX_DELAY_MS,
+    MAX_ERROR_CHARS,
+    MAX_HEADERS_BYTES,
+    MAX_ID_BYTES,
+    MAX_KEY_BYTES,
+    MAX_LEASE_MS,
+    MAX_PRIORITY,
+    MAX_TOPIC_CHARS,
+    QUEUE_ID_MARK,
+    State,
+    TopicSettings,
+)
+
+#: A span of time: "30m", "1h30m", "250ms", seconds as a number, or a timedelta.
+Delay: TypeAlias = str | int | float | timedelta
+
+#: A point in time: epoch milliseconds, or a datetime that knows its zone.
+Due: TypeAlias = int | datetime
+
+CONFLICTS = ("keep", "replace", "error")
+
+_TOPIC = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_TOPIC_CHARS}}}")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
+_SPAN = re.compile(rf"(?:{_PART.pattern})+")
+_SPAN_FORMS = '"30m", "1h30m", "250ms", seconds as a number, or a timedelta'
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MAX_SPAN_CHARS = 64
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 60
+
+
+def refusal(error: type[InvalidInput], field: str, value: object, allowed: str) -> InvalidInput:
+    """Return the error that says which field was refused, what came and what is allowed."""
+    return error(f"{field}: got {type(value).__name__} {_repr.repr(value)}, expected {allowed}")
+
+
+# --- names and texts --------------------------------------------------------------------------
+
+
+def topic(value: object) -> str:
+    """Return a topic's name as it is; raises InvalidTopic."""
+    if isinstance(value, str) and _TOPIC.fullmatch(value):
+        return value
+    allowed = f"1-{MAX_TOPIC_CHARS} characters of A-Z a-z 0-9 . _ : -"
+    raise refusal(InvalidTopic, "topic", value, allowed)
+
+
+def topics(value: object) -> tuple[str, ...]:
+    """Return one or many topics as a tuple without repetitions, in their order."""
+    if isinstance(value, str):
+        return (topic(value),)
+    if not isinstance(value, list | tuple | set | frozenset) or not value:
+        raise refusal(InvalidTopic, "topics", value, "a topic or a sequence of one or more")
+    return tuple(dict.fromkeys(map(topic, value)))
+
+
+def _utf8(value: object, most: int) -> bytes | None:
+    """Return a text of 1 to ``most`` bytes as UTF-8, or None when it is not one."""
+    if not isinstance(value, str):
+        return None
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        return None
+    return data if 0 < len(data) <= most else None
+
+
+def any_id(value: object, field: str = "id") -> bytes:
+    """Return an id of the caller's or of the queue's as UTF-8; raises InvalidId."""
+    data = _utf8(value, MAX_ID_BYTES)
+    if data is None:
+        raise refusal(InvalidId, field, value, f"text of 1-{MAX_ID_BYTES} bytes of UTF-8")
+    return data
+
+
+def own_id(value: object, field: str = "id") -> bytes:
+    """Return an id that the caller chose as UTF-8; the form of the queue's ids is refused."""
+    data = any_id(value, field)
+    if data.startswith(QUEUE_ID_MARK.encode()):
+        allowed = f'an id that does not start with "{QUEUE_ID_MARK}", the mark of the queue\'s own'
+        raise refusal(InvalidId, field, value, allowed)
+    return data
+
+
+def owner(value: object) -> str:
+    """Return an owner's name; it may be empty, for nobody in particular."""
+    if value == "" or _utf8(value, MAX_ID_BYTES) is not None:
+        return str(value)
+    raise refusal(InvalidId, "owner", value, f"text of at most {MAX_ID_BYTES} bytes of UTF-8")
+
+
+def key(value: object, field: str = "key") -> str | None:
+    """Return an order key, or None where there is none; raises InvalidKey."""
+    if value is None or _utf8(value, MAX_KEY_BYTES) is not None:
+        return value  # type: ignore[return-value]
+    raise refusal(InvalidKey, field, value, f"text of 1-{MAX_KEY_BYTES} bytes of UTF-8")
+
+
+def headers(value: object, field: str = "headers") -> dict[str, str] | None:
+    """Return headers as a dict, or None where there are none; raises InvalidHeaders."""
+    if value is None:
+        return None
+    allowed = f"a mapping of text to text of at most {MAX_HEADERS_BYTES} bytes"
+    if not isinstance(value, Mapping):
+        raise refusal(InvalidHeaders, field, value, allowed)
+    try:
+        size = sum(len(str.encode(part)) for pair in value.items() for part in pair)
+    except (TypeError, UnicodeEncodeError):
+        raise refusal(InvalidHeaders, field, value, allowed) from None
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidHeaders(f"{field}: got {size} bytes, expected {allowed}")
+    return dict(value)
+
+
+def body(value: object, field: str = "body") -> bytes:
+    """Return a body as bytes: text as UTF-8, what is neither text nor bytes as JSON."""
+    data = value if type(value) is bytes else _encoded(value, field)
+    if len(data) > MAX_BODY_BYTES:
+        raise InvalidBody(f"{field}: got {len(data)} bytes, expected at most {MAX_BODY_BYTES}")
+    return data
+
+
+def _encoded(value: object, field: str) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        allowed = f"bytes, text, or what JSON can say ({error})"
+        raise refusal(InvalidBody, field, value, allowed) from None
+
+
+def error_text(value: object, field: str = "error") -> str | None:
+    """Return why something failed, cut to what is kept; None where nothing was said."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise refusal(InvalidInput, field, value, "text, or None")
+    return value[:MAX_ERROR_CHARS].encode("utf-8", "backslashreplace").decode()
+
+
+# --- times ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _span_ms(text: str) -> int | None:
+    if len(text) > _MAX_SPAN_CHARS or not _SPAN.fullmatch(text):
+        return None
+    return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _PART.findall(text)))
+
+
+def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -> int:
+    """Return a span in milliseconds; raises InvalidTime when it is negative or too long.
+
+    Parts of a millisecond are rounded; a timedelta's are rounded up, so that nothing is early.
+    """
+    ms: int | None = None
+    if isinstance(value, str):
+        ms = _span_ms(value)
+    elif isinstance(value, timedelta):
+        ms = -(-value // _MILLISECOND)
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+        ms = int(value) * 1000
+    elif isinstance(value, float | np.floating) and isfinite(value):
+        ms = round(float(value) * 1000)
+    if ms is None or ms < 0:
+        raise refusal(InvalidTime, field, value, f"{_SPAN_FORMS}, not negative")
+    if ms > most_ms:
+        raise refusal(InvalidTime, field, value, f"at most {most_ms} ms")
+    return ms
+
+
+def due_ms(value: object, now_ms: int, field: str = "due") -> int:
+    """Return a point in time as epoch milliseconds; raises InvalidTime."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise refusal(InvalidTime, field, value, "a datetime that knows its zone")
+        ms = -(-(value - _EPOCH) // _MILLISECOND)
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+        ms = int(value)
+    else:
+        allowed = "epoch milliseconds as a whole number, or a datetime that knows its zone"
+        raise refusal(InvalidTime, field, value, allowed)
+    if not 0 <= ms <= now_ms + MAX_DELAY_MS:
+        allowed = f"a time from 1970 to {MAX_DELAY_MS} ms from now"
+        raise refusal(InvalidTime, field, value, allowed)
+    return ms
+
+
+def level_ms(value: object, levels_ms: Sequence[int], field: str = "delay_level") -> int:
+    """Return the delay that a level, counted from 1, means on a topic; raises InvalidTime."""
+    if not isinstance(value, int | np.integer) or not 1 <= value <= len(levels_ms):
+        raise refusal(InvalidTime, field, value, f"a level from 1 to {len(levels_ms)}")
+    return levels_ms[int(value) - 1]
+
+
+def lease_ms(value: object, field: str = "lease") -> int:
+    """Return a lease in milliseconds; None is 0, the topic's own. Raises InvalidTime."""
+    if value is None:
+        return 0
+    ms = delay_ms(value, field, MAX_LEASE_MS)
+    if ms == 0:
+        raise refusal(InvalidTime, field, value, "a lease of 1 ms or more")
+    return ms
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+def _whole(
+    value: object, low: int, high: int, field: str, error: type[InvalidInput], what: str
+) -> int:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and low <= value <= high:
+        return int(value)
+    raise refusal(error, field, value, f"{what} from {low} to {high}")
+
+
+def priority(value: object, field: str = "priority") -> int:
+    """Return a priority (lower is taken first); None is the default. Raises InvalidPriority."""
+    if value is None:
+        return DEFAULT_PRIORITY
+    return _whole(value, 0, MAX_PRIORITY, field, InvalidPriority, "a whole number")
+
+
+def max_attempts(value: object, field: str = "max_attempts") -> int:
+    """Return how often a message may be taken; None is 0, the topic's own."""
+    if value is None:
+        return 0
+    return _whole(value, 1, MAX_ATTEMPTS, field, InvalidAttempts, "a whole number")
+
+
+def limit(value: object, field: str = "limit") -> int:
+    """Return how many messages are asked for at most; raises InvalidLimit."""
+    return _whole(value, 1, MAX_BATCH_MESSAGES, field, InvalidLimit, "a whole number")
+
+
+def position(value: object) -> int:
+    """Return a position in the events; raises InvalidLimit."""
+    return _whole(value, 0, 2**63 - 1, "position", InvalidLimit, "a whole number")
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+def conflict(value: object) -> str:
+    """Return what a put does on an id that exists; raises InvalidInput."""
+    if value in CONFLICTS:
+        return str(value)
+    raise refusal(InvalidInput, "on_conflict", value, "keep, replace or error")
+
+
+def state(value: object) -> State:
+    """Return a state that messages can be listed by, given as State or as its name."""
+    allowed = "delayed, ready, leased or dead"
+    try:
+        found = State[value.upper()] if isinstance(value, str) else State(value)  # type: ignore[arg-type]
+    except (KeyError, ValueError):
+        raise refusal(InvalidInput, "state", value, allowed) from None
+    if found is State.GONE:
+        raise refusal(InvalidInput, "state", value, allowed)
+    return found
+
+
+# --- topic settings ---------------------------------------------------------------------------
+
+#: The whole numbers that each setting allows; of a list, what each of its items allows.
+_SETTING_RANGES = {
+    "lease_ms": (1, MAX_LEASE_MS),
+    "max_attempts": (1, MAX_ATTEMPTS),
+    "retry_delays_ms": (0, MAX_DELAY_MS),
+    "remember_ms": (0, MAX_DELAY_MS),
+    "max_pending": (0, 2**63 - 1),
+    "delay_levels_ms": (0, MAX_DELAY_MS),
+}
+_MAX_LEVELS = 256
+
+
+def settings(current: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
+    """Return a topic's settings with some changed; raises InvalidSettings."""
+    for name, value in changes.items():
+        _check_setting(name, value)
+    merged = {**msgspec.to_builtins(current), **changes}
+    try:
+        return msgspec.convert(merged, TopicSettings)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"settings: {error}") from None
+
+
+def _check_setting(name: str, value: Any) -> None:
+    if name not in TopicSettings.__struct_fields__:
+        names = ", ".join(sorted(TopicSettings.__struct_fields__))
+        raise InvalidSettings(f"settings: got {name!r:.60}, expected one of {names}")
+    if name in _SETTING_RANGES:
+        items = value if isinstance(value, list | tuple) else [value]
+        if len(items) > _MAX_LEVELS:
+            raise InvalidSettings(
+                f"{name}: got {len(items)} values, expected {_MAX_LEVELS} or fewer"
+            )
+        for item in items:
+            _whole(item, *_SETTING_RANGES[name], name, InvalidSettings, "a whole number")
+    if name == "on_full" and value not in ("refuse", "drop"):
+        raise refusal(InvalidSettings, name, value, "refuse or drop")

@@ -1,0 +1,293 @@
+"""The verbs on messages that exist: by receipt (who took it) and by id (anybody).
+
+One in, one answer out; many in, many out. Single calls from many coroutines are gathered.
+"""
+
+from collections.abc import Awaitable, Sequence
+from typing import TypeAlias, overload
+
+import numpy as np
+
+from dwell import columns, values
+from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed
+from dwell.gather import Gatherer
+from dwell.message import I64, U8, U64, Batch, Message, Result, State
+from dwell.results import Results, results_of
+from dwell.store.base import Store
+from dwell.values import Delay, Due
+
+#: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
+Taken: TypeAlias = Message | str
+ManyTaken: TypeAlias = Batch | Sequence[Message] | Sequence[str]
+
+_Release: TypeAlias = tuple[int | None, str | None, bool]
+
+
+class Verbs:
+    """What :class:`dwell.Queue` does to messages that exist."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._is_open = False
+        self._acks = Gatherer(self._ack)
+        self._releases = Gatherer(self._release)
+        self._touches = Gatherer(self._touch)
+        self._burials = Gatherer(self._bury)
+        self._cancels = Gatherer(self._cancel)
+        self._moves = Gatherer(self._move)
+        self._kicks = Gatherer(self._kick)
+        self._gets = Gatherer(self._get)
+
+    # --- by receipt ---------------------------------------------------------------------------
+
+    @overload
+    async def ack(self, what: Taken) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def ack(self, what: ManyTaken) -> Results: ...
+    async def ack(self, what: Taken | ManyTaken) -> Result | Results:
+        """Say that messages are done, and forget them: ``acked`` or ``stale``.
+
+        ``what`` is a message that was taken or its receipt (one result), or a batch or a sequence
+        of them (as many results). Raises InvalidReceipt, ForeignReceipt or BatchTooLarge.
+        """
+        if isinstance(what, Message | str):
+            return await self._acks.call(None, self._receipt(what))
+        receipts = self._receipts(what)
+        return Results(await self._store.ack(receipts)) if len(receipts) else _nothing()
+
+    @overload
+    async def release(  # type: ignore[overload-overlap]
+        self,
+        what: Taken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+    ) -> Result: ...
+    @overload
+    async def release(
+        self,
+        what: ManyTaken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+    ) -> Results: ...
+    async def release(
+        self,
+        what: Taken | ManyTaken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+    ) -> Result | Results:
+        """Give messages back, due after ``delay``: ``released``, ``buried`` or ``stale``.
+
+        ``retry`` takes the topic's retry delay for the attempt instead. A message whose attempts
+        are used up is buried, unless ``counted`` is False: that gives the attempt back. ``error``
+        is kept as its ``last_error``, at most 1000 characters of it.
+        """
+        how = (_release_ms(delay, retry), values.error_text(error), counted)
+        if isinstance(what, Message | str):
+            return await self._releases.call(how, self._receipt(what))
+        receipts = self._receipts(what)
+        return Results(await self._release_all(receipts, how)) if len(receipts) else _nothing()
+
+    @overload
+    async def touch(self, what: Taken, lease: Delay | None = None) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def touch(self, what: ManyTaken, lease: Delay | None = None) -> Results: ...
+    async def touch(self, what: Taken | ManyTaken, lease: Delay | None = None) -> Result | Results:
+        """Let leases end ``lease`` from now, by default as at take: ``touched`` or ``stale``."""
+        lease_ms = values.lease_ms(lease)
+        if isinstance(what, Message | str):
+            return await self._touches.call(lease_ms, self._receipt(what))
+        receipts = self._receipts(what)
+        return Results(await self._store.touch(receipts, lease_ms)) if len(receipts) else _nothing()
+
+    @overload
+    async def bury(self, what: Taken, reason: str | None = None) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def bury(self, what: ManyTaken, reason: str | None = None) -> Results: ...
+    async def bury(self, what: Taken | ManyTaken, reason: str | None = None) -> Result | Results:
+        """Set messages aside as dead, until they are kicked or cancelled: ``buried`` or ``stale``.
+
+        ``reason`` is kept as ``last_error``, at most 1000 characters of it.
+        """
+        reason = values.error_text(reason, "reason")
+        if isinstance(what, Message | str):
+            return await self._burials.call(reason, self._receipt(what))
+        receipts = self._receipts(what)
+        return Results(await self._store.bury(receipts, reason)) if len(receipts) else _nothing()
+
+    # --- by id --------------------------------------------------------------------------------
+
+    @overload
+    async def cancel(self, topic: str, ids: str) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def cancel(self, topic: str, ids: Sequence[str]) -> Results: ...
+    async def cancel(self, topic: str, ids: str | Sequence[str]) -> Result | Results:
+        """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``."""
+        topic = values.topic(topic)
+        if isinstance(ids, str):
+            return await self._cancels.call(topic, values.any_id(ids))
+        many = self._ids(ids)
+        return Results(await self._store.cancel(topic, many)) if many else _nothing()
+
+    @overload
+    async def reschedule(  # type: ignore[overload-overlap]
+        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+    ) -> Result: ...
+    @overload
+    async def reschedule(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        *,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
+    ) -> Results: ...
+    async def reschedule(
+        self,
+        topic: str,
+        ids: str | Sequence[str],
+        *,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
+    ) -> Result | Results:
+        """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead).
+
+        One of ``delay`` and ``due`` has to be given; each may be one value or one for each id.
+        """
+        topic = values.topic(topic)
+        if delay is None and due is None:
+            raise InvalidTime("due: got neither delay nor due, expected one of them")
+        if isinstance(ids, str):
+            due_ms = self._dues(delay, due, 1)
+            return await self._moves.call(topic, (values.any_id(ids), int(due_ms[0])))
+        many = self._ids(ids)
+        column = self._dues(delay, due, len(many))
+        return Results(await self._store.reschedule(topic, many, column)) if many else _nothing()
+
+    @overload
+    async def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def kick(
+        self,
+        topic: str,
+        ids: Sequence[str] | None = None,
+        *,
+        limit: int = 1000,
+        delay: Delay = 0,
+    ) -> Results: ...
+    async def kick(
+        self,
+        topic: str,
+        ids: str | Sequence[str] | None = None,
+        *,
+        limit: int = 1000,
+        delay: Delay = 0,
+    ) -> Result | Results:
+        """Bring dead messages back, due after ``delay``, attempts anew: ``kicked`` or ``unknown``.
+
+        Without ``ids`` those that were due first are brought back, at most ``limit``.
+        """
+        topic, delay_ms = values.topic(topic), values.delay_ms(delay)
+        if isinstance(ids, str):
+            return await self._kicks.call((topic, delay_ms), values.any_id(ids))
+        many = self._ids(ids) if ids is not None else await self._dead(topic, values.limit(limit))
+        return Results(await self._store.kick(topic, many, delay_ms)) if many else _nothing()
+
+    @overload
+    async def get(self, topic: str, ids: str) -> Message | None: ...  # type: ignore[overload-overlap]
+    @overload
+    async def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]: ...
+    async def get(
+        self, topic: str, ids: str | Sequence[str]
+    ) -> Message | list[Message | None] | None:
+        """Return messages by id, without receipts; None where an id is unknown."""
+        topic = values.topic(topic)
+        if isinstance(ids, str):
+            return await self._gets.call(topic, values.any_id(ids))
+        many = self._ids(ids)
+        return await self._store.get(topic, many) if many else []
+
+    # --- what is given ------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise StoreClosed unless the queue is open."""
+        if not self._is_open:
+            raise StoreClosed("the queue is not open")
+
+    def _receipt(self, what: Taken) -> bytes:
+        data = columns.receipt_bytes(what)
+        number = self._store.number
+        if number and int.from_bytes(data[:4], "big") != number:
+            raise ForeignReceipt("receipt: was made by another store")
+        return data
+
+    def _receipts(self, what: ManyTaken) -> U64:
+        self.check_open()
+        receipts = columns.receipts(what)
+        number = self._store.number
+        if number and np.any(receipts[:, 0] >> np.uint64(32) != number):
+            raise ForeignReceipt("receipts: some were made by another store")
+        return receipts
+
+    def _ids(self, ids: Sequence[str]) -> Sequence[bytes]:
+        self.check_open()
+        return columns.any_ids(ids)
+
+    def _dues(self, delay: object, due: object, size: int) -> I64:
+        now_ms = self._store.clock.now_ms()
+        return columns.dues(delay, due, None, size, now_ms)
+
+    async def _dead(self, topic: str, limit: int) -> list[bytes]:
+        self.check_open()
+        page = await self._store.scan(topic, State.DEAD, None, limit)
+        return [id_.encode() for id_ in page.messages.ids]
+
+    # --- gathered batches ---------------------------------------------------------------------
+
+    async def _ack(self, key: None, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.ack(columns.receipts_of(items)))
+
+    async def _release(self, key: _Release, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._release_all(columns.receipts_of(items), key))
+
+    def _release_all(self, receipts: U64, how: _Release) -> Awaitable[U8]:
+        delay_ms, error, counted = how
+        return self._store.release(receipts, delay_ms, error, counted=counted)
+
+    async def _touch(self, lease_ms: int, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.touch(columns.receipts_of(items), lease_ms))
+
+    async def _bury(self, reason: str | None, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.bury(columns.receipts_of(items), reason))
+
+    async def _cancel(self, topic: str, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.cancel(topic, items))
+
+    async def _move(self, topic: str, items: Sequence[tuple[bytes, int]]) -> list[Result]:
+        due_ms = np.array([due for _, due in items], dtype=np.int64)
+        return results_of(await self._store.reschedule(topic, [id_ for id_, _ in items], due_ms))
+
+    async def _kick(self, key: tuple[str, int], items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.kick(key[0], items, key[1]))
+
+    async def _get(self, topic: str, items: Sequence[bytes]) -> list[Message | None]:
+        return await self._store.get(topic, items)
+
+
+def _release_ms(delay: Delay, retry: bool) -> int | None:
+    delay_ms = values.delay_ms(delay)
+    if retry and delay_ms:
+        raise InvalidTime("delay: got delay and retry together, expected one of them")
+    return None if retry else delay_ms
+
+
+def _nothing() -> Results:
+    return Results(np.empty(0, dtype=np.uint8))

@@ -1,0 +1,1 @@
+"""Small programs that keep this repository in order."""

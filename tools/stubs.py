@@ -1,0 +1,93 @@
+"""Make src/dwell/sync.pyi, which tells type checkers what the sync face looks like.
+
+``python -m tools.stubs`` writes it anew from the source of the asynchronous queue.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "dwell"
+STUB = SOURCE / "sync.pyi"
+
+# The modules whose classes make up the queue, and the class in each.
+_PARTS = (("queue.py", "Queue"), ("verbs.py", "Verbs"))
+
+_HEAD = """# Made by `python -m tools.stubs` from queue.py and verbs.py: change those.
+# ruff: noqa: A002
+# mypy: disable-error-code="overload-overlap"
+from collections.abc import Iterator
+from types import TracebackType
+from dwell.queue import Queue
+from dwell.verbs import ManyTaken, Taken
+"""
+
+_OWN = """
+class SyncQueue:
+    def __init__(self, queue: Queue) -> None: ...
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None: ...
+"""
+
+
+def _methods(body: list[ast.stmt]) -> Iterator[ast.AsyncFunctionDef]:
+    """Yield the public coroutine methods; of an overloaded one, only the overloads."""
+    overloaded = set()
+    for method in body:
+        if not isinstance(method, ast.AsyncFunctionDef) or method.name.startswith("_"):
+            continue
+        if method.decorator_list:
+            overloaded.add(method.name)
+            yield method
+        elif method.name not in overloaded | {"open", "close"}:
+            yield method
+
+
+def _stub(method: ast.AsyncFunctionDef) -> str:
+    """Return a method as a plain one without a body."""
+    text = ast.unparse(
+        ast.FunctionDef(
+            name=method.name,
+            args=method.args,
+            body=[ast.Expr(ast.Constant(...))],
+            decorator_list=method.decorator_list,
+            returns=method.returns,
+            lineno=1,
+        )
+    )
+    return text.replace("AsyncIterator", "Iterator")
+
+
+def _ruff(text: str, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def render() -> str:
+    """Return what the stub has to be."""
+    imports, methods = _HEAD, _OWN
+    for name, class_name in _PARTS:
+        tree = ast.parse((SOURCE / name).read_text())
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                imports += ast.unparse(node) + "\n"
+            elif isinstance(node, ast.ClassDef) and node.name == class_name:
+                stubs = "\n".join(map(_stub, _methods(node.body)))
+                methods += "\n" + "\n".join("    " + line for line in stubs.splitlines())
+    fixed = _ruff(imports + methods + "\n", "check", "--fix", "--quiet", "--select", "F401,F811,I")
+    return _ruff(fixed, "format")
+
+
+if __name__ == "__main__":
+    STUB.write_text(render())
