@@ -139,8 +139,9 @@ def _column(
     if not _is_many(given):
         return np.full(size, one(given, field), dtype=np.int64)
     many: Any = given if isinstance(given, list | tuple) else np.asarray(given)
-    if np.ndim(many) != 1 or len(many) != size:
-        raise error(f"{field}: got shape {np.shape(many)}, expected one value or {size}")
+    shape = many.shape if isinstance(many, np.ndarray) else (len(many),)
+    if shape != (size,):
+        raise error(f"{field}: got shape {shape}, expected one value or {size}")
     column = _whole(many, low, high)
     if column is not None:
         return column

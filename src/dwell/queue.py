@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from dwell import columns, values
+from dwell.clock import Clock
 from dwell.errors import IdExists, InvalidLimit, TopicFull
 from dwell.gather import Gatherer
 from dwell.message import (
@@ -63,6 +64,16 @@ class Queue(Verbs):
         self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
             part for part in vars(self).values() if isinstance(part, Gatherer)
         )
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the store, which says what is due."""
+        return self._store.clock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue was opened and not yet closed."""
+        return self._is_open
 
     # --- lifetime -----------------------------------------------------------------------------
 

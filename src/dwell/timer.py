@@ -9,10 +9,10 @@ import inspect
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from dwell.queue import Queue
 from dwell.store.memory import MemoryStore
 from dwell.threads import ThreadPool
 from dwell.values import Delay, Due
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +92,8 @@ class Timer:
         self._inbox: list[Call] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
-        self._running: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threaded: set[Future[None]] = set()
 
     # --- what a caller uses -------------------------------------------------------------------
 
@@ -145,8 +149,8 @@ class Timer:
         await self._queue.open()
         # An id is used once, so there is nothing to remember.
         await self._queue.configure(_TOPIC, remember_ms=0)
-        self._loop = asyncio.get_running_loop()
-        self._server = self._loop.create_task(self._serve())
+        self._home = self._loop = asyncio.get_running_loop()
+        self._server = self._home.create_task(self._serve())
 
     async def _close(self) -> None:
         """Let nothing new begin, and wait for the functions that run."""
@@ -157,7 +161,11 @@ class Timer:
                 call._phase = _Phase.OVER
             self._calls = {}
         self._server.cancel()
-        await asyncio.wait([self._server, *self._running])
+        await asyncio.wait([self._server])
+        if self._threaded:
+            await asyncio.wait(list(map(asyncio.wrap_future, self._threaded)))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
         await self._queue.close()
         self._pool.close()
 
@@ -165,6 +173,7 @@ class Timer:
         while True:
             due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
             await self._queue.ack(due)
+            self._threaded = {future for future in self._threaded if not future.done()}
             for id_ in due.ids:
                 self._begin(id_)
 
@@ -174,26 +183,35 @@ class Timer:
             if call is None:
                 return
             call._phase = _Phase.RUNNING
-        task = asyncio.get_running_loop().create_task(self._run(call))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        if inspect.iscoroutinefunction(call._function):
+            self._spawn(self._run(call, call._function(*call._args)))
+        else:
+            self._threaded.add(self._pool.submit(self._run_plain, call))
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: Call, work: Awaitable[Any]) -> None:
         try:
-            await self._perform(call._function, call._args)
+            await work
         except Exception:
             _log.exception("%r failed", call)
         finally:
             self._end(call)
 
-    async def _perform(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if inspect.iscoroutinefunction(function):
-            await function(*args)
-            return
-        answer = await asyncio.wrap_future(self._pool.submit(function, *args))
-        # A partial or a lambda may hide a coroutine function.
-        if inspect.isawaitable(answer):
-            await answer
+    def _run_plain(self, call: Call) -> None:
+        """Run a plain function, in a thread of the pool."""
+        try:
+            answer = call._function(*call._args)
+            # A partial or a lambda may hide a coroutine function; it runs in the event loop.
+            if inspect.isawaitable(answer):
+                self._home.call_soon_threadsafe(self._spawn, self._run(call, answer))
+                return
+        except Exception:
+            _log.exception("%r failed", call)
+        self._end(call)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._home.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _end(self, call: Call) -> None:
         """Plan the next run of a recurring call: the first of its rate that is still to come."""
@@ -260,10 +278,4 @@ class Timer:
         with self._lock:
             inbox, self._inbox = self._inbox, []
         if inbox:
-            _spawn(self._apply(inbox), self._running)
-
-
-def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
+            self._spawn(self._apply(inbox))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dwell.message import I64, U16, U32
+from dwell.message import I64, U8, U16, U32
 from dwell.store.embedded.journal.journal import Journal
 
 
@@ -42,7 +42,10 @@ class BlobReader:
         self._id_bytes = id_bytes
         self._extra_bytes = extra_bytes
         self._shift = journal.segment_bytes
-        numbers = np.unique(position // journal.segment_bytes).tolist()
+        first, last = int(position.min()), int(position.max())
+        numbers = range(first // journal.segment_bytes, last // journal.segment_bytes + 1)
+        if len(numbers) > 2:
+            numbers = np.unique(position // journal.segment_bytes).tolist()
         self._segments = {number: journal.segments[number] for number in numbers}
 
     def read(self) -> tuple[list[bytes] | None, list[bytes] | None, list[bytes]]:
@@ -54,9 +57,17 @@ class BlobReader:
         extras = list(self._slices(ids_end, extras_end)) if self._extra_bytes.any() else None
         return ids, extras, list(self._slices(extras_end, end))
 
-    def ids(self) -> list[bytes]:
-        """Return only the ids, empty where the queue made them."""
-        return list(self._slices(self._position, self._position + self._id_bytes))
+    def ids(self) -> bytes:
+        """Return only the ids, one after another, nothing where the queue made them."""
+        longest = np.arange(int(self._id_bytes.max()))
+        found: U8 = np.empty((len(self._position), len(longest)), dtype=np.uint8)
+        numbers = self._position // self._shift
+        for number, segment in self._segments.items():
+            here = numbers == number if len(self._segments) > 1 else slice(None)
+            places = (self._position[here] - number * self._shift)[:, None] + longest
+            found[here] = segment.bytes[np.minimum(places, self._shift - 1)]
+        wanted = longest < self._id_bytes[:, None]
+        return (found if wanted.all() else found[wanted]).tobytes()
 
     def _slices(self, start: I64, end: I64) -> Iterable[bytes]:
         if len(self._segments) == 1:

@@ -72,7 +72,9 @@ class Compactor:
         for number in self._old_segments(positions[-2]):
             living_bytes = living.get(number, 0)
             if not living_bytes:
-                self._journal.remove(number)
+                # Freeing a large file takes the system milliseconds, which nobody should wait for.
+                path = self._journal.release(number)
+                await asyncio.to_thread(self._disk.remove, path)
             elif living_bytes < _LIVING_PART * self._journal.segment_bytes:
                 await self._empty(number, now_ms, write)
 

@@ -244,7 +244,7 @@ class EmbeddedStore(Store):
                 if self._table.count(number, State.READY):
                     found.append(self._machine.pop_ready(number, limit, now_ms))
                     limit -= len(found[-1])
-        rows = np.concatenate(found) if len(found) != 1 else found[0] if found else _NO_ROWS
+        rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
         if not len(rows):
             return Batch.empty()
         leases = np.full(len(rows), lease_ms) if lease_ms else self._machine.lease_ms_of(rows)

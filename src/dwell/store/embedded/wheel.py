@@ -128,7 +128,9 @@ class Wheel:
         live = at_ms >= max(self._loaded_until_ms, 1)
         self._entries -= len(rows) - int(np.count_nonzero(live))
         slots, rows = at_ms[live] // SLOT_MS, rows[live]
-        order = np.argsort(slots, kind="stable")
+        if not len(rows):
+            return
+        order = np.argsort(_short(slots), kind="stable")
         slots, rows = slots[order], rows[order]
         starts = np.flatnonzero(np.diff(slots, prepend=-1))
         ends = np.append(starts[1:], len(rows))
@@ -160,3 +162,9 @@ class Wheel:
         near = (at_ms > 0) & (at_ms < until_ms)
         self._entries -= len(entries) - int(np.count_nonzero(near))
         self._add_run(at_ms[near], rows[near])
+
+
+def _short(slots: I64) -> np.ndarray:
+    """Return the slots as 16-bit numbers if they are near each other: those sort in linear time."""
+    first, last = int(slots.min()), int(slots.max())
+    return (slots - first).astype(np.uint16) if last - first < 65_536 else slots

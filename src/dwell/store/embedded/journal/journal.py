@@ -87,7 +87,7 @@ class Journal:
         """Make everything from ``position`` on zeros, so that no old frame is ever met again."""
         number = position // self.segment_bytes
         for later in [n for n in self.segments if n > number]:
-            self.remove(later)
+            self._disk.remove(self.release(later))
         segment = self.segments.get(number)
         if segment is None:
             return
@@ -156,11 +156,11 @@ class Journal:
         """Return the segment that holds a position."""
         return self.segments[position // self.segment_bytes]
 
-    def remove(self, number: int) -> None:
-        """Delete a segment that nobody needs."""
+    def release(self, number: int) -> Path:
+        """Let go of a segment that nobody needs; return its file, which may be deleted."""
         segment = self.segments.pop(number)
         self._disk.close(segment.fd)
-        self._disk.remove(segment.path)
+        return segment.path
 
     def close(self) -> None:
         """Write what is unwritten, sync, and close the files."""

@@ -1,0 +1,64 @@
+"""Run a benchmark: ``python -m bench lifecycle --batch 1000 --ids queue --json``."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bench import byid, lateness, lifecycle, memory, restart
+from bench.result import Result
+
+#: For each benchmark: its function, the parameters of a full run, and those of a small one.
+BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]] = {
+    "lifecycle": (
+        lifecycle.run,
+        {"batch": 1000, "ids": "queue", "messages": 1_000_000, "concurrency": 64, "rounds": 3},
+        {"messages": 64_000, "rounds": 1},
+    ),
+    "lateness": (
+        lateness.run,
+        {"rate": 10_000, "pending": 1_000_000, "seconds": 10, "rounds": 3},
+        {"rate": 2_000, "pending": 20_000, "seconds": 2, "rounds": 1},
+    ),
+    "memory": (
+        memory.run,
+        {"ids": "queue", "pending": 5_000_000},
+        {"pending": 100_000},
+    ),
+    "restart": (restart.run, {"pending": 5_000_000, "rounds": 3}, {"pending": 50_000, "rounds": 1}),
+    "byid": (
+        byid.run,
+        {"pending": 1_000_000, "batch": 1000, "rounds": 3},
+        {"pending": 20_000, "rounds": 1},
+    ),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    commands = parser.add_subparsers(dest="name", required=True)
+    for name, (function, full, _) in BENCHES.items():
+        summary = (sys.modules[function.__module__].__doc__ or "").strip()
+        command = commands.add_parser(name, help=summary, description=summary)
+        for option, value in full.items():
+            choices = ["queue", "caller"] if option == "ids" else None
+            command.add_argument(f"--{option}", type=type(value), choices=choices, default=None)
+    commands.add_parser("all", help="every benchmark once")
+    for command in commands.choices.values():
+        command.add_argument("--json", action="store_true", help="print one object of JSON")
+        command.add_argument("--small", action="store_true", help="small enough for every change")
+    return parser
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    options = vars(_parser().parse_args())
+    name, as_json, small = options.pop("name"), options.pop("json"), options.pop("small")
+    for each in BENCHES if name == "all" else [name]:
+        function, full, less = BENCHES[each]
+        given = {option: value for option, value in options.items() if value is not None}
+        function(**{**full, **(less if small else {}), **given}).show(as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""How late messages are taken while many wait: milliseconds from due to taken, 99th percentile."""
+
+import asyncio
+import tempfile
+import time
+from functools import partial
+
+import numpy as np
+import redis.asyncio
+
+import dwell
+from bench import redis_queue
+from bench.filled import dues
+from bench.lifecycle import BODY
+from bench.result import Result, percentile
+from bench.servers import redis_server
+
+_PART = 1000
+_HEAD_START_MS = 1500
+_LIMIT = 1000
+
+
+def run(*, rate: int, pending: int, seconds: int, rounds: int) -> Result:
+    """Let messages fall due at a rate, with a backlog behind them; one taker acks them."""
+    params = {"rate": rate, "pending": pending, "seconds": seconds}
+    result = Result("lateness", params, "ms p99")
+    p50: dict[str, list[float]] = {"dwell": [], "redis": []}
+    early = [0]
+
+    def measure(name: str, late_ms: list[float]) -> float:
+        late_ms.sort()
+        assert len(late_ms) == rate * seconds
+        p50[name].append(percentile(late_ms, 0.50))
+        if name == "dwell":
+            early[0] += sum(late < 0 for late in late_ms)
+        return percentile(late_ms, 0.99)
+
+    with redis_server() as (port, _):
+        work = {
+            "dwell": partial(_dwell, rate, pending, seconds),
+            "redis": partial(_redis, port, rate, pending, seconds),
+        }
+        result.in_turn(
+            rounds,
+            {
+                name: lambda name=name: measure(name, asyncio.run(work[name]()))  # type: ignore[misc]
+                for name in work
+            },
+        )
+    result.more["p50_ms"] = round(float(np.median(p50["dwell"])), 3)
+    result.more["p99_ms"] = round(result.median("dwell"), 3)
+    result.more["redis_p50_ms"] = round(float(np.median(p50["redis"])), 3)
+    result.more["early"] = early[0]
+    return result
+
+
+def _now_ms() -> float:
+    return time.time_ns() / 1_000_000
+
+
+def _schedule(rate: int, seconds: int) -> np.ndarray:
+    """Return the dues of the messages that are measured, evenly spread."""
+    start = int(_now_ms()) + _HEAD_START_MS
+    return start + np.arange(rate * seconds) * 1000 // rate
+
+
+async def _dwell(rate: int, pending: int, seconds: int) -> list[float]:
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        async with dwell.open(f"{folder}/store") as queue:
+            for at in range(0, pending, _PART):
+                await queue.put_many("bench", [BODY] * _PART, due=dues(_PART, at) + 3_600_000)
+            due_ms = _schedule(rate, seconds)
+            for at in range(0, len(due_ms), _PART):
+                part = due_ms[at : at + _PART]
+                await queue.put_many("bench", [BODY] * len(part), due=part)
+            late_ms: list[float] = []
+            acks = set()
+            while len(late_ms) < len(due_ms):
+                taken = await queue.take("bench", _LIMIT, wait=5)
+                late_ms += (_now_ms() - taken.due_ms).tolist()
+                ack = asyncio.ensure_future(queue.ack(taken))
+                acks.add(ack)
+                ack.add_done_callback(acks.discard)
+            await asyncio.gather(*acks)
+            return late_ms
+
+
+async def _redis(port: int, rate: int, pending: int, seconds: int) -> list[float]:
+    """A taker that polls every 10 ms and takes all that is due."""
+    plain = redis.Redis(port=port, protocol=2)
+    plain.flushall()
+    queue = redis_queue.load(plain)
+    _redis_fill(queue, plain, pending, rate * seconds)
+    due_ms = _redis_put(queue, plain, _schedule(rate, seconds), pending)
+    client = redis.asyncio.Redis(port=port, protocol=2)
+    late_ms: list[float] = []
+    while len(late_ms) < len(due_ms):
+        now_ms = int(_now_ms())
+        taken = await queue.call(client, "take", now_ms, _LIMIT, now_ms + 60_000)
+        if taken:
+            at_ms = _now_ms()
+            late_ms += [at_ms - due_ms[name] for name in taken[0]]
+            await queue.call(client, "ack", *taken[0])
+        if not taken or len(taken[0]) < _LIMIT:
+            await asyncio.sleep(0.010)
+    await client.aclose()
+    return late_ms
+
+
+def _redis_fill(
+    queue: redis_queue.RedisQueue, client: redis.Redis, pending: int, after: int
+) -> None:
+    for at in range(0, pending, _PART):
+        mixed: list[object] = [BODY] * (3 * _PART)
+        mixed[::3] = (dues(_PART, at) + 3_600_000).tolist()
+        mixed[1::3] = range(after + at, after + at + _PART)
+        queue.call(client, "put_due", *mixed)
+
+
+def _redis_put(
+    queue: redis_queue.RedisQueue, client: redis.Redis, due_ms: np.ndarray, _: int
+) -> dict[bytes, int]:
+    for at in range(0, len(due_ms), _PART):
+        part = due_ms[at : at + _PART].tolist()
+        mixed: list[object] = [BODY] * (3 * len(part))
+        mixed[::3], mixed[1::3] = part, range(at, at + len(part))
+        queue.call(client, "put_due", *mixed)
+    return {b"%d" % number: due for number, due in enumerate(due_ms.tolist())}

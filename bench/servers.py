@@ -1,0 +1,63 @@
+"""Real servers to measure against: each is started on a port of its own and ended by its process."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until the block ends; it must accept connections within ten seconds."""
+    if shutil.which(command[0]) is None:
+        raise SystemExit(f"{command[0]} is not installed; make setup installs it")
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_for(port, server)
+        yield server
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@contextlib.contextmanager
+def redis_server() -> Iterator[tuple[int, int]]:
+    """Run a Redis that keeps nothing on disk; yield its port and process id."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
+        options += ["--save", "", "--appendonly", "no"]
+        with running(["redis-server", *options], port) as server:
+            yield port, server.pid
+
+
+@contextlib.contextmanager
+def beanstalkd_server(*, fsync: bool) -> Iterator[int]:
+    """Run a beanstalkd, with its log synced at each write or all in memory; yield its port."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        options = ["-b", folder, "-f", "0"] if fsync else []
+        command = ["beanstalkd", "-l", "127.0.0.1", "-p", str(port), *options]
+        with running(command, port):
+            yield port
+
+
+def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
+    for _ in range(1000):
+        if server.poll() is not None:
+            raise SystemExit(f"the server ended at once with status {server.returncode}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.01)
+    raise SystemExit(f"no answer on port {port}")

@@ -1,0 +1,28 @@
+"""The suite: what every store must do, as pytest tests.
+
+Subclass :class:`StoreSuite`, say how a store is made, and name the class so that pytest finds it.
+A store that lives in a folder takes it from an autouse fixture::
+
+    class TestMyStore(StoreSuite):
+        @pytest.fixture(autouse=True)
+        def folder(self, tmp_path):
+            self.path = tmp_path
+
+        async def make_store(self, clock):
+            return MyStore(self.path, clock=clock)
+"""
+
+from dwell.testing.suite.arrows import Arrows
+from dwell.testing.suite.ids import ByIdVerbs
+from dwell.testing.suite.notices import Notices
+from dwell.testing.suite.puts import Puts
+from dwell.testing.suite.reading import Reading
+from dwell.testing.suite.receipts import Receipts
+from dwell.testing.suite.takes import Takes
+from dwell.testing.suite.times import Times
+
+__all__ = ["StoreSuite"]
+
+
+class StoreSuite(Arrows, Puts, Takes, Receipts, ByIdVerbs, Times, Notices, Reading):
+    """Everything; override ``make_store``."""

@@ -1,0 +1,171 @@
+"""Verbs by topic and id: kick, cancel, reschedule and get tell the truth for each id."""
+
+import numpy as np
+import pytest
+
+from dwell.message import State
+from dwell.testing.rig import Rig, Suite, encoded, receipts_of, scenario, words
+from dwell.testing.suite.arrows import ACTS, BY_ID, LATER_MS
+
+
+async def one_in_each_state(rig: Rig) -> None:
+    """Put four messages that are named as their states."""
+    await rig.put("dead")
+    await rig.bury(receipts_of(await rig.take()), "broken")
+    await rig.put("leased")
+    await rig.take()
+    await rig.put("delayed", delay_ms=LATER_MS)
+    await rig.put("ready")
+
+
+ALL = ("ready", "none", "leased", "delayed", "dead")
+
+
+class ByIdVerbs(Suite):
+    """The verbs ``kick``, ``cancel``, ``reschedule`` and ``get``."""
+
+    @scenario
+    async def test_cancel_tells_the_truth(self, rig: Rig) -> None:
+        """What nobody has is gone, what somebody has stays."""
+        await one_in_each_state(rig)
+        answer = await rig.cancel(*ALL)
+        assert answer == ["cancelled", "unknown", "leased", "cancelled", "cancelled"]
+        left = [id_ for id_ in ALL if await rig.find(id_)]
+        assert left == ["leased"]
+        rig.advance(LATER_MS)
+        assert await rig.take_ids() == []
+
+    @scenario
+    async def test_reschedule_tells_the_truth(self, rig: Rig) -> None:
+        """What waits is moved, and nothing else."""
+        await one_in_each_state(rig)
+        answer = await rig.reschedule(*ALL, delay_ms=77)
+        assert answer == ["moved", "unknown", "leased", "moved", "unknown"]
+        due = {id_: (await rig.get(id_)).due_ms - rig.now_ms for id_ in ALL if id_ != "none"}
+        assert due == {"ready": 77, "leased": 0, "delayed": 77, "dead": 0}
+
+    @scenario
+    async def test_kick_tells_the_truth(self, rig: Rig) -> None:
+        """What is dead comes back, and nothing else."""
+        await one_in_each_state(rig)
+        answer = await rig.kick(*ALL)
+        assert answer == ["unknown", "unknown", "unknown", "unknown", "kicked"]
+
+    @pytest.mark.parametrize(
+        ("verb", "state", "answer"),
+        [
+            ("cancel", State.READY, ["cancelled", "unknown"]),
+            ("reschedule", State.READY, ["moved", "moved"]),
+            ("kick", State.DEAD, ["kicked", "unknown"]),
+        ],
+    )
+    @scenario
+    async def test_id_twice_in_a_batch(
+        self, rig: Rig, verb: str, state: State, answer: list[str]
+    ) -> None:
+        """The second finds what the first has left."""
+        await rig.put("x")
+        if state is State.DEAD:
+            await rig.bury(receipts_of(await rig.take()))
+        start = len(await rig.events())
+        call = {"cancel": rig.cancel, "reschedule": rig.reschedule, "kick": rig.kick}[verb]
+        assert await call("x", "x") == answer
+        assert len(await rig.events(start)) == len(answer) - answer.count("unknown")
+
+    @pytest.mark.parametrize("verb", BY_ID)
+    @scenario
+    async def test_ids_of_another_topic(self, rig: Rig, verb: str) -> None:
+        """An id is known in its own topic only, and a topic that nobody used knows none."""
+        await rig.put("x", topic="u")
+        await rig.bury(receipts_of(await rig.take(topics="u")))
+        assert await ACTS[verb](rig, np.zeros((0, 2), np.uint64)) == ["unknown"]
+        assert await rig.state("x", topic="u") is State.DEAD
+
+    @scenario
+    async def test_ids_none(self, rig: Rig) -> None:
+        """A batch of none is answered with none."""
+        assert (await rig.cancel(), await rig.kick(), await rig.reschedule()) == ([], [], [])
+        assert await rig.store.get("t", []) == []
+
+    @scenario
+    async def test_cancel_many(self, rig: Rig) -> None:
+        """Cancelled messages are never taken, and their ids are free."""
+        ids = [f"{number}" for number in range(1_000)]
+        await rig.put(*ids, delay_ms=LATER_MS)
+        assert await rig.cancel(*ids[::2]) == ["cancelled"] * 500
+        rig.advance(LATER_MS)
+        assert await rig.take_ids() == ids[1::2]
+        assert await rig.put(*ids[::2]) == ["created"] * 500
+
+    @scenario
+    async def test_reschedule_later_and_sooner(self, rig: Rig) -> None:
+        """A ready message waits again; a waiting one is ready now, and comes in the new moment."""
+        await rig.put("ready")
+        await rig.put("delayed", delay_ms=LATER_MS)
+        await rig.reschedule("ready", delay_ms=300)
+        await rig.reschedule("delayed", delay_ms=0)
+        assert await rig.take_ids() == ["delayed"]
+        rig.advance(299)
+        assert await rig.take_ids() == []
+        rig.advance(1)
+        assert await rig.take_ids() == ["ready"]
+
+    @scenario
+    async def test_reschedule_each_to_its_own_time(self, rig: Rig) -> None:
+        """Each id has its own due; of an id that stands twice, the last counts."""
+        await rig.put("a", "b", delay_ms=LATER_MS)
+        due_ms = rig.now_ms + np.array([30, 20, 10], np.int64)
+        results = await rig.store.reschedule("t", encoded(["a", "b", "a"]), due_ms)
+        assert words(results) == ["moved"] * 3
+        assert (await rig.get("a")).due_ms == rig.now_ms + 10
+        assert (await rig.get("b")).due_ms == rig.now_ms + 20
+
+    @scenario
+    async def test_kick_gives_all_attempts_again(self, rig: Rig) -> None:
+        """It is due after the delay, its attempts count from 0, and its error can still be read."""
+        await rig.configure(max_attempts=1)
+        await rig.put("x")
+        await rig.release(receipts_of(await rig.take()), 0, "oops")
+        rig.advance(50)
+        assert await rig.kick("x", delay_ms=LATER_MS) == ["kicked"]
+        message = await rig.get("x")
+        assert (message.state, message.attempt) == (State.DELAYED, 0)
+        assert (message.due_ms, message.last_error) == (rig.now_ms + LATER_MS, "oops")
+        rig.advance(LATER_MS)
+        assert [message.attempt for message in await rig.take()] == [1]
+
+    @scenario
+    async def test_kick_what_expired(self, rig: Rig) -> None:
+        """An expiry that has passed is cleared; one that is still to come holds."""
+        await rig.put("expired", expires_in_ms=100)
+        await rig.put("buried", expires_in_ms=1_000, delay_ms=-1)
+        await rig.bury(receipts_of(await rig.take(1)))
+        rig.advance(100)
+        assert await rig.kick("expired", "buried") == ["kicked"] * 2
+        assert (await rig.get("expired")).expires_ms == 0
+        assert (await rig.get("buried")).expires_ms == rig.now_ms + 900
+        rig.advance(900)
+        assert await rig.take_ids() == ["expired"]
+        assert await rig.state("buried") is State.DEAD
+
+    @scenario
+    async def test_get_in_the_order_of_the_ids(self, rig: Rig) -> None:
+        """Each id has its answer, also one that stands twice or is unknown."""
+        await one_in_each_state(rig)
+        messages = await rig.store.get("t", encoded([*ALL, "ready"]))
+        assert [message and message.id for message in messages] == [
+            "ready",
+            None,
+            "leased",
+            "delayed",
+            "dead",
+            "ready",
+        ]
+        assert [message.state.name.lower() for message in messages if message] == [
+            "ready",
+            "leased",
+            "delayed",
+            "dead",
+            "ready",
+        ]
+        assert all(message.receipt is None for message in messages if message)

@@ -1,0 +1,203 @@
+"""Taking: order, limits, leases, attempts, and what an owner holds."""
+
+import pytest
+
+from dwell.message import State
+from dwell.testing.rig import Rig, Suite, receipts_of, scenario
+from dwell.testing.suite.arrows import LATER_MS
+
+
+class Takes(Suite):
+    """The verbs ``take`` and ``held``."""
+
+    # --- order --------------------------------------------------------------------------------
+
+    @scenario
+    async def test_take_by_priority_due_and_arrival(self, rig: Rig) -> None:
+        """Priority comes first, then the due, then who came first."""
+        await rig.put("late", delay_ms=-1)
+        await rig.put("early", delay_ms=-2)
+        await rig.put("early too", delay_ms=-2)
+        await rig.put("low", delay_ms=-9, priority=2_000)
+        await rig.put("high", delay_ms=0, priority=7)
+        await rig.put("highest", delay_ms=0, priority=0)
+        expected = ["highest", "high", "early", "early too", "late", "low"]
+        assert await rig.take_ids(2) == expected[:2]
+        assert await rig.take_ids() == expected[2:]
+
+    @scenario
+    async def test_take_late_but_more_urgent(self, rig: Rig) -> None:
+        """A message that falls due later goes before what waited longer, if it is more urgent."""
+        await rig.put("urgent", delay_ms=LATER_MS, priority=1)
+        await rig.put("usual")
+        rig.advance(LATER_MS)
+        await rig.put("newest", priority=1, delay_ms=-1)
+        assert await rig.take_ids() == ["newest", "urgent", "usual"]
+
+    @pytest.mark.parametrize("verb", ["release", "lapse", "kick", "reschedule", "replace"])
+    @scenario
+    async def test_take_keeps_the_arrival(self, rig: Rig, verb: str) -> None:
+        """Whatever comes back stands where it stood among those of the same due."""
+        await rig.put("a", delay_ms=-5)
+        receipts = receipts_of(await rig.take(lease_ms=LATER_MS))
+        await rig.put("b", delay_ms=LATER_MS if verb != "lapse" else -5)
+        if verb == "lapse":
+            rig.advance(LATER_MS)
+        elif verb == "kick":
+            await rig.bury(receipts)
+            await rig.kick("a", delay_ms=LATER_MS)
+        else:
+            await rig.release(receipts, LATER_MS if verb == "release" else 0)
+        if verb == "reschedule":
+            await rig.reschedule("a", delay_ms=LATER_MS)
+        elif verb == "replace":
+            await rig.put("a", delay_ms=LATER_MS, on_conflict="replace")
+        rig.advance(LATER_MS)
+        assert await rig.take_ids() == ["a", "b"]
+
+    @scenario
+    async def test_take_after_rescheduling_to_the_front(self, rig: Rig) -> None:
+        """A ready message that is moved stands where its new due says."""
+        await rig.put("a", "b", "c")
+        await rig.reschedule("c", delay_ms=-1)
+        await rig.reschedule("a", delay_ms=LATER_MS)
+        assert await rig.take_ids() == ["c", "b"]
+
+    # --- limits and topics --------------------------------------------------------------------
+
+    @scenario
+    async def test_take_never_early_never_twice(self, rig: Rig) -> None:
+        """A message comes in the millisecond of its due, once."""
+        await rig.put("x", delay_ms=LATER_MS)
+        rig.advance(LATER_MS - 1)
+        assert await rig.take_ids() == []
+        rig.advance(1)
+        assert await rig.take_ids() == ["x"]
+        assert await rig.take_ids() == []
+
+    @scenario
+    async def test_take_topics_as_listed(self, rig: Rig) -> None:
+        """Topic after topic, up to the limit over all; unknown ones give nothing."""
+        await rig.put("a1", "a2", topic="a", priority=1)
+        await rig.put("b1", "b2", topic="b", priority=0)
+        batch = await rig.take(3, topics=["none", "a", "a", "b"])
+        assert list(batch.ids) == ["a1", "a2", "b1"]
+        assert list(batch.topics) == ["a", "a", "b"]
+        assert await rig.take_ids(topics=["a"]) == []
+        assert await rig.take_ids(topics=["b", "a"]) == ["b2"]
+
+    @scenario
+    async def test_take_from_many_topics(self, rig: Rig) -> None:
+        """One take may ask hundreds of topics."""
+        topics = [f"topic-{number}" for number in range(300)]
+        for topic in topics[::3]:
+            await rig.put(f"in {topic}", topic=topic)
+        ids = [f"in {topic}" for topic in topics[::3]]
+        assert await rig.take_ids(40, topics=topics) == ids[:40]
+        assert await rig.take_ids(topics=topics) == ids[40:]
+
+    @scenario
+    async def test_take_nothing(self, rig: Rig) -> None:
+        """A take that finds nothing answers with a batch of none, with no receipts in it."""
+        batch = await rig.take(topics=["none"])
+        assert len(batch) == 0
+        assert receipts_of(batch).shape == (0, 2)
+        assert await rig.ack(receipts_of(batch)) == []
+
+    @scenario
+    async def test_take_from_a_paused_topic(self, rig: Rig) -> None:
+        """It gives nothing, and everything when it goes on."""
+        await rig.put("x")
+        await rig.put("y", topic="u")
+        await rig.configure(paused=True)
+        assert await rig.take_ids(topics=["t", "u"]) == ["y"]
+        assert await rig.state("x") is State.READY
+        await rig.configure(paused=False)
+        assert await rig.take_ids(topics=["t", "u"]) == ["x"]
+
+    # --- leases -------------------------------------------------------------------------------
+
+    @scenario
+    async def test_take_shows_what_was_taken(self, rig: Rig) -> None:
+        """A taken message says that it is leased, until when, and which attempt this is."""
+        await rig.put("x", key="k", headers={"h": "v"})
+        (message,) = await rig.take(lease_ms=1_000)
+        assert (message.topic, message.id, message.body) == ("t", "x", b"x")
+        assert (message.state, message.attempt) == (State.LEASED, 1)
+        assert message.lease_until_ms == rig.now_ms + 1_000
+        assert (message.key, message.headers) == ("k", {"h": "v"})
+        assert message.receipt is not None
+        read = await rig.get("x")
+        assert read.receipt is None
+        assert (read.state, read.lease_until_ms) == (State.LEASED, message.lease_until_ms)
+
+    @scenario
+    async def test_take_chooses_the_lease(self, rig: Rig) -> None:
+        """The taker's word goes before the message's, and that before the topic's."""
+        await rig.configure(lease_ms=300)
+        await rig.put("own", lease_ms=200)
+        await rig.put("usual")
+        leases = [message.lease_until_ms - rig.now_ms for message in await rig.take()]
+        assert leases == [200, 300]
+        rig.advance(300)
+        leases = [message.lease_until_ms - rig.now_ms for message in await rig.take(lease_ms=100)]
+        assert leases == [100, 100]
+
+    @scenario
+    async def test_take_asks_the_topic_when_it_matters(self, rig: Rig) -> None:
+        """A topic's lease and attempts are those of the moment, not of the put."""
+        await rig.configure(lease_ms=300, max_attempts=1)
+        await rig.put("x")
+        await rig.configure(lease_ms=500, max_attempts=2)
+        (message,) = await rig.take()
+        assert message.lease_until_ms == rig.now_ms + 500
+        rig.advance(500)
+        assert await rig.state("x") is State.READY
+        await rig.take()
+        await rig.configure(max_attempts=3)
+        rig.advance(500)
+        assert await rig.state("x") is State.READY
+
+    @scenario
+    async def test_take_counts_attempts(self, rig: Rig) -> None:
+        """When the last attempt's lease ends, the message is dead; its own limit goes first."""
+        await rig.configure(lease_ms=100, max_attempts=1)
+        await rig.put("x", max_attempts=3)
+        for attempt in (1, 2, 3):
+            (message,) = await rig.take()
+            assert message.attempt == attempt
+            rig.advance(100)
+        assert await rig.take_ids() == []
+        assert await rig.state("x") is State.DEAD
+        assert (await rig.happened())[-2:] == ["take x", "exhaust x"]
+
+    # --- held ---------------------------------------------------------------------------------
+
+    @scenario
+    async def test_held_by_an_owner(self, rig: Rig) -> None:
+        """It gives what that owner has, by due, with the receipts of the take."""
+        await rig.put("late", delay_ms=-1, priority=0)
+        await rig.put("early", delay_ms=-2)
+        await rig.put("other", delay_ms=-3, topic="u")
+        taken = await rig.take(owner="me")
+        await rig.take(owner="you", topics="u")
+        held = await rig.store.held("me")
+        assert list(held.ids) == ["early", "late"]
+        assert [m.receipt for m in held] == [m.receipt for m in reversed(list(taken))]
+        assert [m.attempt for m in held] == [1, 1]
+        assert list((await rig.store.held("you")).ids) == ["other"]
+        assert len(await rig.store.held("nobody")) == 0
+
+    @scenario
+    async def test_held_no_longer(self, rig: Rig) -> None:
+        """What was acked, released, buried, or lapsed is held no more; what was touched is."""
+        await rig.put("acked", "released", "buried", "touched", "lapsed")
+        receipts = receipts_of(await rig.take(lease_ms=1_000))
+        await rig.ack(receipts[:1])
+        await rig.release(receipts[1:2])
+        await rig.bury(receipts[2:3])
+        await rig.touch(receipts[3:4], 5_000)
+        rig.advance(1_000)
+        held = await rig.store.held("me")
+        assert list(held.ids) == ["touched"]
+        assert await rig.ack(receipts_of(held)) == ["acked"]

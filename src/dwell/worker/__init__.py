@@ -1,0 +1,6 @@
+"""Workers: functions that handle messages, with leases, retries and a graceful stop."""
+
+from dwell.worker.app import Worker
+from dwell.worker.outcome import Bury, Retry
+
+__all__ = ["Bury", "Retry", "Worker"]

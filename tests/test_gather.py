@@ -1,0 +1,194 @@
+import asyncio
+from collections import Counter
+
+import pytest
+
+import dwell
+from dwell import Result
+from dwell.store.memory import MemoryStore
+
+NOW = 1_700_000_000_000
+
+
+class CountingStore(MemoryStore):
+    """The store in memory, which also notes how large the batches are that it gets."""
+
+    def __init__(self):
+        super().__init__(dwell.SimulatedClock(NOW))
+        self.sizes = []
+
+    async def put(self, puts, on_conflict):
+        self.sizes.append(("put", puts.topic, len(puts)))
+        return await super().put(puts, on_conflict)
+
+    async def take(self, topics, limit, lease_ms, owner):
+        self.sizes.append(("take", topics, limit))
+        return await super().take(topics, limit, lease_ms, owner)
+
+    async def ack(self, receipts):
+        self.sizes.append(("ack", None, len(receipts)))
+        return await super().ack(receipts)
+
+    async def cancel(self, topic, ids):
+        self.sizes.append(("cancel", topic, len(ids)))
+        return await super().cancel(topic, ids)
+
+
+def run(main):
+    async def body():
+        store = CountingStore()
+        async with dwell.Queue(store) as queue:
+            await asyncio.wait_for(main(queue, store), 60)
+
+    asyncio.run(body())
+
+
+def test_calls_of_one_turn_are_one_batch():
+    async def main(queue, store):
+        puts = await asyncio.gather(*(queue.put("t", str(n), id=f"i{n}") for n in range(50)))
+        assert [put.id for put in puts] == [f"i{n}" for n in range(50)]
+        batches = await asyncio.gather(*(queue.take("t") for _ in range(30)))
+        assert sorted(int(b[0].id[1:]) for b in batches) == list(range(30))
+        results = await asyncio.gather(*(queue.ack(batch[0]) for batch in batches))
+        assert results == [Result.ACKED] * 30
+        answers = await asyncio.gather(*(queue.cancel("t", f"i{n}") for n in range(29, 32)))
+        assert answers == [Result.UNKNOWN, Result.CANCELLED, Result.CANCELLED]
+        assert store.sizes == [
+            ("put", "t", 50),
+            ("take", ("t",), 30),
+            ("ack", None, 30),
+            ("cancel", "t", 3),
+        ]
+
+    run(main)
+
+
+def test_different_topics_and_conflicts_are_different_batches():
+    async def main(queue, store):
+        await asyncio.gather(
+            queue.put("a", b"", id="1"),
+            queue.put("b", b"", id="1"),
+            queue.put("a", b"", id="2", on_conflict="replace"),
+            queue.put("a", b"", id="3"),
+            queue.put("a", b""),
+        )
+        assert Counter(store.sizes) == {
+            ("put", "a", 2): 1,
+            ("put", "b", 1): 1,
+            ("put", "a", 1): 2,
+        }
+
+    run(main)
+
+
+def test_each_gets_its_own_share_of_a_take():
+    async def main(queue, store):
+        await queue.put_many("t", [str(n) for n in range(7)])
+        batches = await asyncio.gather(*(queue.take("t", n) for n in (2, 3, 4, 5)))
+        assert [[int(m.body) for m in batch] for batch in batches] == [
+            [0, 1],
+            [2, 3, 4],
+            [5, 6],
+            [],
+        ]
+
+    run(main)
+
+
+def test_an_id_that_exists_hits_only_its_own_caller():
+    async def main(queue, store):
+        await queue.put("t", b"", id="b")
+        answers = await asyncio.gather(
+            *(queue.put("t", b"", id=id_, on_conflict="error") for id_ in "abcc"),
+            return_exceptions=True,
+        )
+        assert [getattr(answer, "result", type(answer)) for answer in answers] == [
+            Result.CREATED,
+            dwell.IdExists,
+            Result.CREATED,
+            dwell.IdExists,
+        ]
+
+    run(main)
+
+
+def test_a_full_topic_refuses_only_what_is_too_much():
+    async def main(queue, store):
+        await queue.configure("t", max_pending=2)
+        answers = await asyncio.gather(
+            *(queue.put("t", b"") for _ in range(4)), return_exceptions=True
+        )
+        assert [type(answer) for answer in answers] == [dwell.Put] * 2 + [dwell.TopicFull] * 2
+
+    run(main)
+
+
+def test_bad_input_hits_only_its_own_caller():
+    async def main(queue, store):
+        answers = await asyncio.gather(
+            queue.put("t", b"", id="a"),
+            queue.put("t", b"", id=""),
+            queue.put("t", b"", id="b"),
+            return_exceptions=True,
+        )
+        assert [type(answer) for answer in answers] == [dwell.Put, dwell.InvalidId, dwell.Put]
+        assert ("put", "t", 2) in store.sizes
+
+    run(main)
+
+
+def test_a_caller_cancelled_before_the_batch_is_left_out():
+    async def main(queue, store):
+        calls = [asyncio.create_task(queue.put("t", b"", id=f"i{n}")) for n in range(3)]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+        await asyncio.wait(calls)
+        assert store.sizes == [("put", "t", 2)]
+        known = await queue.get("t", ["i0", "i1", "i2"])
+        assert [message is not None for message in known] == [True, False, True]
+
+    run(main)
+
+
+def test_everybody_gets_an_error_of_the_store():
+    class Broken(CountingStore):
+        async def ack(self, receipts):
+            raise dwell.DiskFull("no room")
+
+    async def main():
+        async with dwell.Queue(Broken()) as queue:
+            receipt = f"{queue._store.number:08x}" + "0" * 24
+            answers = await asyncio.gather(
+                *(queue.ack(receipt) for _ in range(3)), return_exceptions=True
+            )
+            assert [type(answer) for answer in answers] == [dwell.DiskFull] * 3
+            assert len(set(map(id, answers))) == 3
+
+    asyncio.run(main())
+
+
+def test_more_than_a_batch_holds_becomes_several():
+    async def main(queue, store):
+        await asyncio.gather(*(queue.put("t", b"x" * 1_048_576) for _ in range(20)))
+        assert sorted(store.sizes) == [("put", "t", 4), ("put", "t", 16)]
+        store.sizes.clear()
+        await asyncio.gather(*(queue.cancel("t", "none") for _ in range(10_005)))
+        assert sorted(store.sizes) == [("cancel", "t", 5), ("cancel", "t", 10_000)]
+
+    run(main)
+
+
+@pytest.mark.parametrize("count", [1, 64])
+def test_whole_lives_from_many_coroutines(count):
+    async def main(queue, store):
+        async def live():
+            for _ in range(20):
+                await queue.put("t", b"x")
+                (message,) = await queue.take("t", wait=5)
+                assert await queue.ack(message) is Result.ACKED
+
+        await asyncio.gather(*(live() for _ in range(count)))
+        totals = (await queue.stats()).totals
+        assert totals["put"] == totals["take"] == totals["ack"] == count * 20
+
+    run(main)

@@ -1,0 +1,370 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+import dwell
+from dwell import Result, State
+from dwell.store.memory import MemoryStore
+
+NOW = 1_700_000_000_000
+
+
+def run(main, clock=None):
+    """Run a coroutine function over a queue in memory, with a clock that it may move."""
+
+    async def body():
+        async with dwell.Queue(MemoryStore(clock or dwell.SimulatedClock(NOW))) as queue:
+            await asyncio.wait_for(main(queue), 60)
+
+    asyncio.run(body())
+
+
+async def settle():
+    """Let everything that can run now run to its end."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# --- put --------------------------------------------------------------------------------------
+
+
+def test_a_message_is_taken_as_it_was_put():
+    async def main(queue):
+        put = await queue.put(
+            "t",
+            {"a": 1},
+            id="x",
+            priority=7,
+            lease="5s",
+            max_attempts=3,
+            ttl="1h",
+            key="k",
+            headers={"h": "v"},
+        )
+        assert put == dwell.Put("x", Result.CREATED)
+        (message,) = await queue.take("t")
+        assert message.json() == {"a": 1}
+        assert (message.id, message.priority, message.max_attempts) == ("x", 7, 3)
+        assert (message.key, message.headers, message.due_ms) == ("k", {"h": "v"}, NOW)
+        assert message.lease_until_ms == NOW + 5_000
+        assert message.expires_ms == NOW + 3_600_000
+
+    run(main)
+
+
+def test_put_many_takes_one_value_or_one_for_each():
+    async def main(queue):
+        answer = await queue.put_many(
+            "t",
+            [b"a", "b"],
+            ids=["x", "y"],
+            due=np.array([NOW + 5, NOW + 9]),
+            priority=[1, 2],
+            lease=["1s", None],
+            max_attempts=4,
+            expires=[None, NOW + 50],
+            key=["k", None],
+            headers={"h": "v"},
+        )
+        assert list(answer) == [dwell.Put("x", Result.CREATED), dwell.Put("y", Result.CREATED)]
+        first, second = await queue.get("t", ["x", "y"])
+        assert (first.due_ms, first.priority, first.lease_ms) == (NOW + 5, 1, 1_000)
+        assert (first.max_attempts, first.expires_ms, first.key) == (4, 0, "k")
+        assert (second.due_ms, second.priority, second.lease_ms) == (NOW + 9, 2, 0)
+        assert (second.max_attempts, second.expires_ms, second.key) == (4, NOW + 50, None)
+        assert first.headers == second.headers == {"h": "v"}
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("how", "due_ms"),
+    [
+        ({}, NOW),
+        ({"delay": "1m"}, NOW + 60_000),
+        ({"due": NOW + 7}, NOW + 7),
+        ({"delay_level": 3}, NOW + 10_000),
+    ],
+)
+def test_when_a_message_falls_due(how, due_ms):
+    async def main(queue):
+        await queue.put("t", b"", id="one", **how)
+        await queue.put_many("t", [b""], ids=["many"], **how)
+        assert [message.due_ms for message in await queue.get("t", ["one", "many"])] == [due_ms] * 2
+
+    run(main)
+
+
+def test_conflicts():
+    async def main(queue):
+        assert (await queue.put("t", b"1", id="x")).result is Result.CREATED
+        assert (await queue.put("t", b"2", id="x")).result is Result.KEPT
+        assert (await queue.put("t", b"3", id="x", on_conflict="replace")).result is Result.REPLACED
+        with pytest.raises(dwell.IdExists):
+            await queue.put("t", b"4", id="x", on_conflict="error")
+        assert (await queue.get("t", "x")).body == b"3"
+
+    run(main)
+
+
+def test_empty_batches_are_answered_without_the_store():
+    async def main(queue):
+        assert list(await queue.put_many("t", [])) == []
+        for verb in (queue.ack, queue.release, queue.touch, queue.bury):
+            assert list(await verb([])) == []
+            assert list(await verb(dwell.Batch.empty())) == []
+        assert list(await queue.cancel("t", [])) == await queue.get("t", []) == []
+        assert list(await queue.kick("t", [])) == list(await queue.kick("t")) == []
+
+    run(main)
+
+
+# --- verbs by receipt -------------------------------------------------------------------------
+
+
+def test_one_in_one_out_and_many_in_many_out():
+    async def main(queue):
+        await queue.put_many("t", [b""] * 6)
+        batch = await queue.take("t", 6)
+        assert await queue.ack(batch[0]) is Result.ACKED
+        assert await queue.ack(batch[0].receipt) is Result.STALE
+        assert await queue.ack([batch[1], batch[2]]) == [Result.ACKED] * 2
+        assert await queue.ack([batch[2].receipt, batch[3].receipt]) == [Result.STALE, Result.ACKED]
+        results = await queue.ack(batch)
+        assert (results.count(Result.STALE), results.count(Result.ACKED)) == (4, 2)
+        assert results[4] is Result.ACKED
+        assert results[:2] == [Result.STALE] * 2
+        assert repr(results) == "<Results of 6: 2 acked, 4 stale>"
+
+    run(main)
+
+
+def test_messages_that_nobody_took_have_no_receipt():
+    async def main(queue):
+        await queue.put("t", b"", id="x")
+        message = await queue.get("t", "x")
+        for what in (message, [message], (await queue.scan("t", State.READY)).messages):
+            with pytest.raises(dwell.InvalidReceipt, match="nobody took"):
+                await queue.ack(what)
+
+    run(main)
+
+
+def test_release_with_a_delay_the_retry_delay_and_not_counted():
+    async def main(queue):
+        await queue.configure("t", retry_delays_ms=[70_000])
+        await queue.put_many("t", [b""] * 3, ids=["a", "b", "c"])
+        a, b, c = await queue.take("t", 3)
+        assert await queue.release(a, "5s", error="later") is Result.RELEASED
+        assert await queue.release(b, retry=True) is Result.RELEASED
+        assert await queue.release([c], counted=False) == [Result.RELEASED]
+        a, b, c = await queue.get("t", ["a", "b", "c"])
+        assert (a.due_ms, a.last_error, a.attempt) == (NOW + 5_000, "later", 1)
+        assert (b.due_ms, b.attempt, c.due_ms, c.attempt) == (NOW + 70_000, 1, NOW, 0)
+
+    run(main)
+
+
+def test_touch_and_bury():
+    async def main(queue):
+        await queue.put_many("t", [b""] * 2, ids=["a", "b"])
+        a, b = await queue.take("t", 2)
+        assert await queue.touch(a, "10m") is Result.TOUCHED
+        assert await queue.touch([b]) == [Result.TOUCHED]
+        assert (await queue.get("t", "a")).lease_until_ms == NOW + 600_000
+        assert (await queue.get("t", "b")).lease_until_ms == NOW + 60_000
+        assert await queue.bury(a, "broken") is Result.BURIED
+        assert await queue.bury([b]) == [Result.BURIED]
+        dead = (await queue.scan("t", "dead")).messages
+        assert [message.last_error for message in dead] == ["broken", None]
+
+    run(main)
+
+
+# --- verbs by id ------------------------------------------------------------------------------
+
+
+def test_cancel_and_reschedule_tell_the_truth():
+    async def main(queue):
+        await queue.put_many("t", [b""] * 3, ids=["a", "b", "c"], delay=[0, 9, 9])
+        await queue.take("t")
+        assert await queue.cancel("t", "b") is Result.CANCELLED
+        assert await queue.cancel("t", ["a", "b"]) == [Result.LEASED, Result.UNKNOWN]
+        assert await queue.reschedule("t", "c", delay="1h") is Result.MOVED
+        assert await queue.reschedule("t", ["c", "a"], due=[NOW + 1, NOW]) == [
+            Result.MOVED,
+            Result.LEASED,
+        ]
+        assert (await queue.get("t", "c")).due_ms == NOW + 1
+        assert await queue.get("t", "b") is None
+
+    run(main)
+
+
+def test_the_queues_own_ids_work_in_verbs_by_id():
+    async def main(queue):
+        put = await queue.put("t", b"x")
+        assert put.id.startswith("~")
+        assert (await queue.get("t", put.id)).body == b"x"
+        assert await queue.cancel("t", put.id) is Result.CANCELLED
+
+    run(main)
+
+
+def test_kick_by_id_and_the_oldest_dead():
+    async def main(queue):
+        ids = ["a", "b", "c", "d"]
+        await queue.put_many("t", [b""] * 4, ids=ids, due=[NOW - 4, NOW - 3, NOW - 2, NOW - 1])
+        await queue.bury(await queue.take("t", 4))
+        assert await queue.kick("t", "d", delay="1m") is Result.KICKED
+        assert await queue.kick("t", ["d"]) == [Result.UNKNOWN]
+        assert await queue.kick("t", limit=2) == [Result.KICKED] * 2
+        states = [message.state for message in await queue.get("t", ids)]
+        assert states == [State.READY, State.READY, State.DEAD, State.DELAYED]
+
+    run(main)
+
+
+# --- reading and settings ---------------------------------------------------------------------
+
+
+def test_pages_yield_everything_once():
+    async def main(queue):
+        await queue.put_many("t", [b""] * 25, delay=np.arange(1, 26))
+        pages = [page async for page in queue.pages("t", limit=10)]
+        assert [len(page) for page in pages] == [10, 10, 5]
+        due_ms = [message.due_ms for page in pages for message in page]
+        assert due_ms == [NOW + 1_000 * n for n in range(1, 26)]
+        assert [page async for page in queue.pages("t", "dead")] == []
+
+    run(main)
+
+
+def test_held_events_and_stats():
+    async def main(queue):
+        await queue.put_many("t", [b""] * 3)
+        await queue.take("t", 2, owner="me")
+        held = await queue.held("me")
+        assert len(held) == 2
+        assert await queue.ack(held) == [Result.ACKED] * 2
+        page = await queue.events(3, limit=2)
+        assert [str(event.kind) for event in page.events] == ["take", "take"]
+        assert (await queue.events(page.next_position)).events[0].kind is dwell.Kind.ACK
+        assert (await queue.stats()).topics["t"] == dwell.TopicStats(ready=1)
+
+    run(main)
+
+
+def test_configure_merges_and_returns_what_holds():
+    async def main(queue):
+        await queue.configure("t", lease_ms=5)
+        settings = await queue.configure("t", paused=True)
+        assert (settings.lease_ms, settings.paused) == (5, True)
+        assert await queue.settings("t") == settings
+        assert await queue.settings("other") == dwell.TopicSettings()
+
+    run(main)
+
+
+# --- time and lifetime ------------------------------------------------------------------------
+
+
+def test_the_ticker_makes_messages_due_and_ends_leases():
+    clock = dwell.SimulatedClock(NOW)
+
+    async def main(queue):
+        await queue.put("t", b"x", delay="10s", lease="5s")
+        taker = asyncio.create_task(queue.take("t", wait="1h"))
+        await settle()
+        clock.advance(9_999)
+        await settle()
+        assert not taker.done()
+        clock.advance(1)
+        (message,) = await taker
+        assert message.attempt == 1
+        taker = asyncio.create_task(queue.take("t", wait="1h"))
+        await settle()
+        clock.advance(5_000)
+        assert (await taker)[0].attempt == 2
+
+    run(main, clock)
+
+
+def test_a_nearer_deadline_shortens_the_sleep():
+    clock = dwell.SimulatedClock(NOW)
+
+    async def main(queue):
+        await queue.put("t", b"later", delay="50s")
+        taker = asyncio.create_task(queue.take("t", wait="1h"))
+        await settle()
+        await queue.put("t", b"sooner", delay="2s")
+        await settle()
+        clock.advance(2_000)
+        assert (await taker)[0].body == b"sooner"
+
+    run(main, clock)
+
+
+def test_a_clock_that_jumps_forward_is_noticed_within_a_minute():
+    class Jumping(dwell.SimulatedClock):
+        jump_ms = 0
+
+        def now_ms(self):
+            return super().now_ms() + self.jump_ms
+
+    clock = Jumping(NOW)
+
+    async def main(queue):
+        await queue.put("t", b"x", delay="30d")
+        taker = asyncio.create_task(queue.take("t", wait="60d"))
+        await settle()
+        clock.jump_ms = 31 * 24 * 3_600_000
+        clock.advance(60_000)
+        assert len(await taker) == 1
+
+    run(main, clock)
+
+
+def test_every_verb_says_that_the_queue_is_closed():
+    async def main():
+        queue = dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW)))
+        receipt = f"{queue._store.number:08x}" + "0" * 24
+        for _ in range(2):
+            calls = [
+                queue.put("t", b""),
+                queue.put_many("t", [b""]),
+                queue.take("t"),
+                queue.ack(receipt),
+                queue.ack([receipt]),
+                queue.cancel("t", "a"),
+                queue.cancel("t", ["a"]),
+                queue.kick("t"),
+                queue.get("t", "a"),
+                queue.held("o"),
+                queue.scan("t", "dead"),
+                queue.events(),
+                queue.stats(),
+                queue.configure("t", paused=True),
+                queue.settings("t"),
+            ]
+            for call in calls:
+                with pytest.raises(dwell.StoreClosed):
+                    await call
+            await queue.open()
+            await queue.close()
+            await queue.close()
+
+    asyncio.run(main())
+
+
+def test_close_answers_what_was_asked():
+    async def main():
+        queue = dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW)))
+        await queue.open()
+        put = asyncio.create_task(queue.put("t", b""))
+        await asyncio.sleep(0)
+        await queue.close()
+        assert (await put).result is Result.CREATED
+
+    asyncio.run(main())

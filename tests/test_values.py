@@ -1,0 +1,401 @@
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+
+import dwell
+from dwell import columns, values
+from dwell.message import DELAY_LEVELS_MS, MAX_DELAY_MS, receipts_to_text
+from dwell.store.memory import MemoryStore
+
+NOW = 1_700_000_000_000
+MB = 1024 * 1024
+GARBLED = "z" * 32
+FOREIGN = receipts_to_text(np.array([[0xFFFF_FFFF << 32, 1]], dtype=np.uint64))[0]
+
+
+def run_refused(error, words, use):
+    """Let ``use`` be refused by a queue, and prove that nothing was written."""
+
+    async def main():
+        async with dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW))) as queue:
+            with pytest.raises(error) as caught:
+                await use(queue)
+            assert type(caught.value) is error
+            assert isinstance(caught.value, ValueError)
+            for word in words:
+                assert word in str(caught.value)
+            stats = await queue.stats()
+            assert stats.totals == {}
+            assert (await queue.events()).events == []
+            assert await queue.settings("t") == dwell.TopicSettings()
+
+    asyncio.run(main())
+
+
+BAD_TOPICS = ["", "a b", "é", "x" * 201, None, 7, b"t", "a\n", "a/b"]
+
+
+@pytest.mark.parametrize("topic", BAD_TOPICS)
+def test_bad_topic(topic):
+    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.put(topic, b""))
+    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.put_many(topic, [b""]))
+    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.take([topic]))
+    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.cancel(topic, "a"))
+
+
+@pytest.mark.parametrize("topics", [[], (), None, 3, {"a": 1}])
+def test_bad_topics(topics):
+    run_refused(dwell.InvalidTopic, ["topics"], lambda q: q.take(topics))
+
+
+BAD_IDS = ["", "é" * 129, "x" * 257, 7, b"id", "\ud800"]
+
+
+@pytest.mark.parametrize("bad", [*BAD_IDS, "~", "~1"])
+def test_bad_own_id(bad):
+    run_refused(dwell.InvalidId, ["id: got"], lambda q: q.put("t", b"", id=bad))
+    run_refused(
+        dwell.InvalidId, ["ids[1]: got"], lambda q: q.put_many("t", [b"", b""], ids=["a", bad])
+    )
+
+
+@pytest.mark.parametrize("bad", BAD_IDS)
+def test_bad_id_of_a_verb(bad):
+    run_refused(dwell.InvalidId, ["ids[1]: got"], lambda q: q.cancel("t", ["a", bad]))
+    run_refused(dwell.InvalidId, ["ids[0]: got"], lambda q: q.get("t", [bad]))
+    run_refused(dwell.InvalidId, ["ids[0]: got"], lambda q: q.reschedule("t", [bad], delay=1))
+
+
+def test_ids_must_be_as_many_as_bodies():
+    run_refused(
+        dwell.InvalidId, ["got 1", "expected 2"], lambda q: q.put_many("t", [b"", b""], ids=["a"])
+    )
+    run_refused(dwell.InvalidId, ["ids", "sequence"], lambda q: q.put_many("t", [b""], ids="a"))
+    run_refused(dwell.InvalidId, ["ids", "sequence"], lambda q: q.cancel("t", 7))
+
+
+def test_an_id_that_only_looks_like_the_queues_own_is_accepted():
+    ids = ["a\n~b", "b~", "é"]
+    assert columns.own_ids(ids, 3) == [id_.encode() for id_ in ids]
+
+
+@pytest.mark.parametrize("body", [object(), {1, object()}, float, "\ud800"])
+def test_bad_body(body):
+    run_refused(dwell.InvalidBody, ["body: got"], lambda q: q.put("t", body))
+    run_refused(dwell.InvalidBody, ["bodies[1]: got"], lambda q: q.put_many("t", [b"", body]))
+
+
+def test_body_over_the_limit():
+    big = b"x" * (MB + 1)
+    run_refused(dwell.InvalidBody, ["1048577 bytes", "1048576"], lambda q: q.put("t", big))
+    run_refused(dwell.InvalidBody, ["bodies[1]", "1048577"], lambda q: q.put_many("t", [b"", big]))
+
+
+@pytest.mark.parametrize("bodies", [b"abc", "abc", 7, None, {"a": 1}])
+def test_bodies_that_are_not_a_sequence(bodies):
+    run_refused(dwell.InvalidBody, ["bodies", "sequence"], lambda q: q.put_many("t", bodies))
+
+
+def test_batch_too_large():
+    run_refused(
+        dwell.BatchTooLarge, ["10001", "10000"], lambda q: q.put_many("t", [object()] * 10_001)
+    )
+    run_refused(
+        dwell.BatchTooLarge, ["17825792", "16777216"], lambda q: q.put_many("t", [b"x" * MB] * 17)
+    )
+    run_refused(dwell.BatchTooLarge, ["10001"], lambda q: q.cancel("t", ["a"] * 10_001))
+    run_refused(dwell.BatchTooLarge, ["10001"], lambda q: q.ack(["0" * 32] * 10_001))
+
+
+BAD_DELAYS = ["", "30", "m", "1h 30m", "-1s", "1.5.5s", "1y", -1, -0.5, float("nan"), float("inf")]
+BAD_DELAYS += [timedelta(seconds=-1), True, b"1s", [], "9" * 70 + "s", "99999999w"]
+BAD_DELAYS += [MAX_DELAY_MS // 1000 + 1, timedelta(days=40_000), 10**400]
+
+
+@pytest.mark.parametrize("bad", BAD_DELAYS, ids=lambda bad: repr(bad)[:20])
+def test_bad_delay(bad):
+    run_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.put("t", b"", delay=bad))
+    run_refused(dwell.InvalidTime, ["ttl: got"], lambda q: q.put("t", b"", ttl=bad))
+    run_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.put("t", b"", lease=bad))
+    run_refused(
+        dwell.InvalidTime,
+        ["delay[1]: got"],
+        lambda q: q.put_many("t", ["ab"] * 2, delay=[1, bad]),
+    )
+
+
+def test_bad_delay_of_other_verbs():
+    receipt = "0" * 32
+    run_refused(dwell.InvalidTime, ["wait: got"], lambda q: q.take("t", wait=-1))
+    run_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.take("t", lease=0))
+    run_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.touch(receipt, "8d"))
+    run_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.release(receipt, "soon"))
+    run_refused(dwell.InvalidTime, ["delay", "retry"], lambda q: q.release(receipt, 1, retry=True))
+    run_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.kick("t", "a", delay=-1))
+    run_refused(dwell.InvalidTime, ["neither"], lambda q: q.reschedule("t", "a"))
+    run_refused(dwell.InvalidTime, ["together"], lambda q: q.reschedule("t", "a", delay=1, due=NOW))
+
+
+BAD_DUES = [datetime(2030, 1, 1), 1.5, "2030-01-01", -1, True, NOW + MAX_DELAY_MS + 1]
+BAD_DUES += [datetime(1969, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("bad", BAD_DUES, ids=repr)
+def test_bad_due(bad):
+    run_refused(dwell.InvalidTime, ["due: got"], lambda q: q.put("t", b"", due=bad))
+    run_refused(dwell.InvalidTime, ["expires: got"], lambda q: q.put("t", b"", expires=bad))
+    run_refused(
+        dwell.InvalidTime, ["due[1]: got"], lambda q: q.put_many("t", [b"", b""], due=[NOW, bad])
+    )
+    run_refused(dwell.InvalidTime, ["due: got"], lambda q: q.reschedule("t", "a", due=bad))
+
+
+@pytest.mark.parametrize(
+    "dues",
+    [
+        np.array([NOW, -1]),
+        np.array([NOW, NOW + MAX_DELAY_MS + 1]),
+        np.array([NOW, 2**64 - 1], dtype=np.uint64),
+        np.array([1.5, 2.5]),
+        np.array([True, False]),
+        np.array([NOW]),
+        np.array([[NOW, NOW]]),
+    ],
+    ids=repr,
+)
+def test_bad_due_arrays(dues):
+    run_refused(dwell.InvalidTime, ["due"], lambda q: q.put_many("t", [b"", b""], due=dues))
+
+
+@pytest.mark.parametrize("delays", [np.array([1.0, np.nan]), np.array([1, -1])], ids=repr)
+def test_bad_delay_arrays(delays):
+    run_refused(
+        dwell.InvalidTime, ["delay[1]"], lambda q: q.put_many("t", [b"", b""], delay=delays)
+    )
+
+
+def test_two_times_together():
+    run_refused(dwell.InvalidTime, ["delay and due"], lambda q: q.put("t", b"", delay=1, due=NOW))
+    run_refused(dwell.InvalidTime, ["together"], lambda q: q.put("t", b"", delay=1, delay_level=1))
+    run_refused(
+        dwell.InvalidTime, ["expires and ttl"], lambda q: q.put("t", b"", expires=NOW, ttl=1)
+    )
+    run_refused(
+        dwell.InvalidTime, ["delay and due"], lambda q: q.put_many("t", [b""], delay=1, due=NOW)
+    )
+
+
+def test_a_ttl_that_ends_before_the_due():
+    run_refused(dwell.InvalidTime, ["ttl"], lambda q: q.put("t", b"", delay="1h", ttl="1h"))
+    run_refused(
+        dwell.InvalidTime, ["ttl"], lambda q: q.put_many("t", [b"", b""], delay=[0, 60], ttl=60)
+    )
+
+
+@pytest.mark.parametrize("level", [0, 19, -1, "3", 1.0])
+def test_bad_level(level):
+    run_refused(
+        dwell.InvalidTime, ["delay_level", "1 to 18"], lambda q: q.put("t", b"", delay_level=level)
+    )
+
+
+@pytest.mark.parametrize("bad", [-1, 2**32, "1", 1.0, True])
+def test_bad_priority(bad):
+    run_refused(dwell.InvalidPriority, ["priority"], lambda q: q.put("t", b"", priority=bad))
+    run_refused(
+        dwell.InvalidPriority,
+        ["priority[1]"],
+        lambda q: q.put_many("t", [b"", b""], priority=[1, bad]),
+    )
+
+
+@pytest.mark.parametrize("bad", [0, 65_536, "1", 1.0])
+def test_bad_max_attempts(bad):
+    run_refused(
+        dwell.InvalidAttempts, ["max_attempts"], lambda q: q.put("t", b"", max_attempts=bad)
+    )
+    run_refused(
+        dwell.InvalidAttempts,
+        ["max_attempts[0]"],
+        lambda q: q.put_many("t", [b""], max_attempts=[bad]),
+    )
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 257, 7, b"k"])
+def test_bad_key(bad):
+    run_refused(dwell.InvalidKey, ["key"], lambda q: q.put("t", b"", key=bad))
+    run_refused(dwell.InvalidKey, ["key[0]"], lambda q: q.put_many("t", [b""], key=[bad]))
+
+
+@pytest.mark.parametrize("bad", [{1: "a"}, {"a": 1}, "ab", [("a", "b")], {"a": "x" * 20_000}])
+def test_bad_headers(bad):
+    run_refused(dwell.InvalidHeaders, ["headers"], lambda q: q.put("t", b"", headers=bad))
+
+
+@pytest.mark.parametrize("bad", ["", "0" * 31, GARBLED, "0 " * 16, None, 7])
+def test_bad_receipt(bad):
+    run_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.ack([bad]))
+    run_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.bury(["0" * 32, bad]))
+
+
+def test_foreign_receipt():
+    run_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.ack(FOREIGN))
+    run_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.touch([FOREIGN]))
+
+
+@pytest.mark.parametrize("bad", [0, -1, 10_001, "1", 1.0, True])
+def test_bad_limit(bad):
+    run_refused(dwell.InvalidLimit, ["limit", "1 to 10000"], lambda q: q.take("t", bad))
+    run_refused(dwell.InvalidLimit, ["limit"], lambda q: q.scan("t", "dead", limit=bad))
+    run_refused(dwell.InvalidLimit, ["limit"], lambda q: q.kick("t", limit=bad))
+    run_refused(dwell.InvalidLimit, ["limit"], lambda q: q.events(0, bad))
+
+
+def test_other_bad_values():
+    run_refused(dwell.InvalidLimit, ["position"], lambda q: q.events(-1))
+    run_refused(dwell.InvalidLimit, ["cursor"], lambda q: q.scan("t", "dead", cursor=7))
+    run_refused(dwell.InvalidInput, ["on_conflict"], lambda q: q.put("t", b"", on_conflict="drop"))
+    run_refused(dwell.InvalidInput, ["state"], lambda q: q.scan("t", "gone"))
+    run_refused(dwell.InvalidInput, ["state"], lambda q: q.scan("t", 9))
+    run_refused(dwell.InvalidInput, ["error"], lambda q: q.release("0" * 32, error=7))
+    run_refused(dwell.InvalidId, ["owner"], lambda q: q.take("t", owner="x" * 257))
+
+
+BAD_SETTINGS = [
+    {"lease": 5},
+    {"lease_ms": 0},
+    {"lease_ms": "1s"},
+    {"lease_ms": [1]},
+    {"max_attempts": 0},
+    {"max_attempts": 1.5},
+    {"retry_delays_ms": [-1]},
+    {"retry_delays_ms": 5},
+    {"retry_delays_ms": [1] * 257},
+    {"remember_ms": -1},
+    {"paused": "yes"},
+    {"max_pending": -1},
+    {"on_full": "explode"},
+    {"delay_levels_ms": ["1s"]},
+]
+
+
+@pytest.mark.parametrize("changes", BAD_SETTINGS, ids=lambda c: repr(c)[:40])
+def test_bad_settings(changes):
+    name = next(iter(changes))
+    run_refused(dwell.InvalidSettings, [name], lambda q: q.configure("t", **changes))
+
+
+# --- what is accepted -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [
+        ("30m", 1_800_000),
+        ("1h30m", 5_400_000),
+        ("250ms", 250),
+        ("2d", 172_800_000),
+        ("1w", 604_800_000),
+        ("1.5s", 1_500),
+        ("0s", 0),
+        (3, 3_000),
+        (0.25, 250),
+        (np.int32(2), 2_000),
+        (np.float64(0.5), 500),
+        (timedelta(minutes=1), 60_000),
+        (timedelta(microseconds=1), 1),
+    ],
+)
+def test_delays(given, ms):
+    assert values.delay_ms(given) == ms
+    assert columns.dues([given, given], None, None, 2, NOW).tolist() == [NOW + ms] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [
+        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), NOW),
+        (datetime(2023, 11, 15, 0, 13, 20, tzinfo=timezone(timedelta(hours=2))), NOW),
+        (datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC), NOW + 1),
+        (NOW - 5, NOW - 5),
+        (np.int64(NOW), NOW),
+        (0, 0),
+    ],
+)
+def test_dues(given, ms):
+    assert values.due_ms(given, NOW) == ms
+    assert columns.dues(None, [given, None], None, 2, NOW).tolist() == [ms, NOW]
+
+
+def test_due_arrays_are_copied():
+    given = np.array([NOW, NOW + 1])
+    due_ms = columns.dues(None, given, None, 2, NOW)
+    given[:] = 0
+    assert due_ms.tolist() == [NOW, NOW + 1]
+    assert due_ms.dtype == np.int64
+
+
+def test_delay_arrays_are_seconds():
+    assert columns.dues(np.array([0.5, 2]), None, None, 2, NOW).tolist() == [NOW + 500, NOW + 2000]
+
+
+def test_levels():
+    assert [values.level_ms(n, DELAY_LEVELS_MS) for n in (1, 18)] == [1_000, 7_200_000]
+    assert columns.dues(None, None, [1, 3], 2, NOW, DELAY_LEVELS_MS).tolist() == [
+        NOW + 1_000,
+        NOW + 10_000,
+    ]
+
+
+def test_expiries():
+    due_ms = np.array([NOW, NOW])
+    assert columns.expiries(None, None, due_ms, NOW).tolist() == [0, 0]
+    assert columns.expiries([NOW + 5, None], None, due_ms, NOW).tolist() == [NOW + 5, 0]
+    assert columns.expiries(None, ["1s", None], due_ms, NOW).tolist() == [NOW + 1_000, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "data"),
+    [
+        (b"x", b"x"),
+        (bytearray(b"x"), b"x"),
+        (memoryview(b"xyz")[::2], b"xz"),
+        ("é", "é".encode()),
+        ({"a": [1, None]}, b'{"a":[1,null]}'),
+        (None, b"null"),
+        (b"", b""),
+    ],
+)
+def test_bodies(given, data):
+    assert values.body(given) == data
+    assert list(columns.bodies([given, b"y"])) == [data, b"y"]
+    assert list(columns.bodies(iter([given]))) == [data]
+
+
+def test_extras_of_one_and_of_many():
+    assert columns.extras(None, None, 2) is None
+    one, other = columns.extras("k", None, 2)
+    assert one == other != b""
+    both = columns.extras(["k", None], {"a": "b"}, 2)
+    assert [dwell.message.decode_extra(data).key for data in both] == ["k", None]
+    assert dwell.message.decode_extra(both[1]).headers == {"a": "b"}
+
+
+def test_error_text_is_cut_and_made_storable():
+    assert values.error_text("x" * 2000) == "x" * 1000
+    assert values.error_text("\ud800") == "\\ud800"
+
+
+def test_settings_are_merged():
+    first = values.settings(dwell.TopicSettings(), {"lease_ms": 5, "retry_delays_ms": [1, 2]})
+    second = values.settings(first, {"paused": True})
+    assert (second.lease_ms, second.retry_delays_ms, second.paused) == (5, (1, 2), True)
+
+
+def test_a_message_names_what_came_shortened():
+    with pytest.raises(dwell.InvalidTopic) as caught:
+        values.topic("x" * 100_000)
+    assert len(str(caught.value)) < 200
+    assert "str 'xxx" in str(caught.value)

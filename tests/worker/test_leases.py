@@ -1,0 +1,165 @@
+import asyncio
+import threading
+import time
+
+import pytest
+
+import dwell
+from dwell.store.memory import MemoryStore
+from dwell.worker import Worker
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+async def settle():
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def run(main, clock):
+    async def body():
+        async with dwell.Queue(MemoryStore(clock)) as queue:
+            await asyncio.wait_for(main(queue), 60)
+
+    asyncio.run(body())
+
+
+def test_a_lease_is_kept_alive_on_the_real_clock():
+    attempts = []
+
+    def slow(message):
+        attempts.append(message.attempt)
+        time.sleep(1.5)
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", lease="600ms")(slow)
+        await queue.put("t", b"")
+        serving = asyncio.create_task(worker.serve())
+        while not (await queue.stats()).totals.get("ack"):
+            await asyncio.sleep(0.01)
+        worker.stop()
+        await serving
+        assert attempts == [1]
+        assert "lapse" not in (await queue.stats()).totals
+
+    run(main, dwell.RealClock())
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_leases_are_touched_at_a_third(batch):
+    clock = dwell.SimulatedClock()
+    gate, begun = asyncio.Event(), []
+
+    async def handle(what):
+        begun.append(what)
+        await gate.wait()
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", lease="30s", batch=batch)(handle)
+        await queue.put_many("t", [b""] * 3)
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda: len(begun) == 3 // batch)
+        for _ in range(20):
+            clock.advance(10_000)
+            await settle()
+        totals = (await queue.stats()).totals
+        assert (totals["take"], totals.get("lapse", 0)) == (3, 0)
+        gate.set()
+        await settle()
+        assert (await queue.stats()).totals["ack"] == 3
+        worker.stop()
+        await serving
+
+    run(main, clock)
+
+
+def test_messages_that_wait_in_a_lane_are_touched_too():
+    clock = dwell.SimulatedClock()
+    gate, seen = asyncio.Event(), []
+
+    async def handle(message):
+        seen.append(message.attempt)
+        await gate.wait()
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", lease="30s", by_key=True)(handle)
+        await queue.put_many("t", [b""] * 3, key="k")
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda: seen)
+        for _ in range(20):
+            clock.advance(10_000)
+            await settle()
+        assert seen == [1]
+        gate.set()
+        await until(lambda: len(seen) == 3)
+        assert seen == [1, 1, 1]
+        worker.stop()
+        await serving
+        assert "lapse" not in (await queue.stats()).totals
+
+    run(main, clock)
+
+
+def test_a_lost_lease_cancels_an_asynchronous_handler(caplog):
+    clock = dwell.SimulatedClock()
+    said = []
+
+    async def handle(message):
+        said.append(f"begin {message.attempt}")
+        if message.attempt > 1:
+            return
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            said.append("cancelled")
+            raise
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", lease="30s")(handle)
+        await queue.put("t", b"")
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda: said)
+        # The process stood still for longer than the lease.
+        clock.advance(31_000)
+        await until(lambda: "cancelled" in said and "begin 2" in said)
+        await settle()
+        totals = (await queue.stats()).totals
+        assert (totals["lapse"], totals["ack"], totals.get("release", 0)) == (1, 1, 0)
+        worker.stop()
+        await serving
+
+    run(main, clock)
+    assert "the lease has ended" in caplog.text
+
+
+def test_a_lost_lease_of_a_thread_is_logged_and_not_acked(caplog):
+    clock = dwell.SimulatedClock()
+    gate, begun = threading.Event(), []
+
+    def handle(message):
+        begun.append(message.attempt)
+        if message.attempt == 1:
+            gate.wait(60)
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", lease="30s", concurrency=2)(handle)
+        await queue.put("t", b"")
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda: begun)
+        clock.advance(31_000)
+        await until(lambda: begun == [1, 2] and "the lease has ended" in caplog.text)
+        gate.set()
+        worker.stop()
+        await serving
+        totals = (await queue.stats()).totals
+        assert (totals["lapse"], totals["ack"], totals.get("release", 0)) == (1, 1, 0)
+
+    run(main, clock)

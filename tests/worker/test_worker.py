@@ -1,0 +1,333 @@
+import asyncio
+import contextlib
+import functools
+import logging
+import threading
+
+import pytest
+
+import dwell
+from dwell import State
+from dwell.store.memory import MemoryStore
+from dwell.worker import Bury, Retry, Worker
+
+
+@contextlib.asynccontextmanager
+async def working(queue, register, **options):
+    """Run a worker whose handlers ``register`` made, and stop it at the end."""
+    worker = Worker(queue, **options)
+    register(worker)
+    serving = asyncio.create_task(worker.serve())
+    try:
+        yield worker
+    finally:
+        await asyncio.sleep(0)
+        worker.stop()
+        await serving
+
+
+def run(main, register, clock=None, **options):
+    """Run a coroutine function beside a worker over a queue in memory."""
+
+    async def body():
+        async with dwell.Queue(MemoryStore(clock or dwell.RealClock())) as queue:
+            async with working(queue, register(queue), **options):
+                await asyncio.wait_for(main(queue), 60)
+
+    asyncio.run(body())
+
+
+async def until(condition):
+    """Return once a condition holds; it may be a coroutine function."""
+    while True:
+        answer = condition()
+        if await answer if asyncio.iscoroutine(answer) else answer:
+            return
+        await asyncio.sleep(0.002)
+
+
+async def totals(queue, **expected):
+    """Wait until the queue counted these events, and no more of them."""
+
+    async def counted():
+        counts = (await queue.stats()).totals
+        return all(counts.get(name, 0) >= count for name, count in expected.items())
+
+    await until(counted)
+    counts = (await queue.stats()).totals
+    assert {name: counts.get(name, 0) for name in expected} == expected
+
+
+def handling(handler, *args, **kwargs):
+    """Return what registers one handler."""
+    return lambda queue: lambda worker: worker.on(*args, **kwargs)(handler)
+
+
+# --- what a handler says ----------------------------------------------------------------------
+
+
+def test_returning_acks():
+    seen = []
+
+    async def handle(message):
+        seen.append(message.body)
+
+    async def main(queue):
+        await queue.put_many("t", [str(n) for n in range(100)])
+        await totals(queue, ack=100)
+        assert sorted(map(int, seen)) == list(range(100))
+
+    run(main, handling(handle, "t"))
+
+
+def test_plain_functions_run_in_threads_of_their_own():
+    threads = set()
+    together = threading.Barrier(3)
+
+    def handle(message):
+        together.wait(60)
+        threads.add(threading.current_thread().name)
+
+    async def main(queue):
+        await queue.put_many("t", [b""] * 9)
+        await totals(queue, ack=9)
+        assert len(threads) == 3
+        assert threading.main_thread().name not in threads
+
+    run(main, handling(handle, "t", concurrency=3))
+
+
+@pytest.mark.parametrize(
+    "hide", [lambda f: lambda m: f("x", m), lambda f: functools.partial(f, "x")]
+)
+def test_a_function_that_hides_a_coroutine_is_awaited(hide):
+    seen = []
+
+    async def handle(word, message):
+        await asyncio.sleep(0)
+        seen.append(word)
+
+    async def main(queue):
+        await queue.put("t", b"")
+        await totals(queue, ack=1)
+        assert seen == ["x"]
+
+    run(main, handling(hide(handle), "t"))
+
+
+def test_no_more_run_at_once_than_said():
+    running, most = 0, 0
+
+    async def handle(message):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.002)
+        running -= 1
+
+    async def main(queue):
+        await queue.put_many("t", [b""] * 40)
+        await totals(queue, ack=40)
+        assert most == 4
+
+    run(main, handling(handle, "t", concurrency=4))
+
+
+def test_retry_with_its_own_delay_and_reason():
+    clock = dwell.SimulatedClock()
+
+    async def handle(message):
+        if message.attempt == 1:
+            raise Retry("5m", "not yet")
+
+    async def main(queue):
+        await queue.put("t", b"", id="x")
+        await totals(queue, release=1)
+        message = await queue.get("t", "x")
+        assert (message.due_ms, message.last_error) == (clock.now_ms() + 300_000, "not yet")
+        clock.advance(300_000)
+        await totals(queue, ack=1, take=2)
+
+    run(main, handling(handle, "t"), clock)
+
+
+@pytest.mark.parametrize(
+    ("retry", "delays_ms"),
+    [(None, [7_000, 8_000, 8_000]), (["1s", "2s"], [1_000, 2_000, 2_000]), (3, [3_000] * 3)],
+)
+def test_retry_delays_are_the_topics_or_the_handlers_own(retry, delays_ms):
+    clock = dwell.SimulatedClock()
+
+    async def handle(message):
+        if message.attempt % 2:
+            raise Retry
+        raise RuntimeError("failed")
+
+    async def main(queue):
+        await queue.configure("t", retry_delays_ms=[7_000, 8_000])
+        await queue.put("t", b"", id="x")
+        for attempt, delay_ms in enumerate(delays_ms, 1):
+            await totals(queue, release=attempt)
+            assert (await queue.get("t", "x")).due_ms == clock.now_ms() + delay_ms
+            clock.advance(delay_ms)
+
+    run(main, handling(handle, "t", retry=retry), clock)
+
+
+def test_an_exception_is_logged_kept_and_in_the_end_buried(caplog):
+    def handle(message):
+        raise ValueError(f"no {message.body.decode()}")
+
+    async def main(queue):
+        await queue.configure("t", retry_delays_ms=[0], max_attempts=3)
+        await queue.put("t", b"luck", id="x")
+        await totals(queue, exhaust=1, take=3)
+        message = await queue.get("t", "x")
+        assert (message.state, message.last_error) == (State.DEAD, "ValueError: no luck")
+
+    with caplog.at_level(logging.WARNING):
+        run(main, handling(handle, "t"))
+    assert "attempt 3 failed" in caplog.text
+    assert "in handle" in caplog.text
+
+
+def test_bury():
+    async def handle(message):
+        raise Bury("nonsense")
+
+    async def main(queue):
+        await queue.put("t", b"", id="x")
+        await totals(queue, bury=1)
+        assert (await queue.get("t", "x")).last_error == "nonsense"
+
+    run(main, handling(handle, "t"))
+
+
+def test_a_handler_that_cancels_itself_failed():
+    async def handle(message):
+        if message.attempt == 1:
+            raise asyncio.CancelledError
+
+    async def main(queue):
+        await queue.configure("t", retry_delays_ms=[0])
+        await queue.put("t", b"")
+        await totals(queue, release=1, ack=1)
+
+    run(main, handling(handle, "t"))
+
+
+# --- batches and topics -----------------------------------------------------------------------
+
+
+def test_a_batch_handler_gets_batches():
+    sizes = []
+
+    async def handle(batch):
+        assert isinstance(batch, dwell.Batch)
+        sizes.append(len(batch))
+
+    async def main(queue):
+        await queue.put_many("t", [b""] * 25)
+        await totals(queue, ack=25)
+        assert sorted(sizes) == [5, 10, 10]
+
+    run(main, handling(handle, "t", batch=10))
+
+
+def test_a_batch_is_retried_and_buried_as_a_whole():
+    async def handle(batch):
+        if max(batch.attempt) == 1:
+            raise Retry(0)
+        raise Bury("all of it")
+
+    async def main(queue):
+        await queue.put_many("t", [b""] * 4)
+        await totals(queue, release=4, bury=4)
+        dead = (await queue.scan("t", "dead")).messages
+        assert {message.last_error for message in dead} == {"all of it"}
+
+    run(main, handling(handle, "t", batch=4))
+
+
+def test_several_handlers_and_topics():
+    seen = {"one": [], "two": []}
+
+    def register(queue):
+        def handlers(worker):
+            @worker.on("a")
+            async def one(message):
+                seen["one"].append(message.topic)
+
+            @worker.on(["b", "c"])
+            def two(message):
+                seen["two"].append(message.topic)
+
+        return handlers
+
+    async def main(queue):
+        for topic in "abc":
+            await queue.put(topic, b"")
+        await totals(queue, ack=3)
+        assert (seen["one"], sorted(seen["two"])) == (["a"], ["b", "c"])
+
+    run(main, register)
+
+
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        (dwell.InvalidTopic, {"topics": ""}),
+        (dwell.InvalidLimit, {"topics": "t", "concurrency": 0}),
+        (dwell.InvalidLimit, {"topics": "t", "batch": "many"}),
+        (dwell.InvalidTime, {"topics": "t", "lease": 0}),
+        (dwell.InvalidTime, {"topics": "t", "retry": ["1s", "soon"]}),
+        (dwell.InvalidInput, {"topics": "t", "by_key": True, "batch": 2}),
+    ],
+)
+def test_bad_options(error, options):
+    with pytest.raises(error):
+        Worker("memory:").on(**options)
+    with pytest.raises(dwell.InvalidTime):
+        Worker("memory:", grace=-1)
+
+
+def test_a_store_that_fails_ends_the_worker():
+    class Failing(MemoryStore):
+        async def take(self, topics, limit, lease_ms, owner):
+            raise dwell.StoreFailed("fsync failed")
+
+    async def main():
+        async with dwell.Queue(Failing(dwell.RealClock())) as queue:
+            worker = Worker(queue)
+            worker.on("t")(lambda message: None)
+            with pytest.raises(dwell.StoreFailed):
+                await worker.serve()
+
+    asyncio.run(main())
+
+
+def test_a_store_that_is_full_for_a_while_is_asked_again(caplog):
+    class Full(MemoryStore):
+        refusals = 2
+
+        async def take(self, topics, limit, lease_ms, owner):
+            if self.refusals:
+                self.refusals -= 1
+                raise dwell.DiskFull("no room")
+            return await super().take(topics, limit, lease_ms, owner)
+
+    clock = dwell.SimulatedClock()
+
+    async def main():
+        async with dwell.Queue(Full(clock)) as queue:
+            await queue.put("t", b"")
+            async with working(queue, lambda worker: worker.on("t")(lambda message: None)):
+
+                async def acked():
+                    clock.advance(100)
+                    return "ack" in (await queue.stats()).totals
+
+                await until(acked)
+
+    asyncio.run(main())
+    assert caplog.text.count("could not take") == 2
