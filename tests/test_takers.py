@@ -144,6 +144,29 @@ def test_as_many_are_woken_as_their_limits_need():
     run(main)
 
 
+def test_no_more_are_woken_than_needed():
+    asked = []
+
+    class Noting(MemoryStore):
+        async def take(self, topics, limit, lease_ms, owner):
+            asked.append(limit)
+            return await super().take(topics, limit, lease_ms, owner)
+
+    async def main(queue):
+        takers = [waiting(queue, "t", limit) for limit in (10, 2, 2)]
+        await settle()
+        asked.clear()
+        await queue.put_many("t", [b""] * 5)
+        await settle()
+        assert asked == [10]
+        await queue.put_many("t", [b""] * 4)
+        await settle()
+        assert asked == [10, 4]
+        await asyncio.gather(*takers)
+
+    run(main, Noting(dwell.SimulatedClock(NOW)))
+
+
 def test_a_cancelled_taker_passes_its_wake_on():
     async def main(queue):
         first, second = waiting(queue, "t"), waiting(queue, "t")

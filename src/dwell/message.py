@@ -155,7 +155,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message, as a taker or a reader sees it.
 
     ``attempt`` counts takes (1 at the first). ``receipt`` is set when the message was just taken.
-    ``expires_ms`` and ``lease_until_ms`` are 0 when there is none.
+    ``expires_ms`` and ``lease_until_ms`` are 0 when there is none; ``lease_ms`` and ``max_attempts``
+    are 0 when the topic's settings say.
     """
 
     topic: str
@@ -291,9 +292,12 @@ class Batch(Sequence[Message]):
         self.receipts = receipts
 
     @classmethod
-    def empty(cls) -> "Batch":
-        """Return a batch without messages."""
-        return cls.of([])
+    def empty(cls, *, receipts: bool = True) -> "Batch":
+        """Return a batch without messages, of a take or (without ``receipts``) of a look."""
+        batch = cls.of([])
+        if not receipts:
+            batch.receipts = None
+        return batch
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "Batch":

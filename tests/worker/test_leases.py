@@ -139,6 +139,32 @@ def test_a_lost_lease_cancels_an_asynchronous_handler(caplog):
     assert "the lease has ended" in caplog.text
 
 
+def test_a_message_whose_lease_ended_in_a_lane_does_not_run():
+    clock = dwell.SimulatedClock()
+    gate, seen = asyncio.Event(), []
+
+    async def handle(message):
+        seen.append((message.id, message.attempt))
+        await gate.wait()
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", lease="30s", by_key=True)(handle)
+        await queue.put_many("t", [b""] * 2, ids=["a", "b"], key="k")
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda: seen)
+        clock.advance(31_000)
+        await settle()
+        gate.set()
+        while (await queue.stats()).totals.get("ack", 0) < 2:
+            await settle()
+        worker.stop()
+        await serving
+        assert seen == [("a", 1), ("a", 2), ("b", 2)]
+
+    run(main, clock)
+
+
 def test_a_lost_lease_of_a_thread_is_logged_and_not_acked(caplog):
     clock = dwell.SimulatedClock()
     gate, begun = threading.Event(), []

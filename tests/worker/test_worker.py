@@ -30,9 +30,9 @@ def run(main, register, clock=None, **options):
     """Run a coroutine function beside a worker over a queue in memory."""
 
     async def body():
-        async with dwell.Queue(MemoryStore(clock or dwell.RealClock())) as queue:
-            async with working(queue, register(queue), **options):
-                await asyncio.wait_for(main(queue), 60)
+        store = MemoryStore(clock or dwell.RealClock())
+        async with dwell.Queue(store) as queue, working(queue, register(queue), **options):
+            await asyncio.wait_for(main(queue), 60)
 
     asyncio.run(body())
 

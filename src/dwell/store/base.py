@@ -247,7 +247,11 @@ class Store(ABC):
 
     @abstractmethod
     async def tick(self, now_ms: int) -> int | None:
-        """End leases, bury what expired, make ready what is due; return the next deadline."""
+        """End leases, bury what expired, make ready what is due; return the next deadline.
+
+        The deadline is after ``now_ms``, and never later than the next thing that time does; it may
+        come before it, and None means that nothing waits for time.
+        """
 
 
 def uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:

@@ -134,19 +134,16 @@ def facts_of(events: Iterable[Event]) -> list[Fact]:
 
 
 def settled(facts: Iterable[Fact], *, with_times: bool = True) -> list[Fact]:
-    """Sort each run of facts that time alone brought, so that their order does not matter.
+    """Sort facts by message: what happens to one is in order, whatever happens to others between.
 
-    Without ``with_times`` their times are 0: a store that crashed may have found them again later.
+    A store may do the parts of one batch, and what falls due together, in any order. Without
+    ``with_times`` the times of what time alone brought are 0: a store that crashed may have found
+    them again later.
     """
-    done: list[Fact] = []
-    run: list[Fact] = []
-    for fact in facts:
-        if fact[1] in OF_TIME:
-            run.append(fact if with_times else (0, *fact[1:]))
-            continue
-        done += [*sorted(run), fact]
-        run = []
-    return done + sorted(run)
+    plain = [
+        fact if with_times or fact[1] not in OF_TIME else (0, *fact[1:]) for fact in facts
+    ]
+    return sorted(plain, key=lambda fact: (fact[2], fact[3]))
 
 
 def counts_of(views: Views) -> Counter[tuple[str, str]]:

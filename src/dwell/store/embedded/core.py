@@ -132,7 +132,7 @@ class Core:
             if self.journal.failure is None:
                 await self.journal.committed()
                 self.machine.events.flush()
-                with contextlib.suppress(DiskFull):
+                with contextlib.suppress(OSError, StoreError):
                     self._compactor.finish(now_ms)
         finally:
             self.journal.close()
@@ -163,12 +163,19 @@ class Core:
         """Write the events of everything so far."""
         until = self.machine.events.next_position
         await self.journal.committed()
-        self.machine.events.flush(until)
+        self._flush(until)
+        self.journal.check()
+
+    def _flush(self, until: int) -> None:
+        try:
+            self.machine.events.flush(until)
+        except (OSError, StoreError) as error:
+            self.journal.fail(error)
 
     async def _keep_up(self, now_ms: int) -> None:
         try:
             await self._compactor.run(now_ms, self.write)
-        except StoreError as error:
+        except (OSError, StoreError) as error:
             # It is tried again after the next segment; the journal itself needs no snapshot.
             _log.warning("%s: no snapshot: %s", self.folder, error)
             self._compactor.postpone()
@@ -188,6 +195,6 @@ class Core:
 
         def flush(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and done.exception() is None and self.journal.segments:
-                self.machine.events.flush(until)
+                self._flush(until)
 
         self.journal.committed().add_done_callback(flush)

@@ -100,7 +100,7 @@ class Machine:
         good &= self.table.seq[rows] == receipts[:, 1] >> _TAKES_BITS
         takes = self.table.takes[rows].astype(np.uint64) & _TAKES_MASK
         good &= takes == receipts[:, 1] & _TAKES_MASK
-        return rows, first_of_each(rows, good)
+        return rows, good
 
     def _due_of(self, rows: U32) -> I64:
         return np.where(self.table.state[rows] == State.DELAYED, self.table.due_ms[rows], 0)
@@ -127,7 +127,7 @@ class Machine:
             )
             self._promote(int(topic), len(part))
 
-    def pop_ready(self, topic: int, limit: int, now_ms: int) -> U32:
+    def pop_ready(self, topic: int, limit: int) -> U32:
         """Return the first messages that can be taken now; the caller must take them."""
         runs, table = self.topics.ready[topic], self.table
         found: list[U32] = []
@@ -138,17 +138,24 @@ class Machine:
             good &= table.seq[rows] == chunk.seq
             good &= table.due_ms[rows] == chunk.due_ms
             good &= table.priority[rows] == chunk.priority
+            if not good.all():
+                rows = rows[good]
             # One message may stand here twice, side by side, when it was moved away and back.
-            good[1:] &= chunk.seq[1:] != chunk.seq[:-1]
-            rows = rows if good.all() else rows[good]
-            early = table.due_ms[rows] > now_ms
-            if early.any():
-                # The clock has jumped back since: what was due is not due now.
-                self._delay(rows[early])
-                rows = rows[~early]
+            again = rows[1:] == rows[:-1]
+            if again.any():
+                rows = rows[np.append(True, ~again)]
             found.append(rows)
             missing -= len(rows)
         return np.concatenate(found) if len(found) != 1 else found[0]
+
+    def unready(self, now_ms: int) -> None:
+        """Let messages wait again that are not due any more, because the clock went back."""
+        table = self.table
+        early = table.rows_where(
+            lambda part: (table.state[part] == State.READY) & (table.due_ms[part] > now_ms)
+        )
+        if len(early):
+            self._delay(early)
 
     def next_deadline_ms(self) -> int | None:
         """Return when something may happen next."""

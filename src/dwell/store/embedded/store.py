@@ -77,6 +77,7 @@ class EmbeddedStore(Store):
         self._hasher = IdHasher(self._core.label.seed)
         self._machine, self._table = self._core.machine, self._core.machine.table
         self._deadline_ms: int | None = 0
+        self._latest_ms = 0
         self._opened = True
 
     async def close(self) -> None:
@@ -122,7 +123,7 @@ class EmbeddedStore(Store):
         if on_conflict == "error":
             self._refuse_known(puts, hashes, waves)
         results: U8 = np.zeros(len(ids), dtype=np.uint8)
-        fitting = self._count_fitting(puts, hashes, waves, on_conflict, now_ms)
+        fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
         for wave in waves:
             part = puts if len(waves) == 1 else _part(puts, wave)
             keys = (hashes[0][wave], hashes[1][wave])
@@ -192,7 +193,7 @@ class EmbeddedStore(Store):
         assert puts.ids is not None
         _, found = self._find_own(puts.topic, hashes)
         if len(waves) > 1:
-            found[waves[1]] = True
+            found[waves[1][0]] = True
         if found.any():
             first = puts.ids[int(np.argmax(found))].decode(errors="replace")
             count = int(found.sum())
@@ -201,12 +202,7 @@ class EmbeddedStore(Store):
             )
 
     def _count_fitting(
-        self,
-        puts: Puts,
-        hashes: tuple[U64, U32],
-        waves: Sequence[np.ndarray],
-        on_conflict: str,
-        now_ms: int,
+        self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, now_ms: int
     ) -> int:
         """Return how many messages may be created; raises TopicFull where those are too few."""
         if not self._machine.topics.settings(puts.topic).max_pending:
@@ -214,7 +210,7 @@ class EmbeddedStore(Store):
         known = self._find_own(puts.topic, hashes)[1]
         if on_conflict == "keep":
             known |= self._machine.remembered.holds(*hashes, now_ms)
-        return self._fitting(puts.topic, int((~known[waves[0]]).sum()))
+        return self._fitting(puts.topic, len(np.unique(hashes[0][~known])))
 
     def _fitting(self, topic: str, wanted: int) -> int:
         """Return how many of the messages wanted a topic has room for; raises TopicFull."""
@@ -242,7 +238,7 @@ class EmbeddedStore(Store):
             number = self._machine.topics.find(topic)
             if limit and number is not None and not self._machine.topics.settings_of(number).paused:
                 if self._table.count(number, State.READY):
-                    found.append(self._machine.pop_ready(number, limit, now_ms))
+                    found.append(self._machine.pop_ready(number, limit))
                     limit -= len(found[-1])
         rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
         if not len(rows):
@@ -268,7 +264,7 @@ class EmbeddedStore(Store):
     async def _read(self, rows: U32, *, receipts: bool) -> Batch:
         """Return messages as they are now, once everything that made them so is on disk."""
         if not len(rows):
-            return Batch.empty()
+            return Batch.empty(receipts=receipts)
         table, machine = self._table, self._machine
         reader = BlobReader(
             self._core.journal,
@@ -286,8 +282,8 @@ class EmbeddedStore(Store):
             "due_ms": table.due_ms[rows],
             "priority": table.priority[rows],
             "attempt": table.attempt[rows],
-            "max_attempts": machine.max_attempts_of(rows).astype(np.uint16),
-            "lease_ms": machine.lease_ms_of(rows).astype(np.uint32),
+            "max_attempts": table.max_attempts[rows],
+            "lease_ms": table.lease_ms[rows],
             "lease_until_ms": np.where(leased, table.lease_until_ms[rows], 0),
             "expires_ms": table.expires_ms[rows],
             "state": table.state[rows],
@@ -305,7 +301,7 @@ class EmbeddedStore(Store):
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done (see the contract)."""
         now_ms = self._begin()
-        rows, good = self._leased(receipts)
+        rows, good = self._leased_once(receipts)
         if good.any():
             self._write(Record(RecordKind.ACK, now_ms, {"rows": rows[good]}))
         return await self._answer(good, Result.ACKED, Result.STALE)
@@ -315,7 +311,7 @@ class EmbeddedStore(Store):
     ) -> U8:
         """Give messages back (see the contract)."""
         now_ms = self._begin()
-        rows, good = self._leased(receipts)
+        rows, good = self._leased_once(receipts)
         going = rows[good]
         results: U8 = np.where(good, Result.RELEASED, Result.STALE).astype(np.uint8)
         if len(going):
@@ -340,7 +336,7 @@ class EmbeddedStore(Store):
         """Let leases end later (see the contract)."""
         now_ms = self._begin()
         rows, good = self._leased(receipts)
-        going = rows[good]
+        going = np.unique(rows[good])
         if len(going):
             leases = np.full(len(going), lease_ms) if lease_ms else self._machine.lease_ms_of(going)
             columns = {"rows": going, "lease_until_ms": now_ms + leases}
@@ -350,11 +346,15 @@ class EmbeddedStore(Store):
     async def bury(self, receipts: U64, reason: str | None) -> U8:
         """Set messages aside as dead (see the contract)."""
         now_ms = self._begin()
-        rows, good = self._leased(receipts)
+        rows, good = self._leased_once(receipts)
         if good.any():
             columns = {"rows": rows[good]}
             self._write(Record(RecordKind.BURY, now_ms, columns, Meta(error=reason)))
         return await self._answer(good, Result.BURIED, Result.STALE)
+
+    def _leased_once(self, receipts: U64) -> tuple[U32, np.ndarray]:
+        rows, good = self._leased(receipts)
+        return rows, first_of_each(rows, good)
 
     def _leased(self, receipts: U64) -> tuple[U32, np.ndarray]:
         foreign = receipts[:, 0] >> _HALF != np.uint64(self.number)
@@ -397,7 +397,7 @@ class EmbeddedStore(Store):
         leased = found & (state == State.LEASED)
         good = found & ~leased & (state != State.DEAD)
         moving = np.flatnonzero(good)
-        for wave in _waves(rows[moving]):
+        for wave in _waves(rows[moving]) if len(moving) else []:
             which = moving[wave]
             columns = {"rows": rows[which], "due_ms": due_ms[which]}
             self._write(Record(RecordKind.MOVE, now_ms, columns))
@@ -443,8 +443,8 @@ class EmbeddedStore(Store):
         """Return messages of one state in order of due (see the contract)."""
         self._begin()
         number = self._machine.topics.find(topic)
-        if number is None or not self._table.count(number, state):
-            return Page(Batch.empty(), None)
+        if number is None:
+            return Page(Batch.empty(receipts=False), None)
         rows = self._ordered_rows(number, state, cursor, limit + 1)
         more = len(rows) > limit
         rows = rows[:limit]
@@ -521,9 +521,18 @@ class EmbeddedStore(Store):
         """Do what time asks for before a verb, and return the time."""
         self._check_open()
         now_ms = self.clock.now_ms()
+        self._note_time(now_ms)
         if self._deadline_ms is not None and self._deadline_ms <= now_ms:
             self._tick(now_ms)
         return now_ms
+
+    def _note_time(self, now_ms: int) -> None:
+        if now_ms < self._latest_ms:
+            # The clock has jumped back: what was due is not due now.
+            self._machine.unready(now_ms)
+            self._deadline_ms = self._machine.next_deadline_ms()
+            self.plan()
+        self._latest_ms = now_ms
 
     def _check_open(self) -> None:
         if not self._opened:
@@ -531,6 +540,7 @@ class EmbeddedStore(Store):
 
     def _tick(self, now_ms: int) -> None:
         machine = self._machine
+        self._note_time(now_ms)
         for wheel, kind, error in (
             (machine.leases, RecordKind.LAPSE, None),
             (machine.expiries, RecordKind.EXPIRE, "expired"),
@@ -617,18 +627,23 @@ def _part(puts: Puts, which: np.ndarray) -> Puts:
 
 
 def _waves(hashes: U64 | U32) -> list[np.ndarray]:
-    """Return the places of all ids or rows, so that none stands twice in one wave; one wave as a rule."""
+    """Cut a batch where an id or row comes again, so that none stands twice in one part.
+
+    Returns the places of each part; as a rule there is one.
+    """
     places = np.arange(len(hashes))
-    waves = []
-    while len(places):
-        _, first = np.unique(hashes[places], return_index=True)
-        if len(first) == len(places):
-            waves.append(places)
-            break
-        first.sort()
-        waves.append(places[first])
-        places = np.delete(places, first)
-    return waves
+    order = np.argsort(hashes, kind="stable")
+    again = hashes[order][1:] == hashes[order][:-1]
+    if not again.any():
+        return [places]
+    before = np.full(len(hashes), -1)
+    before[order[1:][again]] = order[:-1][again]
+    cuts, start = [], 0
+    for place in np.flatnonzero(before >= 0).tolist():
+        if before[place] >= start:
+            cuts.append(place)
+            start = place
+    return np.split(places, cuts)
 
 
 def _texts(ids: Sequence[bytes]) -> LazyIds:

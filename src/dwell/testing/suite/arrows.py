@@ -149,7 +149,7 @@ class Arrows(Suite):
         assert await rig.find("x") == before
         assert await rig.events(start) == []
 
-    @pytest.mark.parametrize(("verb", "state"), itertools.product(BY_RECEIPT, State))
+    @pytest.mark.parametrize(("verb", "state"), list(itertools.product(BY_RECEIPT, State)))
     @scenario
     async def test_spent_receipt(self, rig: Rig, verb: str, state: State) -> None:
         """A spent receipt answers ``stale`` and changes nothing, wherever the message is."""

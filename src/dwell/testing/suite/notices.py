@@ -9,6 +9,16 @@ import pytest
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
 
+Step = Callable[[], Awaitable[object]]
+
+
+async def _must_plan(rig: Rig, step: Step) -> None:
+    """Let the queue go to sleep, and check that a step wakes it."""
+    await rig.tick()
+    rig.hush()
+    await step()
+    assert rig.plans, "a nearer deadline, and nobody was told"
+
 
 async def _put(rig: Rig) -> None:
     rig.hush()
@@ -145,42 +155,28 @@ class Notices(Suite):
     @scenario
     async def test_plan_when_a_deadline_comes_nearer(self, rig: Rig) -> None:
         """The queue sleeps until the last deadline it was told; a nearer one must wake it."""
-        await rig.put("far", delay_ms=1_000_000)
-        assert rig.plans
-        for step in (
+        await _must_plan(rig, lambda: rig.put("far", delay_ms=1_000_000))
+        steps: list[Step] = [
             lambda: rig.put("due", delay_ms=900_000),
             lambda: rig.put("expiring", delay_ms=999_999, expires_in_ms=800_000),
             lambda: rig.reschedule("due", delay_ms=700_000),
             lambda: rig.put("due", delay_ms=600_000, on_conflict="replace"),
-        ):
-            await rig.tick()
-            rig.hush()
-            await step()
-            assert rig.plans, "a nearer deadline, and nobody was told"
+        ]
+        for step in steps:
+            await _must_plan(rig, step)
 
     @scenario
     async def test_plan_when_a_lease_begins(self, rig: Rig) -> None:
         """The end of a lease is a deadline, and so is its new end, and the due after it."""
         await rig.put("x")
-        await rig.tick()
-        rig.hush()
-        receipts = receipts_of(await rig.take(lease_ms=900_000))
-        assert rig.plans
-        for step in (
-            lambda: rig.touch(receipts, 800_000),
-            lambda: rig.release(receipts, 700_000),
-        ):
-            await rig.tick()
-            rig.hush()
-            await step()
-            assert rig.plans, "a nearer deadline, and nobody was told"
+        await _must_plan(rig, lambda: rig.take(lease_ms=900_000))
+        receipts = receipts_of(await rig.store.held("me"))
+        await _must_plan(rig, lambda: rig.touch(receipts, 800_000))
+        await _must_plan(rig, lambda: rig.release(receipts, 700_000))
 
     @scenario
     async def test_plan_when_a_message_is_kicked(self, rig: Rig) -> None:
         """A kick with a delay makes a deadline."""
         await rig.put("x")
         await rig.bury(receipts_of(await rig.take()))
-        await rig.tick()
-        rig.hush()
-        await rig.kick("x", delay_ms=LATER_MS)
-        assert rig.plans
+        await _must_plan(rig, lambda: rig.kick("x", delay_ms=LATER_MS))

@@ -166,6 +166,19 @@ class Puts(Suite):
         assert await rig.put("x") == ["kept"]
 
     @scenario
+    async def test_remembered_since_the_last_ack(self, rig: Rig) -> None:
+        """An id that was acked again is remembered from then on."""
+        await rig.configure(remember_ms=5_000)
+        await acked(rig, "x")
+        rig.advance(3_000)
+        await rig.put("x", on_conflict="replace")
+        await rig.ack(receipts_of(await rig.take()))
+        rig.advance(4_999)
+        assert await rig.put("x") == ["kept"]
+        rig.advance(1)
+        assert await rig.put("x") == ["created"]
+
+    @scenario
     async def test_remembered_never(self, rig: Rig) -> None:
         """``remember_ms`` 0 forgets at once."""
         await rig.configure(remember_ms=0)
@@ -177,7 +190,7 @@ class Puts(Suite):
         """A cancelled id is free again at once, and so is an acked one in another topic."""
         await rig.put("x")
         await rig.cancel("x")
-        assert await rig.put("x") == ["created"]
+        assert await rig.put("x", delay_ms=1) == ["created"]
         await acked(rig, "y")
         assert await rig.put("y", topic="u") == ["created"]
 
@@ -245,6 +258,17 @@ class Puts(Suite):
         ]
         assert await rig.put("a", "b", "done") == ["kept"] * 3
         assert await rig.put("a", "b", on_conflict="replace") == ["replaced"] * 2
+
+    @pytest.mark.parametrize("on_conflict", ["replace", "error"])
+    @scenario
+    async def test_full_topic_refuses_ids_of_the_past(self, rig: Rig, on_conflict: str) -> None:
+        """A remembered id that would be created all the same is one too many."""
+        await rig.configure(max_pending=1)
+        await acked(rig, "x")
+        await rig.put("y")
+        with pytest.raises(TopicFull):
+            await rig.put("x", on_conflict=on_conflict)
+        assert await rig.find("x") is None
 
     @scenario
     async def test_full_topic_does_not_count_leased_and_dead(self, rig: Rig) -> None:

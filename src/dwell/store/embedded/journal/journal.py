@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from dwell.errors import StoreDamaged, StoreFailed
+from dwell.errors import BatchTooLarge, StoreDamaged, StoreFailed
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.journal.committer import Committer, Write
 from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_after
@@ -109,7 +109,7 @@ class Journal:
             self._sync_every_ms,
             self.position,
             lambda count: self._tell(self._done, count),
-            lambda error: self._tell(self._fail, error),
+            lambda error: self._tell(self.fail, error),
         )
 
     def reserve(self, size_bytes: int, *, growing: bool) -> None:
@@ -118,12 +118,19 @@ class Journal:
         Verbs that let the store grow may not use the last part of the last segment that there is
         room for, so that on a full disk messages can still be acked.
         """
-        if self.failure is not None:
-            raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
+        self.check()
+        most = self.segment_bytes - 2 * HEADER_BYTES - self.segment_bytes // _RESERVED_PART
+        if size_bytes > most:
+            raise BatchTooLarge(f"batch: {size_bytes} bytes as a record, at most {most} allowed")
         left = self.segment_bytes - self.position % self.segment_bytes
         kept = self.segment_bytes // _RESERVED_PART if growing else 0
         if size_bytes + 2 * HEADER_BYTES + kept > left:
             self._make_segment(self.position // self.segment_bytes + 1)
+
+    def check(self) -> None:
+        """Raise StoreFailed if a write or a sync has failed."""
+        if self.failure is not None:
+            raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
 
     def append(self, record: Record) -> None:
         """Add a record, for which room was reserved, and set its ``blobs_at``."""
@@ -145,6 +152,7 @@ class Journal:
         """Return what is done when everything appended so far is on disk (see ``sync``)."""
         if self._group is None and not self._frame and self._waiting:
             return self._waiting[-1]
+        self.check()
         group = self._group or self._loop.create_future()
         if self._frame:
             self._group = group
@@ -202,7 +210,8 @@ class Journal:
             if not future.done():
                 future.set_result(None)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Take no more writes, and tell everybody who waits."""
         self.failure = error
         waiting = [*self._waiting, *([self._group] if self._group else [])]
         self._waiting, self._group = [], None

@@ -1,0 +1,98 @@
+"""The clocks: the machine's own, and the one that tests move by hand."""
+
+import asyncio
+import time
+
+from dwell.clock import RealClock, SimulatedClock
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def sleeper(clock: SimulatedClock, delay_ms: float, woken: list[float]) -> None:
+    await clock.sleep(delay_ms)
+    woken.append(delay_ms)
+
+
+def test_real_clock_tells_the_time() -> None:
+    before = int(time.time() * 1000)
+    now_ms = RealClock().now_ms()
+    assert before - 1 <= now_ms <= int(time.time() * 1000) + 1
+    assert isinstance(now_ms, int)
+
+
+def test_real_clock_sleeps_no_less_than_asked() -> None:
+    started = time.monotonic()
+    asyncio.run(RealClock().sleep(20))
+    assert 0.019 <= time.monotonic() - started < 5
+
+
+def test_simulated_clock_stands_still_until_moved() -> None:
+    clock = SimulatedClock(start_ms=1_000)
+    assert (clock.now_ms(), clock.now_ms()) == (1_000, 1_000)
+    clock.advance(5)
+    assert clock.now_ms() == 1_005
+    clock.advance(-50)
+    assert clock.now_ms() == 955
+
+
+def test_simulated_sleepers_wake_in_order() -> None:
+    async def play() -> None:
+        clock, woken = SimulatedClock(), []
+        tasks = [asyncio.create_task(sleeper(clock, ms, woken)) for ms in (30, 10, 20, 10.5)]
+        await settle()
+        clock.advance(9)
+        await settle()
+        assert woken == []
+        clock.advance(1)
+        await settle()
+        assert woken == [10]
+        clock.advance(100)
+        await settle()
+        assert woken == [10, 10.5, 20, 30]
+        await asyncio.gather(*tasks)
+
+    asyncio.run(play())
+
+
+def test_simulated_sleep_of_nothing_ends_at_once() -> None:
+    async def play() -> None:
+        clock = SimulatedClock()
+        await asyncio.wait_for(clock.sleep(0), 1)
+        await asyncio.wait_for(clock.sleep(-5), 1)
+
+    asyncio.run(play())
+
+
+def test_simulated_clock_that_jumps_back_wakes_nobody_early() -> None:
+    async def play() -> None:
+        clock, woken = SimulatedClock(), []
+        task = asyncio.create_task(sleeper(clock, 10, woken))
+        await settle()
+        clock.advance(-5)
+        clock.advance(14)
+        await settle()
+        assert woken == []
+        clock.advance(1)
+        await task
+        assert woken == [10]
+
+    asyncio.run(play())
+
+
+def test_simulated_sleeper_that_was_cancelled_is_passed_over() -> None:
+    async def play() -> None:
+        clock, woken = SimulatedClock(), []
+        gone = asyncio.create_task(sleeper(clock, 10, woken))
+        stays = asyncio.create_task(sleeper(clock, 10, woken))
+        await settle()
+        gone.cancel()
+        await settle()
+        clock.advance(10)
+        await stays
+        assert gone.cancelled()
+        assert woken == [10]
+
+    asyncio.run(play())
