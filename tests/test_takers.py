@@ -358,3 +358,43 @@ def test_no_taker_sleeps_while_there_is_something(seed):
         await asyncio.wait(takers)
 
     run(main, SlowStore(dwell.SimulatedClock(NOW)))
+
+
+@pytest.mark.parametrize("sync", ["always", "never"])
+def test_no_wake_is_lost_on_a_disk(tmp_path, sync):
+    """The same on the real clock and a real disk, where answers come when they come."""
+    rng = random.Random(sync)
+    count, taken, acking = 400, Counter(), set()
+
+    async def take(queue):
+        topics = rng.choice(["a", "b", ["a", "b"], ["b", "a"]])
+        wait = rng.choice([0, 0.01, "1h", "1h"])
+        batch = await queue.take(topics, rng.randint(1, 3), wait=wait)
+        acking.add(asyncio.current_task())
+        taken.update(message.body for message in batch)
+        assert (await queue.ack(batch)).count(Result.ACKED) == len(batch)
+
+    async def put(queue):
+        for n in range(count):
+            await queue.put(rng.choice("ab"), str(n), delay=rng.choice([0, 0, 0.001, 0.02]))
+
+    async def main():
+        async with dwell.open(tmp_path / "queue", sync=sync) as queue:
+            takers = set()
+            putter = asyncio.create_task(put(queue))
+            while not putter.done() or sum(taken.values()) < count:
+                takers |= {asyncio.create_task(take(queue)) for _ in range(30 - len(takers))}
+                for taker in takers - acking:
+                    if rng.random() < 0.03:
+                        taker.cancel()
+                await asyncio.sleep(0.002)
+                for taker in [taker for taker in takers if taker.done()]:
+                    takers.remove(taker)
+                    assert taker.cancelled() or taker.exception() is None
+            for taker in takers:
+                taker.cancel()
+            await asyncio.wait(takers)
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+    assert len(taken) == count
+    assert set(taken.values()) == {1}

@@ -89,7 +89,7 @@ class Takers:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def fail(self, error: DwellError) -> None:
+    def fail(self, error: Exception) -> None:
         """Give everybody who is parked or about to ask an error."""
         parked = {taker: None for takers in self._parked.values() for taker in takers}
         self._parked.clear()

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 
 from dwell.alarm import Alarm
-from dwell.errors import DwellError
 from dwell.store.base import Store
 
 _log = logging.getLogger(__name__)
@@ -20,20 +19,23 @@ _BACKOFF_MS = 1_000
 class Ticker:
     """One task that keeps a store's time. ``on_error`` is told when the store cannot tick."""
 
-    def __init__(self, store: Store, on_error: Callable[[DwellError], None]) -> None:
+    def __init__(self, store: Store, on_error: Callable[[Exception], None]) -> None:
         self._store = store
         self._on_error = on_error
         self._alarm = Alarm(store.clock)
+        self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to tick; needs a running event loop."""
+        self._is_stopping = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop ticking."""
+        """Stop ticking; a tick that is under way ends first, as a store expects of its verbs."""
         if self._task is not None:
-            self._task.cancel()
+            self._is_stopping = True
+            self._alarm.ring()
             await asyncio.wait([self._task])
             self._task = None
 
@@ -43,17 +45,17 @@ class Ticker:
 
     async def _run(self) -> None:
         is_failing = False
-        while True:
+        while not self._is_stopping:
             try:
                 deadline_ms = await self._store.tick(self._store.clock.now_ms())
                 is_failing = False
                 await self._alarm.sleep(self._sleep_ms(deadline_ms))
-            except DwellError as error:
+            except Exception as error:
                 if not is_failing:
                     _log.exception("the store could not tick")
                 is_failing = True
                 self._on_error(error)
-                await self._store.clock.sleep(_BACKOFF_MS)
+                await self._alarm.sleep(_BACKOFF_MS)
 
     def _sleep_ms(self, deadline_ms: int | None) -> int:
         if deadline_ms is None:

@@ -24,7 +24,7 @@ class MemoryMachine(StoreMachine):
 
 
 TestMemoryMachine = MemoryMachine.TestCase
-TestMemoryMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestMemoryMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 
 
 def make_rig(max_events: int = 1000) -> Rig:

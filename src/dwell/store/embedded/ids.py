@@ -28,15 +28,17 @@ class IdHasher:
     def hash(self, topic_seed: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
         """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
         sizes = np.fromiter(map(len, ids), dtype=np.uint64, count=len(ids))
-        words = _words(ids, int(sizes.max()))
         start = np.uint64(self._seed ^ topic_seed)
         first = sizes * _MULTIPLY_A ^ start
         second = (sizes + start) * _MULTIPLY_B
-        for word in words.T:
-            first = (first ^ word) * _MULTIPLY_A
-            first ^= first >> _SHIFT_A
-            second = (second + word) * _MULTIPLY_B
-            second ^= second >> _SHIFT_B
+        shortest = int(sizes.min())
+        for number, word in enumerate(_words(ids, int(sizes.max())).T):
+            # Only an id's own words count, however long the others of its batch are.
+            its = slice(None) if number * 8 < shortest else sizes > number * 8
+            first[its] = (first[its] ^ word[its]) * _MULTIPLY_A
+            first[its] ^= first[its] >> _SHIFT_A
+            second[its] = (second[its] + word[its]) * _MULTIPLY_B
+            second[its] ^= second[its] >> _SHIFT_B
         return _finished(first), (_finished(second ^ start) >> _SHIFT_B).astype(np.uint32)
 
 

@@ -1,0 +1,1 @@
+"""Programs that use Dwell, from a dozen lines to a whole job."""

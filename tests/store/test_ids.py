@@ -1,0 +1,61 @@
+"""Hashes of ids, and the form of ids that the queue makes."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dwell.store.embedded.ids import IdHasher, LazyIds, parse_queue_ids, queue_id
+
+_ids = st.binary(min_size=1, max_size=256)
+_own = st.lists(_ids, min_size=1, max_size=20)
+
+
+@given(_own, st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1))
+def test_a_hash_does_not_depend_on_the_other_ids(ids: list[bytes], seed: int, topic: int) -> None:
+    hasher = IdHasher(seed)
+    hashes, checks = hasher.hash(topic, ids)
+    for number, text in enumerate(ids):
+        alone = hasher.hash(topic, [text])
+        assert (hashes[number], checks[number]) == (alone[0][0], alone[1][0])
+
+
+@given(st.lists(_ids, min_size=2, max_size=50, unique=True))
+def test_different_ids_have_different_hashes(ids: list[bytes]) -> None:
+    hashes, checks = IdHasher(7).hash(9, ids)
+    assert len(set(zip(hashes.tolist(), checks.tolist(), strict=True))) == len(ids)
+
+
+def test_ids_that_differ_in_zeros_at_the_end_have_different_hashes() -> None:
+    ids = [b"a", b"a\0", b"a\0\0", b"a" + bytes(8), b"a" + bytes(16)]
+    assert len(set(IdHasher(1).hash(1, ids)[0].tolist())) == len(ids)
+
+
+def test_hashes_are_spread_evenly() -> None:
+    ids = [b"order-%09d" % number for number in range(50_000)]
+    hashes, checks = IdHasher(3).hash(4, ids)
+    assert len(np.unique(hashes)) == len(ids)
+    for part in (hashes & np.uint64(255), hashes >> np.uint64(56), checks & np.uint32(255)):
+        counts = np.bincount(part.astype(np.int64), minlength=256)
+        # 195 in each of 256 classes; the bound is more than seven standard deviations away.
+        assert counts.min() > 95
+        assert counts.max() < 300
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 2**40))
+def test_queue_ids_say_where_the_message_is(row: int, seq: int) -> None:
+    rows, seqs = parse_queue_ids([queue_id(row, seq).encode()])
+    assert (rows[0], seqs[0]) == (row, seq)
+
+
+def test_what_is_no_queue_id_names_nothing() -> None:
+    for text in (b"~", b"~1", b"~x-y", b"~1-2-3", b"~-", b"~1-" + b"f" * 40, b"~-1-2"):
+        rows, seqs = parse_queue_ids([text])
+        assert (rows[0], seqs[0]) == (0, 0)
+
+
+def test_lazy_ids_can_be_sliced() -> None:
+    rows, seqs = np.array([1, 2, 3], np.uint32), np.array([4, 5, 6], np.uint64)
+    ids = LazyIds(rows, seqs, [b"own", b"", b"x"])
+    assert list(ids) == ["own", "~2-5", "x"]
+    assert list(ids[1:]) == ["~2-5", "x"]
+    assert list(LazyIds(rows, seqs, None)) == ["~1-4", "~2-5", "~3-6"]
