@@ -16,12 +16,13 @@ A = TypeVar("A")
 class _Group(Generic[I, A]):
     """The calls of one batch: what each gave, and where each waits for its answer."""
 
-    __slots__ = ("futures", "items", "size_bytes")
+    __slots__ = ("count", "futures", "items", "size_bytes")
 
     def __init__(self) -> None:
         self.items: list[I] = []
         self.futures: list[asyncio.Future[A]] = []
         self.size_bytes = 0
+        self.count = 0
 
 
 class Gatherer(Generic[K, I, A]):
@@ -55,8 +56,10 @@ class Gatherer(Generic[K, I, A]):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def call(self, key: K, item: I, size_bytes: int = 0) -> "asyncio.Future[A]":
-        """Add one item to its batch, and return where its answer will be."""
+    def call(
+        self, key: K, item: I, size_bytes: int = 0, count: int = 1
+    ) -> "asyncio.Future[A]":
+        """Add one item, of ``count`` messages, to its batch; return where its answer will be."""
         loop = self._loop
         if loop is None:
             raise StoreClosed("the queue is not open")
@@ -64,7 +67,7 @@ class Gatherer(Generic[K, I, A]):
         if group is None:
             group = self._start(key, loop)
         elif (
-            len(group.items) >= MAX_BATCH_MESSAGES
+            group.count + count > MAX_BATCH_MESSAGES
             or group.size_bytes + size_bytes > MAX_BATCH_BYTES
         ):
             self._full.append((key, group))
@@ -73,6 +76,7 @@ class Gatherer(Generic[K, I, A]):
         group.items.append(item)
         group.futures.append(future)
         group.size_bytes += size_bytes
+        group.count += count
         return future
 
     def _start(self, key: K, loop: asyncio.AbstractEventLoop) -> _Group[I, A]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dwell import columns, values
 from dwell.clock import Clock
+from dwell.bulk import cut_answer, joined_puts
 from dwell.errors import IdExists, InvalidLimit, TopicFull
 from dwell.gather import Gatherer
 from dwell.message import (
@@ -59,6 +60,9 @@ class Queue(Verbs):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._puts: Gatherer[_PutKey, _Item, Put] = Gatherer(self._put, (IdExists, TopicFull))
+        self._bulk_puts: Gatherer[_PutKey, Puts, PutAnswer] = Gatherer(
+            self._put_bulk, (IdExists, TopicFull)
+        )
         self._takers = Takers(store)
         self._ticker = Ticker(store, self._takers.fail)
         self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
@@ -205,7 +209,12 @@ class Queue(Verbs):
         )
         if size == 0:
             return PutAnswer([], np.empty(0, dtype=np.uint8))
-        return await self._store.put(puts, on_conflict)
+        key = (topic, on_conflict, ids is not None)
+        return await self._bulk_puts.call(key, puts, sum(map(len, many)), size)
+
+    async def _put_bulk(self, key: _PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
+        puts = many[0] if len(many) == 1 else joined_puts(many)
+        return cut_answer(await self._store.put(puts, key[1]), many)
 
     def _due(
         self,

@@ -4,11 +4,13 @@ One in, one answer out; many in, many out. Single calls from many coroutines are
 """
 
 from collections.abc import Awaitable, Sequence
+from itertools import chain
 from typing import TypeAlias, overload
 
 import numpy as np
 
 from dwell import columns, values
+from dwell.bulk import cut_results
 from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed
 from dwell.gather import Gatherer
 from dwell.message import I64, U8, U64, Batch, Message, Result, State
@@ -37,6 +39,9 @@ class Verbs:
         self._moves = Gatherer(self._move)
         self._kicks = Gatherer(self._kick)
         self._gets = Gatherer(self._get)
+        self._bulk_acks = Gatherer(self._ack_bulk)
+        self._bulk_cancels = Gatherer(self._cancel_bulk)
+        self._bulk_moves = Gatherer(self._move_bulk)
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -53,7 +58,9 @@ class Verbs:
         if isinstance(what, Message | str):
             return await self._acks.call(None, self._receipt(what))
         receipts = self._receipts(what)
-        return Results(await self._store.ack(receipts)) if len(receipts) else _nothing()
+        if not len(receipts):
+            return _nothing()
+        return await self._bulk_acks.call(None, receipts, count=len(receipts))
 
     @overload
     async def release(  # type: ignore[overload-overlap]
@@ -135,7 +142,7 @@ class Verbs:
         if isinstance(ids, str):
             return await self._cancels.call(topic, values.any_id(ids))
         many = self._ids(ids)
-        return Results(await self._store.cancel(topic, many)) if many else _nothing()
+        return await self._bulk_cancels.call(topic, many, count=len(many)) if many else _nothing()
 
     @overload
     async def reschedule(  # type: ignore[overload-overlap]
@@ -170,7 +177,9 @@ class Verbs:
             return await self._moves.call(topic, (values.any_id(ids), int(due_ms[0])))
         many = self._ids(ids)
         column = self._dues(delay, due, len(many))
-        return Results(await self._store.reschedule(topic, many, column)) if many else _nothing()
+        if not many:
+            return _nothing()
+        return await self._bulk_moves.call(topic, (many, column), count=len(many))
 
     @overload
     async def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...  # type: ignore[overload-overlap]
@@ -254,6 +263,21 @@ class Verbs:
 
     async def _ack(self, key: None, items: Sequence[bytes]) -> list[Result]:
         return results_of(await self._store.ack(columns.receipts_of(items)))
+
+    async def _ack_bulk(self, key: None, many: Sequence[U64]) -> list[Results]:
+        return cut_results(await self._store.ack(np.concatenate(many)), many)
+
+    async def _cancel_bulk(self, topic: str, many: Sequence[Sequence[bytes]]) -> list[Results]:
+        ids = list(chain.from_iterable(many))
+        return cut_results(await self._store.cancel(topic, ids), many)
+
+    async def _move_bulk(
+        self, topic: str, many: Sequence[tuple[Sequence[bytes], I64]]
+    ) -> list[Results]:
+        ids = list(chain.from_iterable(ids for ids, _ in many))
+        due_ms = np.concatenate([due_ms for _, due_ms in many])
+        results = await self._store.reschedule(topic, ids, due_ms)
+        return cut_results(results, [ids for ids, _ in many])
 
     async def _release(self, key: _Release, items: Sequence[bytes]) -> list[Result]:
         return results_of(await self._release_all(columns.receipts_of(items), key))

@@ -27,6 +27,7 @@ from dwell.testing.domains import (
     IDS,
     OWNERS,
     TOPICS,
+    a_conflict,
     a_delay_ms,
     a_due_ms,
     a_lease_ms,
@@ -272,7 +273,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         topic=a_topic,
         entries=some_entries,
-        on_conflict=st.sampled_from(("keep", "replace", "error")),
+        on_conflict=a_conflict,
     )
     def put(self, topic: str, entries: Sequence[Any], on_conflict: str) -> None:
         """Put messages whose ids may exist."""

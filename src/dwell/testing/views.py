@@ -140,9 +140,7 @@ def settled(facts: Iterable[Fact], *, with_times: bool = True) -> list[Fact]:
     ``with_times`` the times of what time alone brought are 0: a store that crashed may have found
     them again later.
     """
-    plain = [
-        fact if with_times or fact[1] not in OF_TIME else (0, *fact[1:]) for fact in facts
-    ]
+    plain = [fact if with_times or fact[1] not in OF_TIME else (0, *fact[1:]) for fact in facts]
     return sorted(plain, key=lambda fact: (fact[2], fact[3]))
 
 

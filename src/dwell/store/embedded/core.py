@@ -122,6 +122,12 @@ class Core:
             if name.endswith(".new"):
                 self._disk.remove(self.folder / name)
 
+    def forget_snapshots(self) -> None:
+        """Delete the snapshots, after a repair; :meth:`close` writes one that is whole."""
+        for position in snapshot.snapshot_positions(self._disk, self.folder):
+            self._disk.remove(snapshot.snapshot_path(self.folder, position))
+        self._compactor.covered = -1
+
     async def close(self, now_ms: int) -> None:
         """Finish the upkeep, write a snapshot if there is anything new, and let go."""
         if self._upkeep is not None:

@@ -131,7 +131,7 @@ class Machine:
         """Return the first messages that can be taken now; the caller must take them."""
         runs, table = self.topics.ready[topic], self.table
         found: list[U32] = []
-        missing = limit
+        missing, last = limit, None
         while missing and (chunk := runs.pop(missing)) is not None:
             rows = chunk.rows
             good = table.state[rows] == State.READY
@@ -140,10 +140,15 @@ class Machine:
             good &= table.priority[rows] == chunk.priority
             if not good.all():
                 rows = rows[good]
-            # One message may stand here twice, side by side, when it was moved away and back.
+            # One message may stand here again, right behind, when it was moved away and back.
             again = rows[1:] == rows[:-1]
             if again.any():
                 rows = rows[np.append(True, ~again)]
+            if found and len(rows) and rows[0] == last:
+                rows = rows[1:]
+            if not len(rows):
+                continue
+            last = rows[-1]
             found.append(rows)
             missing -= len(rows)
         return np.concatenate(found) if len(found) != 1 else found[0]
@@ -292,12 +297,16 @@ class Machine:
     def _release(self, record: Record) -> None:
         rows, table = record.columns["rows"], self.table
         self._set_errors(rows, record.meta.error)
+        due_ms = table.due_ms[rows]
         table.due_ms[rows] = record.columns["due_ms"]
         if not record.meta.counted:
             table.attempt[rows] -= (table.attempt[rows] > 0).astype(np.uint16)
             self._tell(Kind.RELEASE, record, rows)
             self._wait(rows, record.time_ms)
             return
+        # Those whose attempts are used up go nowhere, and keep the due they had.
+        used_up = table.attempt[rows] >= self.max_attempts_of(rows)
+        table.due_ms[rows[used_up]] = due_ms[used_up]
         self._wait_or_die(Kind.RELEASE, record, rows)
 
     def _lapse(self, record: Record) -> None:
@@ -392,6 +401,10 @@ class Machine:
         self.tolerant = None
         self.table.recount()
         self.table.restore_free(self.table.rows_where(lambda part: self.table.state[part] == 0))
+
+    def drop(self, rows: U32) -> None:
+        """Forget messages that are lost, without an event."""
+        self._free(rows)
 
     def _note(self, words: str) -> None:
         assert self.tolerant is not None

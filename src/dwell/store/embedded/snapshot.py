@@ -141,16 +141,27 @@ def load(disk: Disk, folder: Path, position: int, machine: Machine) -> Meta:
 
     Wheels and ready runs are left for :meth:`Machine.rebuild`.
     """
+    meta, arrays = _read(disk, folder, position)
+    _fill(machine, meta, arrays)
+    return meta
+
+
+def verify(disk: Disk, folder: Path, position: int) -> None:
+    """Read a snapshot and do nothing with it; raises StoreDamaged."""
+    _read(disk, folder, position)
+
+
+def _read(disk: Disk, folder: Path, position: int) -> tuple[Meta, dict[str, np.ndarray]]:
     path = snapshot_path(folder, position)
     fd = disk.open(path)
     try:
         data = memoryview(disk.map(fd))
+    except ValueError:
+        raise StoreDamaged(f"{path}: is empty") from None
     finally:
         disk.close(fd)
     meta = _read_meta(path, data)
-    arrays = {place.name: _array(path, data, place) for place in meta.arrays}
-    _fill(machine, meta, arrays)
-    return meta
+    return meta, {place.name: _array(path, data, place) for place in meta.arrays}
 
 
 def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:

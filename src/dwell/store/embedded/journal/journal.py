@@ -83,6 +83,26 @@ class Journal:
                     return frame
         return None
 
+    def frames_of(self, number: int) -> Iterator[tuple[Frame | None, int | None]]:
+        """Yield a segment's whole frames; and, where frames are broken, the position they are from.
+
+        What lies beyond the end of the journal is not looked at.
+        """
+        segment, base = self.segments[number], number * self.segment_bytes
+        offset, end = 0, min(self.segment_bytes, self.position - base)
+        while offset < end:
+            frame = frame_at(segment.data, offset, base + offset)
+            if frame is not None:
+                yield frame, None
+                offset = frame.end
+                continue
+            following = next(frames_after(segment.data, offset, base), None)
+            if following is not None or segment.bytes[offset:end].any():
+                yield None, base + offset
+            if following is None:
+                return
+            offset = following.position - base
+
     def _cut_off(self, position: int) -> None:
         """Make everything from ``position`` on zeros, so that no old frame is ever met again."""
         number = position // self.segment_bytes

@@ -1,0 +1,100 @@
+"""How a command ends: the exit codes, and the one place where errors become them."""
+
+import os
+import sys
+from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dwell.cli.output import OutputClosed
+from dwell.cli.texts import printable
+from dwell.errors import DwellError, InvalidInput, StoreError
+
+
+class Code(IntEnum):
+    """The exit codes."""
+
+    DONE = 0
+    OTHER = 1
+    INPUT = 2
+    STORE = 3
+    INTERRUPTED = 130
+
+
+#: What each code means; the help and the reference say it in these words.
+MEANINGS = {
+    Code.DONE: "done",
+    Code.OTHER: "an answer that is not what was asked for: an id that is unknown or leased, a "
+    "stale receipt, nothing to take, a topic that is full, damage found",
+    Code.INPUT: "bad input: a value or a command line that was refused before anything was done",
+    Code.STORE: "the store cannot do its work: it is missing, locked, damaged or full",
+    Code.INTERRUPTED: "interrupted",
+}
+
+# Typer does not export the class of its usage errors, but it exports a child of it.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+
+_GLOBAL = ("--store", "--json", "--quiet")
+
+
+def code_of(error: DwellError) -> Code:
+    """Return the exit code that an error means."""
+    if isinstance(error, InvalidInput):
+        return Code.INPUT
+    return Code.STORE if isinstance(error, StoreError) else Code.OTHER
+
+
+def require(is_as_asked: bool) -> None:
+    """End the command with :attr:`Code.OTHER` when the answer is not what was asked for."""
+    if not is_as_asked:
+        raise typer.Exit(Code.OTHER)
+
+
+class Commands(TyperGroup):
+    """A group of commands whose errors are one line each, and whose end is an exit code."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command and end the process."""
+        try:
+            code = super().main(*args, **{**options, "standalone_mode": False})
+            sys.stdout.flush()
+        except OutputClosed:
+            code = _leave_output()
+        except BrokenPipeError:
+            # Only the flush above can raise it here: OutputClosed is what a command's output raises.
+            code = _leave_output()
+        except (KeyboardInterrupt, typer.Abort):
+            code = Code.INTERRUPTED
+        except _UsageError as error:
+            code = _say("UsageError", _usage(error), Code.INPUT)
+        except DwellError as error:
+            code = _say(type(error).__name__, str(error), code_of(error))
+        except OSError as error:
+            code = _say(type(error).__name__, str(error), Code.STORE)
+        sys.exit(int(code or 0))
+
+
+def _say(name: str, message: str, code: Code) -> Code:
+    print(printable(f"{name}: {message}"), file=sys.stderr)
+    return code
+
+
+def _usage(error: Any) -> str:
+    """Return what is wrong with a command line, and where to read how it is meant."""
+    message = error.format_message()
+    path = error.ctx.command_path if error.ctx is not None else "dwell"
+    if any(option in message.split() for option in _GLOBAL) and path != "dwell":
+        return f"{message} (options for all commands stand before the command: dwell --json list)"
+    return f"{message} (see {path} --help)"
+
+
+def _leave_output() -> Code:
+    """Let go of an output that nobody reads, so that the flush at exit has somewhere to go."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        # The output is not a file of the process, so there is no flush at exit to care for.
+        pass
+    return Code.DONE

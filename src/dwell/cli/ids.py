@@ -1,0 +1,116 @@
+"""What anybody may do to messages by topic and id: ``get``, ``cancel``, ``reschedule``, ``kick``."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from dwell.cli import given
+from dwell.cli.exits import require
+from dwell.cli.messages import message_block, message_object
+from dwell.cli.options import DelayOption, DueOption, IdsArgument, TopicArgument
+from dwell.cli.output import Output
+from dwell.cli.session import session_of
+from dwell.cli.texts import printable
+from dwell.clock import RealClock
+from dwell.message import Message, Result
+from dwell.results import Results
+from dwell.sync import SyncQueue
+
+
+def get(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
+    """Print messages by id, with everything about them."""
+    session, are_known = session_of(context), True
+    with session.queue() as queue:
+        for chunk in given.chunks(ids):
+            for id_, message in zip(chunk, queue.get(topic, chunk), strict=True):
+                _print(session.out, topic, id_, message)
+                are_known &= message is not None
+    require(are_known)
+
+
+def _print(out: Output, topic: str, id_: str, message: Message | None) -> None:
+    if message is None:
+        unknown = {"topic": topic, "id": id_, "result": str(Result.UNKNOWN)}
+        if out.json:
+            out.object(unknown)
+        else:
+            out.line(f"{Result.UNKNOWN}  {printable(id_)}")
+    elif out.json:
+        out.object(message_object(message))
+    else:
+        out.line(message_block(message, RealClock().now_ms()))
+
+
+def cancel(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
+    """Forget messages that nobody has taken."""
+    _apply(context, ids, Result.CANCELLED, lambda queue, chunk: queue.cancel(topic, chunk))
+
+
+def reschedule(
+    context: typer.Context,
+    topic: TopicArgument,
+    ids: IdsArgument,
+    delay: DelayOption = None,
+    due: DueOption = None,
+) -> None:
+    """Change when messages fall due: one of --delay and --due has to be given."""
+    span, point = given.span(delay), given.due(due)
+    _apply(
+        context,
+        ids,
+        Result.MOVED,
+        lambda queue, chunk: queue.reschedule(topic, chunk, delay=span, due=point),
+    )
+
+
+def kick(
+    context: typer.Context,
+    topic: TopicArgument,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]...",
+            help="Ids, or - to read one a line from standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Without ids: how many at most, those that were due first."),
+    ] = None,
+    delay: Annotated[
+        str, typer.Option(metavar="SPAN", help="How long until they are due.")
+    ] = "0s",
+) -> None:
+    """Bring dead messages back, with their attempts anew: by id, or a number of them by --limit."""
+    span = given.span(delay)
+    assert span is not None
+    if (limit is None) == (not ids):
+        raise typer.BadParameter("expected either ids or --limit")
+    if ids:
+        _apply(
+            context, ids, Result.KICKED, lambda queue, chunk: queue.kick(topic, chunk, delay=span)
+        )
+    elif limit is not None:
+        session = session_of(context)
+        with session.queue() as queue:
+            results = queue.kick(topic, limit=limit, delay=span)
+        kicked = results.count(Result.KICKED)
+        session.out.confirm({"topic": topic, "kicked": kicked}, f"{kicked:,} kicked")
+
+
+def _apply(
+    context: typer.Context,
+    ids: list[str],
+    wanted: Result,
+    verb: Callable[[SyncQueue, list[str]], Results],
+) -> None:
+    """Do a verb to all ids, batch after batch, and say what it did to each."""
+    session, is_as_asked = session_of(context), True
+    with session.queue() as queue:
+        for chunk in given.chunks(ids):
+            results = verb(queue, chunk)
+            session.out.results("id", chunk, results)
+            is_as_asked &= results.count(wanted) == len(chunk)
+    require(is_as_asked)

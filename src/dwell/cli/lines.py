@@ -1,0 +1,178 @@
+"""Lines of JSON, each one message: read, checked one by one, and gathered into batches."""
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from dwell import columns, values
+from dwell.cli import given
+from dwell.errors import InvalidBody, InvalidInput
+from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
+from dwell.values import Delay, Due
+
+BATCH_LINES = 1000
+
+#: Longer than any line can be: a body in which every byte is escaped, and the rest beside it.
+MAX_LINE_BYTES = 8 * MAX_BODY_BYTES
+
+_NO_BODY = msgspec.Raw()
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line as it is written; the fields have the words of ``dwell put``."""
+
+    body: msgspec.Raw = _NO_BODY
+    body_base64: str | None = None
+    id: str | None = None
+    delay: str | int | float | None = None
+    due: str | int | None = None
+    due_ms: int | None = None
+    delay_level: int | None = None
+    priority: int | None = None
+    lease: str | int | float | None = None
+    ttl: str | int | float | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    max_attempts: int | None = None
+
+
+class Row(NamedTuple):
+    """One message that may be put: every value of it was checked."""
+
+    body: bytes
+    id: str | None
+    delay: Delay | None
+    due: Due | None
+    delay_level: int | None
+    priority: int
+    lease: Delay | None
+    ttl: Delay | None
+    key: str | None
+    headers: Mapping[str, str] | None
+    max_attempts: int | None
+
+
+class Reader:
+    """Reads lines into batches of rows; ``size_bytes`` is how much it has read.
+
+    ``now_ms`` is the time that relative times are checked against, and ``levels_ms`` what the
+    topic's delay levels mean.
+    """
+
+    def __init__(
+        self, source: BinaryIO, defaults: Line, now_ms: int, levels_ms: Sequence[int]
+    ) -> None:
+        self.size_bytes = 0
+        self._source = source
+        self._defaults = defaults
+        self._now_ms = now_ms
+        self._levels_ms = levels_ms
+        self._decoder = msgspec.json.Decoder(Line)
+
+    def batches(self) -> Iterator[list[Row]]:
+        """Yield the rows in batches; raises InvalidInput, or a child of it, naming the line."""
+        batch: list[Row] = []
+        size = 0
+        for row in self._rows():
+            if len(batch) == BATCH_LINES or size + len(row.body) > MAX_BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(row)
+            size += len(row.body)
+        if batch:
+            yield batch
+
+    def _rows(self) -> Iterator[Row]:
+        for number, data in enumerate(self._lines(), 1):
+            self.size_bytes += len(data)
+            try:
+                if not data.isspace():
+                    yield self._row(data)
+            except InvalidInput as error:
+                raise type(error)(f"line {number}: {error}") from None
+
+    def _lines(self) -> Iterable[bytes]:
+        return iter(lambda: self._source.readline(MAX_LINE_BYTES + 1), b"")
+
+    def _row(self, data: bytes) -> Row:
+        if len(data) > MAX_LINE_BYTES:
+            raise InvalidInput(f"got more than {MAX_LINE_BYTES} bytes in one line")
+        try:
+            line = self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidInput(str(error)) from None
+        return self._checked(_merged(line, self._defaults))
+
+    def _checked(self, line: Line) -> Row:
+        """Return a line as a row; raises what :meth:`dwell.Queue.put` would raise."""
+        due = line.due_ms if line.due is None else given.due(line.due)
+        row = Row(
+            body=values.body(_body(line)),
+            id=line.id,
+            delay=given.span(line.delay),
+            due=due,
+            delay_level=line.delay_level,
+            priority=values.priority(line.priority),
+            lease=given.span(line.lease),
+            ttl=given.span(line.ttl),
+            key=values.key(line.key),
+            headers=values.headers(line.headers),
+            max_attempts=line.max_attempts,
+        )
+        values.max_attempts(row.max_attempts)
+        values.lease_ms(row.lease)
+        if row.id is not None:
+            values.own_id(row.id)
+        self._check_times(row)
+        return row
+
+    def _check_times(self, row: Row) -> None:
+        due_ms = self._now_ms
+        if row.due is not None:
+            due_ms = values.due_ms(row.due, self._now_ms)
+        elif row.delay is not None:
+            due_ms += values.delay_ms(row.delay)
+        elif row.delay_level is not None:
+            due_ms += values.level_ms(row.delay_level, self._levels_ms)
+        if row.ttl is not None:
+            columns.check_ttl(self._now_ms + values.delay_ms(row.ttl, "ttl") <= due_ms)
+
+
+_TIMES = ("delay", "due", "due_ms", "delay_level")
+
+
+def _merged(line: Line, defaults: Line) -> Line:
+    """Return a line with what it does not say taken from the options of the command."""
+    times = {name: getattr(line, name) for name in _TIMES}
+    columns.one_of(**times)
+    says_when = any(value is not None for value in times.values())
+    missing = {
+        name: default
+        for name in Line.__struct_fields__
+        if getattr(line, name) is None
+        and (default := getattr(defaults, name)) is not None
+        and not (says_when and name in _TIMES)
+    }
+    return msgspec.structs.replace(line, **missing) if missing else line
+
+
+def _body(line: Line) -> bytes | str:
+    """Return the body: text as it is, any other JSON as it is written."""
+    raw = bytes(line.body)
+    if raw == b"null" and line.body_base64 is not None:
+        raw = b""
+    if (raw != b"") == (line.body_base64 is not None):
+        raise InvalidBody("body: expected either body or body_base64")
+    if line.body_base64 is not None:
+        return _from_base64(line.body_base64)
+    return msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise values.refusal(InvalidBody, "body_base64", text, "base64") from None

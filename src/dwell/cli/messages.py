@@ -1,0 +1,105 @@
+"""Messages as objects for programs, and as blocks and tables for people."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dwell.cli.output import table
+from dwell.cli.texts import away_text, body_fields, body_text, printable, span_text, time_text
+from dwell.message import DEFAULT_PRIORITY, Message, State
+
+_BODY_CHARS = 60
+
+_STYLES = {
+    State.DELAYED: "cyan",
+    State.READY: "green",
+    State.LEASED: "yellow",
+    State.DEAD: "red",
+}
+
+
+def message_object(message: Message) -> dict[str, Any]:
+    """Return a message as programs read it: the fields of :class:`dwell.Message`."""
+    fields = {name: getattr(message, name) for name in message.__struct_fields__}
+    del fields["body"]
+    return {**fields, "state": state_text(message.state), **body_fields(message.body)}
+
+
+def state_text(state: State) -> str:
+    """Return the word for a state."""
+    return state.name.lower()
+
+
+def message_block(message: Message, now_ms: int) -> Text:
+    """Return everything about one message, a line for each thing that it has."""
+    text = Text()
+    text.append(printable(message.id), "bold")
+    text.append(f"  {message.topic}  ")
+    text.append(state_text(message.state), _STYLES[message.state])
+    for name, value in _facts(message, now_ms):
+        text.append(f"\n  {name:<11}", "dim")
+        text.append(value.replace("\n", "\n" + " " * 13))
+    return text
+
+
+def _facts(message: Message, now_ms: int) -> list[tuple[str, str]]:
+    """Return the names and values of what a message has; what is as usual is left out."""
+    facts = [
+        ("receipt", message.receipt),
+        ("due", _moment(message.due_ms, now_ms)),
+        ("lease ends", _moment(message.lease_until_ms, now_ms)),
+        ("expires", _moment(message.expires_ms, now_ms)),
+        ("attempt", _attempt(message)),
+        ("priority", str(message.priority) if message.priority != DEFAULT_PRIORITY else None),
+        ("lease", span_text(message.lease_ms) if message.lease_ms else None),
+        ("key", printable(message.key) if message.key is not None else None),
+        *(("header", printable(f"{name}={value}")) for name, value in message.headers.items()),
+        ("last error", printable(message.last_error) if message.last_error else None),
+        ("body", body_text(message.body, lines=True)),
+    ]
+    return [(name, value) for name, value in facts if value is not None]
+
+
+def _moment(ms: int, now_ms: int) -> str | None:
+    return f"{time_text(ms)}  ({away_text(ms, now_ms)})" if ms else None
+
+
+def _attempt(message: Message) -> str:
+    most = f" of {message.max_attempts}" if message.max_attempts else ""
+    return f"{message.attempt}{most}"
+
+
+# A column that not every list needs: its name, whether a message has it, and what it then says.
+_Column = tuple[str, Callable[[Message], bool], Callable[[Message, int], str]]
+
+_OPTIONAL: tuple[_Column, ...] = (
+    ("lease ends", lambda m: m.lease_until_ms > 0, lambda m, now: away_text(m.lease_until_ms, now)),
+    ("expires", lambda m: m.expires_ms > 0, lambda m, now: away_text(m.expires_ms, now)),
+    ("priority", lambda m: m.priority != DEFAULT_PRIORITY, lambda m, now: str(m.priority)),
+    ("key", lambda m: m.key is not None, lambda m, now: printable(m.key or "")),
+    ("last error", lambda m: bool(m.last_error), lambda m, now: _short(printable(m.last_error or ""))),
+)
+
+
+def message_table(messages: Sequence[Message], now_ms: int) -> Table:
+    """Return a row for each message, with the columns that some of them need."""
+    needed = [column for column in _OPTIONAL if any(map(column[1], messages))]
+    names = [name for name, _, _ in needed]
+    made = table("state", "id", "due", "", "attempt", *names, "body", right=("attempt", "priority"))
+    for message in messages:
+        made.add_row(
+            Text(state_text(message.state), _STYLES[message.state]),
+            Text(printable(message.id)),
+            Text(time_text(message.due_ms)),
+            Text(away_text(message.due_ms, now_ms)),
+            Text(str(message.attempt)),
+            *(Text(say(message, now_ms) if has(message) else "") for _, has, say in needed),
+            Text(_short(body_text(message.body)), no_wrap=True, overflow="ellipsis"),
+        )
+    return made
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _BODY_CHARS else text[: _BODY_CHARS - 1] + "…"

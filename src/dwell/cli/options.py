@@ -1,0 +1,48 @@
+"""Arguments and options that more than one command has, each with its one help text."""
+
+from typing import Annotated
+
+import typer
+
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)
+]
+IdsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID...", help="Ids, or - to read one a line from standard input.", show_default=False
+    ),
+]
+ReceiptsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RECEIPT...",
+        help="Receipts that take printed, or - to read one a line from standard input.",
+        show_default=False,
+    ),
+]
+DelayOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPAN",
+        help="How long from now: 30m, 1h30m, 250ms, or a number of seconds.",
+        show_default=False,
+    ),
+]
+DueOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="When: ISO 8601 with a zone (2030-01-31T09:00:00Z), or epoch milliseconds.",
+        show_default=False,
+    ),
+]
+LeaseOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPAN",
+        help="How long the taker has it. Left out: as the message or its topic says.",
+        show_default=False,
+    ),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="All of them, whatever the limit.")]

@@ -1,0 +1,100 @@
+"""What a command prints: objects for programs, tables and lines for people."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dwell.cli.texts import printable
+from dwell.message import Result
+
+# Where there is no terminal there is no edge: tables are as wide as what stands in them.
+_NO_EDGE = 10_000
+
+
+class OutputClosed(Exception):
+    """Whoever read the output has gone, as ``head`` does when it has enough."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command end as for any other reason, and close its store."""
+        raise OutputClosed
+
+
+class Output:
+    """Standard output, where answers go, and standard error, where everything else goes.
+
+    With ``json``, standard output holds one JSON object a line and nothing else. With ``quiet``,
+    people get answers but no confirmations, notes or progress.
+    """
+
+    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+        self.json = json
+        self.quiet = quiet
+        self._console = _console(stderr=False)
+        self._notes = _console(stderr=True)
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether somebody sits before a terminal and wants to know how it goes."""
+        return self._notes.is_terminal and not self.quiet
+
+    @property
+    def notes(self) -> Console:
+        """The console on standard error."""
+        return self._notes
+
+    def object(self, value: Mapping[str, Any]) -> None:
+        """Print one object for programs."""
+        try:
+            sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        except BrokenPipeError:
+            raise OutputClosed from None
+
+    def show(self, what: RenderableType) -> None:
+        """Print a table, as wide as the terminal."""
+        self._console.print(what)
+
+    def line(self, text: str | Text) -> None:
+        """Print text for people, cut nowhere."""
+        self._console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
+
+    def confirm(self, value: Mapping[str, Any], text: str) -> None:
+        """Print that something was done: an object for programs, a line for people."""
+        if self.json:
+            self.object(value)
+        elif not self.quiet:
+            self.line(text)
+
+    def results(self, field: str, names: Sequence[str], results: Sequence[Result]) -> None:
+        """Confirm what was done to each of some ids or receipts."""
+        for name, result in zip(names, results, strict=True):
+            self.confirm({field: name, "result": str(result)}, f"{result}  {printable(name)}")
+
+    def note(self, text: str) -> None:
+        """Say something beside the answer."""
+        if not self.quiet:
+            self._notes.print(Text(text), soft_wrap=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _NO_EDGE
+    return console
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return an empty table; the columns named in ``right`` hold numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        # A column that may not wrap gives way last; cells with their own ellipsis give way first.
+        made.add_column(
+            name, justify="right" if name in right else "left", no_wrap=name != "body"
+        )
+    return made

@@ -1,0 +1,125 @@
+"""``dwell put``: one message, or as many as there are lines."""
+
+from typing import Annotated
+
+import typer
+
+from dwell.cli import given
+from dwell.cli.bulk import put_lines
+from dwell.cli.exits import require
+from dwell.cli.lines import Line
+from dwell.cli.options import DelayOption, DueOption, LeaseOption, TopicArgument
+from dwell.cli.session import Session, session_of
+from dwell.cli.texts import printable
+from dwell.message import DEFAULT_PRIORITY, Result
+
+#: What a put is told when the message is in the queue, as it was asked for.
+_IN = (Result.CREATED, Result.KEPT, Result.REPLACED)
+
+
+def put(
+    context: typer.Context,
+    topic: TopicArgument,
+    body: Annotated[
+        str | None,
+        typer.Argument(help="The body, or - to read it from standard input.", show_default=False),
+    ] = None,
+    many: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Put a message for each line of a file of JSON objects, or - for standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    id_: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="ID", help="Your own id, unique in the topic.", show_default=False
+        ),
+    ] = None,
+    delay: DelayOption = None,
+    due: DueOption = None,
+    delay_level: Annotated[
+        int | None,
+        typer.Option(help="One of the topic's delay levels, from 1.", show_default=False),
+    ] = None,
+    priority: Annotated[int, typer.Option(help="Lower is taken first.")] = DEFAULT_PRIORITY,
+    lease: LeaseOption = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPAN", help="Not taken within this time, it is buried.", show_default=False
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The key that orders messages.", show_default=False)
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.", show_default=False),
+    ] = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            help="How often it may be taken. Left out: as the topic says.", show_default=False
+        ),
+    ] = None,
+    on_conflict: Annotated[
+        str, typer.Option(metavar="WORD", help="On an id that exists: keep, replace or error.")
+    ] = "keep",
+) -> None:
+    """Put a message, to be taken once it is due: now unless a time is given.
+
+    With --many each line is an object with body (text, or any JSON; or body_base64) and, as
+    wanted, id, due, due_ms, delay, delay_level, priority, lease, ttl, key, headers and
+    max_attempts. The options are for the lines that do not say otherwise. Lines are put in batches
+    of 1000; of a batch with a bad line nothing is put, and those before it stay put.
+    """
+    defaults = Line(
+        id=id_,
+        delay=delay,
+        due=due,
+        delay_level=delay_level,
+        priority=priority,
+        lease=lease,
+        ttl=ttl,
+        key=key,
+        headers=given.headers(header or ()),
+        max_attempts=max_attempts,
+    )
+    if many is None:
+        _put_one(session_of(context), topic, _required(body), defaults, on_conflict)
+    else:
+        if body is not None or id_ is not None:
+            raise typer.BadParameter("--many stands without a body and without --id")
+        put_lines(session_of(context), topic, many, defaults, on_conflict)
+
+
+def _required(body: str | None) -> str:
+    if body is None:
+        raise typer.BadParameter("Missing BODY: give it, or - for standard input, or --many FILE")
+    return body
+
+
+def _put_one(session: Session, topic: str, body: str, line: Line, on_conflict: str) -> None:
+    data, due = given.body(body), given.due(line.due)
+    with session.queue(create=True) as queue:
+        put = queue.put(
+            topic,
+            data,
+            id=line.id,
+            delay=given.span(line.delay),
+            due=due,
+            delay_level=line.delay_level,
+            priority=DEFAULT_PRIORITY if line.priority is None else line.priority,
+            lease=given.span(line.lease),
+            ttl=given.span(line.ttl),
+            key=line.key,
+            headers=line.headers,
+            max_attempts=line.max_attempts,
+            on_conflict=on_conflict,
+        )
+    answer = {"topic": topic, "id": put.id, "result": str(put.result)}
+    session.out.confirm(answer, f"{put.result}  {printable(put.id)}")
+    require(put.result in _IN)

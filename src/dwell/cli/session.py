@@ -1,0 +1,57 @@
+"""What the options before the command say: which store, and how to answer."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import typer
+
+import dwell
+from dwell.cli.output import Output
+from dwell.errors import NotAStore
+from dwell.sync import SyncQueue
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_FILE = re.compile(r"file:(?://)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run of the command line. ``store_given`` says that ``--store`` stood on it."""
+
+    store: str
+    store_given: bool
+    out: Output
+
+    @contextmanager
+    def queue(self, *, create: bool = False) -> Iterator[SyncQueue]:
+        """Open the store; only with ``create`` is one made where there is none."""
+        handle = dwell.open(self.store)
+        folder = folder_of(self.store)
+        if folder is not None and not create:
+            require_store(folder)
+        with handle as queue:
+            yield queue
+
+
+def session_of(context: typer.Context) -> Session:
+    """Return the session that a command runs in."""
+    session = context.find_object(Session)
+    assert session is not None
+    return session
+
+
+def folder_of(url: str) -> Path | None:
+    """Return the folder that a store's URL names, or None where it names another place."""
+    if scheme := _FILE.match(url):
+        return Path(unquote(url[scheme.end() :]))
+    return None if _SCHEME.match(url) else Path(url)
+
+
+def require_store(folder: Path) -> None:
+    """Refuse a folder that is missing or empty: who looks somewhere wrong should be told."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        raise NotAStore(f"{folder}: there is no store here; --store names one, and put makes one")

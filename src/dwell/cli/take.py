@@ -1,0 +1,50 @@
+"""``dwell take``: messages that are due, under a lease, with the receipts that end it."""
+
+from typing import Annotated
+
+import typer
+
+from dwell.cli import given
+from dwell.cli.exits import require
+from dwell.cli.messages import message_block, message_object
+from dwell.cli.options import LeaseOption
+from dwell.cli.session import session_of
+from dwell.clock import RealClock
+
+
+def take(
+    context: typer.Context,
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC...", help="Topics, looked at in this order.", show_default=False
+        ),
+    ],
+    limit: Annotated[int, typer.Option(help="How many at most.")] = 1,
+    wait: Annotated[
+        str, typer.Option(metavar="SPAN", help="How long to wait when there is none.")
+    ] = "0s",
+    lease: LeaseOption = None,
+    owner: Annotated[
+        str, typer.Option(metavar="NAME", help="Who takes them.", show_default=False)
+    ] = "",
+) -> None:
+    """Take messages that are due, and print them with their receipts.
+
+    They are yours until the lease ends: ack, release or bury them by receipt before that, or they
+    come back.
+    """
+    session = session_of(context)
+    span = given.span(wait)
+    assert span is not None
+    with session.queue() as queue:
+        batch = queue.take(topics, limit, lease=given.span(lease), owner=owner, wait=span)
+    now_ms = RealClock().now_ms()
+    for message in batch:
+        if session.out.json:
+            session.out.object(message_object(message))
+        else:
+            session.out.line(message_block(message, now_ms))
+    if not batch:
+        session.out.note(f"nothing is due in {', '.join(topics)}")
+    require(len(batch) > 0)

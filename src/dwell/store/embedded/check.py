@@ -1,0 +1,156 @@
+"""Check a store on disk, byte by byte, and save what can be saved of a damaged one.
+
+The store must not be open. A check recovers the store as a start does, over a disk that writes
+nothing. A repair does the same over the real one, leaves out what is damaged, and writes a new
+snapshot, from which the store starts after that.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dwell.clock import RealClock
+from dwell.errors import NotAStore, StoreDamaged
+from dwell.message import U32, State
+from dwell.store.embedded import snapshot
+from dwell.store.embedded.core import Core
+from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Journal
+from dwell.store.embedded.machine import Machine
+
+_EVENTS_BYTES = 1 << 62
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found: faults in words, how many messages are in each state, how much it read.
+
+    After a repair the counts are those of what was saved.
+    """
+
+    findings: list[str] = field(default_factory=list)
+    messages: dict[str, int] = field(default_factory=dict)
+    segments: int = 0
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was damaged."""
+        return not self.findings
+
+
+class ReadOnlyDisk(Disk):
+    """A disk on which nothing is changed: what would be written is dropped."""
+
+    def create(self, path: Path, size_bytes: int) -> int:
+        """Return a file that is gone as soon as it is closed."""
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+        os.ftruncate(fd, size_bytes)
+        return fd
+
+    def open(self, path: Path) -> int:
+        """Open a file for reading."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write nothing."""
+
+    def sync(self, fd: int) -> None:
+        """Sync nothing."""
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        """Cut nothing off."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename nothing."""
+
+    def remove(self, path: Path) -> None:
+        """Remove nothing."""
+
+
+def check(path: str | Path, *, repair: bool = False) -> Report:
+    """Read all of a store; with ``repair``, save what can be saved if anything is damaged.
+
+    Raises NotAStore, StoreLocked, StoreTooNew, and StoreDamaged when nothing can be saved because
+    the store's label or every snapshot is gone. Other damage is reported, not raised.
+    """
+    folder = Path(path)
+    if not (folder / "dwell.json").exists():
+        raise NotAStore(f"{folder}: is not a store")
+    report = asyncio.run(_look(folder, ReadOnlyDisk(), keep=False))
+    if repair and not report.ok:
+        findings = report.findings
+        report = asyncio.run(_look(folder, Disk(), keep=True))
+        report.findings = list(dict.fromkeys(findings + report.findings))
+    return report
+
+
+async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
+    report, now_ms = Report(), RealClock().now_ms()
+    core = Core(disk, folder, SEGMENT_BYTES, 0, _EVENTS_BYTES)
+    core.open(now_ms, lambda topic, count, paused: None, tolerant=report.findings)
+    try:
+        report.findings += _snapshot_damage(disk, folder)
+        ranges = _whole_ranges(core.journal, report)
+        lost = _unreadable(core.machine, ranges)
+        if len(lost):
+            report.findings.append(f"{len(lost)} messages are lost: their bodies are damaged")
+            core.machine.drop(lost)
+        states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
+        report.messages = {s.name.lower(): core.machine.table.total(s) for s in states}
+    finally:
+        if keep:
+            core.forget_snapshots()
+        await core.close(now_ms)
+    return report
+
+
+def _snapshot_damage(disk: Disk, folder: Path) -> list[str]:
+    """Return what is wrong with the snapshots that the start did not read."""
+    damage = []
+    for position in snapshot.snapshot_positions(disk, folder):
+        try:
+            snapshot.verify(disk, folder, position)
+        except StoreDamaged as error:
+            damage.append(str(error))
+    return damage
+
+
+def _whole_ranges(journal: Journal, report: Report) -> np.ndarray:
+    """Return where in the journal the whole frames' records are, as rows of start and end.
+
+    Segments that the start did not read are looked at here for the first time.
+    """
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(journal.segments):
+        report.segments += 1
+        for frame, broken_from in journal.frames_of(number):
+            if broken_from is not None:
+                path = journal.segments[number].path
+                offset = broken_from % journal.segment_bytes
+                words = f"{path}: damaged from offset {offset}"
+                if not any(words in finding for finding in report.findings):
+                    report.findings.append(words)
+            if frame is not None:
+                base = number * journal.segment_bytes
+                ranges.append((base + frame.start, base + frame.end))
+                report.bytes += frame.end - frame.start
+    return np.array(ranges, dtype=np.int64).reshape(-1, 2)
+
+
+def _unreadable(machine: Machine, ranges: np.ndarray) -> U32:
+    """Return the rows of messages whose blobs do not lie in a whole frame."""
+    table = machine.table
+    rows = table.rows_where(lambda part: table.state[part] != State.GONE)
+    if not len(rows) or not len(ranges):
+        return rows
+    start = table.position[rows]
+    index = np.maximum(np.searchsorted(ranges[:, 0], start, side="right") - 1, 0)
+    inside = (start >= ranges[index, 0]) & (start + table.size_bytes[rows] <= ranges[index, 1])
+    return rows[~inside]

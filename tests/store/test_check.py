@@ -1,0 +1,192 @@
+"""Damage on disk: what a start says of it, what a check finds, what a repair saves."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dwell
+from dwell.errors import NotAStore, StoreDamaged, StoreLocked, StoreTooNew
+from dwell.store.embedded.check import check
+
+_PART = 50
+
+
+def fill(folder: Path, *, parts: int = 4, close: bool = True) -> None:
+    """Put messages in batches that are frames of their own; die without a snapshot if asked to."""
+
+    async def main() -> None:
+        queue = await dwell.open(folder).__aenter__()
+        for part in range(parts):
+            ids = [f"{part}-{number}" for number in range(_PART)]
+            await queue.put_many("t", [b"x" * 100] * _PART, ids=ids, delay="1h")
+        if close:
+            await queue.close()
+
+    if close:
+        asyncio.run(main())
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(main())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    """Return a store whose process ended without a snapshot."""
+    folder = tmp_path / "store"
+    fill(folder, close=False)
+    return folder
+
+
+def overwrite(path: Path, offset: int, data: bytes = b"\xff" * 16) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def journal(folder: Path) -> Path:
+    return folder / "journal-00000000.dwl"
+
+
+def stats(folder: Path) -> int:
+    with dwell.open(folder) as queue:
+        counts = queue.stats().topics.get("t", dwell.TopicStats())
+        return counts.delayed
+
+
+def test_a_whole_store(crashed: Path) -> None:
+    report = check(crashed)
+    assert report.ok
+    assert report.messages == {"delayed": 4 * _PART, "ready": 0, "leased": 0, "dead": 0}
+    assert report.segments == 1
+    assert report.bytes > 4 * _PART * 100
+
+
+def test_a_check_changes_nothing(crashed: Path) -> None:
+    overwrite(journal(crashed), 9000)
+    before = {path.name: path.read_bytes() for path in crashed.iterdir() if path.name != "lock"}
+    assert not check(crashed).ok
+    after = {path.name: path.read_bytes() for path in crashed.iterdir() if path.name != "lock"}
+    assert before == after
+
+
+def test_a_damaged_record_in_the_middle_stops_the_start(crashed: Path) -> None:
+    overwrite(journal(crashed), 9000)
+    with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: damaged from offset \d+"):
+        stats(crashed)
+
+
+def test_repair_saves_the_rest_and_says_what_is_lost(crashed: Path) -> None:
+    overwrite(journal(crashed), 9000)
+    report = check(crashed, repair=True)
+    assert any("bytes lost" in finding for finding in report.findings)
+    assert report.messages["delayed"] == 3 * _PART
+    assert stats(crashed) == 3 * _PART
+    assert check(crashed).messages["delayed"] == 3 * _PART
+
+
+def test_what_a_repair_saved_can_be_used(crashed: Path) -> None:
+    overwrite(journal(crashed), 9000)
+    check(crashed, repair=True)
+    with dwell.open(crashed) as queue:
+        found = [queue.get("t", f"{part}-7") for part in range(4)]
+        assert sum(message is not None for message in found) == 3
+        answer = queue.put_many("t", [b"new"] * 4, ids=[f"{part}-7" for part in range(4)])
+        created = [put.id for put in answer if put.result is dwell.Result.CREATED]
+        assert len(created) == 1
+        assert [message.id for message in queue.take("t", 10)] == created
+
+
+def test_a_torn_tail_is_no_damage(crashed: Path) -> None:
+    data = journal(crashed).read_bytes()
+    end = len(data.rstrip(b"\0"))
+    overwrite(journal(crashed), end - 20)
+    assert check(crashed).ok
+    assert stats(crashed) == 3 * _PART
+
+
+def test_a_lost_body_behind_a_snapshot_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    fill(folder)
+    overwrite(journal(folder), 9000)
+    report = check(folder)
+    assert any("messages are lost" in finding for finding in report.findings)
+    repaired = check(folder, repair=True)
+    assert repaired.messages["delayed"] == 3 * _PART
+    assert stats(folder) == 3 * _PART
+
+
+def test_a_damaged_snapshot_is_made_up_for_by_the_journal(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    fill(folder)
+    (path,) = folder.glob("snapshot-*")
+    overwrite(path, path.stat().st_size // 2)
+    assert not check(folder).ok
+    assert stats(folder) == 4 * _PART
+
+
+def _no_label(folder: Path) -> None:
+    (folder / "dwell.json").unlink()
+
+
+def _garbled_label(folder: Path) -> None:
+    (folder / "dwell.json").write_text("{")
+
+
+def _newer_label(folder: Path) -> None:
+    label = json.loads((folder / "dwell.json").read_text())
+    (folder / "dwell.json").write_text(json.dumps({**label, "dwell": 99}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "words"),
+    [
+        (_no_label, NotAStore, "holds files but no dwell.json"),
+        (_garbled_label, StoreDamaged, "is not a store's label"),
+        (_newer_label, StoreTooNew, "has format 99; this version of Dwell reads up to 1"),
+    ],
+)
+def test_a_folder_that_cannot_be_opened(
+    crashed: Path, damage: Callable[[Path], None], error: type[Exception], words: str
+) -> None:
+    damage(crashed)
+    before = sorted(path.name for path in crashed.iterdir())
+    with pytest.raises(error, match=words):
+        stats(crashed)
+    assert sorted(path.name for path in crashed.iterdir()) == before
+
+
+def test_a_file_is_not_a_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotAStore, match="is a file"):
+        stats(tmp_path / "file")
+    with pytest.raises(NotAStore):
+        check(tmp_path / "nowhere")
+
+
+def test_a_held_folder_is_refused(tmp_path: Path) -> None:
+    with dwell.open(tmp_path / "store") as queue:
+        queue.put("t", b"x")
+        with pytest.raises(StoreLocked, match=f"held by process {os.getpid()}"):
+            stats(tmp_path / "store")
+        with pytest.raises(StoreLocked):
+            check(tmp_path / "store")
+    assert check(tmp_path / "store").messages["ready"] == 1
+
+
+def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    fill(folder, close=False)
+    second = folder / "journal-00000001.dwl"
+    shutil.move(journal(folder), second)
+    with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: is missing"):
+        stats(folder)

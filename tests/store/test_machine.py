@@ -1,0 +1,185 @@
+"""The machine itself: it follows a store over crashes, and finds one that breaks a promise."""
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+
+from dwell.clock import SimulatedClock
+from dwell.errors import StoreFailed
+from dwell.message import U8, U64, Batch, Result
+from dwell.store.base import PutAnswer, Puts, Store
+from dwell.store.memory import MemoryStore
+from dwell.testing.machine import StoreMachine
+
+VERBS = (
+    *("put", "take", "held", "ack", "release", "touch", "bury", "kick", "cancel", "reschedule"),
+    *("get", "scan", "events", "stats", "configure", "tick"),
+)
+
+
+class FlakyStore(MemoryStore):
+    """Fails once when it is told to, before or after a verb has done its work."""
+
+    fails: str | None = None
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        super().__init__(clock)
+        for verb in VERBS:
+            setattr(self, verb, self._flaky(getattr(self, verb)))
+
+    def _flaky(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            fails, self.fails = self.fails, None
+            if fails == "before":
+                raise StoreFailed("before")
+            answer = await call(*args, **kwargs)
+            if fails == "after":
+                raise StoreFailed("after")
+            return answer
+
+        return run
+
+
+class FlakyMachine(StoreMachine):
+    can_reopen = True
+
+    async def make_store(self, clock: SimulatedClock) -> FlakyStore:
+        return FlakyStore(clock)
+
+    async def reopen(self) -> Store:
+        return self.store
+
+    @precondition(lambda self: self.store.fails is None)
+    @rule(fails=st.sampled_from(("before", "after")))
+    def arm(self, fails: str) -> None:
+        self.store.fails = fails
+        # As with a clock that only moved: the failure is for a verb, not for the comparison.
+        self.has_only_moved = True
+
+
+TestFlakyMachine = FlakyMachine.TestCase
+TestFlakyMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+# --- stores that break a promise --------------------------------------------------------------
+
+
+class LosesPart(FlakyStore):
+    """A put that fails leaves a part of its batch."""
+
+    async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        if len(puts) < 2 or puts.ids is None or self.fails is not None:
+            return await super().put(puts, on_conflict)
+        columns = {
+            name: getattr(puts, name)[:1]
+            for name in ("bodies", "due_ms", "priority", "lease_ms", "max_attempts", "expires_ms")
+        }
+        part = dataclasses.replace(puts, **columns, ids=puts.ids[:1], extras=None)
+        await super().put(part, on_conflict)
+        raise StoreFailed("in the middle")
+
+
+class IsEarly(MemoryStore):
+    """Lives a moment ahead of the clock."""
+
+    def _enter(self) -> int:
+        now_ms = super()._enter()
+        self._settle(now_ms + 1_000)
+        return now_ms
+
+
+class NeverPlans(MemoryStore):
+    """Tells nobody that a deadline came nearer."""
+
+    def _announce(self) -> None:
+        self._is_nearer = False
+        super()._announce()
+
+
+class AcksWithoutForgetting(MemoryStore):
+    """Says that a message is done, and keeps it."""
+
+    async def ack(self, receipts: U64) -> U8:
+        results = await self.release(receipts, 0, None, counted=True)
+        results[results == Result.RELEASED] = Result.ACKED
+        return results
+
+
+class TakesBackwards(MemoryStore):
+    """Gives the topics in another order than they were asked for."""
+
+    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+        return await super().take(list(topics)[::-1], limit, lease_ms, owner)
+
+
+class ForgetsAtOnce(MemoryStore):
+    """Remembers no id."""
+
+    def _settle(self, now_ms: int) -> None:
+        super()._settle(now_ms)
+        for topic in self._topics.values():
+            topic.remembered.clear()
+
+
+class HasNoEvents(MemoryStore):
+    """Loses the events of bury."""
+
+    def _bury(self, row: Any, kind: Any, now_ms: int) -> None:
+        events, totals = self._events[:], self._totals.copy()
+        super()._bury(row, kind, now_ms)
+        self._events, self._totals = events, totals
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        LosesPart,
+        IsEarly,
+        NeverPlans,
+        AcksWithoutForgetting,
+        TakesBackwards,
+        ForgetsAtOnce,
+        HasNoEvents,
+    ],
+)
+def test_machine_finds_a_store_that_breaks_a_promise(
+    broken: Callable[[SimulatedClock], Store],
+) -> None:
+    class Machine(StoreMachine):
+        can_reopen = broken is LosesPart
+
+        async def make_store(self, clock: SimulatedClock) -> Store:
+            return broken(clock)
+
+        async def reopen(self) -> Store:
+            return self.store
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            Machine,
+            settings=settings(
+                max_examples=200,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                phases=[Phase.generate],
+                report_multiple_bugs=False,
+            ),
+        )
+
+
+def test_machine_does_not_reopen_what_cannot_be() -> None:
+    class Machine(StoreMachine):
+        async def make_store(self, clock: SimulatedClock) -> Store:
+            return FlakyStore(clock)
+
+    machine = Machine()
+    machine.store.fails = "before"
+    with pytest.raises(AssertionError, match="the store failed"):
+        machine.take_all()
+    machine.teardown()
