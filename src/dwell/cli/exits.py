@@ -1,5 +1,6 @@
 """How a command ends: the exit codes, and the one place where errors become them."""
 
+import contextlib
 import os
 import sys
 from enum import IntEnum
@@ -8,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dwell.cli.output import OutputClosed
+from dwell.cli.output import OutputClosed, flush
 from dwell.cli.texts import printable
 from dwell.errors import DwellError, InvalidInput, StoreError
 
@@ -59,11 +60,8 @@ class Commands(TyperGroup):
         """Run a command and end the process."""
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
-            sys.stdout.flush()
+            flush()
         except OutputClosed:
-            code = _leave_output()
-        except BrokenPipeError:
-            # Only the flush above can raise it here: OutputClosed is what a command's output raises.
             code = _leave_output()
         except (KeyboardInterrupt, typer.Abort):
             code = Code.INTERRUPTED
@@ -92,9 +90,7 @@ def _usage(error: Any) -> str:
 
 def _leave_output() -> Code:
     """Let go of an output that nobody reads, so that the flush at exit has somewhere to go."""
-    try:
+    # Where the output is not a file of the process, there is no flush at exit to care for.
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        # The output is not a file of the process, so there is no flush at exit to care for.
-        pass
     return Code.DONE

@@ -1,4 +1,4 @@
-"""What is given on a command line, turned into what the queue takes. Refusals are the queue's own."""
+"""What is given on a command line, as the queue takes it. What is refused, the queue refuses."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import overload
 
 from dwell import values
 from dwell.errors import InvalidHeaders, InvalidInput, InvalidTime
@@ -18,11 +19,15 @@ _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _DUE_FORMS = "ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, or epoch milliseconds"
 
 
-def span(text: Delay | None) -> Delay | None:
+@overload
+def span(given: Delay) -> Delay: ...
+@overload
+def span(given: Delay | None) -> Delay | None: ...
+def span(given: Delay | None) -> Delay | None:
     """Return a span of time; a number without a unit is seconds."""
-    if isinstance(text, str) and _SECONDS.fullmatch(text):
-        return float(text)
-    return text
+    if isinstance(given, str) and _SECONDS.fullmatch(given):
+        return float(given)
+    return given
 
 
 def due(given: str | int | None) -> Due | None:

@@ -1,6 +1,5 @@
-"""What anybody may do to messages by topic and id: ``get``, ``cancel``, ``reschedule``, ``kick``."""
+"""Messages by topic and id: ``get``, ``cancel``, ``reschedule`` and ``kick``."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -13,9 +12,8 @@ from dwell.cli.output import Output
 from dwell.cli.session import session_of
 from dwell.cli.texts import printable
 from dwell.clock import RealClock
+from dwell.errors import InvalidInput
 from dwell.message import Message, Result
-from dwell.results import Results
-from dwell.sync import SyncQueue
 
 
 def get(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
@@ -44,7 +42,9 @@ def _print(out: Output, topic: str, id_: str, message: Message | None) -> None:
 
 def cancel(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
     """Forget messages that nobody has taken."""
-    _apply(context, ids, Result.CANCELLED, lambda queue, chunk: queue.cancel(topic, chunk))
+    session_of(context).apply(
+        "id", ids, Result.CANCELLED, lambda queue, chunk: queue.cancel(topic, chunk)
+    )
 
 
 def reschedule(
@@ -56,8 +56,8 @@ def reschedule(
 ) -> None:
     """Change when messages fall due: one of --delay and --due has to be given."""
     span, point = given.span(delay), given.due(due)
-    _apply(
-        context,
+    session_of(context).apply(
+        "id",
         ids,
         Result.MOVED,
         lambda queue, chunk: queue.reschedule(topic, chunk, delay=span, due=point),
@@ -79,38 +79,17 @@ def kick(
         int | None,
         typer.Option(help="Without ids: how many at most, those that were due first."),
     ] = None,
-    delay: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long until they are due.")
-    ] = "0s",
+    delay: Annotated[str, typer.Option(metavar="SPAN", help="How long until they are due.")] = "0s",
 ) -> None:
     """Bring dead messages back, with their attempts anew: by id, or a number of them by --limit."""
-    span = given.span(delay)
-    assert span is not None
+    session, span = session_of(context), given.span(delay)
     if (limit is None) == (not ids):
-        raise typer.BadParameter("expected either ids or --limit")
+        raise InvalidInput("kick: expected either ids or --limit")
     if ids:
-        _apply(
-            context, ids, Result.KICKED, lambda queue, chunk: queue.kick(topic, chunk, delay=span)
+        session.apply(
+            "id", ids, Result.KICKED, lambda queue, chunk: queue.kick(topic, chunk, delay=span)
         )
     elif limit is not None:
-        session = session_of(context)
         with session.queue() as queue:
-            results = queue.kick(topic, limit=limit, delay=span)
-        kicked = results.count(Result.KICKED)
+            kicked = queue.kick(topic, limit=limit, delay=span).count(Result.KICKED)
         session.out.confirm({"topic": topic, "kicked": kicked}, f"{kicked:,} kicked")
-
-
-def _apply(
-    context: typer.Context,
-    ids: list[str],
-    wanted: Result,
-    verb: Callable[[SyncQueue, list[str]], Results],
-) -> None:
-    """Do a verb to all ids, batch after batch, and say what it did to each."""
-    session, is_as_asked = session_of(context), True
-    with session.queue() as queue:
-        for chunk in given.chunks(ids):
-            results = verb(queue, chunk)
-            session.out.results("id", chunk, results)
-            is_as_asked &= results.count(wanted) == len(chunk)
-    require(is_as_asked)

@@ -79,7 +79,11 @@ _OPTIONAL: tuple[_Column, ...] = (
     ("expires", lambda m: m.expires_ms > 0, lambda m, now: away_text(m.expires_ms, now)),
     ("priority", lambda m: m.priority != DEFAULT_PRIORITY, lambda m, now: str(m.priority)),
     ("key", lambda m: m.key is not None, lambda m, now: printable(m.key or "")),
-    ("last error", lambda m: bool(m.last_error), lambda m, now: _short(printable(m.last_error or ""))),
+    (
+        "last error",
+        lambda m: bool(m.last_error),
+        lambda m, now: _short(printable(m.last_error or "")),
+    ),
 )
 
 

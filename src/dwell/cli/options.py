@@ -10,7 +10,9 @@ TopicArgument = Annotated[
 IdsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="ID...", help="Ids, or - to read one a line from standard input.", show_default=False
+        metavar="ID...",
+        help="Ids, or - to read one a line from standard input.",
+        show_default=False,
     ),
 ]
 ReceiptsArgument = Annotated[

@@ -20,6 +20,14 @@ class OutputClosed(Exception):
     """Whoever read the output has gone, as ``head`` does when it has enough."""
 
 
+def flush() -> None:
+    """Hand on what was printed; raises OutputClosed."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Let the command end as for any other reason, and close its store."""
@@ -94,7 +102,5 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         # A column that may not wrap gives way last; cells with their own ellipsis give way first.
-        made.add_column(
-            name, justify="right" if name in right else "left", no_wrap=name != "body"
-        )
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=name != "body")
     return made

@@ -11,6 +11,7 @@ from dwell.cli.lines import Line
 from dwell.cli.options import DelayOption, DueOption, LeaseOption, TopicArgument
 from dwell.cli.session import Session, session_of
 from dwell.cli.texts import printable
+from dwell.errors import InvalidInput
 from dwell.message import DEFAULT_PRIORITY, Result
 
 #: What a put is told when the message is in the queue, as it was asked for.
@@ -22,7 +23,11 @@ def put(
     topic: TopicArgument,
     body: Annotated[
         str | None,
-        typer.Argument(help="The body, or - to read it from standard input.", show_default=False),
+        typer.Argument(
+            metavar="BODY",
+            help="The body, or - to read it from standard input.",
+            show_default=False,
+        ),
     ] = None,
     many: Annotated[
         str | None,
@@ -92,13 +97,13 @@ def put(
         _put_one(session_of(context), topic, _required(body), defaults, on_conflict)
     else:
         if body is not None or id_ is not None:
-            raise typer.BadParameter("--many stands without a body and without --id")
+            raise InvalidInput("many: got a body or --id beside it, expected --many alone")
         put_lines(session_of(context), topic, many, defaults, on_conflict)
 
 
 def _required(body: str | None) -> str:
     if body is None:
-        raise typer.BadParameter("Missing BODY: give it, or - for standard input, or --many FILE")
+        raise InvalidInput("body: got none, expected a body, - for standard input, or --many FILE")
     return body
 
 

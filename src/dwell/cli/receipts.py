@@ -1,22 +1,20 @@
 """What becomes of messages that were taken: ``ack``, ``release``, ``touch`` and ``bury``."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from dwell.cli import given
-from dwell.cli.exits import require
 from dwell.cli.options import LeaseOption, ReceiptsArgument
 from dwell.cli.session import session_of
 from dwell.message import Result
-from dwell.results import Results
-from dwell.sync import SyncQueue
 
 
 def ack(context: typer.Context, receipts: ReceiptsArgument) -> None:
     """Say that messages are done, and forget them."""
-    _apply(context, receipts, Result.ACKED, lambda queue, chunk: queue.ack(chunk))
+    session_of(context).apply(
+        "receipt", receipts, Result.ACKED, lambda queue, chunk: queue.ack(chunk)
+    )
 
 
 def release(
@@ -38,9 +36,8 @@ def release(
     One whose attempts are used up is buried.
     """
     span = given.span(delay)
-    assert span is not None
-    _apply(
-        context,
+    session_of(context).apply(
+        "receipt",
         receipts,
         Result.RELEASED,
         lambda queue, chunk: queue.release(chunk, span, retry=retry, error=error),
@@ -50,7 +47,9 @@ def release(
 def touch(context: typer.Context, receipts: ReceiptsArgument, lease: LeaseOption = None) -> None:
     """Let the leases of messages run on, anew from now."""
     span = given.span(lease)
-    _apply(context, receipts, Result.TOUCHED, lambda queue, chunk: queue.touch(chunk, span))
+    session_of(context).apply(
+        "receipt", receipts, Result.TOUCHED, lambda queue, chunk: queue.touch(chunk, span)
+    )
 
 
 def bury(
@@ -62,20 +61,6 @@ def bury(
     ] = None,
 ) -> None:
     """Set messages aside as dead, until they are kicked or cancelled."""
-    _apply(context, receipts, Result.BURIED, lambda queue, chunk: queue.bury(chunk, reason))
-
-
-def _apply(
-    context: typer.Context,
-    receipts: list[str],
-    wanted: Result,
-    verb: Callable[[SyncQueue, list[str]], Results],
-) -> None:
-    """Do a verb to all receipts, batch after batch, and say what it did to each."""
-    session, is_as_asked = session_of(context), True
-    with session.queue() as queue:
-        for chunk in given.chunks(receipts):
-            results = verb(queue, chunk)
-            session.out.results("receipt", chunk, results)
-            is_as_asked &= results.count(wanted) == len(chunk)
-    require(is_as_asked)
+    session_of(context).apply(
+        "receipt", receipts, Result.BURIED, lambda queue, chunk: queue.bury(chunk, reason)
+    )

@@ -1,7 +1,7 @@
 """What the options before the command say: which store, and how to answer."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,12 @@ from urllib.parse import unquote
 import typer
 
 import dwell
+from dwell.cli import given
+from dwell.cli.exits import require
 from dwell.cli.output import Output
 from dwell.errors import NotAStore
+from dwell.message import Result
+from dwell.results import Results
 from dwell.sync import SyncQueue
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -35,6 +39,25 @@ class Session:
             require_store(folder)
         with handle as queue:
             yield queue
+
+    def apply(
+        self,
+        field: str,
+        names: Sequence[str],
+        wanted: Result,
+        verb: Callable[[SyncQueue, list[str]], Results],
+    ) -> None:
+        """Do a verb to all that is named, and say what became of each.
+
+        The command ends as not done when one of them has another result than is wanted.
+        """
+        is_as_asked = True
+        with self.queue() as queue:
+            for chunk in given.chunks(names):
+                results = verb(queue, chunk)
+                self.out.results(field, chunk, results)
+                is_as_asked &= results.count(wanted) == len(chunk)
+        require(is_as_asked)
 
 
 def session_of(context: typer.Context) -> Session:

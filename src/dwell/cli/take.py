@@ -35,10 +35,10 @@ def take(
     come back.
     """
     session = session_of(context)
-    span = given.span(wait)
-    assert span is not None
     with session.queue() as queue:
-        batch = queue.take(topics, limit, lease=given.span(lease), owner=owner, wait=span)
+        batch = queue.take(
+            topics, limit, lease=given.span(lease), owner=owner, wait=given.span(wait)
+        )
     now_ms = RealClock().now_ms()
     for message in batch:
         if session.out.json:

@@ -1,0 +1,118 @@
+"""The app: the options for all commands, and the commands in the groups of ``dwell --help``."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from dwell.cli.check import check
+from dwell.cli.counts import stats, topics
+from dwell.cli.events import events
+from dwell.cli.exits import MEANINGS, Commands
+from dwell.cli.ids import cancel, get, kick, reschedule
+from dwell.cli.listing import list_messages
+from dwell.cli.output import Output
+from dwell.cli.put import put
+from dwell.cli.receipts import ack, bury, release, touch
+from dwell.cli.session import Session
+from dwell.cli.settings import settings
+from dwell.cli.take import take
+from dwell.cli.work import work
+
+DEFAULT_STORE = "./dwell-data"
+
+
+class _Command(NamedTuple):
+    """A command: its name, what it does, and how it may look on a command line."""
+
+    name: str
+    function: Callable[..., None]
+    example: str
+
+
+#: The commands, in the groups and in the order in which the help shows them.
+GROUPS: dict[str, tuple[_Command, ...]] = {
+    "In and out": (
+        _Command("put", put, """dwell put emails '{"to": "ann"}' --delay 30m"""),
+        _Command("take", take, "dwell take emails --limit 10 --wait 1m"),
+        _Command("ack", ack, "dwell ack 49b9c533000000010000000002000001"),
+        _Command("release", release, 'dwell release $RECEIPT --retry --error "no answer"'),
+        _Command("touch", touch, "dwell touch $RECEIPT --lease 5m"),
+        _Command("bury", bury, 'dwell bury $RECEIPT --reason "no such address"'),
+        _Command("work", work, "dwell work jobs:worker"),
+    ),
+    "By topic and id": (
+        _Command("get", get, "dwell get emails order-17"),
+        _Command("reschedule", reschedule, "dwell reschedule emails order-17 --delay 2h"),
+        _Command("cancel", cancel, "dwell cancel emails order-17 order-18"),
+        _Command("kick", kick, "dwell kick emails --limit 100"),
+    ),
+    "What is there": (
+        _Command("list", list_messages, "dwell list emails --state dead --all"),
+        _Command("topics", topics, "dwell topics"),
+        _Command("stats", stats, "dwell --json stats"),
+        _Command("events", events, "dwell events --from 1200 --limit 50"),
+    ),
+    "Care": (
+        _Command("settings", settings, "dwell settings emails lease_ms=5m max_attempts=3"),
+        _Command("check", check, "dwell --store ./data check --repair"),
+    ),
+}
+
+_EXITS = "\n".join(f"- {code.value}: {meaning}" for code, meaning in MEANINGS.items())
+
+app = typer.Typer(
+    name="dwell",
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"Exit codes:\n\n{_EXITS}",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dwell {version('dwell')}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    context: typer.Context,
+    store: Annotated[
+        str,
+        typer.Option(
+            envvar="DWELL_STORE", metavar="URL", help="The store: a folder, or another store's URL."
+        ),
+    ] = DEFAULT_STORE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: one JSON object a line.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Answers only: no confirmations, notes or progress.")
+    ] = False,
+    version_: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
+    """Keep messages until they are due: a durable delay queue, on the command line."""
+    source: Any = context.get_parameter_source("store")
+    context.obj = Session(
+        store=store,
+        store_given=source is not None and source.name == "COMMANDLINE",
+        out=Output(json=as_json, quiet=quiet),
+    )
+
+
+for _panel, _commands in GROUPS.items():
+    for _command in _commands:
+        app.command(_command.name, rich_help_panel=_panel, epilog=f"Example: `{_command.example}`")(
+            _command.function
+        )

@@ -1,0 +1,64 @@
+"""``dwell list``: the messages of a topic, by state and due."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from dwell import values
+from dwell.cli.messages import message_object, message_table
+from dwell.cli.options import AllOption, TopicArgument
+from dwell.cli.output import Output
+from dwell.cli.session import session_of
+from dwell.clock import RealClock
+from dwell.message import Message, State
+from dwell.sync import SyncQueue
+
+_PAGE = 1000
+
+#: The order in which states are listed: what is nearest to a taker stands first.
+_STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
+
+
+def list_messages(
+    context: typer.Context,
+    topic: TopicArgument,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE",
+            help="Only delayed, ready, leased or dead; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    everything: AllOption = False,
+) -> None:
+    """List a topic's messages: state after state, each by due."""
+    session = session_of(context)
+    states = list(dict.fromkeys(map(values.state, state))) if state else _STATES
+    most = None if everything else limit
+    with session.queue() as queue:
+        messages = _messages(queue, topic, states, _PAGE if most is None else min(most, _PAGE))
+        _print(session.out, islice(messages, most))
+        if most is not None and next(messages, None) is not None:
+            session.out.note("there are more: a larger --limit, or --all, shows them")
+
+
+def _messages(
+    queue: SyncQueue, topic: str, states: Iterable[State], size: int
+) -> Iterator[Message]:
+    for state in states:
+        for page in queue.pages(topic, state, limit=size):
+            yield from page
+
+
+def _print(out: Output, messages: Iterator[Message]) -> None:
+    if out.json:
+        for message in messages:
+            out.object(message_object(message))
+        return
+    # A table a page, so that a list of millions needs no more room than one of a thousand.
+    while page := list(islice(messages, _PAGE)):
+        out.show(message_table(page, RealClock().now_ms()))
