@@ -14,7 +14,8 @@ from bench.result import Result
 from bench.servers import beanstalkd_server, redis_server
 
 BODY = b"x" * 200
-_IN_FLIGHT = 16
+#: How many messages each system has under way, in batches.
+_UNDER_WAY = 16_000
 
 
 def run(*, batch: int, ids: str, messages: int, concurrency: int, rounds: int) -> Result:
@@ -31,7 +32,7 @@ def run(*, batch: int, ids: str, messages: int, concurrency: int, rounds: int) -
             }
         else:
             systems = {
-                "dwell": partial(_dwell, messages, batch, ids, _IN_FLIGHT),
+                "dwell": partial(_dwell, messages, batch, ids, max(_UNDER_WAY // batch, 1)),
                 "redis": partial(_redis_batches, port, messages // 4, batch, ids),
             }
         result.in_turn(rounds, systems)
@@ -55,27 +56,31 @@ async def _dwell_async(messages: int, batch: int, ids: str, concurrency: int) ->
     work = _dwell_singles if batch == 1 else _dwell_batches
     with tempfile.TemporaryDirectory(dir=".") as folder:
         async with dwell.open(folder + "/store") as queue:
+            names = own_ids(0, messages) if ids == "caller" else None
+            parts = [names and names[n * share : (n + 1) * share] for n in range(concurrency)]
+            jobs = [work(queue, share, batch, part) for part in parts]
             start = time.perf_counter()
-            jobs = [work(queue, n * share, share, batch, ids) for n in range(concurrency)]
             done = sum(await asyncio.gather(*jobs))
             return done / (time.perf_counter() - start)
 
 
-async def _dwell_singles(queue: dwell.Queue, start: int, count: int, _: int, ids: str) -> int:
+async def _dwell_singles(queue: dwell.Queue, count: int, _: int, ids: list[str] | None) -> int:
     done = 0
-    for number in range(start, start + count):
-        await queue.put("bench", BODY, id=f"order-{number:010d}" if ids == "caller" else None)
+    for number in range(count):
+        await queue.put("bench", BODY, id=ids[number] if ids else None)
         taken = await queue.take("bench", wait=10)
         await queue.ack(taken)
         done += len(taken)
     return done
 
 
-async def _dwell_batches(queue: dwell.Queue, start: int, count: int, batch: int, ids: str) -> int:
+async def _dwell_batches(
+    queue: dwell.Queue, count: int, batch: int, ids: list[str] | None
+) -> int:
     done = 0
     bodies = [BODY] * batch
-    for at in range(start, start + count, batch):
-        await queue.put_many("bench", bodies, ids=own_ids(at, batch) if ids == "caller" else None)
+    for at in range(0, count - batch + 1, batch):
+        await queue.put_many("bench", bodies, ids=ids and ids[at : at + batch])
         taken = await queue.take("bench", batch, wait=10)
         assert len(taken.bodies) == len(taken)
         await queue.ack(taken)
@@ -91,17 +96,18 @@ def _redis_batches(port: int, messages: int, batch: int, ids: str) -> float:
     client = redis.Redis(port=port, protocol=2)
     client.flushall()
     queue = redis_queue.load(client)
-    bodies, held, done = [BODY] * batch, [], 0
+    held: list[list[bytes]] = []
+    bodies, done, at = [BODY] * batch, 0, 0
+    names = [text.encode() for text in own_ids(0, 2 * messages)] if ids == "caller" else []
     start = time.perf_counter()
-    at = 0
     while done < messages:
         pipeline = client.pipeline(transaction=False)
         now_ms = time.time_ns() // 1_000_000
-        # Several batches a round trip, as many as Dwell has under way.
-        for _ in range(max(_IN_FLIGHT * 100 // batch, 1)):
+        # Few enough that client and server both stay in their caches; more was slower.
+        for _ in range(max(2000 // batch, 1)):
             if ids == "caller":
-                texts = [text.encode() for text in own_ids(at, batch)]
-                queue.call(pipeline, "put", now_ms, *redis_queue.pairs(texts, bodies))
+                some = names[at : at + batch]
+                queue.call(pipeline, "put", now_ms, *redis_queue.pairs(some, bodies))
             else:
                 queue.call(pipeline, "put_new", now_ms, *bodies)
             queue.call(pipeline, "take", now_ms, batch, now_ms + 60_000)

@@ -242,6 +242,9 @@ class Batch(Sequence[Message]):
     """
 
     __slots__ = (
+        "_parent",
+        "_part",
+        "_size",
         "attempt",
         "bodies",
         "due_ms",
@@ -257,6 +260,9 @@ class Batch(Sequence[Message]):
         "state",
         "topics",
     )
+
+    _parent: "Batch"
+    _part: slice
 
     def __init__(
         self,
@@ -276,6 +282,7 @@ class Batch(Sequence[Message]):
         errors: dict[int, str],
         receipts: U64 | None,
     ) -> None:
+        self._size = len(due_ms)
         self.topics = topics
         self.ids = ids
         self.bodies = bodies
@@ -325,7 +332,19 @@ class Batch(Sequence[Message]):
         )
 
     def __len__(self) -> int:
-        return len(self.due_ms)
+        return self._size
+
+    def __getattr__(self, name: str) -> Any:
+        # Only a part of a batch lacks a column, and cuts it out of the whole when it is asked for.
+        if name not in Batch.__slots__ or name.startswith("_"):
+            raise AttributeError(name)
+        column = getattr(self._parent, name)
+        if isinstance(column, dict):
+            column = self._part_of_errors(column)
+        elif column is not None:
+            column = column[self._part]
+        setattr(self, name, column)
+        return column
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -367,25 +386,16 @@ class Batch(Sequence[Message]):
         )
 
     def _slice(self, part: slice) -> "Batch":
-        indices = range(len(self))[part]
-        return Batch(
-            topics=self.topics[part],
-            ids=self.ids[part],
-            bodies=self.bodies[part],
-            extras=self.extras[part],
-            due_ms=self.due_ms[part],
-            priority=self.priority[part],
-            attempt=self.attempt[part],
-            max_attempts=self.max_attempts[part],
-            lease_ms=self.lease_ms[part],
-            lease_until_ms=self.lease_until_ms[part],
-            expires_ms=self.expires_ms[part],
-            state=self.state[part],
-            errors={new: self.errors[old] for new, old in enumerate(indices) if old in self.errors}
-            if self.errors
-            else {},
-            receipts=self.receipts[part] if self.receipts is not None else None,
-        )
+        batch = Batch.__new__(Batch)
+        batch._parent, batch._part = self, part
+        batch._size = len(range(self._size)[part])
+        return batch
+
+    def _part_of_errors(self, errors: dict[int, str]) -> dict[int, str]:
+        if not errors:
+            return {}
+        places = range(len(self._parent))[self._part]
+        return {new: errors[old] for new, old in enumerate(places) if old in errors}
 
 
 # --- topic settings ---------------------------------------------------------------------------

@@ -209,8 +209,8 @@ class Queue(Verbs):
         )
         if size == 0:
             return PutAnswer([], np.empty(0, dtype=np.uint8))
-        key = (topic, on_conflict, ids is not None)
-        return await self._bulk_puts.call(key, puts, sum(map(len, many)), size)
+        batch = (topic, on_conflict, ids is not None)
+        return await self._bulk_puts.call(batch, puts, sum(map(len, many)), size)
 
     async def _put_bulk(self, key: _PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
         puts = many[0] if len(many) == 1 else joined_puts(many)

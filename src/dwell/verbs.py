@@ -39,7 +39,7 @@ class Verbs:
         self._moves = Gatherer(self._move)
         self._kicks = Gatherer(self._kick)
         self._gets = Gatherer(self._get)
-        self._bulk_acks = Gatherer(self._ack_bulk)
+        self._bulk_acks = Gatherer(self._ack_bulk, (ForeignReceipt,))
         self._bulk_cancels = Gatherer(self._cancel_bulk)
         self._bulk_moves = Gatherer(self._move_bulk)
 
@@ -57,7 +57,8 @@ class Verbs:
         """
         if isinstance(what, Message | str):
             return await self._acks.call(None, self._receipt(what))
-        receipts = self._receipts(what)
+        self.check_open()
+        receipts = columns.receipts(what)
         if not len(receipts):
             return _nothing()
         return await self._bulk_acks.call(None, receipts, count=len(receipts))

@@ -25,6 +25,9 @@ from dwell.sync import SyncQueue
 
 _ANSWERS = (Result.CREATED, Result.KEPT, Result.REPLACED, Result.DROPPED, Result.LEASED)
 
+_TIMES = ("delay", "due", "delay_level")
+_OTHERS = ("priority", "lease", "ttl", "key", "headers", "max_attempts")
+
 _Counts = Counter[Result]
 
 
@@ -36,7 +39,7 @@ def put_lines(session: Session, topic: str, name: str, defaults: Line, on_confli
     counts: _Counts = Counter()
     with _opened(name) as source, session.queue(create=True) as queue:
         levels_ms = queue.settings(topic).delay_levels_ms
-        reader = Reader(source, defaults, RealClock().now_ms(), levels_ms)
+        reader = Reader(source, defaults, RealClock(), levels_ms)
         try:
             with _progress(session.out, source) as moved:
                 for batch in reader.batches():
@@ -64,7 +67,7 @@ def _put_batch(
     queue: SyncQueue, topic: str, batch: list[Row], on_conflict: str, counts: _Counts
 ) -> None:
     """Put a batch in as few puts as its columns allow, in the order of its lines."""
-    for _, rows in groupby(batch, key=_shape):
+    for _, rows in groupby(batch, key=lambda row: row.id is None):
         many = list(rows)
         try:
             answer = queue.put_many(
@@ -77,16 +80,24 @@ def _put_batch(
             counts[Result(code)] += number
 
 
-def _shape(row: Row) -> tuple[bool, bool, bool]:
-    """Return what the rows of one put have to have in common."""
-    return row.id is None, row.due is None, row.delay_level is None
-
-
 def _columns(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the columns of a put, without those in which no row says anything."""
-    named = {"ids" if name == "id" else name: name for name in Row._fields if name != "body"}
-    columns = {column: [getattr(row, name) for row in rows] for column, name in named.items()}
-    return {name: column for name, column in columns.items() if column.count(None) < len(column)}
+    named = {name: [getattr(row, name) for row in rows] for name in _OTHERS}
+    said = {name: column for name, column in named.items() if column.count(None) < len(rows)}
+    if rows[0].id is not None:
+        said["ids"] = [row.id for row in rows]
+    return {**said, **_when(rows)}
+
+
+def _when(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the column that says when the rows fall due: as they say it, if all say it so."""
+    named = {name: [getattr(row, name) for row in rows] for name in _TIMES}
+    for name, column in named.items():
+        if None not in column:
+            return {name: column}
+    if all(column.count(None) == len(rows) for column in named.values()):
+        return {}
+    return {"due": [row.due_ms for row in rows]}
 
 
 def _say(out: Output, topic: str, counts: _Counts) -> None:

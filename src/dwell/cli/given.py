@@ -37,9 +37,12 @@ def due(given: str | int | None) -> Due | None:
     if given.isascii() and given.isdigit():
         return int(given)
     try:
-        return datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(given)
     except ValueError:
-        raise values.refusal(InvalidTime, "due", given, _DUE_FORMS) from None
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise values.refusal(InvalidTime, "due", given, _DUE_FORMS)
+    return moment
 
 
 def headers(pairs: Sequence[str]) -> dict[str, str] | None:

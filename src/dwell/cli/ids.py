@@ -70,7 +70,7 @@ def kick(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...",
+            metavar="ID",
             help="Ids, or - to read one a line from standard input.",
             show_default=False,
         ),

@@ -9,6 +9,7 @@ import msgspec
 
 from dwell import columns, values
 from dwell.cli import given
+from dwell.clock import Clock
 from dwell.errors import InvalidBody, InvalidInput
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.values import Delay, Due
@@ -40,7 +41,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Row(NamedTuple):
-    """One message that may be put: every value of it was checked."""
+    """One message that may be put: every value of it was checked.
+
+    ``due_ms`` is when it falls due by the clock of this machine; ``delay``, ``due`` and
+    ``delay_level`` are how that was said.
+    """
 
     body: bytes
     id: str | None
@@ -53,22 +58,23 @@ class Row(NamedTuple):
     key: str | None
     headers: Mapping[str, str] | None
     max_attempts: int | None
+    due_ms: int
 
 
 class Reader:
     """Reads lines into batches of rows; ``size_bytes`` is how much it has read.
 
-    ``now_ms`` is the time that relative times are checked against, and ``levels_ms`` what the
-    topic's delay levels mean.
+    ``clock`` is what relative times are checked against, and ``levels_ms`` what the topic's delay
+    levels mean.
     """
 
     def __init__(
-        self, source: BinaryIO, defaults: Line, now_ms: int, levels_ms: Sequence[int]
+        self, source: BinaryIO, defaults: Line, clock: Clock, levels_ms: Sequence[int]
     ) -> None:
         self.size_bytes = 0
         self._source = source
         self._defaults = defaults
-        self._now_ms = now_ms
+        self._clock = clock
         self._levels_ms = levels_ms
         self._decoder = msgspec.json.Decoder(Line)
 
@@ -101,13 +107,15 @@ class Reader:
         if len(data) > MAX_LINE_BYTES:
             raise InvalidInput(f"got more than {MAX_LINE_BYTES} bytes in one line")
         try:
-            line = self._decoder.decode(data)
+            # The body is kept as it is written, so nothing else would look at its bytes.
+            line = self._decoder.decode(data.decode())
+            return self._checked(_merged(line, self._defaults))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(str(error)) from None
-        return self._checked(_merged(line, self._defaults))
 
     def _checked(self, line: Line) -> Row:
         """Return a line as a row; raises what :meth:`dwell.Queue.put` would raise."""
+        now_ms = self._clock.now_ms()
         due = line.due_ms if line.due is None else given.due(line.due)
         row = Row(
             body=values.body(_body(line)),
@@ -121,24 +129,26 @@ class Reader:
             key=values.key(line.key),
             headers=values.headers(line.headers),
             max_attempts=line.max_attempts,
+            due_ms=self._due_ms(given.span(line.delay), due, line.delay_level, now_ms),
         )
         values.max_attempts(row.max_attempts)
         values.lease_ms(row.lease)
         if row.id is not None:
             values.own_id(row.id)
-        self._check_times(row)
+        if row.ttl is not None:
+            columns.check_ttl(now_ms + values.delay_ms(row.ttl, "ttl") <= row.due_ms)
         return row
 
-    def _check_times(self, row: Row) -> None:
-        due_ms = self._now_ms
-        if row.due is not None:
-            due_ms = values.due_ms(row.due, self._now_ms)
-        elif row.delay is not None:
-            due_ms += values.delay_ms(row.delay)
-        elif row.delay_level is not None:
-            due_ms += values.level_ms(row.delay_level, self._levels_ms)
-        if row.ttl is not None:
-            columns.check_ttl(self._now_ms + values.delay_ms(row.ttl, "ttl") <= due_ms)
+    def _due_ms(
+        self, delay: Delay | None, due: Due | None, delay_level: int | None, now_ms: int
+    ) -> int:
+        if due is not None:
+            return values.due_ms(due, now_ms)
+        if delay is not None:
+            return now_ms + values.delay_ms(delay)
+        if delay_level is not None:
+            return now_ms + values.level_ms(delay_level, self._levels_ms)
+        return now_ms
 
 
 _TIMES = ("delay", "due", "due_ms", "delay_level")
@@ -146,9 +156,7 @@ _TIMES = ("delay", "due", "due_ms", "delay_level")
 
 def _merged(line: Line, defaults: Line) -> Line:
     """Return a line with what it does not say taken from the options of the command."""
-    times = {name: getattr(line, name) for name in _TIMES}
-    columns.one_of(**times)
-    says_when = any(value is not None for value in times.values())
+    says_when = any(getattr(line, name) is not None for name in _TIMES)
     missing = {
         name: default
         for name in Line.__struct_fields__
@@ -156,7 +164,9 @@ def _merged(line: Line, defaults: Line) -> Line:
         and (default := getattr(defaults, name)) is not None
         and not (says_when and name in _TIMES)
     }
-    return msgspec.structs.replace(line, **missing) if missing else line
+    merged = msgspec.structs.replace(line, **missing)
+    columns.one_of(**{name: getattr(merged, name) for name in _TIMES})
+    return merged
 
 
 def _body(line: Line) -> bytes | str:

@@ -1,6 +1,7 @@
 """``dwell list``: the messages of a topic, by state and due."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Annotated
 
@@ -39,8 +40,8 @@ def list_messages(
     session = session_of(context)
     states = list(dict.fromkeys(map(values.state, state))) if state else _STATES
     most = None if everything else limit
-    with session.queue() as queue:
-        messages = _messages(queue, topic, states, _PAGE if most is None else min(most, _PAGE))
+    size = _PAGE if most is None else min(most, _PAGE)
+    with session.queue() as queue, closing(_messages(queue, topic, states, size)) as messages:
         _print(session.out, islice(messages, most))
         if most is not None and next(messages, None) is not None:
             session.out.note("there are more: a larger --limit, or --all, shows them")
@@ -48,10 +49,12 @@ def list_messages(
 
 def _messages(
     queue: SyncQueue, topic: str, states: Iterable[State], size: int
-) -> Iterator[Message]:
+) -> Generator[Message]:
     for state in states:
-        for page in queue.pages(topic, state, limit=size):
-            yield from page
+        # The pages are closed before the queue is, also when nobody wants the rest of them.
+        with closing(queue.pages(topic, state, limit=size)) as pages:
+            for page in pages:
+                yield from page
 
 
 def _print(out: Output, messages: Iterator[Message]) -> None:

@@ -10,7 +10,7 @@ TopicArgument = Annotated[
 IdsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="ID...",
+        metavar="ID",
         help="Ids, or - to read one a line from standard input.",
         show_default=False,
     ),
@@ -18,7 +18,7 @@ IdsArgument = Annotated[
 ReceiptsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="RECEIPT...",
+        metavar="RECEIPT",
         help="Receipts that take printed, or - to read one a line from standard input.",
         show_default=False,
     ),

@@ -1,19 +1,17 @@
 """What a command prints: objects for programs, tables and lines for people."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dwell.cli.texts import printable
 from dwell.message import Result
-
-# Where there is no terminal there is no edge: tables are as wide as what stands in them.
-_NO_EDGE = 10_000
 
 
 class OutputClosed(Exception):
@@ -64,9 +62,12 @@ class Output:
         except BrokenPipeError:
             raise OutputClosed from None
 
-    def show(self, what: RenderableType) -> None:
-        """Print a table, as wide as the terminal."""
-        self._console.print(what)
+    def show(self, what: Table) -> None:
+        """Print a table: as wide as the terminal, or where there is none as wide as it is."""
+        if self._console.is_terminal:
+            self._console.print(what)
+        else:
+            self.line("\n".join(_plain(what)))
 
     def line(self, text: str | Text) -> None:
         """Print text for people, cut nowhere."""
@@ -91,10 +92,23 @@ class Output:
 
 
 def _console(*, stderr: bool) -> Console:
-    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _NO_EDGE
-    return console
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def _plain(what: Table) -> Iterator[str]:
+    """Yield the lines of a table without colours, which takes a twentieth of the time."""
+    columns = [[column.header, *column.cells] for column in what.columns]
+    texts = [[str(cell) for cell in cells] for cells in columns]
+    widths = [max(map(cell_len, cells)) for cells in texts]
+    right = [column.justify == "right" for column in what.columns]
+    for row in zip(*texts, strict=True):
+        cells = zip(row, widths, right, strict=True)
+        yield "  ".join(_padded(text, width, at_right) for text, width, at_right in cells).rstrip()
+
+
+def _padded(text: str, width: int, at_right: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return space + text if at_right else text + space
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:

@@ -23,7 +23,7 @@ def settings(
     topic: TopicArgument,
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="What to change.", show_default=False),
+        typer.Argument(metavar="NAME=VALUE", help="What to change.", show_default=False),
     ] = None,
 ) -> None:
     """Show a topic's settings, or change some of them and show them all.

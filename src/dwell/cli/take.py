@@ -17,7 +17,7 @@ def take(
     topics: Annotated[
         list[str],
         typer.Argument(
-            metavar="TOPIC...", help="Topics, looked at in this order.", show_default=False
+            metavar="TOPIC", help="Topics, looked at in this order.", show_default=False
         ),
     ],
     limit: Annotated[int, typer.Option(help="How many at most.")] = 1,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dwell.message import I64, U8, U16, U32
+from dwell.message import I64, U16, U32, U64
 from dwell.store.embedded.journal.journal import Journal
 
 
@@ -48,25 +48,37 @@ class BlobReader:
             numbers = np.unique(position // journal.segment_bytes).tolist()
         self._segments = {number: journal.segments[number] for number in numbers}
 
-    def read(self) -> tuple[list[bytes] | None, list[bytes] | None, list[bytes]]:
+    def __len__(self) -> int:
+        return len(self._position)
+
+    def read(self) -> tuple["BlobIds | None", list[bytes] | None, list[bytes]]:
         """Return the ids and the extras (None when no message has one) and the bodies."""
         ids_end = self._position + self._id_bytes
         extras_end = ids_end + self._extra_bytes
         end = self._position + self._size_bytes
-        ids = list(self._slices(self._position, ids_end)) if self._id_bytes.any() else None
+        ids = BlobIds(self) if self._id_bytes.any() else None
         extras = list(self._slices(ids_end, extras_end)) if self._extra_bytes.any() else None
         return ids, extras, list(self._slices(extras_end, end))
 
+    def id_at(self, index: int) -> bytes:
+        """Return one id, empty where the queue made it."""
+        number, start = divmod(int(self._position[index]), self._shift)
+        return self._segments[number].map[start : start + int(self._id_bytes[index])]
+
     def ids(self) -> bytes:
         """Return only the ids, one after another, nothing where the queue made them."""
-        longest = np.arange(int(self._id_bytes.max()))
-        found: U8 = np.empty((len(self._position), len(longest)), dtype=np.uint8)
+        longest = int(self._id_bytes.max())
+        words: U64 = np.empty((len(self._position), (longest + 7) // 8), dtype=np.uint64)
         numbers = self._position // self._shift
         for number, segment in self._segments.items():
             here = numbers == number if len(self._segments) > 1 else slice(None)
-            places = (self._position[here] - number * self._shift)[:, None] + longest
-            found[here] = segment.bytes[np.minimum(places, self._shift - 1)]
-        wanted = longest < self._id_bytes[:, None]
+            offsets = self._position[here] - number * self._shift
+            for word in range(words.shape[1]):
+                # What is read beyond an id, or beyond the segment, is thrown away below.
+                places = np.minimum(offsets + 8 * word, len(segment.words) - 1)
+                words[here, word] = segment.words[places]
+        found = words.view(np.uint8)[:, :longest]
+        wanted = np.arange(longest) < self._id_bytes[:, None]
         return (found if wanted.all() else found[wanted]).tobytes()
 
     def _slices(self, start: I64, end: I64) -> Iterable[bytes]:
@@ -86,3 +98,21 @@ class BlobReader:
         offsets = (start % self._shift).tolist()
         sizes = (end - start).tolist()
         return [maps[n][a : a + s] for n, a, s in zip(numbers, offsets, sizes, strict=True)]
+
+
+class BlobIds(Sequence[bytes]):
+    """Ids that are read from the journal one by one, when they are looked at."""
+
+    __slots__ = ("_places", "_reader")
+
+    def __init__(self, reader: BlobReader, places: range | None = None) -> None:
+        self._reader = reader
+        self._places = range(len(reader)) if places is None else places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, slice):
+            return BlobIds(self._reader, self._places[index])
+        return self._reader.id_at(self._places[index])

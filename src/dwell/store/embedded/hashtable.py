@@ -141,9 +141,7 @@ class Remembered:
         self._reserve(len(hashes), now_ms)
         hashes = _nonzero(hashes)
         notes = until_ms.astype(np.uint64) << _CHECK_BITS | (checks & _CHECK_MASK)
-        place, found = self._probe(hashes)
-        self._notes[place[found]] = notes[found]
-        self._insert(hashes[~found], notes[~found])
+        self._insert(hashes, notes)
 
     def entries(self, now_ms: int) -> tuple[U64, U64]:
         """Return the hashes and notes of what is still remembered."""
@@ -173,10 +171,12 @@ class Remembered:
         return place, self._hashes[place] == hashes
 
     def _insert(self, hashes: U64, notes: U64) -> None:
+        # Those that are there already are counted again; making the table anew puts that right.
         self._used += len(hashes)
         while len(hashes):
-            place, found = self._probe(hashes)
-            self._hashes[place[~found]] = hashes[~found]
+            place, _ = self._probe(hashes)
+            self._hashes[place] = hashes
+            # Where several wanted one free place, the last one has it.
             won = self._hashes[place] == hashes
             self._notes[place[won]] = notes[won]
             hashes, notes = hashes[~won], notes[~won]
@@ -185,7 +185,7 @@ class Remembered:
         if 2 * (self._used + more) <= len(self._hashes):
             return
         hashes, notes = self.entries(now_ms)
-        self._make(_capacity_for(len(hashes) + more))
+        self._make(_capacity_for(2 * (len(hashes) + more)))
         self._insert(hashes, notes)
 
 

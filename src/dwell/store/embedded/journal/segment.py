@@ -7,17 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from dwell.message import U8
+from dwell.message import U8, U64
 from dwell.store.embedded.disk import Disk
 
 
 class Segment:
-    """An open segment. ``map``, ``data`` and ``bytes`` are three views of the file as it is now.
+    """An open segment. ``map``, ``data``, ``bytes`` and ``words`` are views of the file as it is now.
 
-    Slices of the map are copies (bytes), those of the others are views.
+    Slices of the map are copies (bytes), those of the others are views. ``words[i]`` are the eight
+    bytes from offset ``i`` on, wherever that is.
     """
 
-    __slots__ = ("bytes", "data", "fd", "map", "number", "path")
+    __slots__ = ("bytes", "data", "fd", "map", "number", "path", "words")
 
     def __init__(self, disk: Disk, path: Path, number: int, fd: int) -> None:
         self.path = path
@@ -26,6 +27,7 @@ class Segment:
         self.map = disk.map(fd)
         self.data = memoryview(self.map)
         self.bytes: U8 = np.frombuffer(self.data, dtype=np.uint8)
+        self.words: U64 = np.ndarray(len(self.data) - 7, np.uint64, self.data, strides=(1,))
 
 
 def segment_path(folder: Path, number: int) -> Path:
