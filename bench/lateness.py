@@ -86,7 +86,7 @@ async def _dwell(rate: int, pending: int, seconds: int) -> list[float]:
 
 
 async def _redis(port: int, rate: int, pending: int, seconds: int) -> list[float]:
-    """A taker that polls every 10 ms and takes all that is due."""
+    """Take all that is due, and look again every 10 ms."""
     plain = redis.Redis(port=port, protocol=2)
     plain.flushall()
     queue = redis_queue.load(plain)

@@ -74,9 +74,7 @@ async def _dwell_singles(queue: dwell.Queue, count: int, _: int, ids: list[str] 
     return done
 
 
-async def _dwell_batches(
-    queue: dwell.Queue, count: int, batch: int, ids: list[str] | None
-) -> int:
+async def _dwell_batches(queue: dwell.Queue, count: int, batch: int, ids: list[str] | None) -> int:
     done = 0
     bodies = [BODY] * batch
     for at in range(0, count - batch + 1, batch):
@@ -159,7 +157,7 @@ def _beanstalkd(port: int, messages: int, concurrency: int) -> float:
 
 
 async def _beanstalkd_async(port: int, messages: int, concurrency: int) -> float:
-    """A connection a coroutine, speaking the protocol directly: the fastest client there can be."""
+    """Speak the protocol directly, over one connection a coroutine: the fastest client."""
     share = messages // concurrency
     put = b"put 0 0 60 %d\r\n%s\r\n" % (len(BODY), BODY)
 

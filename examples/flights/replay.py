@@ -1,7 +1,7 @@
 """The process that is killed: it schedules the reminders, replays the news, and sends what is due.
 
-``python -m examples.flights.replay FOLDER START_MS SPEED FLIGHTS``. Started again after a crash with
-the same words, it goes on from the store.
+``python -m examples.flights.replay FOLDER START_MS SPEED FLIGHTS``. Started again after a crash
+with the same words, it goes on from the store.
 """
 
 import asyncio

@@ -2,7 +2,6 @@
 
 import base64
 import io
-from datetime import UTC, datetime
 
 import matplotlib as mpl
 import numpy as np
@@ -84,7 +83,7 @@ def _draw_load(axes: Axes, flights: Flights) -> None:
     moved = (flights.due + flights.delay)[flights.delay > 0] // (24 * 60)
     first = int(days.min())
     size = int(max(days.max(), moved.max(initial=0))) - first + 1
-    dates = [datetime.fromtimestamp((first + day) * 86_400, UTC) for day in range(size)]
+    dates = np.arange(first, first + size).astype("datetime64[D]")
     axes.fill_between(dates, np.bincount(days - first, minlength=size), color=_BLUE, alpha=0.25)
     axes.plot(dates, np.bincount(days - first, minlength=size), color=_BLUE, label="scheduled")
     gone = np.bincount(days[flights.cancelled] - first, minlength=size)
@@ -131,14 +130,15 @@ _PAGE = """<!doctype html>
 </style></head><body>
 <h1>A year of flights</h1>
 <p>{{ "{:,}".format(books.accepted) }} reminders, one for each flight that was to leave New York in
-2013, due two hours before departure; the year was replayed{% if books.outage %}, and the process was
-killed on the way{% endif %}.</p>
+2013, due two hours before departure; the year was replayed{% if books.outage %}, and the process
+was killed on the way{% endif %}.</p>
 <p class="verdict{{ '' if books.is_balanced else ' bad' }}">{{ "The books balance: nothing lost,
 nothing early, every second delivery explained." if books.is_balanced else
 "The books do not balance." }}</p>
 <table><tr><th>Check</th><th class="n">queue</th><th class="n">data set</th><th></th></tr>
 {% for check in books.checks %}<tr><td>{{ check.what }}</td>
-<td class="n">{{ "{:,}".format(check.queue) }}</td><td class="n">{{ "{:,}".format(check.data) }}</td>
+<td class="n">{{ "{:,}".format(check.queue) }}</td>
+<td class="n">{{ "{:,}".format(check.data) }}</td>
 <td>{{ "ok" if check.holds else "differs" }}</td></tr>
 {% endfor %}</table>
 <h2>Sums</h2>

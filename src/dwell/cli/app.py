@@ -9,7 +9,7 @@ import typer
 from dwell.cli.check import check
 from dwell.cli.counts import stats, topics
 from dwell.cli.events import events
-from dwell.cli.exits import MEANINGS, Commands
+from dwell.cli.exits import MEANINGS, Code, Commands
 from dwell.cli.ids import cancel, get, kick, reschedule
 from dwell.cli.listing import list_messages
 from dwell.cli.output import Output
@@ -66,7 +66,7 @@ app = typer.Typer(
     name="dwell",
     cls=Commands,
     add_completion=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -103,6 +103,9 @@ def start(
     ] = False,
 ) -> None:
     """Keep messages until they are due: a durable delay queue, on the command line."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(Code.INPUT)
     source: Any = context.get_parameter_source("store")
     context.obj = Session(
         store=store,

@@ -20,7 +20,7 @@ _PAGE = 1000
 def events(
     context: typer.Context,
     position: Annotated[int, typer.Option("--from", metavar="POSITION", help="The first one.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 100,
     everything: AllOption = False,
 ) -> None:
     """Print what happened to messages, in order.

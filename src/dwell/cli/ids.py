@@ -77,7 +77,7 @@ def kick(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="Without ids: how many at most, those that were due first."),
+        typer.Option(metavar="N", help="Without ids: how many at most, those that were due first."),
     ] = None,
     delay: Annotated[str, typer.Option(metavar="SPAN", help="How long until they are due.")] = "0s",
 ) -> None:

@@ -1,7 +1,6 @@
 """``dwell list``: the messages of a topic, by state and due."""
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Annotated
 
@@ -33,7 +32,7 @@ def list_messages(
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 100,
     everything: AllOption = False,
 ) -> None:
     """List a topic's messages: state after state, each by due."""
@@ -41,7 +40,8 @@ def list_messages(
     states = list(dict.fromkeys(map(values.state, state))) if state else _STATES
     most = None if everything else limit
     size = _PAGE if most is None else min(most, _PAGE)
-    with session.queue() as queue, closing(_messages(queue, topic, states, size)) as messages:
+    with session.queue() as queue:
+        messages = _messages(queue, topic, states, size)
         _print(session.out, islice(messages, most))
         if most is not None and next(messages, None) is not None:
             session.out.note("there are more: a larger --limit, or --all, shows them")
@@ -49,12 +49,13 @@ def list_messages(
 
 def _messages(
     queue: SyncQueue, topic: str, states: Iterable[State], size: int
-) -> Generator[Message]:
+) -> Iterator[Message]:
     for state in states:
-        # The pages are closed before the queue is, also when nobody wants the rest of them.
-        with closing(queue.pages(topic, state, limit=size)) as pages:
-            for page in pages:
-                yield from page
+        page = queue.scan(topic, state, limit=size)
+        yield from page.messages
+        while page.cursor is not None:
+            page = queue.scan(topic, state, cursor=page.cursor, limit=size)
+            yield from page.messages
 
 
 def _print(out: Output, messages: Iterator[Message]) -> None:

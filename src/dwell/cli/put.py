@@ -47,9 +47,13 @@ def put(
     due: DueOption = None,
     delay_level: Annotated[
         int | None,
-        typer.Option(help="One of the topic's delay levels, from 1.", show_default=False),
+        typer.Option(
+            metavar="N", help="One of the topic's delay levels, from 1.", show_default=False
+        ),
     ] = None,
-    priority: Annotated[int, typer.Option(help="Lower is taken first.")] = DEFAULT_PRIORITY,
+    priority: Annotated[
+        int, typer.Option(metavar="N", help="Lower is taken first.")
+    ] = DEFAULT_PRIORITY,
     lease: LeaseOption = None,
     ttl: Annotated[
         str | None,
@@ -58,7 +62,8 @@ def put(
         ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="The key that orders messages.", show_default=False)
+        str | None,
+        typer.Option(metavar="TEXT", help="The key that orders messages.", show_default=False),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -67,7 +72,9 @@ def put(
     max_attempts: Annotated[
         int | None,
         typer.Option(
-            help="How often it may be taken. Left out: as the topic says.", show_default=False
+            metavar="N",
+            help="How often it may be taken. Left out: as the topic says.",
+            show_default=False,
         ),
     ] = None,
     on_conflict: Annotated[

@@ -20,7 +20,7 @@ def take(
             metavar="TOPIC", help="Topics, looked at in this order.", show_default=False
         ),
     ],
-    limit: Annotated[int, typer.Option(help="How many at most.")] = 1,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many at most.")] = 1,
     wait: Annotated[
         str, typer.Option(metavar="SPAN", help="How long to wait when there is none.")
     ] = "0s",

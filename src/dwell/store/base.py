@@ -68,7 +68,7 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class PutAnswer(Sequence[Put]):
-    """What became of each message of a put: ``ids`` and ``results`` (codes of Result) in columns."""
+    """What became of each message of a put: ``ids``, and ``results`` as codes of Result."""
 
     __slots__ = ("ids", "results")
 
@@ -79,7 +79,7 @@ class PutAnswer(Sequence[Put]):
     def __len__(self) -> int:
         return len(self.results)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
             return PutAnswer(self.ids[index], self.results[index])
         return Put(self.ids[index], Result(int(self.results[index])))

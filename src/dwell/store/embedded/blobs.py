@@ -1,6 +1,7 @@
 """Blobs: what of a message stays on disk, read back many at a time."""
 
 from collections.abc import Iterable, Sequence
+from mmap import mmap
 
 import numpy as np
 
@@ -51,14 +52,18 @@ class BlobReader:
     def __len__(self) -> int:
         return len(self._position)
 
-    def read(self) -> tuple["BlobIds | None", list[bytes] | None, list[bytes]]:
-        """Return the ids and the extras (None when no message has one) and the bodies."""
+    @property
+    def has_ids(self) -> bool:
+        """Whether any of the messages came with an id."""
+        return bool(self._id_bytes.any())
+
+    def read(self) -> tuple[list[bytes] | None, list[bytes]]:
+        """Return the extras (None when no message has any) and the bodies."""
         ids_end = self._position + self._id_bytes
         extras_end = ids_end + self._extra_bytes
         end = self._position + self._size_bytes
-        ids = BlobIds(self) if self._id_bytes.any() else None
         extras = list(self._slices(ids_end, extras_end)) if self._extra_bytes.any() else None
-        return ids, extras, list(self._slices(extras_end, end))
+        return extras, list(self._slices(extras_end, end))
 
     def id_at(self, index: int) -> bytes:
         """Return one id, empty where the queue made it."""
@@ -85,7 +90,7 @@ class BlobReader:
         if len(self._segments) == 1:
             ((number, segment),) = self._segments.items()
             base = number * self._shift
-            data = segment.map
+            data: mmap | bytes = segment.map
             first, last = int(start.min()) - base, int(end.max()) - base
             if last - first <= 2 * int((end - start).sum()) + 4096:
                 # They lie close together: one copy out of the map, and slices of that are cheap.

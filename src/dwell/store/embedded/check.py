@@ -153,4 +153,5 @@ def _unreadable(machine: Machine, ranges: np.ndarray) -> U32:
     start = table.position[rows]
     index = np.maximum(np.searchsorted(ranges[:, 0], start, side="right") - 1, 0)
     inside = (start >= ranges[index, 0]) & (start + table.size_bytes[rows] <= ranges[index, 1])
-    return rows[~inside]
+    lost: U32 = rows[~inside]
+    return lost

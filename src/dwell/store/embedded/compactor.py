@@ -39,7 +39,7 @@ class Compactor:
         self._next = covered
 
     def is_due(self, topics: int) -> bool:
-        """Tell whether the journal since the last snapshot outweighs what a snapshot would write."""
+        """Tell whether the journal since the last snapshot outweighs what one would write."""
         tail = self._journal.position - self._next
         segment = self._journal.segment_bytes
         return tail >= segment and tail >= self._machine.table.top * _ROW_BYTES
@@ -91,14 +91,14 @@ class Compactor:
         return sorted(number for number in self._journal.segments if number < bound)
 
     def _living_bytes(self) -> dict[int, int]:
-        """Return how many bytes of living messages each segment holds; one byte for an empty one."""
+        """Return how many bytes of living messages each segment holds, at least one a message."""
         table = self._machine.table
         state = table.state[: table.top]
         rows = np.flatnonzero(state != State.GONE)
         numbers = table.position[rows] // self._journal.segment_bytes
         first = int(numbers.min(initial=0))
         weights = np.maximum(table.size_bytes[rows], 1)
-        sums = np.bincount(numbers - first, weights=weights) if len(rows) else []
+        sums = np.bincount(numbers - first, weights=weights).tolist() if len(rows) else []
         return {first + index: int(size) for index, size in enumerate(sums)}
 
     async def _empty(self, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
@@ -124,6 +124,6 @@ class Compactor:
         sizes = table.size_bytes[rows]
         blobs = BlobReader(
             self._journal, table.position[rows], sizes, np.zeros_like(rows), np.zeros_like(rows)
-        ).read()[2]
+        ).read()[1]
         columns = {"rows": rows, "size_bytes": sizes}
         write(Record(RecordKind.COPY, now_ms, columns, blobs=b"".join(blobs)))

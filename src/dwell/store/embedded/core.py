@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from dwell.errors import DiskFull, StoreDamaged, StoreError
+from dwell.errors import StoreDamaged, StoreError
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk

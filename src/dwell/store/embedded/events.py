@@ -8,8 +8,8 @@ by the replay, with the same positions. A file is a row of blocks::
     | magic | crc   | length        | first event   | count   | meta | columns | ids |
     +-------+-------+---------------+---------------+---------+------+---------+-----+
 
-``crc`` is the CRC-32 of everything after it; ``meta`` is a length (4 bytes) and the topics' names by
-number in MessagePack; the columns are those of _COLUMNS, ``count`` values each.
+``crc`` is the CRC-32 of everything after it; ``meta`` is a length (4 bytes) and the topics' names
+by number in MessagePack; the columns are those of _COLUMNS, ``count`` values each.
 """
 
 import struct
@@ -42,6 +42,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "kind": np.uint8,
 }
 _BLOCK_EVENTS = 32_768
+_BLOCK_PARTS = 256
 _FILE_BYTES = 32 * 1024 * 1024
 _KINDS = max(Kind) + 1
 
@@ -75,7 +76,7 @@ class EventRows(Sequence[Event]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
@@ -127,7 +128,8 @@ class EventLog:
         reader = None
         if id_bytes.any():
             none: U16 = np.zeros(len(rows), dtype=np.uint16)
-            reader = BlobReader(self._journal, table.position[rows], id_bytes, id_bytes, none)
+            sizes = id_bytes.astype(np.uint32)
+            reader = BlobReader(self._journal, table.position[rows], sizes, id_bytes, none)
         self._parts.append(_Part(kind, time_ms, columns, reader))
         self._unwritten += len(rows)
         self.next_position += len(rows)
@@ -135,8 +137,11 @@ class EventLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough events wait to be written as a block."""
-        return self._unwritten >= _BLOCK_EVENTS
+        """Whether enough events wait to be written as a block.
+
+        Joining many small parts takes time too, in which messages that fall due would be late.
+        """
+        return self._unwritten >= _BLOCK_EVENTS or len(self._parts) >= _BLOCK_PARTS
 
     def flush(self, until: int | None = None) -> None:
         """Write what is unwritten (up to a position) as one block; it must all be committed."""
@@ -230,15 +235,13 @@ class EventLog:
         return self._folder / f"events-{first:016d}.dwe"
 
     def _write(self, first: int, columns: dict[str, np.ndarray], ids: bytes) -> None:
-        names = {
-            number: self.topic_names[number] for number in _distinct(columns["topic"])
-        }
+        names = {number: self.topic_names[number] for number in _distinct(columns["topic"])}
         meta = msgspec.msgpack.encode(names)
         payload = b"".join(
             [
                 len(meta).to_bytes(4, "little"),
                 meta,
-                *[columns[name].astype(dtype, copy=False) for name, dtype in _COLUMNS.items()],
+                *[columns[name].astype(dtype, copy=False).data for name, dtype in _COLUMNS.items()],
                 ids,
             ]
         )

@@ -1,8 +1,8 @@
 """Open addressing with linear probing, a batch at a time, in NumPy.
 
 Each loop handles the whole batch: most keys are done after the first probe, and the rest, ever
-fewer, go one place on. A deleted place keeps a mark, so that probing goes past it; marks vanish when
-the table is made anew. A table is at most half full, so a probe sequence stays short.
+fewer, go one place on. A deleted place keeps a mark, so that probing goes past it; marks vanish
+when the table is made anew. A table is at most half full, so a probe sequence stays short.
 """
 
 from collections.abc import Callable
@@ -134,7 +134,8 @@ class Remembered:
         place, found = self._probe(_nonzero(hashes))
         notes = self._notes[place]
         same = (notes & _CHECK_MASK) == (checks & _CHECK_MASK)
-        return found & same & (notes >> _CHECK_BITS > np.uint64(now_ms))
+        held: np.ndarray = found & same & (notes >> _CHECK_BITS > np.uint64(now_ms))
+        return held
 
     def add(self, hashes: U64, checks: U32, until_ms: I64, now_ms: int) -> None:
         """Remember distinct ids, each until its time."""

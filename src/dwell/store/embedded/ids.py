@@ -84,10 +84,16 @@ class LazyIds(Sequence[str]):
     def __init__(self, rows: U32, seqs: U64, own: Sequence[bytes] | None) -> None:
         self._rows, self._seqs, self._own = rows, seqs, own
 
+    @classmethod
+    def of(cls, own: Sequence[bytes]) -> "LazyIds":
+        """Return ids that are all the caller's."""
+        none: U64 = np.zeros(len(own), dtype=np.uint64)
+        return cls(none.astype(np.uint32), none, own)
+
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
             own = self._own[index] if self._own is not None else None
             return LazyIds(self._rows[index], self._seqs[index], own)

@@ -91,9 +91,9 @@ class Machine:
 
     def leased_rows(self, receipts: U64) -> tuple[U32, np.ndarray]:
         """Return the row of each receipt, and whether the receipt is still good."""
-        rows = (receipts[:, 0] & _ROW_MASK).astype(np.int64)
-        inside = rows < self.table.top
-        rows = np.where(inside, rows, 0).astype(np.uint32)
+        places = receipts[:, 0] & _ROW_MASK
+        inside = places < self.table.top
+        rows: U32 = np.where(inside, places, 0).astype(np.uint32)
         if not self.table.top:
             return rows, inside
         good = inside & (self.table.state[rows] == State.LEASED)
@@ -378,7 +378,7 @@ class Machine:
     # --- repair ---------------------------------------------------------------------------------
 
     def _fit(self, record: Record) -> None:
-        """Leave out of a record the rows that it cannot mean, after a part of the journal is lost."""
+        """Leave out the rows that a record cannot mean, after a part of the journal is lost."""
         if "rows" not in record.columns:
             return
         rows = record.columns["rows"]

@@ -16,7 +16,7 @@ _SMALL_CHUNK = 4096
 
 
 class Chunk:
-    """Entries in order of priority, due and arrival (``seq``); the row says where the message is."""
+    """Entries by priority, due and arrival (``seq``); the row says where the message is."""
 
     __slots__ = ("due_ms", "priority", "rows", "seq")
 
@@ -137,7 +137,7 @@ class Runs:
             self._runs.append(Run(joined([*older.chunks, *newer.chunks]).ordered()))
 
     def pop(self, limit: int) -> Chunk | None:
-        """Remove and return the first ``limit`` entries (fewer if there are fewer; None if none)."""
+        """Remove and return the first ``limit`` entries, or as many as there are; None if none."""
         if not self._runs:
             return None
         heads = [run.head(limit) for run in self._runs]

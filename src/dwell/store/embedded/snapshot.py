@@ -65,7 +65,7 @@ def snapshot_positions(disk: Disk, folder: Path) -> list[int]:
 
 
 class Snapshot:
-    """A snapshot being made: :meth:`write` needs the state to stand still, :meth:`finish` does not."""
+    """A snapshot being made: the state must stand still in :meth:`write`, not in :meth:`finish`."""
 
     def __init__(self, disk: Disk, folder: Path, machine: Machine, position: int, now: int) -> None:
         self._disk = disk
@@ -102,7 +102,7 @@ class Snapshot:
         self._fd = self._disk.create(self._new, total + _ALIGN)
         for place, (_, array) in zip(layout, arrays, strict=True):
             if array.nbytes:
-                self._disk.write(self._fd, [memoryview(array).cast("B")], place.offset)
+                self._disk.write(self._fd, [array.data.cast("B")], place.offset)
         self._dtypes = [(name, array.dtype.str, len(array)) for name, array in arrays]
         self._arrays = []
 

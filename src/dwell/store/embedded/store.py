@@ -1,5 +1,7 @@
-"""The embedded store: the verbs. Each one resolves what it is asked against the state, makes a
-record of what will happen, appends it to the journal, applies it, and answers when it is on disk.
+"""The embedded store: the verbs.
+
+Each one resolves what it is asked against the state, makes a record of what will happen, appends it
+to the journal, applies it, and answers when it is on disk.
 """
 
 from collections.abc import Sequence
@@ -10,15 +12,12 @@ import numpy as np
 from dwell.clock import Clock, RealClock
 from dwell.errors import (
     ForeignReceipt,
-    IdExists,
     InvalidSettings,
     StoreClosed,
     StoreError,
-    TopicFull,
 )
 from dwell.message import (
     I64,
-    QUEUE_ID_MARK,
     U8,
     U32,
     U64,
@@ -31,13 +30,14 @@ from dwell.message import (
     retry_delay_ms,
 )
 from dwell.store.base import Cursor, EventPage, Page, PutAnswer, Puts, Stats, Store, TopicStats
-from dwell.store.embedded.blobs import BlobReader, interleaved, sizes_of
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
-from dwell.store.embedded.ids import IdHasher, LazyIds, parse_queue_ids
+from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import first_of_each
+from dwell.store.embedded.putter import Putter
+from dwell.store.embedded.reading import read
 
 _SYNCS = {"always": 0, "never": None}
 
@@ -74,8 +74,9 @@ class EmbeddedStore(Store):
         """
         self._core.open(self.clock.now_ms(), self._woken)
         self.number = self._core.label.number
-        self._hasher = IdHasher(self._core.label.seed)
         self._machine, self._table = self._core.machine, self._core.machine.table
+        self._finder = Finder(self._machine, self._core.label.seed)
+        self._putter = Putter(self._machine, self._finder, self._write)
         self._deadline_ms: int | None = 0
         self._latest_ms = 0
         self._opened = True
@@ -91,141 +92,10 @@ class EmbeddedStore(Store):
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages (see the contract)."""
         now_ms = self._begin()
-        count = len(puts)
-        if puts.ids is None:
-            answer = self._put_new(puts, now_ms)
-        else:
-            answer = self._put_own(puts, on_conflict, now_ms)
-        if count:
+        answer = self._putter.put(puts, on_conflict, now_ms)
+        if len(puts):
             await self._core.committed()
         return answer
-
-    def _put_new(self, puts: Puts, now_ms: int) -> PutAnswer:
-        """Put messages whose ids the queue makes."""
-        count = len(puts)
-        results: U8 = np.full(count, Result.CREATED, dtype=np.uint8)
-        fitting = self._fitting(puts.topic, count)
-        if fitting < count:
-            results[fitting:] = Result.DROPPED
-            puts = _part(puts, np.arange(fitting))
-        rows, seqs = self._create(puts, None, now_ms)
-        if fitting < count:
-            rows = np.concatenate([rows, np.zeros(count - fitting, np.uint32)])
-            seqs = np.concatenate([seqs, np.zeros(count - fitting, np.uint64)])
-        return PutAnswer(LazyIds(rows, seqs, None), results)
-
-    def _put_own(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
-        """Put messages with the caller's ids, those that stand twice in waves of their own."""
-        assert puts.ids is not None
-        ids = puts.ids
-        hashes = self._hasher.hash(self._machine.topics.seed(puts.topic), ids)
-        waves = _waves(hashes[0])
-        if on_conflict == "error":
-            self._refuse_known(puts, hashes, waves)
-        results: U8 = np.zeros(len(ids), dtype=np.uint8)
-        fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
-        for wave in waves:
-            part = puts if len(waves) == 1 else _part(puts, wave)
-            keys = (hashes[0][wave], hashes[1][wave])
-            results[wave] = self._put_distinct(part, keys, on_conflict, fitting, now_ms)
-            fitting -= int((results[wave] == Result.CREATED).sum())
-        return PutAnswer(_texts(ids), results)
-
-    def _put_distinct(
-        self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, fitting: int, now_ms: int
-    ) -> U8:
-        """Put messages with distinct ids of the caller's; return the results."""
-        rows, found = self._find_own(puts.topic, hashes)
-        results: U8 = np.full(len(puts), Result.CREATED, dtype=np.uint8)
-        if on_conflict == "keep":
-            results[found | self._machine.remembered.holds(*hashes, now_ms)] = Result.KEPT
-        else:
-            leased = found & (self._table.state[rows] == State.LEASED)
-            results[found] = Result.REPLACED
-            results[leased] = Result.LEASED
-        new = np.flatnonzero(results == Result.CREATED)
-        results[new[fitting:]] = Result.DROPPED
-        new = new[:fitting]
-        if len(new) == len(puts):
-            self._create(puts, hashes, now_ms)
-        elif len(new):
-            self._create(_part(puts, new), (hashes[0][new], hashes[1][new]), now_ms)
-        old = np.flatnonzero(results == Result.REPLACED)
-        if len(old):
-            self._write_bodies(RecordKind.REPLACE, _part(puts, old), rows[old], now_ms, {})
-        return results
-
-    def _create(self, puts: Puts, hashes: tuple[U64, U32] | None, now_ms: int) -> tuple[U32, U64]:
-        count = len(puts)
-        if not count:
-            return np.zeros(0, np.uint32), np.zeros(0, np.uint64)
-        first = self._machine.next_seq
-        rows = self._table.next_free(count)
-        kind = RecordKind.PUT if hashes is None else RecordKind.PUT_OWN
-        own = {} if hashes is None else {"id_hash": hashes[0], "id_check": hashes[1]}
-        self._write_bodies(kind, puts, rows, now_ms, own)
-        return rows, np.arange(first, first + count, dtype=np.uint64)
-
-    def _write_bodies(
-        self, kind: RecordKind, puts: Puts, rows: U32, now_ms: int, own: dict[str, np.ndarray]
-    ) -> None:
-        count = len(puts)
-        id_bytes, extra_bytes = sizes_of(puts.ids, count), sizes_of(puts.extras, count)
-        columns = {
-            **own,
-            "rows": rows,
-            "due_ms": puts.due_ms,
-            "expires_ms": puts.expires_ms,
-            "priority": puts.priority,
-            "lease_ms": puts.lease_ms,
-            "size_bytes": (id_bytes + extra_bytes + sizes_of(puts.bodies, count)).astype(np.uint32),
-            "id_bytes": id_bytes.astype(np.uint16),
-            "extra_bytes": extra_bytes.astype(np.uint16),
-            "max_attempts": puts.max_attempts,
-        }
-        blobs = interleaved((puts.ids, puts.extras, puts.bodies), count)
-        meta = Meta(topic=puts.topic, first_seq=self._machine.next_seq)
-        self._write(Record(kind, now_ms, columns, meta, blobs), growing=True)
-
-    def _refuse_known(
-        self, puts: Puts, hashes: tuple[U64, U32], waves: Sequence[np.ndarray]
-    ) -> None:
-        assert puts.ids is not None
-        _, found = self._find_own(puts.topic, hashes)
-        if len(waves) > 1:
-            found[waves[1][0]] = True
-        if found.any():
-            first = puts.ids[int(np.argmax(found))].decode(errors="replace")
-            count = int(found.sum())
-            raise IdExists(
-                f"id: {first!r} exists in topic {puts.topic!r} (and {count - 1} more); put nothing"
-            )
-
-    def _count_fitting(
-        self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, now_ms: int
-    ) -> int:
-        """Return how many messages may be created; raises TopicFull where those are too few."""
-        if not self._machine.topics.settings(puts.topic).max_pending:
-            return len(puts)
-        known = self._find_own(puts.topic, hashes)[1]
-        if on_conflict == "keep":
-            known |= self._machine.remembered.holds(*hashes, now_ms)
-        return self._fitting(puts.topic, len(np.unique(hashes[0][~known])))
-
-    def _fitting(self, topic: str, wanted: int) -> int:
-        """Return how many of the messages wanted a topic has room for; raises TopicFull."""
-        settings = self._machine.topics.settings(topic)
-        number = self._machine.topics.find(topic)
-        if not settings.max_pending or number is None:
-            return wanted
-        pending = self._table.count(number, State.DELAYED, State.READY)
-        room = max(settings.max_pending - pending, 0)
-        if wanted > room and settings.on_full == "refuse":
-            raise TopicFull(
-                f"topic {topic!r}: {pending} pending, max_pending is {settings.max_pending}; "
-                f"refused {wanted} messages"
-            )
-        return min(wanted, room)
 
     # --- take -----------------------------------------------------------------------------------
 
@@ -236,17 +106,20 @@ class EmbeddedStore(Store):
         self._core.reserve(8192 + 16 * limit)
         for topic in dict.fromkeys(topics):
             number = self._machine.topics.find(topic)
-            if limit and number is not None and not self._machine.topics.settings_of(number).paused:
-                if self._table.count(number, State.READY):
-                    found.append(self._machine.pop_ready(number, limit))
-                    limit -= len(found[-1])
+            if limit and number is not None and self._has_ready(number):
+                found.append(self._machine.pop_ready(number, limit))
+                limit -= len(found[-1])
         rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
         if not len(rows):
             return Batch.empty()
         leases = np.full(len(rows), lease_ms) if lease_ms else self._machine.lease_ms_of(rows)
         columns = {"rows": rows, "lease_until_ms": now_ms + leases}
         self._write(Record(RecordKind.TAKE, now_ms, columns, Meta(owner=owner)))
-        return await self._read(rows, receipts=True)
+        return await read(self._core, rows, receipts=True)
+
+    def _has_ready(self, number: int) -> bool:
+        paused = self._machine.topics.settings_of(number).paused
+        return not paused and self._table.count(number, State.READY) > 0
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds (see the contract)."""
@@ -259,42 +132,7 @@ class EmbeddedStore(Store):
             lambda part: (table.state[part] == State.LEASED) & (table.owner[part] == number)
         )
         rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
-        return await self._read(rows, receipts=True)
-
-    async def _read(self, rows: U32, *, receipts: bool) -> Batch:
-        """Return messages as they are now, once everything that made them so is on disk."""
-        if not len(rows):
-            return Batch.empty(receipts=receipts)
-        table, machine = self._table, self._machine
-        reader = BlobReader(
-            self._core.journal,
-            table.position[rows],
-            table.size_bytes[rows],
-            table.id_bytes[rows],
-            table.extra_bytes[rows],
-        )
-        names = machine.topics.names
-        numbers = table.topic[rows]
-        topics = _Same(names[numbers[0]], len(rows)) if (numbers == numbers[0]).all() else None
-        leased = table.state[rows] == State.LEASED
-        columns = {
-            "topics": topics or [names[number] for number in numbers.tolist()],
-            "due_ms": table.due_ms[rows],
-            "priority": table.priority[rows],
-            "attempt": table.attempt[rows],
-            "max_attempts": table.max_attempts[rows],
-            "lease_ms": table.lease_ms[rows],
-            "lease_until_ms": np.where(leased, table.lease_until_ms[rows], 0),
-            "expires_ms": table.expires_ms[rows],
-            "state": table.state[rows],
-            "receipts": machine.receipts_of(rows, self.number) if receipts else None,
-            "errors": _errors_of(machine.errors, rows),
-        }
-        seqs = table.seq[rows]
-        await self._core.committed()
-        ids, extras, bodies = reader.read()
-        none = _Same(b"", len(rows))
-        return Batch(ids=LazyIds(rows, seqs, ids), extras=extras or none, bodies=bodies, **columns)
+        return await read(self._core, rows, receipts=True)
 
     # --- by receipt -----------------------------------------------------------------------------
 
@@ -369,7 +207,7 @@ class EmbeddedStore(Store):
     async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
         """Bring dead messages back (see the contract)."""
         now_ms = self._begin()
-        rows, found = self._find(topic, ids)
+        rows, found = self._finder.find(topic, ids)
         good = first_of_each(rows, found & (self._table.state[rows] == State.DEAD))
         if good.any():
             due_ms = np.full(int(good.sum()), now_ms + delay_ms)
@@ -380,7 +218,7 @@ class EmbeddedStore(Store):
     async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
         """Forget messages that nobody has taken (see the contract)."""
         now_ms = self._begin()
-        rows, found = self._find(topic, ids)
+        rows, found = self._finder.find(topic, ids)
         leased = found & (self._table.state[rows] == State.LEASED)
         good = first_of_each(rows, found & ~leased)
         if good.any():
@@ -392,12 +230,12 @@ class EmbeddedStore(Store):
     async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
         """Change when messages fall due (see the contract)."""
         now_ms = self._begin()
-        rows, found = self._find(topic, ids)
+        rows, found = self._finder.find(topic, ids)
         state = self._table.state[rows]
         leased = found & (state == State.LEASED)
         good = found & ~leased & (state != State.DEAD)
         moving = np.flatnonzero(good)
-        for wave in _waves(rows[moving]) if len(moving) else []:
+        for wave in waves_of(rows[moving]) if len(moving) else []:
             which = moving[wave]
             columns = {"rows": rows[which], "due_ms": due_ms[which]}
             self._write(Record(RecordKind.MOVE, now_ms, columns))
@@ -408,34 +246,10 @@ class EmbeddedStore(Store):
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by their ids (see the contract)."""
         self._begin()
-        rows, found = self._find(topic, ids)
-        batch = await self._read(rows[found], receipts=False)
+        rows, found = self._finder.find(topic, ids)
+        batch = await read(self._core, rows[found], receipts=False)
         messages = iter(batch)
         return [next(messages) if there else None for there in found.tolist()]
-
-    def _find(self, topic: str, ids: Sequence[bytes]) -> tuple[U32, np.ndarray]:
-        """Return the row of each id, and whether there is such a message."""
-        number = self._machine.topics.find(topic)
-        if number is None or not self._table.top or not ids:
-            return np.zeros(len(ids), np.uint32), np.zeros(len(ids), dtype=bool)
-        mark = QUEUE_ID_MARK.encode()
-        made = np.fromiter((text[:1] == mark for text in ids), dtype=bool, count=len(ids))
-        if not made.any():
-            return self._find_own(topic, self._hasher.hash(self._machine.topics.seed(topic), ids))
-        rows, seqs = parse_queue_ids(ids)
-        table = self._table
-        rows = np.where(rows < table.top, rows, 0)
-        found = made & (table.seq[rows] == seqs) & (table.topic[rows] == number)
-        found &= (table.id_bytes[rows] == 0) & (table.state[rows] != State.GONE)
-        own = np.flatnonzero(~made)
-        if len(own):
-            rows[own], found[own] = self._find(topic, [ids[index] for index in own])
-        return rows, found
-
-    def _find_own(self, topic: str, hashes: tuple[U64, U32]) -> tuple[U32, np.ndarray]:
-        rows, found = self._machine.index.find(hashes[0])
-        rows = np.where(found, rows, 0)
-        return rows, found & (self._table.id_check[rows] == hashes[1])
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -453,13 +267,13 @@ class EmbeddedStore(Store):
             if more
             else None
         )
-        return Page(await self._read(rows, receipts=False), last)
+        return Page(await read(self._core, rows, receipts=False), last)
 
     def _ordered_rows(self, number: int, state: State, cursor: Cursor | None, limit: int) -> U32:
         table = self._table
 
         def wanted(part: slice) -> np.ndarray:
-            fits = (table.topic[part] == number) & (table.state[part] == state)
+            fits: np.ndarray = (table.topic[part] == number) & (table.state[part] == state)
             if cursor is not None:
                 due_ms = table.due_ms[part]
                 later = table.seq[part] > np.uint64(cursor.arrival)
@@ -577,23 +391,6 @@ class EmbeddedStore(Store):
             self.wake(topic, count)
 
 
-class _Same(Sequence):  # type: ignore[type-arg]
-    """One value, ``count`` times."""
-
-    __slots__ = ("_count", "_value")
-
-    def __init__(self, value: object, count: int) -> None:
-        self._value, self._count = value, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
-        if isinstance(index, slice):
-            return _Same(self._value, len(range(self._count)[index]))
-        return self._value
-
-
 _NO_ROWS: U32 = np.zeros(0, dtype=np.uint32)
 _HALF = np.uint64(32)
 
@@ -605,53 +402,3 @@ def _sync_every_ms(sync: str) -> int | None:
     if sync.endswith("ms") and number.isdigit() and 0 < int(number) <= 60_000:
         return int(number)
     raise InvalidSettings(f'sync: got {sync!r}, expected "always", "never" or a time like "100ms"')
-
-
-def _part(puts: Puts, which: np.ndarray) -> Puts:
-    """Return some of the messages of a put."""
-
-    def pick(column: Sequence[bytes] | None) -> list[bytes] | None:
-        return None if column is None else [column[index] for index in which.tolist()]
-
-    return Puts(
-        topic=puts.topic,
-        bodies=pick(puts.bodies) or [],
-        due_ms=puts.due_ms[which],
-        priority=puts.priority[which],
-        lease_ms=puts.lease_ms[which],
-        max_attempts=puts.max_attempts[which],
-        expires_ms=puts.expires_ms[which],
-        ids=pick(puts.ids),
-        extras=pick(puts.extras),
-    )
-
-
-def _waves(hashes: U64 | U32) -> list[np.ndarray]:
-    """Cut a batch where an id or row comes again, so that none stands twice in one part.
-
-    Returns the places of each part; as a rule there is one.
-    """
-    places = np.arange(len(hashes))
-    order = np.argsort(hashes, kind="stable")
-    again = hashes[order][1:] == hashes[order][:-1]
-    if not again.any():
-        return [places]
-    before = np.full(len(hashes), -1)
-    before[order[1:][again]] = order[:-1][again]
-    cuts, start = [], 0
-    for place in np.flatnonzero(before >= 0).tolist():
-        if before[place] >= start:
-            cuts.append(place)
-            start = place
-    return np.split(places, cuts)
-
-
-def _texts(ids: Sequence[bytes]) -> LazyIds:
-    none = np.zeros(len(ids), dtype=np.uint64)
-    return LazyIds(none.astype(np.uint32), none, ids)
-
-
-def _errors_of(errors: dict[int, str], rows: U32) -> dict[int, str]:
-    if not errors:
-        return {}
-    return {i: errors[row] for i, row in enumerate(rows.tolist()) if row in errors}

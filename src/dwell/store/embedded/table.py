@@ -178,7 +178,8 @@ class Table(Columns):
             grown = np.zeros((max(topic + 1, 2 * len(self._counts)), _STATES), dtype=np.int64)
             grown[: len(self._counts)] = self._counts
             self._counts = grown
-        return self._counts[topic]
+        counts: I64 = self._counts[topic]
+        return counts
 
 
 def _same(column: np.ndarray) -> bool:

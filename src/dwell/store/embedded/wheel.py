@@ -4,7 +4,8 @@ Adding is O(1): rows are set down unsorted and dealt out to slots of a minute ma
 the clock comes to a slot it is sorted once into a *run*; what is added for a minute that has
 already been loaded becomes a small run of its own, and small runs are merged. The idea of slots
 that are loaded as they come near is that of hierarchical timing wheels (Varghese and Lauck,
-"Hashed and Hierarchical Timing Wheels", 1987); sorting only the near slot replaces the finer wheels.
+"Hashed and Hierarchical Timing Wheels", 1987); sorting only the near slot replaces the finer
+wheels.
 
 An entry is only a row number, 4 bytes. Whether it still means anything is the table's to say:
 ``current(rows)`` returns the time at which something happens to each row now, 0 for never. So
@@ -86,7 +87,7 @@ class Wheel:
         return min(times, default=None)
 
     def sweep(self, live: int) -> None:
-        """Throw away entries that mean nothing, when they are most of all; ``live`` mean something."""
+        """Throw away entries that mean nothing, when all but ``live`` do and they are many."""
         if self._entries <= 2 * live + _DEAL_AT:
             return
         rows = [run[1] for run in self._runs] + self._undealt

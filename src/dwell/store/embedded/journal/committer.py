@@ -71,7 +71,7 @@ class Committer:
             going = True
             while going:
                 going = self._pass()
-        except BaseException as error:  # noqa: BLE001 - whatever it was, the callers must hear of it
+        except BaseException as error:
             self._failed(error)
 
     def _pass(self) -> bool:

@@ -45,7 +45,7 @@ class RecordKind(IntEnum):
     COPY = 15
 
 
-_BODY = {
+_BODY: dict[str, type[np.generic]] = {
     "due_ms": np.int64,
     "expires_ms": np.int64,
     "rows": np.uint32,
@@ -56,9 +56,9 @@ _BODY = {
     "extra_bytes": np.uint16,
     "max_attempts": np.uint16,
 }
-_ROWS = {"rows": np.uint32}
-_ROWS_DUE = {"due_ms": np.int64, "rows": np.uint32}
-_ROWS_LEASE = {"lease_until_ms": np.int64, "rows": np.uint32}
+_ROWS: dict[str, type[np.generic]] = {"rows": np.uint32}
+_ROWS_DUE: dict[str, type[np.generic]] = {"due_ms": np.int64, "rows": np.uint32}
+_ROWS_LEASE: dict[str, type[np.generic]] = {"lease_until_ms": np.int64, "rows": np.uint32}
 
 SCHEMAS: dict[RecordKind, dict[str, type[np.generic]]] = {
     RecordKind.PUT: _BODY,
@@ -133,7 +133,7 @@ class Record:
         meta = _PLAIN_BYTES if self.meta is _PLAIN else _padded(_encoder.encode(self.meta))
         head = _HEADER.pack(self.kind, len(meta), len(self), self.time_ms, len(self.blobs))
         schema = SCHEMAS[self.kind]
-        parts = [head, meta, *[self.columns[name] for name in schema]]
+        parts: list[Buffer] = [head, meta, *[self.columns[name].data for name in schema]]
         size = sum(np.dtype(dtype).itemsize for dtype in schema.values()) * len(self)
         parts.append(bytes(-size % 8))
         return b"".join(parts), self.blobs, bytes(-len(self.blobs) % 8)

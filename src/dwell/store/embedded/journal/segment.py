@@ -12,7 +12,7 @@ from dwell.store.embedded.disk import Disk
 
 
 class Segment:
-    """An open segment. ``map``, ``data``, ``bytes`` and ``words`` are views of the file as it is now.
+    """An open segment. ``map``, ``data``, ``bytes`` and ``words`` show the file as it is now.
 
     Slices of the map are copies (bytes), those of the others are views. ``words[i]`` are the eight
     bytes from offset ``i`` on, wherever that is.

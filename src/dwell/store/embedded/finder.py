@@ -1,0 +1,67 @@
+"""Finding messages by id, many at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dwell.message import QUEUE_ID_MARK, U32, U64, State
+from dwell.store.embedded.ids import IdHasher, parse_queue_ids
+from dwell.store.embedded.machine import Machine
+
+
+class Finder:
+    """Finds the rows of messages, by the ids of callers and by those that the queue made."""
+
+    def __init__(self, machine: Machine, seed: int) -> None:
+        self._machine = machine
+        self._table = machine.table
+        self._hasher = IdHasher(seed)
+
+    def hashes(self, topic: str, ids: Sequence[bytes]) -> tuple[U64, U32]:
+        """Return the hashes of some ids of a topic, and the bits that confirm them."""
+        return self._hasher.hash(self._machine.topics.seed(topic), ids)
+
+    def find(self, topic: str, ids: Sequence[bytes]) -> tuple[U32, np.ndarray]:
+        """Return the row of each id, and whether there is such a message."""
+        number = self._machine.topics.find(topic)
+        if number is None or not self._table.top or not ids:
+            return np.zeros(len(ids), np.uint32), np.zeros(len(ids), dtype=bool)
+        mark = QUEUE_ID_MARK.encode()
+        made = np.fromiter((text[:1] == mark for text in ids), dtype=bool, count=len(ids))
+        if not made.any():
+            return self.find_hashes(self.hashes(topic, ids))
+        rows, seqs = parse_queue_ids(ids)
+        table = self._table
+        rows = np.where(rows < table.top, rows, 0)
+        found = made & (table.seq[rows] == seqs) & (table.topic[rows] == number)
+        found &= (table.id_bytes[rows] == 0) & (table.state[rows] != State.GONE)
+        own = np.flatnonzero(~made)
+        if len(own):
+            rows[own], found[own] = self.find(topic, [ids[index] for index in own.tolist()])
+        return rows, found
+
+    def find_hashes(self, hashes: tuple[U64, U32]) -> tuple[U32, np.ndarray]:
+        """Return the row of each of a caller's ids by its hashes, and whether there is one."""
+        rows, found = self._machine.index.find(hashes[0])
+        rows = np.where(found, rows, 0)
+        return rows, found & (self._table.id_check[rows] == hashes[1])
+
+
+def waves_of(hashes: U64 | U32) -> list[np.ndarray]:
+    """Cut a batch where an id or row comes again, so that none stands twice in one part.
+
+    Returns the places of each part; as a rule there is one.
+    """
+    places = np.arange(len(hashes))
+    order = np.argsort(hashes, kind="stable")
+    again = hashes[order][1:] == hashes[order][:-1]
+    if not again.any():
+        return [places]
+    before = np.full(len(hashes), -1)
+    before[order[1:][again]] = order[:-1][again]
+    cuts, start = [], 0
+    for place in np.flatnonzero(before >= 0).tolist():
+        if before[place] >= start:
+            cuts.append(place)
+            start = place
+    return np.split(places, cuts)

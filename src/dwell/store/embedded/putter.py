@@ -1,0 +1,183 @@
+"""Puts: which messages of a batch are new, which are kept or replaced, and their records."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dwell.errors import IdExists, TopicFull
+from dwell.message import U8, U32, U64, Result, State
+from dwell.store.base import PutAnswer, Puts
+from dwell.store.embedded.blobs import interleaved, sizes_of
+from dwell.store.embedded.finder import Finder, waves_of
+from dwell.store.embedded.ids import LazyIds
+from dwell.store.embedded.journal.record import Meta, Record, RecordKind
+from dwell.store.embedded.machine import Machine
+
+
+class _Write(Protocol):
+    def __call__(self, record: Record, *, growing: bool = False) -> None: ...
+
+
+class Putter:
+    """Resolves puts against the state, and writes what they come to."""
+
+    def __init__(self, machine: Machine, finder: Finder, write: _Write) -> None:
+        self._machine = machine
+        self._table = machine.table
+        self._finder = finder
+        self._write = write
+
+    def put(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
+        """Put messages; raises IdExists, TopicFull, DiskFull or StoreFailed, having put nothing."""
+        if puts.ids is None:
+            return self._put_new(puts, now_ms)
+        return self._put_own(puts, on_conflict, now_ms)
+
+    def _put_new(self, puts: Puts, now_ms: int) -> PutAnswer:
+        """Put messages whose ids the queue makes."""
+        count = len(puts)
+        results: U8 = np.full(count, Result.CREATED, dtype=np.uint8)
+        fitting = self._fitting(puts.topic, count)
+        if fitting < count:
+            results[fitting:] = Result.DROPPED
+            puts = _part(puts, np.arange(fitting))
+        rows, seqs = self._create(puts, None, now_ms)
+        if fitting < count:
+            rows = np.concatenate([rows, np.zeros(count - fitting, np.uint32)])
+            seqs = np.concatenate([seqs, np.zeros(count - fitting, np.uint64)])
+        return PutAnswer(LazyIds(rows, seqs, None), results)
+
+    def _put_own(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
+        """Put messages with the caller's ids, those that stand twice in waves of their own."""
+        assert puts.ids is not None
+        ids = puts.ids
+        hashes = self._finder.hashes(puts.topic, ids)
+        waves = waves_of(hashes[0])
+        if on_conflict == "error":
+            self._refuse_known(puts, hashes, waves)
+        results: U8 = np.zeros(len(ids), dtype=np.uint8)
+        fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
+        for wave in waves:
+            part = puts if len(waves) == 1 else _part(puts, wave)
+            keys = (hashes[0][wave], hashes[1][wave])
+            results[wave] = self._put_distinct(part, keys, on_conflict, fitting, now_ms)
+            fitting -= int((results[wave] == Result.CREATED).sum())
+        return PutAnswer(LazyIds.of(ids), results)
+
+    def _put_distinct(
+        self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, fitting: int, now_ms: int
+    ) -> U8:
+        """Put messages with distinct ids of the caller's; return the results."""
+        rows, found = self._finder.find_hashes(hashes)
+        results: U8 = np.full(len(puts), Result.CREATED, dtype=np.uint8)
+        if on_conflict == "keep":
+            results[found | self._machine.remembered.holds(*hashes, now_ms)] = Result.KEPT
+        else:
+            leased = found & (self._table.state[rows] == State.LEASED)
+            results[found] = Result.REPLACED
+            results[leased] = Result.LEASED
+        new = np.flatnonzero(results == Result.CREATED)
+        results[new[fitting:]] = Result.DROPPED
+        new = new[:fitting]
+        if len(new) == len(puts):
+            self._create(puts, hashes, now_ms)
+        elif len(new):
+            self._create(_part(puts, new), (hashes[0][new], hashes[1][new]), now_ms)
+        old = np.flatnonzero(results == Result.REPLACED)
+        if len(old):
+            self._write_bodies(RecordKind.REPLACE, _part(puts, old), rows[old], now_ms, {})
+        return results
+
+    def _create(self, puts: Puts, hashes: tuple[U64, U32] | None, now_ms: int) -> tuple[U32, U64]:
+        count = len(puts)
+        if not count:
+            return np.zeros(0, np.uint32), np.zeros(0, np.uint64)
+        first = self._machine.next_seq
+        rows = self._table.next_free(count)
+        kind = RecordKind.PUT if hashes is None else RecordKind.PUT_OWN
+        own: dict[str, np.ndarray] = (
+            {} if hashes is None else {"id_hash": hashes[0], "id_check": hashes[1]}
+        )
+        self._write_bodies(kind, puts, rows, now_ms, own)
+        return rows, np.arange(first, first + count, dtype=np.uint64)
+
+    def _write_bodies(
+        self, kind: RecordKind, puts: Puts, rows: U32, now_ms: int, own: dict[str, np.ndarray]
+    ) -> None:
+        count = len(puts)
+        id_bytes, extra_bytes = sizes_of(puts.ids, count), sizes_of(puts.extras, count)
+        columns = {
+            **own,
+            "rows": rows,
+            "due_ms": puts.due_ms,
+            "expires_ms": puts.expires_ms,
+            "priority": puts.priority,
+            "lease_ms": puts.lease_ms,
+            "size_bytes": (id_bytes + extra_bytes + sizes_of(puts.bodies, count)).astype(np.uint32),
+            "id_bytes": id_bytes.astype(np.uint16),
+            "extra_bytes": extra_bytes.astype(np.uint16),
+            "max_attempts": puts.max_attempts,
+        }
+        blobs = interleaved((puts.ids, puts.extras, puts.bodies), count)
+        meta = Meta(topic=puts.topic, first_seq=self._machine.next_seq)
+        self._write(Record(kind, now_ms, columns, meta, blobs), growing=True)
+
+    def _refuse_known(
+        self, puts: Puts, hashes: tuple[U64, U32], waves: Sequence[np.ndarray]
+    ) -> None:
+        assert puts.ids is not None
+        _, found = self._finder.find_hashes(hashes)
+        if len(waves) > 1:
+            found[waves[1][0]] = True
+        if found.any():
+            first = puts.ids[int(np.argmax(found))].decode(errors="replace")
+            count = int(found.sum())
+            raise IdExists(
+                f"id: {first!r} exists in topic {puts.topic!r} (and {count - 1} more); put nothing"
+            )
+
+    def _count_fitting(
+        self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, now_ms: int
+    ) -> int:
+        """Return how many messages may be created; raises TopicFull where those are too few."""
+        if not self._machine.topics.settings(puts.topic).max_pending:
+            return len(puts)
+        known = self._finder.find_hashes(hashes)[1]
+        if on_conflict == "keep":
+            known |= self._machine.remembered.holds(*hashes, now_ms)
+        return self._fitting(puts.topic, len(np.unique(hashes[0][~known])))
+
+    def _fitting(self, topic: str, wanted: int) -> int:
+        """Return how many of the messages wanted a topic has room for; raises TopicFull."""
+        settings = self._machine.topics.settings(topic)
+        number = self._machine.topics.find(topic)
+        if not settings.max_pending or number is None:
+            return wanted
+        pending = self._table.count(number, State.DELAYED, State.READY)
+        room = max(settings.max_pending - pending, 0)
+        if wanted > room and settings.on_full == "refuse":
+            raise TopicFull(
+                f"topic {topic!r}: {pending} pending, max_pending is {settings.max_pending}; "
+                f"refused {wanted} messages"
+            )
+        return min(wanted, room)
+
+
+def _part(puts: Puts, which: np.ndarray) -> Puts:
+    """Return some of the messages of a put."""
+
+    def pick(column: Sequence[bytes] | None) -> list[bytes] | None:
+        return None if column is None else [column[index] for index in which.tolist()]
+
+    return Puts(
+        topic=puts.topic,
+        bodies=pick(puts.bodies) or [],
+        due_ms=puts.due_ms[which],
+        priority=puts.priority[which],
+        lease_ms=puts.lease_ms[which],
+        max_attempts=puts.max_attempts[which],
+        expires_ms=puts.expires_ms[which],
+        ids=pick(puts.ids),
+        extras=pick(puts.extras),
+    )

@@ -1,0 +1,83 @@
+"""Reading messages: rows of the table, and what of them is on disk, as a batch."""
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar, overload
+
+import numpy as np
+
+from dwell.message import U32, Batch, State
+from dwell.store.embedded.blobs import BlobIds, BlobReader
+from dwell.store.embedded.core import Core
+from dwell.store.embedded.ids import LazyIds
+
+T = TypeVar("T")
+
+
+class Same(Sequence[T], Generic[T]):
+    """One value, ``count`` times."""
+
+    __slots__ = ("_count", "_value")
+
+    def __init__(self, value: T, count: int) -> None:
+        self._value, self._count = value, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Same[T]": ...
+    def __getitem__(self, index: int | slice) -> "T | Same[T]":
+        if isinstance(index, slice):
+            return Same(self._value, len(range(self._count)[index]))
+        return self._value
+
+
+async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
+    """Return messages as they are now, once everything that made them so is on disk."""
+    if not len(rows):
+        return Batch.empty(receipts=receipts)
+    table, machine = core.machine.table, core.machine
+    reader = BlobReader(
+        core.journal,
+        table.position[rows],
+        table.size_bytes[rows],
+        table.id_bytes[rows],
+        table.extra_bytes[rows],
+    )
+    leased = table.state[rows] == State.LEASED
+    batch = Batch(
+        topics=_topics(core, rows),
+        ids=LazyIds(rows, table.seq[rows], BlobIds(reader) if reader.has_ids else None),
+        bodies=[],
+        extras=[],
+        due_ms=table.due_ms[rows],
+        priority=table.priority[rows],
+        attempt=table.attempt[rows],
+        max_attempts=table.max_attempts[rows],
+        lease_ms=table.lease_ms[rows],
+        lease_until_ms=np.where(leased, table.lease_until_ms[rows], 0),
+        expires_ms=table.expires_ms[rows],
+        state=table.state[rows],
+        errors=_errors(machine.errors, rows),
+        receipts=machine.receipts_of(rows, core.label.number) if receipts else None,
+    )
+    await core.committed()
+    extras, batch.bodies = reader.read()
+    batch.extras = extras or Same(b"", len(rows))
+    return batch
+
+
+def _topics(core: Core, rows: U32) -> Sequence[str]:
+    names = core.machine.topics.names
+    numbers = core.machine.table.topic[rows]
+    if (numbers == numbers[0]).all():
+        return Same(names[numbers[0]], len(rows))
+    return [names[number] for number in numbers.tolist()]
+
+
+def _errors(errors: dict[int, str], rows: U32) -> dict[int, str]:
+    if not errors:
+        return {}
+    return {index: errors[row] for index, row in enumerate(rows.tolist()) if row in errors}

@@ -1,0 +1,104 @@
+"""Run the code of a page of the docs, in the folder where it is started.
+
+``python -m tests.pages docs/quickstart.md`` runs every ``python`` block of a page, which share one
+namespace, and every ``console`` block, whose lines after ``$`` are one shell's. A ``text`` block
+that follows a ``python`` block is what that prints; in a ``console`` block the output stands under
+its command. Three dots stand for anything. ``<!-- skip -->`` before a block leaves it out.
+"""
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+_SKIP = re.compile(r"<!-- skip -->\s*\Z")
+_BETWEEN = re.compile(r"\s*(?:<!-- [^>]* -->\s*)*(?:It prints:\s*)?")
+_END = "--- end of the output of command"
+
+
+class Block(NamedTuple):
+    """One block of code of a page: its language, the line it begins at, and its text."""
+
+    language: str
+    line: int
+    text: str
+    expected: str | None
+
+
+def blocks_of(page: str) -> Iterator[Block]:
+    """Yield the blocks that are to be run."""
+    found = list(_FENCE.finditer(page))
+    for number, block in enumerate(found):
+        language = block[2]
+        if language not in ("python", "console") or _SKIP.search(page[: block.start()]):
+            continue
+        expected = None
+        if number + 1 < len(found) and found[number + 1][2] == "text":
+            after = found[number + 1]
+            if _BETWEEN.fullmatch(page[block.end() : after.start()]):
+                expected = after[3]
+        yield Block(language, page[: block.start(3)].count("\n") + 1, block[3], expected)
+
+
+def run_page(path: Path) -> list[str]:
+    """Run a page's blocks; return what did not print what the page says."""
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+    faults = []
+    for block in blocks_of(path.read_text()):
+        if block.language == "python":
+            printed = _run_python(path, block, namespace)
+            pairs = [] if block.expected is None else [(block.expected, printed)]
+        else:
+            pairs = list(_run_console(block.text))
+        for expected, printed in pairs:
+            if not _same(expected, printed):
+                faults.append(f"{path}:{block.line}\nexpected:\n{expected}printed:\n{printed}")
+    return faults
+
+
+def _run_python(path: Path, block: Block, namespace: dict[str, Any]) -> str:
+    out = io.StringIO()
+    # The empty lines make a traceback name the line of the page.
+    code = compile("\n" * (block.line - 1) + block.text, str(path), "exec")
+    with contextlib.redirect_stdout(out):
+        exec(code, namespace)
+    return out.getvalue()
+
+
+def _run_console(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the expected and the real output of each command."""
+    commands: list[str] = []
+    expected: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            commands.append(line[2:])
+            expected.append("")
+        else:
+            expected[-1] += line + "\n"
+    script = "".join(f"{command}\necho '{_END}'\n" for command in commands)
+    own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, **own, "COLUMNS": "100", "NO_COLOR": "1", "TZ": "UTC"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    yield from zip(expected, done.stdout.split(f"{_END}\n"), strict=False)
+
+
+def _same(expected: str, printed: str) -> bool:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(expected, printed, flags)
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(run_page(Path(sys.argv[1]))) or 0)

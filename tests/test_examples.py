@@ -1,0 +1,84 @@
+"""The examples print what they say, and the code in the docs runs: no page can lie."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pages import blocks_of
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("_")
+)
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "quickstart.md",
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]
+
+_PRINTS = re.compile(r"Prints::\n\n(.*)", re.DOTALL)
+
+
+def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python in an empty folder, where a store may be made."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def said(path: Path) -> str:
+    """Return what an example says that it prints."""
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring is not None
+    found = _PRINTS.search(docstring)
+    assert found, f"{path}: says nothing of what it prints"
+    return "".join(f"{line.removeprefix('    ')}\n" for line in found[1].splitlines())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_prints_what_it_says(path, tmp_path):
+    done = run(str(path), folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == said(path)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_small(path):
+    code = path.read_text().split('"""', 2)[2].strip()
+    assert len(code.splitlines()) <= 50
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_code_of_a_page_runs(path, tmp_path):
+    assert list(blocks_of(path.read_text())), f"{path}: has no code"
+    done = run("-m", "tests.pages", str(path), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_page_that_lies_is_caught(tmp_path):
+    page = tmp_path / "page.md"
+    fence = "```"
+    page.write_text(f"{fence}python\nprint(1)\n{fence}\n\n{fence}text\n2\n{fence}\n")
+    assert run("-m", "tests.pages", str(page), folder=tmp_path).returncode == 1
+    page.write_text(f"{fence}console\n$ echo 1\n2\n{fence}\n")
+    assert run("-m", "tests.pages", str(page), folder=tmp_path).returncode == 1
+    page.write_text(
+        f"{fence}console\n$ echo 1\n1\n{fence}\n<!-- skip -->\n{fence}python\n1/0\n{fence}\n"
+    )
+    assert run("-m", "tests.pages", str(page), folder=tmp_path).returncode == 0
+
+
+def test_the_hello_world_fits_on_the_first_screen():
+    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) <= 15
