@@ -92,7 +92,7 @@ def _run_console(text: str) -> Iterator[tuple[str, str]]:
         text=True,
         check=False,
     )
-    yield from zip(expected, done.stdout.split(f"{_END}\n"), strict=False)
+    yield from zip(expected, done.stdout.split(f"{_END}\n")[:-1], strict=True)
 
 
 def _same(expected: str, printed: str) -> bool:

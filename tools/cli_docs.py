@@ -41,16 +41,15 @@ _LINES = """
 One JSON object a line; every field but the body may be left out.
 
 | field | value |
-|---|---|
+| --- | --- |
 | `body` | text, put as it is; or any other JSON, put as it is written |
 | `body_base64` | the body as base64, in place of `body` |
 | `id` `priority` `lease` `ttl` `key` `max_attempts` `delay` `delay_level` `due` | as the options |
 | `due_ms` | epoch milliseconds, in place of `due` |
 | `headers` | an object of texts |
 
-A line that says nothing about a field gets what the option of that name says. Lines are put in
-batches of 1000. Of a batch with a bad line nothing is put, the batches before it stay put, and the
-error names the line: with ids of your own, putting the whole file again is harmless.
+An error names the line. With ids of your own, putting the whole file again is harmless, since an id
+that exists is kept as it is.
 """
 
 
@@ -71,8 +70,8 @@ def _meaning(param: Any) -> str:
     text = str(param.help)
     if param.envvar:
         text += f" Or from the environment: `{param.envvar}`."
-    if not param.is_flag if param.param_type_name == "option" else False:
-        text += f" Default: `{param.default}`." if param.default not in (None, "") else ""
+    if param.param_type_name == "option" and param.default not in (None, False, ""):
+        text += f" Default: `{param.default}`."
     return text
 
 
@@ -83,11 +82,12 @@ def _params(command: Any) -> str:
 
 def _usage(command: Any) -> str:
     words = ["dwell", command.name]
+    has_options = any(param.param_type_name == "option" for param in command.params)
     for param in command.params:
         if param.param_type_name == "argument":
             word = param.metavar if param.required else f"[{param.metavar}]"
             words.append(word + ("..." if param.nargs == -1 else ""))
-    return " ".join([*words, "[OPTIONS]"])
+    return " ".join([*words, "[OPTIONS]"] if has_options else words)
 
 
 def _sections() -> Iterator[str]:

@@ -56,9 +56,7 @@ class Gatherer(Generic[K, I, A]):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def call(
-        self, key: K, item: I, size_bytes: int = 0, count: int = 1
-    ) -> "asyncio.Future[A]":
+    def call(self, key: K, item: I, size_bytes: int = 0, count: int = 1) -> "asyncio.Future[A]":
         """Add one item, of ``count`` messages, to its batch; return where its answer will be."""
         loop = self._loop
         if loop is None:

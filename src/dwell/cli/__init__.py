@@ -13,11 +13,11 @@ def main() -> None:
     try:
         from dwell.cli.app import app
     except ModuleNotFoundError as error:
-        if error.name not in _NEEDED:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _NEEDED:
             raise
         print(
-            f"dwell: {error.name} is missing, which the command line needs: "
-            "pip install 'dwell[cli]'",
+            f"dwell: {missing} is missing, which the command line needs: pip install 'dwell[cli]'",
             file=sys.stderr,
         )
         raise SystemExit(2) from None

@@ -47,7 +47,11 @@ def put_lines(session: Session, topic: str, name: str, defaults: Line, on_confli
                     moved(reader.size_bytes, counts.total())
         finally:
             _say(session.out, topic, counts)
-    require(not counts[Result.DROPPED] and not counts[Result.LEASED])
+    require(_are_in(counts))
+
+
+def _are_in(counts: _Counts) -> bool:
+    return not counts[Result.DROPPED] and not counts[Result.LEASED]
 
 
 @contextmanager
@@ -103,7 +107,11 @@ def _when(rows: Sequence[Row]) -> dict[str, Any]:
 def _say(out: Output, topic: str, counts: _Counts) -> None:
     answer = {str(result): counts[result] for result in _ANSWERS}
     said = [f"{counts[r]:,} {r}" for r in _ANSWERS if counts[r] or r in _ANSWERS[:3]]
-    out.confirm({"topic": topic, "lines": counts.total(), **answer}, ", ".join(said))
+    out.confirm(
+        {"topic": topic, "lines": counts.total(), **answer},
+        ", ".join(said),
+        is_as_asked=_are_in(counts),
+    )
 
 
 @contextmanager

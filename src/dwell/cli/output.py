@@ -73,17 +73,23 @@ class Output:
         """Print text for people, cut nowhere."""
         self._console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
 
-    def confirm(self, value: Mapping[str, Any], text: str) -> None:
-        """Print that something was done: an object for programs, a line for people."""
+    def confirm(self, value: Mapping[str, Any], text: str, *, is_as_asked: bool = True) -> None:
+        """Print what was done: an object for programs, a line for people.
+
+        ``quiet`` leaves it out, unless it is not what was asked for.
+        """
         if self.json:
             self.object(value)
-        elif not self.quiet:
+        elif not (self.quiet and is_as_asked):
             self.line(text)
 
-    def results(self, field: str, names: Sequence[str], results: Sequence[Result]) -> None:
+    def results(
+        self, field: str, names: Sequence[str], results: Sequence[Result], wanted: Result
+    ) -> None:
         """Confirm what was done to each of some ids or receipts."""
         for name, result in zip(names, results, strict=True):
-            self.confirm({field: name, "result": str(result)}, f"{result}  {printable(name)}")
+            answer = {field: name, "result": str(result)}
+            self.confirm(answer, f"{result}  {printable(name)}", is_as_asked=result is wanted)
 
     def note(self, text: str) -> None:
         """Say something beside the answer."""

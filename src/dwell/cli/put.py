@@ -83,10 +83,10 @@ def put(
 ) -> None:
     """Put a message, to be taken once it is due: now unless a time is given.
 
-    With --many each line is an object with body (text, or any JSON; or body_base64) and, as
-    wanted, id, due, due_ms, delay, delay_level, priority, lease, ttl, key, headers and
-    max_attempts. The options are for the lines that do not say otherwise. Lines are put in batches
-    of 1000; of a batch with a bad line nothing is put, and those before it stay put.
+    With --many each line is a JSON object: a body, or a body_base64, and beside it id, due, due_ms,
+    delay, delay_level, priority, lease, ttl, key, headers and max_attempts as wanted. The options
+    are for the lines that do not say otherwise. Lines are put in batches of 1000: of a batch with a
+    bad line nothing is put, and the batches before it stay put.
     """
     defaults = Line(
         id=id_,
@@ -132,6 +132,7 @@ def _put_one(session: Session, topic: str, body: str, line: Line, on_conflict: s
             max_attempts=line.max_attempts,
             on_conflict=on_conflict,
         )
+    is_in = put.result in _IN
     answer = {"topic": topic, "id": put.id, "result": str(put.result)}
-    session.out.confirm(answer, f"{put.result}  {printable(put.id)}")
-    require(put.result in _IN)
+    session.out.confirm(answer, f"{put.result}  {printable(put.id)}", is_as_asked=is_in)
+    require(is_in)

@@ -55,7 +55,7 @@ class Session:
         with self.queue() as queue:
             for chunk in given.chunks(names):
                 results = verb(queue, chunk)
-                self.out.results(field, chunk, results)
+                self.out.results(field, chunk, results, wanted)
                 is_as_asked &= results.count(wanted) == len(chunk)
         require(is_as_asked)
 

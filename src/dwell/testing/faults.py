@@ -34,7 +34,7 @@ class FaultyDisk(Disk):
     def arm(self, fault: str, at: int) -> None:
         """Let a fault come after ``at`` more calls."""
         self.fault = fault
-        self._left = at
+        self.left = at
 
     def free(self) -> None:
         """Make room again on a disk that was full."""
@@ -110,11 +110,11 @@ class FaultyDisk(Disk):
         """Count a call that a fault can befall; tell whether it comes now."""
         if self.dead:
             raise OSError(errno.EIO, "the power is gone (injected)")
-        if self.fault != fault or self._left < 0:
+        if self.fault != fault or self.left < 0:
             return False
-        self._left -= 1
-        if self._left >= 0:
+        self.left -= 1
+        if self.left >= 0:
             return False
         if fault == "full":
-            self._left = 0
+            self.left = 0
         return True

@@ -153,8 +153,7 @@ class Core:
 
     def write(self, record: Record, *, growing: bool = False) -> None:
         """Append a record and apply it; raises DiskFull or StoreFailed before either."""
-        self.journal.reserve(record.most_bytes(), growing=growing)
-        self.journal.append(record)
+        self.journal.append(record, growing=growing)
         self.machine.apply(record)
         if self.machine.events.is_full or self._flusher is None:
             self._plan_flush()

@@ -39,6 +39,8 @@ from dwell.store.embedded.machine import first_of_each
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
 
+#: More than a take's record needs beside its rows: header, owner and filling.
+_TAKE_BYTES = 2048
 _SYNCS = {"always": 0, "never": None}
 
 
@@ -103,7 +105,8 @@ class EmbeddedStore(Store):
         """Lease ready messages (see the contract)."""
         now_ms = self._begin()
         found = []
-        self._core.reserve(8192 + 16 * limit)
+        # What is popped below must be written, so the room for it comes first.
+        self._core.reserve(_TAKE_BYTES + 16 * limit)
         for topic in dict.fromkeys(topics):
             number = self._machine.topics.find(topic)
             if limit and number is not None and self._has_ready(number):

@@ -152,10 +152,11 @@ class Journal:
         if self.failure is not None:
             raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
 
-    def append(self, record: Record) -> None:
-        """Add a record, for which room was reserved, and set its ``blobs_at``."""
+    def append(self, record: Record, *, growing: bool) -> None:
+        """Add a record and set its ``blobs_at``; raises what :meth:`reserve` does, adding nothing."""
         head, blobs, filling = record.encode()
         size = len(head) + len(blobs) + len(filling)
+        self.reserve(size, growing=growing)
         # A segment is never filled to its last byte, so that even an empty blob lies within it.
         if self.position % self.segment_bytes + size + HEADER_BYTES >= self.segment_bytes:
             self._close_frame()

@@ -122,12 +122,6 @@ class Record:
         sizes = self.columns["size_bytes"].astype(np.int64)
         return self.blobs_at + np.cumsum(sizes) - sizes
 
-    def most_bytes(self) -> int:
-        """Return a size that the encoded record does not exceed."""
-        columns = sum(column.nbytes for column in self.columns.values())
-        text = len(self.meta.topic) + len(self.meta.owner) + len(self.meta.error or "")
-        return 4096 + 4 * text + columns + len(self.blobs)
-
     def encode(self) -> tuple[bytes, Buffer, bytes]:
         """Return the record as bytes: header and columns, blobs, filling."""
         meta = _PLAIN_BYTES if self.meta is _PLAIN else _padded(_encoder.encode(self.meta))

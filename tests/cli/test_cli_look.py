@@ -1,0 +1,152 @@
+import pytest
+from rich.cells import cell_len
+
+from dwell.message import Kind
+
+DUE_MS = 4_000_000_000_000
+
+
+@pytest.fixture
+def messages(cli):
+    """Topic t: d0, d1, d2 delayed, r ready, l leased, x dead; topic u: one ready."""
+    with cli.queue() as queue:
+        queue.put("t", b"dead", id="x", key="k", priority=1)
+        queue.bury(queue.take("t"), "no such address")
+        queue.put("t", b"leased", id="l")
+        queue.take("t", lease="1d")
+        queue.put("t", "ready " * 50, id="r")
+        for n in (2, 0, 1):
+            queue.put("t", f"[red]{n}", id=f"d{n}", due=DUE_MS + n)
+        queue.put("u", b"")
+
+
+def ids(objects):
+    return [one["id"] for one in objects]
+
+
+@pytest.mark.usefixtures("messages")
+class TestLooking:
+    def test_list_is_by_state_and_due(self, cli):
+        assert ids(cli.json("list", "t")) == ["l", "r", "d0", "d1", "d2", "x"]
+
+    def test_list_of_some_states(self, cli):
+        states = ("--state", "dead", "--state", "delayed", "--state", "dead")
+        assert ids(cli.json("list", "t", *states)) == ["x", "d0", "d1", "d2"]
+
+    def test_a_limit_says_that_there_are_more(self, cli):
+        done = cli.run("--json", "list", "t", "--limit", "3")
+        assert done.stdout.count("\n") == 3
+        assert done.stderr == "there are more: a larger --limit, or --all, shows them\n"
+        assert cli.run("list", "t", "--limit", "6").stderr == ""
+        assert len(cli.json("list", "t", "--limit", "1", "--all")) == 6
+
+    def test_the_table_has_the_columns_that_are_needed(self, cli):
+        head, row = cli.out("list", "t", "--state", "delayed", "--limit", "1")
+        assert head.split() == ["state", "id", "due", "attempt", "body"]
+        assert row.split()[:2] == ["delayed", "d0"]
+        assert row.endswith("[red]0")
+        (head, _, ready, *_, dead) = cli.out("list", "t")
+        assert head.split()[4:] == ["lease", "ends", "priority", "key", "last", "error", "body"]
+        assert dead.split()[-6:] == ["1", "k", "no", "such", "address", "dead"]
+        assert ready.endswith("…")
+
+    def test_a_table_fits_the_terminal(self, cli):
+        terminal = {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "dumb"}
+        lines = cli.out("list", "t", "--state", "ready", env=terminal)
+        assert [cell_len(line) for line in lines] == [80, 80]
+        assert lines[1].endswith("…")
+
+    def test_stats(self, cli):
+        (stats,) = cli.json("stats")
+        assert stats["topics"] == {
+            "t": {"delayed": 3, "ready": 1, "leased": 1, "dead": 1},
+            "u": {"delayed": 0, "ready": 1, "leased": 0, "dead": 0},
+        }
+        assert stats["totals"]["put"] == 7
+        lines = [line.split() for line in cli.out("stats")]
+        assert lines[:4] == [
+            ["topic", "delayed", "ready", "leased", "dead"],
+            ["t", "3", "1", "1", "1"],
+            ["u", "0", "1", "0", "0"],
+            ["all", "3", "2", "1", "1"],
+        ]
+        assert ["put", "7"] in lines
+
+    def test_topics(self, cli):
+        assert cli.out("topics") == ["t", "u"]
+        assert cli.json("topics")[1] == {
+            "topic": "u",
+            "delayed": 0,
+            "ready": 1,
+            "leased": 0,
+            "dead": 0,
+        }
+
+    def test_events(self, cli):
+        events = cli.json("events")
+        assert [one["position"] for one in events] == list(range(10))
+        assert [one["kind"] for one in events][:4] == ["put", "take", "bury", "put"]
+        assert ids(events)[:2] == ["x", "x"]
+        assert {one["kind"] for one in events} <= {str(kind) for kind in Kind}
+        assert cli.json("events", "--from", "8") == events[8:]
+        assert cli.json("events", "--from", "2", "--limit", "3") == events[2:5]
+        assert cli.json("events", "--limit", "1", "--all") == events
+        assert cli.json("events", "--from", "99") == []
+
+    def test_events_for_people(self, cli):
+        head, row = cli.out("events", "--limit", "1")
+        assert head.split() == ["position", "time", "event", "topic", "id", "due", "attempt"]
+        assert row.split()[0] == "0"
+        assert row.split()[2:5] == ["put", "t", "x"]
+
+    @pytest.mark.parametrize(
+        ("args", "error"),
+        [
+            (["list", "a b"], "InvalidTopic: "),
+            (["list", "t", "--state", "gone"], "InvalidInput: state: got str 'gone'"),
+            (["list", "t", "--limit", "0"], "UsageError: Invalid value for '--limit'"),
+            (["list", "t", "--json"], "UsageError: No such option: --json (options for all com"),
+            (["list"], "UsageError: Missing argument 'TOPIC'"),
+            (["stats", "t"], "UsageError: Got unexpected extra argument"),
+            (["topics", "--limit", "1"], "UsageError: No such option: --limit"),
+            (["events", "--from", "-1"], "InvalidLimit: position: got int -1"),
+            (["events", "--limit", "0"], "UsageError: Invalid value for '--limit'"),
+        ],
+    )
+    def test_bad_input(self, cli, args, error):
+        assert cli.error(*args).startswith(error)
+
+
+def test_an_empty_topic(cli):
+    cli.run("settings", "t", "paused=true")
+    assert cli.run("list", "t").output == ""
+    assert cli.json("list", "t") == []
+
+
+def test_pages_are_followed(cli):
+    with cli.queue() as queue:
+        queue.put_many("t", ["x"] * 2500, delay="1h")
+    assert len(cli.out("--json", "list", "t", "--all")) == 2500
+    assert len(cli.out("--json", "list", "t", "--limit", "1200")) == 1200
+    assert len(cli.out("--json", "events", "--limit", "2200")) == 2200
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["take", "t"],
+        ["ack", "0" * 32],
+        ["cancel", "t", "a"],
+        ["get", "t", "a"],
+        ["list", "t"],
+        ["stats"],
+        ["settings", "t"],
+        ["check"],
+    ],
+)
+def test_looking_makes_no_store(cli, tmp_path, command):
+    error = cli.error(*command, code=3)
+    assert error.startswith(f"NotAStore: {tmp_path / 'queue'}: there is no store here")
+    assert not (tmp_path / "queue").exists()
+    (tmp_path / "queue").mkdir()
+    cli.error(*command, code=3)

@@ -1,0 +1,164 @@
+"""Each fault at each call that it can befall: what was answered is there, the rest is whole or absent."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dwell.clock import SimulatedClock
+from dwell.errors import DiskFull, StoreError, StoreFailed
+from dwell.message import Result, State
+from dwell.store.base import Puts, uniform
+from dwell.store.embedded import EmbeddedStore
+from dwell.testing.faults import FaultyDisk
+
+SEGMENT_BYTES = 64 * 1024
+_TOPIC = "t"
+_BATCH = 20
+
+
+def puts_of(ids: list[str], now_ms: int, size_bytes: int = 300) -> Puts:
+    count = len(ids)
+    return Puts(
+        topic=_TOPIC,
+        bodies=[name.encode() * (size_bytes // len(name)) for name in ids],
+        due_ms=uniform(now_ms, count, np.int64),
+        priority=uniform(1024, count, np.uint32),
+        lease_ms=uniform(0, count, np.uint32),
+        max_attempts=uniform(0, count, np.uint16),
+        expires_ms=uniform(0, count, np.int64),
+        ids=[name.encode() for name in ids],
+    )
+
+
+class Script:
+    """Puts, takes, acks and cancels in a fixed order, over several segments and snapshots."""
+
+    def __init__(self, folder: Path, disk: FaultyDisk) -> None:
+        self.clock = SimulatedClock()
+        self.store = EmbeddedStore(folder, clock=self.clock, disk=disk, segment_bytes=SEGMENT_BYTES)
+        self.alive: set[str] = set()
+        self.asked: list[set[str]] = []
+
+    async def run(self, rounds: int = 24) -> None:
+        """Do it all; ``asked`` holds what is under way when it fails."""
+        await self.store.open()
+        for number in range(rounds):
+            ids = [f"{number:03d}-{index:03d}" for index in range(_BATCH)]
+            self.asked = [set(ids)]
+            await self.store.put(puts_of(ids, self.clock.now_ms()), "keep")
+            self.alive |= set(ids)
+            self.asked = []
+            taken = await self.store.take([_TOPIC], _BATCH // 2, 0, "me")
+            self.asked = [set(taken.ids)]
+            assert taken.receipts is not None
+            await self.store.ack(taken.receipts)
+            self.alive -= set(taken.ids)
+            gone = ids[-3:]
+            self.asked = [set(gone)]
+            answers = await self.store.cancel(_TOPIC, [name.encode() for name in gone])
+            assert set(answers.tolist()) == {Result.CANCELLED}
+            self.alive -= set(gone)
+            self.asked = []
+        await self.store.close()
+
+
+async def everything(folder: Path) -> set[str]:
+    """Return the ids of a store that is opened on a disk without faults, bodies checked."""
+    store = EmbeddedStore(folder, clock=SimulatedClock())
+    await store.open()
+    found: set[str] = set()
+    for state in (State.DELAYED, State.READY, State.LEASED, State.DEAD):
+        page = await store.scan(_TOPIC, state, None, 10_000)
+        for message in page.messages:
+            assert message.body == message.id.encode() * (300 // len(message.id))
+            found.add(message.id)
+    await store.close()
+    return found
+
+
+def calls_of(folder: Path, fault: str) -> int:
+    """Return how many calls of a whole script a fault can befall."""
+    disk = FaultyDisk(fault, 1_000_000)
+    asyncio.run(Script(folder, disk).run())
+    return 1_000_000 - disk.left
+
+
+@pytest.mark.parametrize("fault", ["torn", "write", "sync", "full"])
+def test_each_fault_at_each_call(tmp_path: Path, fault: str) -> None:
+    calls = calls_of(tmp_path / "whole", fault)
+    assert calls > 5
+    for at in range(calls):
+        folder = tmp_path / f"{at}"
+        disk = FaultyDisk(fault, at, seed=at)
+        script = Script(folder, disk)
+
+        async def main(script: Script = script) -> None:
+            try:
+                await script.run()
+            except (StoreError, OSError):
+                with contextlib.suppress(StoreError, OSError):
+                    await script.store.close()
+
+        asyncio.run(main())
+        disk.lose_power()
+        found = asyncio.run(everything(folder))
+        maybe = set().union(*script.asked)
+        assert found - maybe == script.alive - maybe, f"{fault} at call {at}"
+        assert found & maybe in (set(), maybe & (script.alive | maybe)), f"{fault} at {at}: a half"
+
+
+def test_a_failed_sync_stops_the_store_until_it_is_opened_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = EmbeddedStore(tmp_path / "store", disk=disk, segment_bytes=SEGMENT_BYTES)
+        await store.open()
+        now_ms = store.clock.now_ms()
+        await store.put(puts_of(["before"], now_ms), "keep")
+        disk.arm("sync", 0)
+        with pytest.raises(StoreFailed, match="sync failed"):
+            await store.put(puts_of(["lost"], now_ms), "keep")
+        for _ in range(3):
+            # The disk works again, but what it has of the journal is not known any more.
+            with pytest.raises(StoreFailed, match="open the store again"):
+                await store.put(puts_of(["after"], now_ms), "keep")
+        with contextlib.suppress(StoreError):
+            await store.close()
+        disk.lose_power()
+
+    asyncio.run(main())
+    assert asyncio.run(everything(tmp_path / "store")) - {"lost"} == {"before"}
+
+
+def test_on_a_full_disk_puts_are_refused_and_acks_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = EmbeddedStore(tmp_path / "store", disk=disk, segment_bytes=SEGMENT_BYTES)
+        await store.open()
+        now_ms, accepted = store.clock.now_ms(), 0
+        disk.arm("full", 0)
+        with pytest.raises(DiskFull, match="no room for 65536 bytes more"):
+            for number in range(10_000):
+                await store.put(puts_of([f"{number:05d}"], now_ms), "keep")
+                accepted += 1
+        assert accepted > 50
+        taken = await store.take([_TOPIC], 30, 0, "")
+        assert len(taken) == 30
+        assert taken.receipts is not None
+        assert set((await store.ack(taken.receipts)).tolist()) == {Result.ACKED}
+        assert (await store.stats()).topics[_TOPIC].ready == accepted - 30
+        disk.free()
+        await store.put(puts_of(["again"], now_ms), "keep")
+        await store.close()
+
+    asyncio.run(main())
+    assert "again" in asyncio.run(everything(tmp_path / "store"))
+
+
+def test_segments_are_freed_behind_the_snapshots(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    asyncio.run(Script(folder, FaultyDisk()).run(200))
+    assert len(list(folder.glob("journal-*"))) < 20
+    assert len(list(folder.glob("snapshot-*"))) <= 3

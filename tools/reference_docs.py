@@ -1,0 +1,220 @@
+"""Fill the marked parts of the docs from the code: layouts, columns, errors, signatures, examples.
+
+``python -m tools.reference_docs`` writes anew whatever stands between ``<!-- made: NAME ... -->``
+and ``<!-- /made -->``. A name is one of PARTS; what follows it says which of them.
+"""
+
+import ast
+import importlib
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dwell import message
+from dwell.message import TopicSettings
+from dwell.store.embedded import events, folder, snapshot
+from dwell.store.embedded.journal import journal, record
+from dwell.store.embedded.journal.record import SCHEMAS
+from tools.states_docs import table
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "dwell"
+
+_PART = re.compile(r"(<!-- made: (\w+)(?: ([^>]*?))? -->\n).*?(<!-- /made -->)", re.DOTALL)
+_WIDTH = 92
+
+
+def pages() -> list[Path]:
+    """Return every page that may have marked parts."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def render(page: str) -> str:
+    """Return a page with its marked parts made anew."""
+
+    def fill(found: re.Match[str]) -> str:
+        return f"{found[1]}{PARTS[found[2]](found[3] or '')}\n{found[4]}"
+
+    return _PART.sub(fill, page)
+
+
+def _fenced(text: str, language: str = "") -> str:
+    return f"```{language}\n{text.strip(chr(10))}\n```"
+
+
+# --- from docstrings --------------------------------------------------------------------------
+
+
+def _layout(name: str) -> str:
+    """Return the first literal block of a module's docstring."""
+    doc = importlib.import_module(name).__doc__ or ""
+    lines = iter(doc.split("::\n", 1)[1].splitlines())
+    block: list[str] = []
+    for line in lines:
+        if line.strip() and not line.startswith("    "):
+            break
+        block.append(line)
+    return _fenced(textwrap.dedent("\n".join(block)))
+
+
+def _grid(name: str) -> str:
+    """Return the table of a module's docstring, which is one of columns between lines of ``=``."""
+    doc = importlib.import_module(name).__doc__ or ""
+    _, heads, body, _ = re.split(r"^=[= ]*$\n?", doc, flags=re.MULTILINE)
+    rows = [re.split(r" {2,}", line, maxsplit=2) for line in body.strip().splitlines()]
+    rows = [[f"`{name}`", size, text.replace("|", "\\|")] for name, size, text in rows]
+    return "\n".join(table(heads.split(), rows))
+
+
+# --- from data --------------------------------------------------------------------------------
+
+
+def _dtype(dtype: type[np.generic]) -> str:
+    return np.dtype(dtype).name
+
+
+def _columns(schema: dict[str, type[np.generic]]) -> str:
+    return ", ".join(f"`{name}` {_dtype(dtype)}" for name, dtype in schema.items())
+
+
+def _records(_: str) -> str:
+    rows = (
+        [str(kind.value), f"`{kind.name}`", _columns(schema) or "none"]
+        for kind, schema in SCHEMAS.items()
+    )
+    return "\n".join(table(["number", "kind", "columns, in this order"], rows))
+
+
+def _event_columns(_: str) -> str:
+    rows = ([f"`{name}`", _dtype(dtype)] for name, dtype in events._COLUMNS.items())
+    return "\n".join(table(["column", "type"], rows))
+
+
+def _fields(name: str) -> str:
+    """Return the fields of a class, as a list of names and types."""
+    owner = {"record": record, "snapshot": snapshot, "folder": folder}
+    module, _, class_name = name.partition(".")
+    fields = getattr(owner[module], class_name).__annotations__
+    texts = ast.parse(Path(owner[module].__file__ or "").read_text())
+    node = next(n for n in texts.body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    types = {
+        ast.unparse(item.target): ast.unparse(item.annotation)
+        for item in node.body
+        if isinstance(item, ast.AnnAssign)
+    }
+    return ", ".join(f"`{field}: {types[field]}`" for field in fields)
+
+
+def _limits(_: str) -> str:
+    names = [name for name in vars(message) if name.startswith("MAX_")]
+    rows = ([f"`{name}`", f"{getattr(message, name):,}"] for name in names)
+    return "\n".join(table(["limit", "value"], rows))
+
+
+def _constants(_: str) -> str:
+    rows = [
+        ["format", str(folder.FORMAT)],
+        ["bytes of a segment", f"{journal.SEGMENT_BYTES:,}"],
+        ["part of a segment kept for acks", f"1/{journal._RESERVED_PART}"],
+        ["events in a block, about", f"{events._BLOCK_EVENTS:,}"],
+        ["bytes of an event file, about", f"{events._FILE_BYTES:,}"],
+    ]
+    return "\n".join(table(["what", "value"], rows))
+
+
+def _default(name: str) -> str:
+    value = getattr(TopicSettings(), name)
+    return f"{value:,}" if type(value) is int else f"`{value}`".lower()
+
+
+def _settings(_: str) -> str:
+    """Return the settings with their defaults and what the docstring says of each."""
+    doc = " ".join((TopicSettings.__doc__ or "").split())
+    said = dict(re.findall(r"``(\w+)``: (.+?)\.(?= ``\w+``:|$)", doc))
+    rows = (
+        [f"`{name}`", _default(name), said[name].replace("``", "`")]
+        for name in TopicSettings.__struct_fields__
+    )
+    return "\n".join(table(["setting", "default", "what it means"], rows))
+
+
+# --- from source ------------------------------------------------------------------------------
+
+
+def _method(name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    """Return a function or method, named as ``module.py:Class.method``; the last of overloads."""
+    file, _, path = name.partition(":")
+    body = ast.parse((SOURCE / file).read_text()).body
+    *classes, last = path.split(".")
+    for class_name in classes:
+        body = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == class_name).body
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in body if isinstance(node, functions) and node.name == last][-1]
+
+
+def _signature(name: str) -> str:
+    """Return how something is called, and what its docstring says."""
+    node = _method(name)
+    arguments = _arguments(node.args)
+    returns = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+    prefix = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+    called = node.name if node.name != "__init__" else name.partition(":")[2].partition(".")[0]
+    line = f"{prefix}{called}({', '.join(arguments)}){returns.replace(' -> None', '')}"
+    if len(line) > _WIDTH:
+        inner = "".join(f"    {argument},\n" for argument in arguments)
+        line = f"{prefix}{called}(\n{inner}){returns}"
+    return _fenced(line, "python")
+
+
+def _arguments(given: ast.arguments) -> list[str]:
+    plain = [argument for argument in given.args if argument.arg != "self"]
+    defaults = [None] * (len(plain) - len(given.defaults)) + list(given.defaults)
+    texts = [_argument(a, d) for a, d in zip(plain, defaults, strict=True)]
+    if given.vararg is not None:
+        texts.append(f"*{_argument(given.vararg, None)}")
+    elif given.kwonlyargs:
+        texts.append("*")
+    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    texts += [_argument(a, d) for a, d in pairs]
+    return texts + ([f"**{_argument(given.kwarg, None)}"] if given.kwarg is not None else [])
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    annotation = "" if argument.annotation is None else f": {ast.unparse(argument.annotation)}"
+    return f"{argument.arg}{annotation}" + ("" if default is None else f" = {ast.unparse(default)}")
+
+
+def _example(name: str) -> str:
+    """Return an example's code, and what it prints."""
+    text = (ROOT / "examples" / f"{name}.py").read_text()
+    _, doc, code = text.split('"""', 2)
+    prints = textwrap.dedent(doc.split("Prints::\n", 1)[1])
+    return f"{_fenced(code, 'python')}\n\nIt prints:\n\n{_fenced(prints, 'text')}"
+
+
+PARTS: dict[str, Callable[[str], str]] = {
+    "columns": _event_columns,
+    "constants": _constants,
+    "example": _example,
+    "fields": _fields,
+    "grid": _grid,
+    "layout": _layout,
+    "limits": _limits,
+    "records": _records,
+    "settings": _settings,
+    "signature": _signature,
+}
+
+
+def _stale() -> Iterator[Path]:
+    """Yield the pages that are not as they have to be."""
+    return (page for page in pages() if render(page.read_text()) != page.read_text())
+
+
+if __name__ == "__main__":
+    for stale in list(_stale()):
+        stale.write_text(render(stale.read_text()))
+        print(stale.relative_to(ROOT))
