@@ -3,7 +3,8 @@
 ``python -m tests.pages docs/quickstart.md`` runs every ``python`` block of a page, which share one
 namespace, and every ``console`` block, whose lines after ``$`` are one shell's. A ``text`` block
 that follows a ``python`` block is what that prints; in a ``console`` block the output stands under
-its command. Three dots stand for anything. ``<!-- skip -->`` before a block leaves it out.
+its command. Three dots stand for anything. A block that begins with ``# file: NAME`` is written to
+that file instead. ``<!-- skip -->`` before a block leaves it out.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# file: (\S+)\n")
 _SKIP = re.compile(r"<!-- skip -->\s*\Z")
 _BETWEEN = re.compile(r"\s*(?:<!-- [^>]* -->\s*)*(?:It prints:\s*)?")
 _END = "--- end of the output of command"
@@ -52,6 +54,9 @@ def run_page(path: Path) -> list[str]:
     namespace: dict[str, Any] = {"__name__": "__page__"}
     faults = []
     for block in blocks_of(path.read_text()):
+        if name := _FILE.match(block.text):
+            Path(name[1]).write_text(block.text)
+            continue
         if block.language == "python":
             printed = _run_python(path, block, namespace)
             pairs = [] if block.expected is None else [(block.expected, printed)]

@@ -1,4 +1,4 @@
-"""Batches that several callers give in one turn of the event loop, joined into one, and cut again."""
+"""Batches that callers give in one turn of the event loop, joined into one and cut again."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise

@@ -54,7 +54,7 @@ class SimulatedClock:
         await future
 
     def advance(self, delta_ms: int) -> None:
-        """Move the clock by ``delta_ms`` (backwards when negative) and wake who has slept enough."""
+        """Move the clock by ``delta_ms`` (back when negative) and wake who has slept enough."""
         self._now_ms += delta_ms
         self._wake()
 

@@ -7,7 +7,7 @@ The tree, one sentence each::
     │  ├─ InvalidTopic          a topic is not 1-200 characters of A-Z a-z 0-9 . _ : -
     │  ├─ InvalidId             an id is not 1-256 bytes of UTF-8, or claims the queue's own form
     │  ├─ InvalidBody           a body cannot be encoded, or is larger than the limit
-    │  ├─ InvalidTime           a delay, due time, lease or expiry is negative, naive or too far away
+    │  ├─ InvalidTime           a delay, due, lease or expiry is negative, naive or too far away
     │  ├─ InvalidPriority       a priority is not a whole number from 0 to 4294967295
     │  ├─ InvalidAttempts       a number of attempts is not from 1 to 65535
     │  ├─ InvalidKey            an order key is not 1-256 bytes of UTF-8

@@ -97,7 +97,7 @@ class Kind(IntEnum):
 
 
 class Transition(NamedTuple):
-    """One arrow of the state machine: the verb, the states it joins, and what the caller is told."""
+    """One arrow of the state machine: verb, states before and after, what the caller is told."""
 
     verb: str
     before: State
@@ -155,8 +155,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message, as a taker or a reader sees it.
 
     ``attempt`` counts takes (1 at the first). ``receipt`` is set when the message was just taken.
-    ``expires_ms`` and ``lease_until_ms`` are 0 when there is none; ``lease_ms`` and ``max_attempts``
-    are 0 when the topic's settings say.
+    ``expires_ms`` and ``lease_until_ms`` are 0 when there is none; ``lease_ms`` and
+    ``max_attempts`` are 0 when the topic's settings say.
     """
 
     topic: str

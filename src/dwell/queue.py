@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from dwell import columns, values
-from dwell.clock import Clock
 from dwell.bulk import cut_answer, joined_puts
+from dwell.clock import Clock
 from dwell.errors import IdExists, InvalidLimit, TopicFull
 from dwell.gather import Gatherer
 from dwell.message import (

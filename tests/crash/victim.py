@@ -1,8 +1,8 @@
 """The process that is killed: it works on a store as hard as it can, and says what it was answered.
 
 Each line on its pipe is a letter and words. A capital says that an answer came: ``P id due`` put,
-``T id due now priority`` taken, ``A id`` acked, ``C id`` cancelled, ``M id due`` moved. A small letter says
-that it is about to be asked for, since what was asked for may have happened when the process died.
+``T id due now priority`` taken, ``A id`` acked, ``C id`` cancelled, ``M id due`` moved. A small
+letter says that it is about to be asked for, since that may have happened when the process died.
 """
 
 import asyncio

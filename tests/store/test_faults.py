@@ -1,4 +1,4 @@
-"""Each fault at each call that it can befall: what was answered is there, the rest is whole or absent."""
+"""Each fault at each call it can befall: what was answered is there, the rest whole or gone."""
 
 import asyncio
 import contextlib
@@ -139,11 +139,15 @@ def test_on_a_full_disk_puts_are_refused_and_acks_go_on(tmp_path: Path) -> None:
         await store.open()
         now_ms, accepted = store.clock.now_ms(), 0
         disk.arm("full", 0)
+        while accepted < 10_000:
+            try:
+                await store.put(puts_of([f"{accepted:05d}"], now_ms), "keep")
+            except DiskFull:
+                break
+            accepted += 1
+        assert 50 < accepted < 10_000
         with pytest.raises(DiskFull, match="no room for 65536 bytes more"):
-            for number in range(10_000):
-                await store.put(puts_of([f"{number:05d}"], now_ms), "keep")
-                accepted += 1
-        assert accepted > 50
+            await store.put(puts_of(["one more"], now_ms), "keep")
         taken = await store.take([_TOPIC], 30, 0, "")
         assert len(taken) == 30
         assert taken.receipts is not None

@@ -1,6 +1,6 @@
 """``dwell put``: one message, or as many as there are lines."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,68 +18,52 @@ from dwell.message import DEFAULT_PRIORITY, Result
 _IN = (Result.CREATED, Result.KEPT, Result.REPLACED)
 
 
+def _option(metavar: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+_Body = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="BODY", help="The body, or - to read it from standard input.", show_default=False
+    ),
+]
+_Many = Annotated[
+    str | None,
+    _option(
+        "FILE", "Put a message for each line of a file of JSON objects, or - for standard input."
+    ),
+]
+_Id = Annotated[str | None, _option("ID", "Your own id, unique in the topic.", "--id")]
+_DelayLevel = Annotated[int | None, _option("N", "One of the topic's delay levels, from 1.")]
+_Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.")]
+_Ttl = Annotated[str | None, _option("SPAN", "Not taken within this time, it is buried.")]
+_Key = Annotated[str | None, _option("TEXT", "The key that orders messages.")]
+_Header = Annotated[list[str] | None, _option("NAME=VALUE", "A header; may be repeated.")]
+_MaxAttempts = Annotated[
+    int | None, _option("N", "How often it may be taken. Left out: as the topic says.")
+]
+_OnConflict = Annotated[
+    str, typer.Option(metavar="WORD", help="On an id that exists: keep, replace or error.")
+]
+
+
 def put(
     context: typer.Context,
     topic: TopicArgument,
-    body: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="BODY",
-            help="The body, or - to read it from standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    many: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Put a message for each line of a file of JSON objects, or - for standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    id_: Annotated[
-        str | None,
-        typer.Option(
-            "--id", metavar="ID", help="Your own id, unique in the topic.", show_default=False
-        ),
-    ] = None,
+    body: _Body = None,
+    many: _Many = None,
+    id_: _Id = None,
     delay: DelayOption = None,
     due: DueOption = None,
-    delay_level: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="One of the topic's delay levels, from 1.", show_default=False
-        ),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", help="Lower is taken first.")
-    ] = DEFAULT_PRIORITY,
+    delay_level: _DelayLevel = None,
+    priority: _Priority = DEFAULT_PRIORITY,
     lease: LeaseOption = None,
-    ttl: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SPAN", help="Not taken within this time, it is buried.", show_default=False
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The key that orders messages.", show_default=False),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.", show_default=False),
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="How often it may be taken. Left out: as the topic says.",
-            show_default=False,
-        ),
-    ] = None,
-    on_conflict: Annotated[
-        str, typer.Option(metavar="WORD", help="On an id that exists: keep, replace or error.")
-    ] = "keep",
+    ttl: _Ttl = None,
+    key: _Key = None,
+    header: _Header = None,
+    max_attempts: _MaxAttempts = None,
+    on_conflict: _OnConflict = "keep",
 ) -> None:
     """Put a message, to be taken once it is due: now unless a time is given.
 

@@ -1,8 +1,8 @@
 """A disk that fails when it is told to, and forgets what was never synced when it loses power.
 
 It works on real files. Between a write and the sync that follows, it remembers what was there
-before; :meth:`FaultyDisk.lose_power` puts some of that back, sector by sector, as a machine does that
-stops at once.
+before; :meth:`FaultyDisk.lose_power` puts some of that back, sector by sector, as a machine does
+that stops at once.
 """
 
 import errno

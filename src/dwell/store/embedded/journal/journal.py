@@ -153,7 +153,7 @@ class Journal:
             raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
 
     def append(self, record: Record, *, growing: bool) -> None:
-        """Add a record and set its ``blobs_at``; raises what :meth:`reserve` does, adding nothing."""
+        """Add a record and set its ``blobs_at``, or add nothing: raises as :meth:`reserve` does."""
         head, blobs, filling = record.encode()
         size = len(head) + len(blobs) + len(filling)
         self.reserve(size, growing=growing)
