@@ -106,4 +106,5 @@ def _same(expected: str, printed: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(run_page(Path(sys.argv[1]))) or 0)
+    page = Path(sys.argv.pop())
+    sys.exit("\n".join(run_page(page)) or 0)

@@ -155,8 +155,31 @@ def _method(name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     return [node for node in body if isinstance(node, functions) and node.name == last][-1]
 
 
-def _signature(name: str) -> str:
+def _verb(name: str) -> str:
     """Return how something is called, and what its docstring says."""
+    doc = ast.get_docstring(_method(name))
+    return _signature(name) + (f"\n\n{_prose(doc)}" if doc else "")
+
+
+def _class(name: str) -> str:
+    """Return what the docstring of a class says."""
+    file, _, class_name = name.partition(":")
+    body = ast.parse((SOURCE / file).read_text()).body
+    node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    return _prose(ast.get_docstring(node) or "")
+
+
+def _prose(doc: str) -> str:
+    """Return a docstring as Markdown."""
+    doc = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", doc).replace("``", "`")
+    return re.sub(
+        r"(?m)^ *::\n\n((?:    .*\n|\n)+)",
+        lambda found: _fenced(textwrap.dedent(found[1]), "python") + "\n\n",
+        doc,
+    )
+
+
+def _signature(name: str) -> str:
     node = _method(name)
     arguments = _arguments(node.args)
     returns = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
@@ -196,6 +219,7 @@ def _example(name: str) -> str:
 
 
 PARTS: dict[str, Callable[[str], str]] = {
+    "class": _class,
     "columns": _event_columns,
     "constants": _constants,
     "example": _example,
@@ -206,6 +230,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "records": _records,
     "settings": _settings,
     "signature": _signature,
+    "verb": _verb,
 }
 
 

@@ -53,10 +53,11 @@ def waves_of(hashes: U64 | U32) -> list[np.ndarray]:
     Returns the places of each part; as a rule there is one.
     """
     places = np.arange(len(hashes))
+    ordered = np.sort(hashes)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return [places]
     order = np.argsort(hashes, kind="stable")
     again = hashes[order][1:] == hashes[order][:-1]
-    if not again.any():
-        return [places]
     before = np.full(len(hashes), -1)
     before[order[1:][again]] = order[:-1][again]
     cuts, start = [], 0
