@@ -95,7 +95,8 @@ def _draw_load(axes: Axes, flights: Flights) -> None:
 
 def _draw_lateness(axes: Axes, books: Books) -> None:
     everything = books.late_ms + books.outage_ms
-    edges = np.concatenate([[0], np.geomspace(1, max([2, *everything]) + 1, 40)])
+    # Lateness is in whole milliseconds, so the edges are too.
+    edges = np.unique(np.geomspace(1, max([2, *everything]) + 1, 40).astype(int) - 1)
     axes.hist(books.late_ms, bins=edges.tolist(), color=_BLUE, label="in normal work")
     axes.hist(books.outage_ms, bins=edges.tolist(), color=_RED, alpha=0.7, label="around the kill")
     axes.set_xscale("symlog", linthresh=1)
@@ -110,6 +111,7 @@ def _draw_outcomes(axes: Axes, books: Books) -> None:
     bars = axes.barh(names, values, color=[_BLUE, _GREY, _RED, _GREY, _RED])
     axes.bar_label(bars, labels=[f"{value:,}" for value in values], padding=4)
     axes.invert_yaxis()
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set(xlabel="reminders", xlim=(0, max(values) * 1.15))
 
 
