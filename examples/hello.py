@@ -10,7 +10,7 @@ Prints::
 import dwell
 
 with dwell.open("./dwell-data") as queue:
-    queue.put("reminders", {"to": "ann@example.org"}, delay="500ms")
+    queue.put("reminders", {"to": "ann@example.org"}, delay="1s")
     print("due already:", len(queue.take("reminders")))
     (message,) = queue.take("reminders", wait="5s")
     print("taken:", message.json(), "attempt", message.attempt)

@@ -272,7 +272,7 @@ def tracked_texts() -> Iterator[tuple[Path, str]]:
         if path.is_file():
             data = path.read_bytes()
             if b"\0" not in data[:4096]:
-                yield path.relative_to(ROOT), data.decode()
+                yield path.relative_to(ROOT), data.decode(errors="replace")
 
 
 def lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:

@@ -6,6 +6,7 @@ and ``<!-- /made -->``. A name is one of PARTS; what follows it says which of th
 
 import ast
 import importlib
+import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -174,7 +175,7 @@ def _prose(doc: str) -> str:
     doc = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", doc).replace("``", "`")
     return re.sub(
         r"(?m)^ *::\n\n((?:    .*\n|\n)+)",
-        lambda found: _fenced(textwrap.dedent(found[1]), "python") + "\n\n",
+        lambda found: f"{_fenced(textwrap.dedent(found[1]))}\n\n",
         doc,
     )
 
@@ -207,7 +208,15 @@ def _arguments(given: ast.arguments) -> list[str]:
 
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:
     annotation = "" if argument.annotation is None else f": {ast.unparse(argument.annotation)}"
-    return f"{argument.arg}{annotation}" + ("" if default is None else f" = {ast.unparse(default)}")
+    return f"{argument.arg}{annotation}" + ("" if default is None else f" = {_value(default)}")
+
+
+def _value(default: ast.expr) -> str:
+    """Return a default as a reader would write it."""
+    value = default.value if isinstance(default, ast.Constant) else None
+    if isinstance(value, str):
+        return json.dumps(value)
+    return f"{value:_}" if type(value) is int else ast.unparse(default)
 
 
 def _example(name: str) -> str:
