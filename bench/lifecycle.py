@@ -14,7 +14,7 @@ from bench.result import Result
 from bench.servers import beanstalkd_server, redis_server
 
 BODY = b"x" * 200
-#: How many messages each system has under way, in batches.
+#: How many messages Dwell has under way at least.
 _UNDER_WAY = 16_000
 
 
@@ -32,7 +32,9 @@ def run(*, batch: int, ids: str, messages: int, concurrency: int, rounds: int) -
             }
         else:
             systems = {
-                "dwell": partial(_dwell, messages, batch, ids, max(_UNDER_WAY // batch, 1)),
+                "dwell": partial(
+                    _dwell, messages, batch, ids, max(_UNDER_WAY // batch, concurrency)
+                ),
                 "redis": partial(_redis_batches, port, messages // 4, batch, ids),
             }
         result.in_turn(rounds, systems)

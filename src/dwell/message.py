@@ -77,7 +77,7 @@ class Result(IntEnum):
 
 
 class Kind(IntEnum):
-    """What an event says happened to one message; ``to`` in the docs is the state after it."""
+    """What an event says happened to one message; TRANSITIONS has the states before and after."""
 
     PUT = 1
     REPLACE = 2

@@ -14,7 +14,7 @@ import numpy as np
 from dwell import columns, values
 from dwell.bulk import cut_answer, joined_puts
 from dwell.clock import Clock
-from dwell.errors import IdExists, InvalidLimit, TopicFull
+from dwell.errors import BatchTooLarge, IdExists, InvalidLimit, TopicFull
 from dwell.gather import Gatherer
 from dwell.message import (
     DEFAULT_PRIORITY,
@@ -61,7 +61,7 @@ class Queue(Verbs):
         super().__init__(store)
         self._puts: Gatherer[_PutKey, _Item, Put] = Gatherer(self._put, (IdExists, TopicFull))
         self._bulk_puts: Gatherer[_PutKey, Puts, PutAnswer] = Gatherer(
-            self._put_bulk, (IdExists, TopicFull)
+            self._put_bulk, (BatchTooLarge, IdExists, TopicFull)
         )
         self._takers = Takers(store)
         self._ticker = Ticker(store, self._takers.fail)
@@ -164,7 +164,7 @@ class Queue(Verbs):
             b"" if id is None else values.own_id(id),
         )
         batch = (topic, values.conflict(on_conflict), id is not None)
-        return await self._puts.call(batch, item, len(data))
+        return await self._puts.call(batch, item, len(data) + len(item.extra) + len(item.id))
 
     async def put_many(
         self,
@@ -210,7 +210,9 @@ class Queue(Verbs):
         if size == 0:
             return PutAnswer([], np.empty(0, dtype=np.uint8))
         batch = (topic, on_conflict, ids is not None)
-        return await self._bulk_puts.call(batch, puts, sum(map(len, many)), size)
+        parts = (puts.bodies, puts.ids, puts.extras)
+        size_bytes = sum(sum(map(len, part)) for part in parts if part is not None)
+        return await self._bulk_puts.call(batch, puts, size_bytes, size)
 
     async def _put_bulk(self, key: _PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
         puts = many[0] if len(many) == 1 else joined_puts(many)

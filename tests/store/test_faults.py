@@ -166,3 +166,25 @@ def test_segments_are_freed_behind_the_snapshots(tmp_path: Path) -> None:
     asyncio.run(Script(folder, FaultyDisk()).run(200))
     assert len(list(folder.glob("journal-*"))) < 20
     assert len(list(folder.glob("snapshot-*"))) <= 3
+
+
+def test_a_put_that_replaces_and_creates_is_all_or_nothing_on_a_full_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = EmbeddedStore(tmp_path / "store", disk=disk, segment_bytes=SEGMENT_BYTES)
+        await store.open()
+        now_ms = store.clock.now_ms()
+        await store.put(puts_of(["old"], now_ms), "keep")
+        disk.arm("full", 0)
+        refused = 0
+        for number in range(400):
+            new = f"{number:03d}"
+            try:
+                await store.put(puts_of([new, "old", new], now_ms, 900), "replace")
+            except DiskFull:
+                refused += 1
+                assert await store.get(_TOPIC, [new.encode()]) == [None]
+        assert refused
+        await store.close()
+
+    asyncio.run(main())

@@ -14,18 +14,27 @@ from dwell.store.embedded.ids import LazyIds
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
 
+#: More than a record needs beside its columns and blobs: header, topic and filling.
+_RECORD_BYTES = 1024
+_COLUMN_BYTES = 64
+
 
 class _Write(Protocol):
     def __call__(self, record: Record, *, growing: bool = False) -> None: ...
 
 
+class _Reserve(Protocol):
+    def __call__(self, size_bytes: int, *, growing: bool = False) -> None: ...
+
+
 class Putter:
     """Resolves puts against the state, and writes what they come to."""
 
-    def __init__(self, machine: Machine, finder: Finder, write: _Write) -> None:
+    def __init__(self, machine: Machine, finder: Finder, reserve: _Reserve, write: _Write) -> None:
         self._machine = machine
         self._table = machine.table
         self._finder = finder
+        self._reserve = reserve
         self._write = write
 
     def put(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
@@ -58,6 +67,8 @@ class Putter:
             self._refuse_known(puts, hashes, waves)
         results: U8 = np.zeros(len(ids), dtype=np.uint8)
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
+        # Several records may come of it; room for all of them makes it all or nothing.
+        self._reserve(_most_bytes(puts, 2 * len(waves)), growing=True)
         for wave in waves:
             part = puts if len(waves) == 1 else _part(puts, wave)
             keys = (hashes[0][wave], hashes[1][wave])
@@ -162,6 +173,13 @@ class Putter:
                 f"refused {wanted} messages"
             )
         return min(wanted, room)
+
+
+def _most_bytes(puts: Puts, records: int) -> int:
+    """Return a size that the records of a put do not exceed."""
+    parts = (puts.ids, puts.extras, puts.bodies)
+    blobs = sum(sum(map(len, part)) for part in parts if part is not None)
+    return blobs + _COLUMN_BYTES * len(puts) + _RECORD_BYTES * records
 
 
 def _part(puts: Puts, which: np.ndarray) -> Puts:

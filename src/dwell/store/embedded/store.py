@@ -4,7 +4,7 @@ Each one resolves what it is asked against the state, makes a record of what wil
 to the journal, applies it, and answers when it is on disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +78,7 @@ class EmbeddedStore(Store):
         self.number = self._core.label.number
         self._machine, self._table = self._core.machine, self._core.machine.table
         self._finder = Finder(self._machine, self._core.label.seed)
-        self._putter = Putter(self._machine, self._finder, self._write)
+        self._putter = Putter(self._machine, self._finder, self._core.reserve, self._write)
         self._deadline_ms: int | None = 0
         self._latest_ms = 0
         self._opened = True
@@ -105,11 +105,13 @@ class EmbeddedStore(Store):
         """Lease ready messages (see the contract)."""
         now_ms = self._begin()
         found = []
-        # What is popped below must be written, so the room for it comes first.
-        self._core.reserve(_TAKE_BYTES + 16 * limit)
-        for topic in dict.fromkeys(topics):
-            number = self._machine.topics.find(topic)
-            if limit and number is not None and self._has_ready(number):
+        ready = {number: count for topic in topics for number, count in self._ready(topic)}
+        limit = min(limit, sum(ready.values()))
+        if limit:
+            # What is popped below must be written, so the room for it comes first.
+            self._core.reserve(_TAKE_BYTES + 16 * limit)
+        for number in ready:
+            if limit:
                 found.append(self._machine.pop_ready(number, limit))
                 limit -= len(found[-1])
         rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
@@ -120,9 +122,13 @@ class EmbeddedStore(Store):
         self._write(Record(RecordKind.TAKE, now_ms, columns, Meta(owner=owner)))
         return await read(self._core, rows, receipts=True)
 
-    def _has_ready(self, number: int) -> bool:
-        paused = self._machine.topics.settings_of(number).paused
-        return not paused and self._table.count(number, State.READY) > 0
+    def _ready(self, topic: str) -> Iterator[tuple[int, int]]:
+        """Yield the topic's number and how many of its messages can be taken, unless none can."""
+        number = self._machine.topics.find(topic)
+        if number is not None and not self._machine.topics.settings_of(number).paused:
+            count = self._table.count(number, State.READY)
+            if count:
+                yield number, count
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds (see the contract)."""
@@ -238,7 +244,9 @@ class EmbeddedStore(Store):
         leased = found & (state == State.LEASED)
         good = found & ~leased & (state != State.DEAD)
         moving = np.flatnonzero(good)
-        for wave in waves_of(rows[moving]) if len(moving) else []:
+        waves = waves_of(rows[moving]) if len(moving) else []
+        self._core.reserve(len(waves) * _TAKE_BYTES + 16 * len(moving))
+        for wave in waves:
             which = moving[wave]
             columns = {"rows": rows[which], "due_ms": due_ms[which]}
             self._write(Record(RecordKind.MOVE, now_ms, columns))

@@ -16,9 +16,9 @@ max_attempts    2      its own, 0 for its topic's
 attempt         2      takes since it was put or kicked
 state           1      State; 0 for a free row
 takes           4      takes in all of this row's life, so that no receipt is ever made twice
-lease_until_ms  8      end of the lease while it is leased, otherwise 0
+lease_until_ms  8      end of the lease; means nothing unless the state is LEASED
 expires_ms      8      0 for never
-owner           4      number of the owner that holds it, 0 for nobody
+owner           4      number of the owner that holds it; means nothing unless LEASED
 id_hash         8      of the caller's id and the topic
 id_check        4      more bits of the same
 ==============  =====  ============================================================================

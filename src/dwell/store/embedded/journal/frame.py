@@ -13,9 +13,10 @@ that bytes of another time or place are never taken for a frame; ``previous`` is
 before it ends (less than ``position`` when that one stands in the segment before); ``durable`` is
 the position up to which everything was on the disk when this frame was written.
 
-Reading stops where no whole frame follows. If any later frame says that this place was durable by
-then, a promise was broken: the store is damaged. If none does, it was being written when the
-machine stopped, nobody was answered, and it is cut off.
+Where no whole frame follows, a later one whose ``previous`` is this place goes on from here: the
+rest of the segment was left empty. Otherwise reading stops. If any later frame says that this place
+was durable by then, a promise was broken: the store is damaged. If none does, it was being written
+when the machine stopped, nobody was answered, and it is cut off.
 
 Rule for changes: a new layout gets a new magic and a new number in ``FORMAT`` (folder.py); reading
 the old one stays, with a file of it in tests/data.

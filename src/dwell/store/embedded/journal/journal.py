@@ -133,10 +133,12 @@ class Journal:
         )
 
     def reserve(self, size_bytes: int, *, growing: bool) -> None:
-        """Make sure that a record of so many bytes can be appended; raises DiskFull, StoreFailed.
+        """Make sure that so many bytes of records can be appended, and that they stay together.
 
-        Verbs that let the store grow may not use the last part of the last segment that there is
-        room for, so that on a full disk messages can still be acked.
+        What is appended before the event loop turns again is then one frame, which a crash leaves
+        whole or not at all. Verbs that let the store grow may not use the last part of the last
+        segment that there is room for, so that on a full disk messages can still be acked. Raises
+        DiskFull, StoreFailed or BatchTooLarge.
         """
         self.check()
         most = self.segment_bytes - 2 * HEADER_BYTES - self.segment_bytes // _RESERVED_PART
@@ -146,6 +148,9 @@ class Journal:
         kept = self.segment_bytes // _RESERVED_PART if growing else 0
         if size_bytes + 2 * HEADER_BYTES + kept > left:
             self._make_segment(self.position // self.segment_bytes + 1)
+        if size_bytes + 2 * HEADER_BYTES > left:
+            self._close_frame()
+            self.position += left
 
     def check(self) -> None:
         """Raise StoreFailed if a write or a sync has failed."""
@@ -157,10 +162,7 @@ class Journal:
         head, blobs, filling = record.encode()
         size = len(head) + len(blobs) + len(filling)
         self.reserve(size, growing=growing)
-        # A segment is never filled to its last byte, so that even an empty blob lies within it.
-        if self.position % self.segment_bytes + size + HEADER_BYTES >= self.segment_bytes:
-            self._close_frame()
-            self.position = (self.position // self.segment_bytes + 1) * self.segment_bytes
+        # A header's worth of each segment stays empty, so that even an empty blob lies within it.
         if not self._frame:
             self._frame_start = self.position
             self.position += HEADER_BYTES
