@@ -83,8 +83,9 @@ class BlobReader:
                 places = np.minimum(offsets + 8 * word, len(segment.words) - 1)
                 words[here, word] = segment.words[places]
         found = words.view(np.uint8)[:, :longest]
-        wanted = np.arange(longest) < self._id_bytes[:, None]
-        return (found if wanted.all() else found[wanted]).tobytes()
+        if (self._id_bytes == longest).all():
+            return found.tobytes()
+        return found[np.arange(longest) < self._id_bytes[:, None]].tobytes()
 
     def _slices(self, start: I64, end: I64) -> Iterable[bytes]:
         if len(self._segments) == 1:

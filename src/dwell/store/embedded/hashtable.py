@@ -146,7 +146,7 @@ class Remembered:
 
     def entries(self, now_ms: int) -> tuple[U64, U64]:
         """Return the hashes and notes of what is still remembered."""
-        live = self._notes >> _CHECK_BITS > np.uint64(now_ms)
+        live = np.flatnonzero(self._notes >= np.uint64(now_ms + 1) << _CHECK_BITS)
         return self._hashes[live], self._notes[live]
 
     def restore(self, hashes: U64, notes: U64) -> None:

@@ -76,13 +76,17 @@ def parse_queue_ids(ids: Sequence[bytes]) -> tuple[U32, U64]:
 class LazyIds(Sequence[str]):
     """The ids of some messages as texts, made only when they are looked at.
 
-    ``own`` holds the caller's ids as bytes, empty where the queue made the id.
+    ``own`` holds the caller's ids as bytes, empty where the queue made the id. A slice shares the
+    columns of the whole, and knows only its ``places`` in them.
     """
 
-    __slots__ = ("_own", "_rows", "_seqs")
+    __slots__ = ("_own", "_places", "_rows", "_seqs")
 
-    def __init__(self, rows: U32, seqs: U64, own: Sequence[bytes] | None) -> None:
+    def __init__(
+        self, rows: U32, seqs: U64, own: Sequence[bytes] | None, places: range | None = None
+    ) -> None:
         self._rows, self._seqs, self._own = rows, seqs, own
+        self._places = range(len(rows)) if places is None else places
 
     @classmethod
     def of(cls, own: Sequence[bytes]) -> "LazyIds":
@@ -91,12 +95,12 @@ class LazyIds(Sequence[str]):
         return cls(none.astype(np.uint32), none, own)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._places)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
-            own = self._own[index] if self._own is not None else None
-            return LazyIds(self._rows[index], self._seqs[index], own)
-        if self._own is not None and self._own[index]:
-            return self._own[index].decode()
-        return queue_id(int(self._rows[index]), int(self._seqs[index]))
+            return LazyIds(self._rows, self._seqs, self._own, self._places[index])
+        place = self._places[index]
+        if self._own is not None and self._own[place]:
+            return self._own[place].decode()
+        return queue_id(int(self._rows[place]), int(self._seqs[place]))

@@ -68,7 +68,8 @@ class Putter:
         results: U8 = np.zeros(len(ids), dtype=np.uint8)
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
         # Several records may come of it; room for all of them makes it all or nothing.
-        self._reserve(_most_bytes(puts, 2 * len(waves)), growing=True)
+        if len(waves) > 1 or on_conflict == "replace":
+            self._reserve(_most_bytes(puts, 2 * len(waves)), growing=True)
         for wave in waves:
             part = puts if len(waves) == 1 else _part(puts, wave)
             keys = (hashes[0][wave], hashes[1][wave])
