@@ -6,6 +6,7 @@ caller gave, unless what the caller gave has to be converted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +34,8 @@ from dwell.message import (
     MAX_ID_BYTES,
     MAX_PRIORITY,
     QUEUE_ID_MARK,
+    U16,
+    U32,
     U64,
     Batch,
     Message,
@@ -132,6 +135,14 @@ def _is_many(given: object) -> bool:
     return hasattr(given, "__array__") and not isinstance(given, np.generic)
 
 
+@lru_cache(maxsize=256)
+def _uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:
+    """Return one value ``size`` times; the same array each time, so nobody may write to it."""
+    column = np.full(size, value, dtype=dtype)
+    column.flags.writeable = False
+    return column
+
+
 def _column(
     given: object, size: int, field: str, error: type[InvalidInput], one: One, low: int, high: int
 ) -> I64:
@@ -163,21 +174,30 @@ def _whole(many: Any, low: int, high: int) -> I64 | None:
     return np.array(many, dtype=np.int64)
 
 
-def priorities(given: object, size: int) -> I64:
+def priorities(given: object, size: int) -> U32:
     """Return priorities; raises InvalidPriority."""
     one = values.priority
-    return _column(given, size, "priority", InvalidPriority, one, 0, MAX_PRIORITY)
+    if not _is_many(given):
+        return _uniform(one(given), size, np.uint32)
+    column = _column(given, size, "priority", InvalidPriority, one, 0, MAX_PRIORITY)
+    return column.astype(np.uint32)
 
 
-def max_attempts(given: object, size: int) -> I64:
+def max_attempts(given: object, size: int) -> U16:
     """Return limits of attempts, 0 where the topic's own holds; raises InvalidAttempts."""
     one = values.max_attempts
-    return _column(given, size, "max_attempts", InvalidAttempts, one, 1, MAX_ATTEMPTS)
+    if not _is_many(given):
+        return _uniform(one(given), size, np.uint16)
+    column = _column(given, size, "max_attempts", InvalidAttempts, one, 1, MAX_ATTEMPTS)
+    return column.astype(np.uint16)
 
 
-def leases(given: object, size: int) -> I64:
+def leases(given: object, size: int) -> U32:
     """Return leases in milliseconds, 0 where the topic's own holds; raises InvalidTime."""
-    return _column(given, size, "lease", InvalidTime, values.lease_ms, 1, 0)
+    one = values.lease_ms
+    if not _is_many(given):
+        return _uniform(one(given), size, np.uint32)
+    return _column(given, size, "lease", InvalidTime, one, 1, 0).astype(np.uint32)
 
 
 # --- times ------------------------------------------------------------------------------------
@@ -213,7 +233,7 @@ def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
     if expires is not None:
         return _points(expires, size, now_ms, "expires")
     if ttl is None:
-        return np.zeros(size, dtype=np.int64)
+        return _uniform(0, size, np.int64)
     spans = _spans(ttl, size, "ttl", absent=_NEVER)
     ends = np.where(spans == _NEVER, 0, now_ms + spans)
     check_ttl(bool(np.any((ends <= due_ms) & (ends != 0))))
