@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+import dwell
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
 from dwell.store.base import Store
@@ -90,3 +91,35 @@ def test_a_clean_stop_and_start_change_nothing(tmp_path: Path) -> None:
             await store.close()
 
     asyncio.run(main())
+
+
+def test_a_caller_that_is_cancelled_takes_no_other_along(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = EmbeddedStore(tmp_path / "store", segment_bytes=SEGMENT_BYTES)
+        await store.open()
+        settings = store.settings("t")
+        first = asyncio.create_task(store.configure("t", settings))
+        second = asyncio.create_task(store.configure("u", settings))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert first.cancelled()
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sync", ["always", "never", "100ms"])
+def test_each_way_to_sync_keeps_what_was_answered(tmp_path: Path, sync: str) -> None:
+    with dwell.open(tmp_path / "store", sync=sync) as queue:
+        for number in range(20):
+            queue.put("t", b"x", id=f"{number}")
+    with dwell.open(tmp_path / "store", sync=sync) as queue:
+        assert len(queue.take("t", 100)) == 20
+
+
+def test_an_unknown_way_to_sync_is_refused(tmp_path: Path) -> None:
+    for sync in ("sometimes", "0ms", "5s", "ms", ""):
+        with pytest.raises(dwell.InvalidSettings, match='expected "always", "never" or a time'):
+            dwell.open(tmp_path / "store", sync=sync)
+    assert not (tmp_path / "store").exists()

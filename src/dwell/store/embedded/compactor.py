@@ -38,8 +38,9 @@ class Compactor:
         self.covered = covered
         self._next = covered
 
-    def is_due(self, topics: int) -> bool:
-        """Tell whether the journal since the last snapshot outweighs what one would write."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the journal since the last snapshot outweighs what one would write."""
         tail = self._journal.position - self._next
         segment = self._journal.segment_bytes
         return tail >= segment and tail >= self._machine.table.top * _ROW_BYTES

@@ -157,17 +157,18 @@ class Core:
         self.machine.apply(record)
         if self.machine.events.is_full or self._flusher is None:
             self._plan_flush()
-        if self._upkeep is None and self._compactor.is_due(len(self.machine.topics.names)):
+        if self._upkeep is None and self._compactor.is_due:
             self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(record.time_ms))
 
-    def committed(self) -> "asyncio.Future[None]":
-        """Return what is done when everything so far is as safe as was asked for."""
-        return self.journal.committed()
+    async def committed(self) -> None:
+        """Return when everything so far is as safe as was asked for; raises StoreFailed."""
+        # Many wait for one future, so a caller that is cancelled must not take it along.
+        await asyncio.shield(self.journal.committed())
 
     async def flush_events(self) -> None:
         """Write the events of everything so far."""
         until = self.machine.events.next_position
-        await self.journal.committed()
+        await self.committed()
         self._flush(until)
         self.journal.check()
 
@@ -196,6 +197,8 @@ class Core:
 
     def _flush_when_safe(self) -> None:
         self._flusher = None
+        if self.journal.failure is not None:
+            return
         until = self.machine.events.next_position
 
         def flush(done: "asyncio.Future[None]") -> None:

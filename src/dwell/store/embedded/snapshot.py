@@ -87,8 +87,8 @@ class Snapshot:
             next_event=machine.events.next_position,
             totals=machine.events.totals.tolist(),
             topics=[(name, topics.settings(name)) for name in topics.names],
-            owners=machine.owners,
-            errors=machine.errors,
+            owners=dict(machine.owners),
+            errors=dict(machine.errors),
             arrays=[],
         )
 
