@@ -13,12 +13,15 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import dwell
-from dwell import Kind, State
+from dwell import Kind, Result, State
 from dwell.store.embedded.check import check
 from tests.crash.victim import SEGMENT_BYTES, TOPICS, start
 
 KILLS = int(os.environ.get("DWELL_KILLS", "200"))
+MOST_MESSAGES = 20_000
 SEED = int(os.environ.get("DWELL_SEED", "0")) or secrets.randbits(32)
 
 
@@ -102,6 +105,20 @@ async def everything(folder: Path) -> dict[str, dwell.Message]:
     return found
 
 
+async def cleared(folder: Path, found: dict[str, dwell.Message]) -> set[str]:
+    """Cancel what a store holds, so that long campaigns stay fast; return what was cancelled."""
+    gone: set[str] = set()
+    async with dwell.open(folder, segment_bytes=SEGMENT_BYTES) as queue:
+        for topic in TOPICS:
+            ids = [message.id for message in found.values() if message.topic == topic]
+            for start in range(0, len(ids), 5000):
+                part = ids[start : start + 5000]
+                results = await queue.cancel(topic, part)
+                pairs = zip(part, results, strict=True)
+                gone |= {f"{topic}/{id_}" for id_, result in pairs if result == Result.CANCELLED}
+    return gone
+
+
 async def taken_in_order(folder: Path) -> int:
     """Take what is ready of each topic at one moment; it must come by priority, then due."""
     count = 0
@@ -128,10 +145,11 @@ async def books_balance(folder: Path, ledger: Ledger) -> None:
         assert page.first_position == 0
     assert ledger.put <= ends.keys()
     gone = {name for name, kind in ends.items() if kind in (Kind.ACK, Kind.CANCEL)}
-    assert ledger.ended - gone == set()
+    assert ledger.ended <= gone
     assert gone.isdisjoint((await everything(folder)).keys())
 
 
+@pytest.mark.timeout(2 * 3600)
 def test_kill(tmp_path: Path) -> None:
     print(f"DWELL_SEED={SEED}")
     chance, ledger, folder = random.Random(SEED), Ledger(), tmp_path / "store"
@@ -139,7 +157,10 @@ def test_kill(tmp_path: Path) -> None:
         pid, pipe = start(folder, number, chance.getrandbits(32))
         listen(pipe, ledger, chance.random() * 0.15, pid)
         if number % 10 == 9:
-            ledger.compare(asyncio.run(everything(folder)))
+            found = asyncio.run(everything(folder))
+            ledger.compare(found)
+            if len(found) > MOST_MESSAGES:
+                ledger.ended |= asyncio.run(cleared(folder, found))
     ledger.compare(asyncio.run(everything(folder)))
     report = check(folder)
     assert report.ok, report.findings
