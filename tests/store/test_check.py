@@ -190,3 +190,10 @@ def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
     shutil.move(journal(folder), second)
     with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: is missing"):
         stats(folder)
+
+
+def test_a_segment_that_a_crash_left_unfinished_is_no_part_of_the_store(crashed: Path) -> None:
+    (crashed / "journal-00000001.dwl.new").write_bytes(b"")
+    assert check(crashed).ok
+    assert stats(crashed) == 4 * _PART
+    assert not list(crashed.glob("*.new"))

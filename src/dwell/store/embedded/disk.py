@@ -40,16 +40,21 @@ class Disk:
         return fd
 
     def create(self, path: Path, size_bytes: int) -> int:
-        """Return a new file that has its room on the disk; raises DiskFull, leaving nothing."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        """Return a new file that has its room on the disk; raises DiskFull, leaving nothing.
+
+        It has its name only when it has its room, so that a crash leaves no file that is too short.
+        """
+        new = path.with_name(f"{path.name}.new")
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             if size_bytes:
                 self.allocate(fd, size_bytes)
             self.sync(fd)
-            self.sync_folder(path.parent)
+            self.rename(new, path)
         except OSError as error:
             os.close(fd)
-            os.unlink(path)
+            new.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"{path.parent}: no room for {size_bytes} bytes more") from error
             raise
