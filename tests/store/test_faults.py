@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ class Script:
         self.alive: set[str] = set()
         self.asked: list[set[str]] = []
 
-    async def run(self, rounds: int = 24) -> None:
+    async def run(self, rounds: int = 24, *, close: bool = True) -> None:
         """Do it all; ``asked`` holds what is under way when it fails."""
         await self.store.open()
         for number in range(rounds):
@@ -62,7 +63,8 @@ class Script:
             assert set(answers.tolist()) == {Result.CANCELLED}
             self.alive -= set(gone)
             self.asked = []
-        await self.store.close()
+        if close:
+            await self.store.close()
 
 
 async def everything(folder: Path) -> set[str]:
@@ -188,3 +190,29 @@ def test_a_put_that_replaces_and_creates_is_all_or_nothing_on_a_full_disk(tmp_pa
         await store.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("rounds", [60, 61, 62, 63, 64, 90])
+def test_a_start_from_the_snapshot_before_finds_everything(tmp_path: Path, rounds: int) -> None:
+    folder, disk = tmp_path / "store", FaultyDisk()
+    script = Script(folder, disk)
+
+    async def main() -> None:
+        with contextlib.suppress(StoreError, OSError):
+            # Cut off by the power, so that there is a journal behind the newest snapshot.
+            await script.run(rounds, close=False)
+        disk.dead = True
+        with contextlib.suppress(StoreError, OSError):
+            await script.store.close()
+
+    asyncio.run(main())
+    disk.lose_power()
+    for newest in (True, False):
+        copy = tmp_path / f"copy-{newest}"
+        shutil.copytree(folder, copy)
+        snapshots = sorted(copy.glob("snapshot-*.dws"))
+        assert len(snapshots) == 2
+        assert not (copy / "journal-00000000.dwl").exists()
+        if not newest:
+            snapshots[-1].unlink()
+        assert asyncio.run(everything(copy)) == script.alive

@@ -26,7 +26,10 @@ _COPY_BYTES = 1 << 20
 
 
 class Compactor:
-    """Decides when a snapshot is due, makes it, and frees the disk behind it."""
+    """Decides when a snapshot is due, makes it, and frees the disk behind it.
+
+    It is made when the machine stands where the newest snapshot does, at position ``covered``.
+    """
 
     def __init__(
         self, disk: Disk, folder: Path, journal: Journal, machine: Machine, covered: int
@@ -37,6 +40,7 @@ class Compactor:
         self._machine = machine
         self.covered = covered
         self._next = covered
+        self._living = self._living_bytes()
 
     @property
     def is_due(self) -> bool:
@@ -53,43 +57,56 @@ class Compactor:
         """Make a snapshot of a store that is about to close, if there is anything new."""
         if self._journal.position != self.covered:
             self._machine.events.sync()
-            self._begin(now_ms).finish()
+            snapshot, unneeded = self._begin(now_ms)
+            snapshot.finish()
+            self._remove_old_snapshots()
+            for number in unneeded:
+                self._disk.remove(self._journal.release(number))
 
     async def run(self, now_ms: int, write: Callable[[Record], None]) -> None:
-        """Make a snapshot and free what the one before it made free."""
+        """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
         events = self._machine.events
-        until, snapshot = events.next_position, self._begin(now_ms)
+        until = events.next_position
+        snapshot, unneeded = self._begin(now_ms)
         # The snapshot may take its name only when all that it holds is in the journal for good.
         await self._journal.committed()
         events.flush(until)
         events.sync()
         await asyncio.to_thread(snapshot.finish)
-        positions = snapshot_positions(self._disk, self._folder)
-        for old in positions[:-2]:
-            self._disk.remove(snapshot_path(self._folder, old))
-        if len(positions) < 2:
-            return
-        living = self._living_bytes()
-        for number in self._old_segments(positions[-2]):
-            living_bytes = living.get(number, 0)
-            if not living_bytes:
-                # Freeing a large file takes the system milliseconds, which nobody should wait for.
-                path = self._journal.release(number)
-                await asyncio.to_thread(self._disk.remove, path)
-            elif living_bytes < _LIVING_PART * self._journal.segment_bytes:
-                await self._empty(number, now_ms, write)
+        self._remove_old_snapshots()
+        for number in unneeded:
+            # Freeing a large file takes the system milliseconds, which nobody should wait for.
+            path = self._journal.release(number)
+            await asyncio.to_thread(self._disk.remove, path)
+        for number in self._nearly_empty():
+            await self._empty(number, now_ms, write)
 
-    def _begin(self, now_ms: int) -> Snapshot:
+    def _begin(self, now_ms: int) -> tuple[Snapshot, list[int]]:
+        """Return the snapshot of now, and the segments that nobody needs once it is finished.
+
+        Those hold no blob that was alive at the snapshot before, so that a start from either of the
+        two finds every blob that its replay still looks at.
+        """
+        bound = self.covered // self._journal.segment_bytes
+        unneeded = [
+            n for n in sorted(self._journal.segments) if n < bound and n not in self._living
+        ]
         position = self._journal.position
         snapshot = Snapshot(self._disk, self._folder, self._machine, position, now_ms)
         snapshot.write()
         self.covered = self._next = position
-        return snapshot
+        self._living = self._living_bytes()
+        return snapshot, unneeded
 
-    def _old_segments(self, position: int) -> list[int]:
-        """Return the segments that both snapshots cover."""
-        bound = position // self._journal.segment_bytes
-        return sorted(number for number in self._journal.segments if number < bound)
+    def _remove_old_snapshots(self) -> None:
+        for old in snapshot_positions(self._disk, self._folder)[:-2]:
+            self._disk.remove(snapshot_path(self._folder, old))
+
+    def _nearly_empty(self) -> list[int]:
+        """Return the segments behind the snapshot of which little still lives."""
+        bound = self.covered // self._journal.segment_bytes
+        little = _LIVING_PART * self._journal.segment_bytes
+        return [n for n, living in self._living.items() if n < bound and living < little]
 
     def _living_bytes(self) -> dict[int, int]:
         """Return how many bytes of living messages each segment holds, at least one a message."""
@@ -100,7 +117,7 @@ class Compactor:
         first = int(numbers.min(initial=0))
         weights = np.maximum(table.size_bytes[rows], 1)
         sums = np.bincount(numbers - first, weights=weights).tolist() if len(rows) else []
-        return {first + index: int(size) for index, size in enumerate(sums)}
+        return {first + index: int(size) for index, size in enumerate(sums) if size}
 
     async def _empty(self, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
         """Copy the living blobs of a segment forward, a part at a time."""

@@ -74,6 +74,7 @@ class Core:
         )
         self.journal.open_segments()
         position = self._load_snapshot(woken, tolerant)
+        self._compactor = Compactor(self._disk, self.folder, self.journal, self.machine, position)
         self.machine.replaying = True
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
@@ -84,7 +85,6 @@ class Core:
         if tolerant is not None:
             self.machine.mend()
         self.machine.rebuild(now_ms)
-        self._compactor = Compactor(self._disk, self.folder, self.journal, self.machine, position)
 
     def _load_snapshot(
         self, woken: Callable[[str, int, bool], None], tolerant: list[str] | None
