@@ -1,7 +1,7 @@
 """The compactor: snapshots the state, deletes segments that nobody needs, copies forward the rest.
 
-A segment can go when it lies before the last two snapshots and holds no blob of a living message.
-One that holds few is emptied first: its blobs are appended to the journal again, as a record.
+A segment can go when it lies before the last two snapshots and held no blob of a living message at
+the older one. One that holds few is emptied first: its blobs are appended again, as a record.
 """
 
 import asyncio
