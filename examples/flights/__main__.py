@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from examples.flights import audit, report
-from examples.flights.data import Flights, load
+from examples.flights.data import load
+from examples.flights.plan import Flights
 
 _YEAR_MIN = 365 * 24 * 60
 _HEAD_START_MS = 6_000
@@ -38,7 +39,8 @@ def _run(
     folder: Path, flights: Flights, start_ms: int, speed: float, *, kill: bool
 ) -> audit.Outage | None:
     """Run the replay to its end; return when it was killed and when it went on, if it was."""
-    words = [str(folder), str(start_ms), str(speed), str(len(flights))]
+    flights.save(folder / "flights")
+    words = [str(folder), str(start_ms), str(speed)]
     command = [sys.executable, "-m", "examples.flights.replay", *words]
     first = subprocess.Popen(command)
     outage = None

@@ -9,7 +9,7 @@ import numpy as np
 
 import dwell
 from dwell import Kind
-from examples.flights.data import Flights
+from examples.flights.plan import Flights
 from examples.flights.replay import TOPIC, fails_once, has_no_address
 
 _PAGE = 10_000

@@ -2,40 +2,19 @@
 
 import io
 import zipfile
-from dataclasses import dataclass
 from importlib.metadata import files
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
+
+from examples.flights.plan import Flights
 
 _REMINDER_MIN = 2 * 60
 #: What really happened becomes known a day before the departure that was planned.
 _NEWS_MIN = 24 * 60
 _LATE_MIN = 15
-
-Minutes = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class Flights:
-    """One entry a flight, in columns; times are minutes since the epoch (UTC).
-
-    ``due`` is when the reminder was to go out, ``delay`` how late the flight left (0 where it left
-    less than 15 minutes late, or not at all), ``cancelled`` whether it never left.
-    """
-
-    ids: list[str]
-    bodies: list[bytes]
-    due: Minutes
-    news: Minutes
-    delay: Minutes
-    cancelled: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 def load(most: int | None = None) -> Flights:

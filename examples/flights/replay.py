@@ -1,7 +1,7 @@
 """The process that is killed: it schedules the reminders, replays the news, and sends what is due.
 
-``python -m examples.flights.replay FOLDER START_MS SPEED FLIGHTS``. Started again after a crash
-with the same words, it goes on from the store.
+``python -m examples.flights.replay FOLDER START_MS SPEED``. The folder holds the flights (see
+plan.py). Started again after a crash with the same words, it goes on from the store.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import numpy as np
 
 import dwell
 from dwell.worker import Bury, Worker
-from examples.flights.data import Flights, load
+from examples.flights.plan import Flights, read
 
 TOPIC = "reminder"
 LEASE = "2s"
@@ -54,9 +54,9 @@ def send(message: dwell.Message) -> None:
         raise ConnectionError("mail server said 421")
 
 
-async def main(folder: Path, start_ms: int, speed: float, most: int) -> None:
+async def main(folder: Path, start_ms: int, speed: float) -> None:
     """Do the job, from wherever it was left."""
-    flights = load(most)
+    flights = read(folder / "flights")
     times = Times(flights, start_ms, speed)
     async with dwell.open(folder / "store") as queue:
         if not (folder / "scheduled").exists():
@@ -137,4 +137,4 @@ async def _is_done(queue: dwell.Queue) -> bool:
 if __name__ == "__main__":
     # Every handler that fails is logged with its traceback; here hundreds fail by design.
     logging.getLogger("dwell.worker").setLevel(logging.CRITICAL)
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

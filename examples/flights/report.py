@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from examples.flights.audit import Books, percentile
-from examples.flights.data import Flights
+from examples.flights.plan import Flights
 
 mpl.use("Agg")
 
