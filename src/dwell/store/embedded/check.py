@@ -105,9 +105,7 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
         states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
         report.messages = {s.name.lower(): core.machine.table.total(s) for s in states}
     finally:
-        if keep:
-            core.forget_snapshots()
-        await core.close(now_ms)
+        await core.close(now_ms, repaired=keep)
     return report
 
 

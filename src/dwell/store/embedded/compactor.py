@@ -63,6 +63,12 @@ class Compactor:
             for number in unneeded:
                 self._disk.remove(self._journal.release(number))
 
+    def start_anew(self, now_ms: int) -> None:
+        """Make a snapshot of a store that was repaired, and only then forget all others."""
+        self.covered = -1
+        self.finish(now_ms)
+        self._remove_old_snapshots(keep=1)
+
     async def run(self, now_ms: int, write: Callable[[Record], None]) -> None:
         """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
         events = self._machine.events
@@ -98,8 +104,8 @@ class Compactor:
         self._living = self._living_bytes()
         return snapshot, unneeded
 
-    def _remove_old_snapshots(self) -> None:
-        for old in snapshot_positions(self._disk, self._folder)[:-2]:
+    def _remove_old_snapshots(self, keep: int = 2) -> None:
+        for old in snapshot_positions(self._disk, self._folder)[:-keep]:
             self._disk.remove(snapshot_path(self._folder, old))
 
     def _nearly_empty(self) -> list[int]:

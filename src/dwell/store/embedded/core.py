@@ -122,14 +122,11 @@ class Core:
             if name.endswith(".new"):
                 self._disk.remove(self.folder / name)
 
-    def forget_snapshots(self) -> None:
-        """Delete the snapshots, after a repair; :meth:`close` writes one that is whole."""
-        for position in snapshot.snapshot_positions(self._disk, self.folder):
-            self._disk.remove(snapshot.snapshot_path(self.folder, position))
-        self._compactor.covered = -1
+    async def close(self, now_ms: int, *, repaired: bool = False) -> None:
+        """Finish the upkeep, write a snapshot if there is anything new, and let go.
 
-    async def close(self, now_ms: int) -> None:
-        """Finish the upkeep, write a snapshot if there is anything new, and let go."""
+        After a repair the snapshot is what was saved: it must succeed, and no other is kept.
+        """
         if self._upkeep is not None:
             await self._upkeep
         if self._flusher is not None:
@@ -138,8 +135,11 @@ class Core:
             if self.journal.failure is None:
                 await self.journal.committed()
                 self.machine.events.flush()
-                with contextlib.suppress(OSError, StoreError):
-                    self._compactor.finish(now_ms)
+                if repaired:
+                    self._compactor.start_anew(now_ms)
+                else:
+                    with contextlib.suppress(OSError, StoreError):
+                        self._compactor.finish(now_ms)
         finally:
             self.journal.close()
             self.machine.events.close()
