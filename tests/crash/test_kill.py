@@ -159,7 +159,8 @@ def test_kill(tmp_path: Path) -> None:
         if number % 10 == 9:
             found = asyncio.run(everything(folder))
             ledger.compare(found)
-            if len(found) > MOST_MESSAGES:
+            # The last round leaves something, so that its order can be looked at below.
+            if len(found) > MOST_MESSAGES and number < KILLS - 1:
                 ledger.ended |= asyncio.run(cleared(folder, found))
     ledger.compare(asyncio.run(everything(folder)))
     report = check(folder)
