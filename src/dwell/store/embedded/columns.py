@@ -35,10 +35,6 @@ class Columns:
             setattr(self, name, self._grown(name, dtype, capacity))
         self.capacity = capacity
 
-    def names(self) -> list[str]:
-        """Return the names of the columns, in order."""
-        return list(self._types)
-
     def _grown(
         self, name: str, dtype: np.dtype[np.generic], capacity: int
     ) -> npt.NDArray[np.generic]:

@@ -28,10 +28,6 @@ class Index:
         self._hash_of = hash_of
         self._slots = np.zeros(_FIRST_CAPACITY, dtype=np.uint32)
         self._used = 0
-        self._live = 0
-
-    def __len__(self) -> int:
-        return self._live
 
     def find(self, hashes: U64) -> tuple[U32, np.ndarray]:
         """Return the row of each hash, and whether there is one."""
@@ -55,22 +51,21 @@ class Index:
             marks = marks[waiting]
             place = (place[waiting] + 1) & int(mask)
         self._used += len(rows)
-        self._live += len(rows)
 
     def remove(self, hashes: U64, rows: U32) -> None:
         """Remove hashes that are in the index with these rows."""
         if not len(rows):
             return
         self._slots[self._place_of_rows(hashes, rows)] = _DELETED
-        self._live -= len(rows)
 
-    def rebuild(self, hashes: U64, rows: U32) -> None:
-        """Hold exactly these hashes."""
-        self._slots = np.zeros(_capacity_for(len(rows)), dtype=np.uint32)
-        self._used = self._live = 0
+    def rebuild(self, rows: U32, more: int = 0) -> None:
+        """Hold exactly these rows, with room for ``more``."""
+        self._slots = np.zeros(_capacity_for(len(rows) + more), dtype=np.uint32)
+        self._used = 0
         step = 1 << 16
         for start in range(0, len(rows), step):
-            self.add(hashes[start : start + step], rows[start : start + step])
+            part = rows[start : start + step]
+            self.add(self._hash_of(part), part)
 
     def _place(self, hashes: U64) -> I64:
         """Return where each hash is, -1 where it is not."""
@@ -107,12 +102,7 @@ class Index:
         if 2 * (self._used + more) <= len(self._slots):
             return
         rows = self._slots[(self._slots != _EMPTY) & (self._slots != _DELETED)] - np.uint32(1)
-        self._slots = np.zeros(_capacity_for(len(rows) + more), dtype=np.uint32)
-        self._used = self._live = 0
-        step = 1 << 16
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            self.add(self._hash_of(part), part)
+        self.rebuild(rows, more)
 
 
 class Remembered:

@@ -120,9 +120,6 @@ class Runs:
     def __init__(self) -> None:
         self._runs: list[Run] = []
 
-    def __len__(self) -> int:
-        return sum(run.size for run in self._runs)
-
     def push(self, chunk: Chunk) -> None:
         """Add entries, in any order."""
         if not len(chunk):
@@ -148,11 +145,6 @@ class Runs:
             first = self._pop_merged(heads, limit)
         self._runs = [run for run in self._runs if run.size]
         return first
-
-    def all(self) -> Chunk | None:
-        """Return every entry, leaving them where they are."""
-        chunks = [chunk for run in self._runs for chunk in run.chunks]
-        return joined(chunks).ordered() if chunks else None
 
     def _pop_merged(self, heads: list[Chunk], limit: int) -> Chunk:
         everything = joined(heads)

@@ -71,13 +71,15 @@ class Snapshot:
         self._disk = disk
         self._path = snapshot_path(folder, position)
         self._new = self._path.with_suffix(".new")
-        self._arrays: list[tuple[str, np.ndarray]] = []
         table = machine.table
-        for name in TYPES:
-            self._arrays.append((name, getattr(table, name)[: table.top]))
-        self._arrays.append(("free", table.free_rows()))
         hashes, notes = machine.remembered.entries(now)
-        self._arrays += [("remembered_hashes", hashes), ("remembered_notes", notes)]
+        self._arrays = {
+            **{name: getattr(table, name)[: table.top] for name in TYPES},
+            "free": table.free_rows(),
+            "remembered_hashes": hashes,
+            "remembered_notes": notes,
+        }
+        self._dtypes = [(name, a.dtype.str, len(a)) for name, a in self._arrays.items()]
         topics = machine.topics
         self._meta = Meta(
             position=position,
@@ -94,17 +96,17 @@ class Snapshot:
 
     def write(self) -> None:
         """Write the arrays; this copies them to the system's memory and waits for no disk."""
-        arrays, crcs = self._arrays, [0] * len(self._arrays)
-        size = len(self._encode(self._layout(crcs, 0))) + 1024
+        crcs = [0] * len(self._dtypes)
+        # Real checksums and offsets make the meta a little longer than these zeros do.
+        size = len(self._encode(self._places(crcs, 0))) + 1024
         self._start = size + -size % _ALIGN
-        layout = self._layout(crcs, self._start)
-        total = layout[-1].offset + arrays[-1][1].nbytes
-        self._fd = self._disk.create(self._new, total + _ALIGN)
-        for place, (_, array) in zip(layout, arrays, strict=True):
-            if array.nbytes:
-                self._disk.write(self._fd, [array.data.cast("B")], place.offset)
-        self._dtypes = [(name, array.dtype.str, len(array)) for name, array in arrays]
-        self._arrays = []
+        places = self._places(crcs, self._start)
+        self._fd = self._disk.create(self._new, places[-1].offset + _size_of(places[-1]) + _ALIGN)
+        for place in places:
+            if place.count:
+                data = self._arrays[place.name].data.cast("B")
+                self._disk.write(self._fd, [data], place.offset)
+        self._arrays = {}
 
     def finish(self) -> None:
         """Add the checksums, sync, and let the snapshot take its name."""
@@ -119,10 +121,6 @@ class Snapshot:
         self._disk.sync(self._fd)
         self._disk.close(self._fd)
         self._disk.rename(self._new, self._path)
-
-    def _layout(self, crcs: list[int], start: int) -> list[Array]:
-        self._dtypes = [(name, array.dtype.str, len(array)) for name, array in self._arrays]
-        return self._places(crcs, start)
 
     def _places(self, crcs: list[int], start: int) -> list[Array]:
         places = []
@@ -180,7 +178,7 @@ def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
     machine.next_seq = meta.next_seq
     own = np.flatnonzero((table.id_bytes[: meta.top] > 0) & (table.state[: meta.top] > 0))
     rows = own.astype(np.uint32)
-    machine.index.rebuild(table.id_hash[rows], rows)
+    machine.index.rebuild(rows)
 
 
 def _copy_sparse(column: np.ndarray, values: np.ndarray, step: int = 1 << 16) -> None:

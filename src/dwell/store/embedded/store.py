@@ -117,8 +117,7 @@ class EmbeddedStore(Store):
         rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
         if not len(rows):
             return Batch.empty()
-        leases = np.full(len(rows), lease_ms) if lease_ms else self._machine.lease_ms_of(rows)
-        columns = {"rows": rows, "lease_until_ms": now_ms + leases}
+        columns = {"rows": rows, "lease_until_ms": now_ms + self._leases(rows, lease_ms)}
         self._write(Record(RecordKind.TAKE, now_ms, columns, Meta(owner=owner)))
         return await read(self._core, rows, receipts=True)
 
@@ -129,6 +128,9 @@ class EmbeddedStore(Store):
             count = self._table.count(number, State.READY)
             if count:
                 yield number, count
+
+    def _leases(self, rows: U32, lease_ms: int) -> I64:
+        return np.full(len(rows), lease_ms) if lease_ms else self._machine.lease_ms_of(rows)
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds (see the contract)."""
@@ -185,8 +187,7 @@ class EmbeddedStore(Store):
         rows, good = self._leased(receipts)
         going = np.unique(rows[good])
         if len(going):
-            leases = np.full(len(going), lease_ms) if lease_ms else self._machine.lease_ms_of(going)
-            columns = {"rows": going, "lease_until_ms": now_ms + leases}
+            columns = {"rows": going, "lease_until_ms": now_ms + self._leases(going, lease_ms)}
             self._write(Record(RecordKind.TOUCH, now_ms, columns))
         return await self._answer(good, Result.TOUCHED, Result.STALE)
 

@@ -49,11 +49,10 @@ class Journal:
         A broken frame that was once durable raises StoreDamaged; with a list as ``tolerant`` it is
         passed over instead, and what is lost is added to the list in words.
         """
-        if position // self.segment_bytes not in self.segments and self.segments:
-            last = max(self.segments)
-            if last >= position // self.segment_bytes:
-                path = segment_path(self._folder, position // self.segment_bytes)
-                raise StoreDamaged(f"{path}: is missing, and no whole snapshot makes up for it")
+        first = position // self.segment_bytes
+        if first not in self.segments and max(self.segments, default=-1) > first:
+            path = segment_path(self._folder, first)
+            raise StoreDamaged(f"{path}: is missing, and no whole snapshot makes up for it")
         while (segment := self.segments.get(position // self.segment_bytes)) is not None:
             base = segment.number * self.segment_bytes
             frame = frame_at(segment.data, position - base, position)
@@ -182,10 +181,6 @@ class Journal:
         elif not group.done():
             group.set_result(None)
         return group
-
-    def segment_of(self, position: int) -> Segment:
-        """Return the segment that holds a position."""
-        return self.segments[position // self.segment_bytes]
 
     def release(self, number: int) -> Path:
         """Let go of a segment that nobody needs; return its file, which may be deleted."""
