@@ -185,8 +185,10 @@ def test_message_body_as_json() -> None:
 
 
 def test_put_answer_is_a_sequence_of_puts() -> None:
-    answer = PutAnswer(["a", "b"], np.array([Result.CREATED, Result.KEPT], np.uint8))
-    assert list(answer) == [Put("a", Result.CREATED), Put("b", Result.KEPT)]
+    answer = PutAnswer(
+        ["a", "b"], np.array([Result.CREATED, Result.KEPT], np.uint8), np.array([7, 0], np.uint64)
+    )
+    assert list(answer) == [Put("a", Result.CREATED, 7), Put("b", Result.KEPT)]
     assert list(answer[1:]) == [Put("b", Result.KEPT)]
     assert answer[-1].id == "b"
 

@@ -42,8 +42,9 @@ def test_a_message_is_taken_as_it_was_put():
             key="k",
             headers={"h": "v"},
         )
-        assert put == dwell.Put("x", Result.CREATED)
+        assert (put.id, put.result) == ("x", Result.CREATED)
         (message,) = await queue.take("t")
+        assert message.number == put.number > 0
         assert message.json() == {"a": 1}
         assert (message.id, message.priority, message.max_attempts) == ("x", 7, 3)
         assert (message.key, message.headers, message.due_ms) == ("k", {"h": "v"}, NOW)
@@ -67,7 +68,10 @@ def test_put_many_takes_one_value_or_one_for_each():
             key=["k", None],
             headers={"h": "v"},
         )
-        assert list(answer) == [dwell.Put("x", Result.CREATED), dwell.Put("y", Result.CREATED)]
+        assert [(put.id, put.result) for put in answer] == [
+            ("x", Result.CREATED),
+            ("y", Result.CREATED),
+        ]
         first, second = await queue.get("t", ["x", "y"])
         assert (first.due_ms, first.priority, first.lease_ms) == (NOW + 5, 1, 1_000)
         assert (first.max_attempts, first.expires_ms, first.key) == (4, 0, "k")

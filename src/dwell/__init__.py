@@ -12,9 +12,11 @@
 
 from dwell.clock import Clock, RealClock, SimulatedClock
 from dwell.errors import (
+    AccessDenied,
     BatchTooLarge,
     DiskFull,
     DwellError,
+    Forbidden,
     ForeignReceipt,
     IdExists,
     InvalidAttempts,
@@ -31,6 +33,9 @@ from dwell.errors import (
     InvalidTopic,
     InvalidUrl,
     NotAStore,
+    ServerBusy,
+    ServerDraining,
+    ServerUnreachable,
     StoreClosed,
     StoreDamaged,
     StoreError,
@@ -38,6 +43,7 @@ from dwell.errors import (
     StoreLocked,
     StoreTooNew,
     TopicFull,
+    Unauthorized,
 )
 from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
 from dwell.message import Batch, Kind, Message, Result, State, TopicSettings
@@ -47,6 +53,7 @@ from dwell.store.base import Cursor, Event, EventPage, Page, Put, PutAnswer, Sta
 from dwell.sync import SyncQueue
 
 __all__ = [
+    "AccessDenied",
     "Batch",
     "BatchTooLarge",
     "Clock",
@@ -55,6 +62,7 @@ __all__ = [
     "DwellError",
     "Event",
     "EventPage",
+    "Forbidden",
     "ForeignReceipt",
     "Handle",
     "IdExists",
@@ -81,6 +89,9 @@ __all__ = [
     "RealClock",
     "Result",
     "Results",
+    "ServerBusy",
+    "ServerDraining",
+    "ServerUnreachable",
     "SimulatedClock",
     "State",
     "Stats",
@@ -94,5 +105,6 @@ __all__ = [
     "TopicFull",
     "TopicSettings",
     "TopicStats",
+    "Unauthorized",
     "open",
 ]

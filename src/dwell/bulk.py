@@ -5,6 +5,7 @@ from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
+from dwell.lazy import chained
 from dwell.message import U8
 from dwell.results import Results
 from dwell.store.base import PutAnswer, Puts
@@ -21,7 +22,7 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
         extras = list(chain.from_iterable(puts.extras or [b""] * len(puts) for puts in many))
     return Puts(
         topic=first.topic,
-        bodies=list(chain.from_iterable(puts.bodies for puts in many)),
+        bodies=chained([puts.bodies for puts in many]),
         ids=None if first.ids is None else list(chain.from_iterable(p.ids or () for p in many)),
         extras=extras,
         **arrays,
@@ -30,7 +31,7 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
 
 def cut_answer(answer: PutAnswer, many: Sequence[Puts]) -> list[PutAnswer]:
     """Return the part of an answer that belongs to each put."""
-    return [PutAnswer(answer.ids[part], answer.results[part]) for part in _parts(many)]
+    return [answer[part] for part in _parts(many)]
 
 
 def cut_results(codes: U8, many: Sequence[Sequence[object] | np.ndarray]) -> list[Results]:

@@ -24,6 +24,7 @@ from dwell.errors import (
     InvalidReceipt,
     InvalidTime,
 )
+from dwell.lazy import sizes_of
 from dwell.message import (
     I64,
     MAX_ATTEMPTS,
@@ -46,6 +47,7 @@ One: TypeAlias = Callable[[Any, str], int]
 
 _MARK = QUEUE_ID_MARK.encode()
 _NEVER = -1
+_MAX_NUMBER = 2**63 - 1
 
 
 def _sized(given: object, field: str, error: type[InvalidInput]) -> Sequence[Any]:
@@ -59,7 +61,8 @@ def _sized(given: object, field: str, error: type[InvalidInput]) -> Sequence[Any
     return list(given)
 
 
-def _check_count(count: int, field: str) -> None:
+def check_count(count: int, field: str) -> None:
+    """Refuse more messages than one request may have; raises BatchTooLarge."""
     if count > MAX_BATCH_MESSAGES:
         raise BatchTooLarge(
             f"{field}: got {count} messages, expected {MAX_BATCH_MESSAGES} or fewer"
@@ -72,7 +75,7 @@ def _check_count(count: int, field: str) -> None:
 def bodies(given: object) -> Sequence[bytes]:
     """Return bodies as bytes; raises BatchTooLarge before it looks at any of them."""
     many = _sized(given, "bodies", InvalidBody)
-    _check_count(len(many), "bodies")
+    check_count(len(many), "bodies")
     if set(map(type, many)) <= {bytes}:
         return _checked_bodies(many)
     return _checked_bodies([_unlimited(value, at) for at, value in enumerate(many)])
@@ -83,13 +86,18 @@ def _unlimited(value: object, at: int) -> bytes:
 
 
 def _checked_bodies(many: Sequence[bytes]) -> Sequence[bytes]:
-    size = sum(map(len, many))
+    check_sizes(sizes_of(many))
+    return many
+
+
+def check_sizes(sizes: I64) -> None:
+    """Refuse bodies that are too large; raises BatchTooLarge or InvalidBody."""
+    size = int(sizes.sum())
     if size > MAX_BATCH_BYTES:
         raise BatchTooLarge(f"bodies: got {size} bytes, expected {MAX_BATCH_BYTES} or fewer")
-    if size > MAX_BODY_BYTES:
-        for at, data in enumerate(many):
-            values.body(data, f"bodies[{at}]")
-    return many
+    if size > MAX_BODY_BYTES and sizes.max() > MAX_BODY_BYTES:
+        at = int(sizes.argmax())
+        raise InvalidBody(f"bodies[{at}]: got {sizes[at]} bytes, expected at most {MAX_BODY_BYTES}")
 
 
 def own_ids(given: object, size: int) -> Sequence[bytes] | None:
@@ -109,7 +117,7 @@ def own_ids(given: object, size: int) -> Sequence[bytes] | None:
 def any_ids(given: object) -> Sequence[bytes]:
     """Return ids of the caller's or the queue's as UTF-8; raises InvalidId or BatchTooLarge."""
     many = _sized(given, "ids", InvalidId)
-    _check_count(len(many), "ids")
+    check_count(len(many), "ids")
     data = _encoded_ids(many)
     if data is None:
         return [values.any_id(value, f"ids[{at}]") for at, value in enumerate(many)]
@@ -198,6 +206,19 @@ def leases(given: object, size: int) -> U32:
     if not _is_many(given):
         return _uniform(one(given), size, np.uint32)
     return _column(given, size, "lease", InvalidTime, one, 1, 0).astype(np.uint32)
+
+
+def numbers(given: object) -> U64:
+    """Return the numbers of messages; raises InvalidId."""
+    many = given if isinstance(given, np.ndarray) else _sized(given, "numbers", InvalidId)
+    check_count(len(many), "numbers")
+
+    def one(value: object, field: str) -> int:
+        if isinstance(value, int | np.integer) and 0 <= value <= _MAX_NUMBER:
+            return int(value)
+        raise values.refusal(InvalidId, field, value, f"a whole number from 0 to {_MAX_NUMBER}")
+
+    return _column(many, len(many), "numbers", InvalidId, one, 0, _MAX_NUMBER).astype(np.uint64)
 
 
 # --- times ------------------------------------------------------------------------------------
@@ -323,13 +344,21 @@ def receipt_bytes(what: object) -> bytes:
 
 
 def receipts(what: object) -> U64:
-    """Return the receipts of a batch, or of a sequence of messages and texts; shape (n, 2)."""
+    """Return the receipts of a batch, or of a sequence of messages and texts; shape (n, 2).
+
+    An array that is what a batch's ``receipts`` are is taken as it is.
+    """
     if isinstance(what, Batch):
         found = _batch_receipts(what)
+    elif isinstance(what, np.ndarray):
+        if what.dtype != np.uint64 or what.ndim != 2 or what.shape[1] != 2:
+            got = f"{what.dtype} of shape {what.shape}"
+            raise InvalidReceipt(f"receipts: got an array, {got}, expected uint64 of shape (n, 2)")
+        found = what
     else:
         many = _sized(what, "receipts", InvalidReceipt)
         found = receipts_of(list(map(receipt_bytes, many)))
-    _check_count(len(found), "receipts")
+    check_count(len(found), "receipts")
     return found
 
 

@@ -20,6 +20,9 @@ The tree, one sentence each::
     │  └─ BatchTooLarge         a batch holds more messages or bytes than one request may
     ├─ IdExists                 put with on_conflict="error" met an id that exists; nothing was put
     ├─ TopicFull                a topic is at max_pending and refuses more; nothing was put
+    ├─ AccessDenied             a server refused the caller; nothing was done
+    │  ├─ Unauthorized          the token is missing or unknown
+    │  └─ Forbidden             the token lacks the right on the topic
     └─ StoreError               the store cannot do its work
        ├─ StoreClosed           the handle was closed
        ├─ StoreLocked           another process, or another handle, holds the folder
@@ -27,7 +30,10 @@ The tree, one sentence each::
        ├─ StoreTooNew           the store was written in a newer format than this version reads
        ├─ StoreDamaged          a record that was once safe on disk can no longer be read
        ├─ DiskFull              there is no room on the disk; what was accepted before is safe
-       └─ StoreFailed           a write or an fsync failed; no more writes until it is opened again
+       ├─ StoreFailed           a write or an fsync failed; no more writes until it is opened again
+       ├─ ServerBusy            the server has as much under way as it may; nothing was done
+       ├─ ServerDraining        the server takes no new messages, as it is about to stop
+       └─ ServerUnreachable     no answer came in time; the verb may have been done or not
 """
 
 
@@ -133,3 +139,27 @@ class DiskFull(StoreError):
 
 class StoreFailed(StoreError):
     """A write or an fsync failed; the store takes no more writes until it is opened again."""
+
+
+class ServerBusy(StoreError):
+    """The server has as much under way as it may; nothing was done, come again later."""
+
+
+class ServerDraining(StoreError):
+    """The server takes no new messages, as it is about to stop; nothing was put."""
+
+
+class ServerUnreachable(StoreError):
+    """No answer came from the server in time; the verb may have been done or not."""
+
+
+class AccessDenied(DwellError):
+    """A server refused the caller; nothing was done."""
+
+
+class Unauthorized(AccessDenied):
+    """The token is missing or unknown."""
+
+
+class Forbidden(AccessDenied):
+    """The token lacks the right on the topic."""

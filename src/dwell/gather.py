@@ -30,7 +30,7 @@ class Gatherer(Generic[K, I, A]):
 
     ``run(key, items)`` answers one value an item. Errors of the classes ``alone`` belong to one
     caller: the batch changed nothing, and is then run again item by item. Any other error is
-    everybody's.
+    everybody's. A batch takes no more items once it has ``most`` messages.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Gatherer(Generic[K, I, A]):
         run: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]],
         alone: tuple[type[DwellError], ...] = (),
     ) -> None:
+        self.most = MAX_BATCH_MESSAGES
         self._run = run
         self._alone = alone
         self._groups: dict[K, _Group[I, A]] = {}
@@ -64,10 +65,7 @@ class Gatherer(Generic[K, I, A]):
         group = self._groups.get(key)
         if group is None:
             group = self._start(key, loop)
-        elif (
-            group.count + count > MAX_BATCH_MESSAGES
-            or group.size_bytes + size_bytes > MAX_BATCH_BYTES
-        ):
+        elif group.count + count > self.most or group.size_bytes + size_bytes > MAX_BATCH_BYTES:
             self._full.append((key, group))
             group = self._groups[key] = _Group()
         future: asyncio.Future[A] = loop.create_future()

@@ -15,7 +15,7 @@ from dwell.sync import SyncQueue
 
 # A single letter before the colon is a drive of Windows, and so a path.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
-_FORMS = '"memory:", a path, or "file:" and a path'
+_FORMS = '"memory:", a path, "file:" and a path, or the "http://" address of a server'
 
 
 class Handle:
@@ -67,8 +67,9 @@ def open(  # noqa: A001 - read as dwell.open
     """Return a handle on the store that a URL names; nothing is opened before ``with``.
 
     ``"memory:"`` keeps messages in this process; a path, or ``"file:"`` and a path, keeps them in
-    that folder. ``options`` are the store's own (see :class:`dwell.store.memory.MemoryStore` and
-    ``dwell.store.embedded.EmbeddedStore``). Raises InvalidUrl.
+    that folder; ``"http://localhost:8410"`` is a server's (``clock`` is then the server's own).
+    ``options`` are the store's: see :class:`dwell.store.memory.MemoryStore`,
+    ``dwell.store.embedded.EmbeddedStore`` and ``dwell.client.store.HttpStore``. Raises InvalidUrl.
     """
     return Handle(_store(url, clock or RealClock(), options))
 
@@ -85,7 +86,17 @@ def _store(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -
         return MemoryStore(clock, **options)
     if scheme == "file" and rest.removeprefix("//"):
         return _embedded(unquote(rest.removeprefix("//")), clock, options)
+    if scheme in ("http", "https"):
+        return _http(text, options)
     raise InvalidUrl(f"url: got {text!r:.80}, expected {_FORMS}")
+
+
+def _http(url: str, options: dict[str, Any]) -> Store:
+    try:
+        from dwell.client.store import HttpStore
+    except ImportError as error:
+        raise InvalidUrl(f"url: {url!r:.80} needs dwell[client]: {error}") from None
+    return HttpStore(url, **options)
 
 
 def _embedded(path: str, clock: Clock, options: dict[str, Any]) -> Store:

@@ -156,7 +156,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     ``attempt`` counts takes (1 at the first). ``receipt`` is set when the message was just taken.
     ``expires_ms`` and ``lease_until_ms`` are 0 when there is none; ``lease_ms`` and
-    ``max_attempts`` are 0 when the topic's settings say.
+    ``max_attempts`` are 0 when the topic's settings say. ``number`` is the message's own in its
+    store, from 1 to 2**63 - 1, the same as long as the message is there.
     """
 
     topic: str
@@ -174,6 +175,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     last_error: str | None = None
     receipt: str | None = None
+    number: int = 0
 
     def json(self) -> Any:
         """Return the body decoded as JSON (what :func:`dwell.open` encodes non-bytes bodies as)."""
@@ -237,8 +239,8 @@ class Batch(Sequence[Message]):
 
     Columns of length n: ``topics``, ``ids``, ``bodies``, ``extras`` (sequences), ``due_ms``,
     ``priority``, ``attempt``, ``max_attempts``, ``lease_ms``, ``lease_until_ms``, ``expires_ms``,
-    ``state`` (arrays), ``errors`` (index -> text, only where there is one) and ``receipts``
-    (shape (n, 2), or None where nothing was taken).
+    ``state``, ``numbers`` (arrays), ``errors`` (index -> text, only where there is one) and
+    ``receipts`` (shape (n, 2), or None where nothing was taken).
     """
 
     __slots__ = (
@@ -255,6 +257,7 @@ class Batch(Sequence[Message]):
         "lease_ms",
         "lease_until_ms",
         "max_attempts",
+        "numbers",
         "priority",
         "receipts",
         "state",
@@ -279,6 +282,7 @@ class Batch(Sequence[Message]):
         lease_until_ms: I64,
         expires_ms: I64,
         state: U8,
+        numbers: U64,
         errors: dict[int, str],
         receipts: U64 | None,
     ) -> None:
@@ -295,6 +299,7 @@ class Batch(Sequence[Message]):
         self.lease_until_ms = lease_until_ms
         self.expires_ms = expires_ms
         self.state = state
+        self.numbers = numbers
         self.errors = errors
         self.receipts = receipts
 
@@ -327,6 +332,7 @@ class Batch(Sequence[Message]):
             lease_until_ms=column("lease_until_ms", np.int64),
             expires_ms=column("expires_ms", np.int64),
             state=column("state", np.uint8),
+            numbers=column("number", np.uint64),
             errors={i: m.last_error for i, m in enumerate(messages) if m.last_error is not None},
             receipts=receipts_from_text(taken) if len(taken) == len(messages) else None,
         )
@@ -363,6 +369,10 @@ class Batch(Sequence[Message]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
+        whole = getattr(self, "_parent", None)
+        if whole is not None:
+            # Cutting every column out of the whole would cost more than the message.
+            return whole._message(range(len(whole))[self._part][index])  # type: ignore[no-any-return]
         extra = decode_extra(self.extras[index])
         receipts = self.receipts
         return Message(
@@ -383,6 +393,7 @@ class Batch(Sequence[Message]):
             receipt=receipts_to_text(receipts[index : index + 1])[0]
             if receipts is not None
             else None,
+            number=int(self.numbers[index]),
         )
 
     def _slice(self, part: slice) -> "Batch":

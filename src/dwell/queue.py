@@ -16,20 +16,32 @@ from dwell.bulk import cut_answer, joined_puts
 from dwell.clock import Clock
 from dwell.errors import BatchTooLarge, IdExists, InvalidLimit, TopicFull
 from dwell.gather import Gatherer
+from dwell.longpoll import LongPolls
 from dwell.message import (
     DEFAULT_PRIORITY,
     I64,
+    U64,
     Batch,
     State,
     TopicSettings,
     encode_extra,
 )
 from dwell.results import results_of
-from dwell.store.base import Cursor, EventPage, Page, Put, PutAnswer, Puts, Stats, Store
+from dwell.store.base import (
+    Cursor,
+    EventPage,
+    Page,
+    Put,
+    PutAnswer,
+    Puts,
+    RemoteStore,
+    Stats,
+    Store,
+)
 from dwell.takers import Takers, Wish
 from dwell.ticker import Ticker
 from dwell.values import Delay, Due
-from dwell.verbs import Verbs
+from dwell.verbs import ManyTaken, Verbs
 
 
 class _Item(NamedTuple):
@@ -63,8 +75,14 @@ class Queue(Verbs):
         self._bulk_puts: Gatherer[_PutKey, Puts, PutAnswer] = Gatherer(
             self._put_bulk, (BatchTooLarge, IdExists, TopicFull)
         )
-        self._takers = Takers(store)
-        self._ticker = Ticker(store, self._takers.fail)
+        self._takers: Takers
+        self._ticker: Ticker | None = None
+        if isinstance(store, RemoteStore):
+            # Its takes wait and its time is kept where it is.
+            self._takers = LongPolls(store)
+        else:
+            self._takers = Takers(store)
+            self._ticker = Ticker(store, self._takers.fail)
         self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
             part for part in vars(self).values() if isinstance(part, Gatherer)
         )
@@ -73,6 +91,28 @@ class Queue(Verbs):
     def clock(self) -> Clock:
         """The clock of the store, which says what is due."""
         return self._store.clock
+
+    @property
+    def store(self) -> Store:
+        """The store under the queue."""
+        return self._store
+
+    def space_takes(self, spacing_ms: float) -> None:
+        """Under a stream of messages, wake takers of one topic only so often.
+
+        A server does so, where each wake is an answer over the network: a few milliseconds of
+        lateness let every answer carry several messages.
+        """
+        self._takers.spacing.seconds = spacing_ms / 1000
+
+    def would_wait(self, topics: str | Sequence[str], limit: int = 1) -> bool:
+        """Tell whether a take that may wait would not be answered at once."""
+        return self._takers.would_wait(values.topics(topics), limit)
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many takers wait on each topic."""
+        return self._takers.waiting
 
     @property
     def is_open(self) -> bool:
@@ -84,13 +124,16 @@ class Queue(Verbs):
     async def open(self) -> None:
         """Open the store and begin to keep its time; raises StoreError."""
         self._store.wake = self._takers.wake
-        self._store.plan = self._ticker.plan
+        if self._ticker is not None:
+            self._store.plan = self._ticker.plan
         await self._store.open()
         loop = asyncio.get_running_loop()
         for gatherer in self._gatherers:
+            gatherer.most = self._store.most_joined
             gatherer.open(loop)
         self._takers.open(loop)
-        self._ticker.start()
+        if self._ticker is not None:
+            self._ticker.start()
         self._is_open = True
 
     async def close(self) -> None:
@@ -98,7 +141,8 @@ class Queue(Verbs):
         if not self._is_open:
             return
         self._is_open = False
-        await self._ticker.stop()
+        if self._ticker is not None:
+            await self._ticker.stop()
         await self._takers.close()
         for gatherer in self._gatherers:
             await gatherer.close()
@@ -149,7 +193,7 @@ class Queue(Verbs):
         data = values.body(body)
         due_ms = now_ms
         if delay is not None or due is not None or delay_level is not None:
-            due_ms = self._due(delay, due, delay_level, topic, now_ms)
+            due_ms = await self._due(delay, due, delay_level, topic, now_ms)
         expires_ms = 0
         if expires is not None or ttl is not None:
             expires_ms = _expiry(expires, ttl, due_ms, now_ms)
@@ -194,7 +238,7 @@ class Queue(Verbs):
         topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
         many = columns.bodies(bodies)
         size, now_ms = len(many), self._store.clock.now_ms()
-        levels_ms = self._levels_ms(topic) if delay_level is not None else ()
+        levels_ms = await self._levels_ms(topic) if delay_level is not None else ()
         due_ms = columns.dues(delay, due, delay_level, size, now_ms, levels_ms)
         puts = Puts(
             topic=topic,
@@ -208,17 +252,23 @@ class Queue(Verbs):
             extras=columns.extras(key, headers, size),
         )
         if size == 0:
-            return PutAnswer([], np.empty(0, dtype=np.uint8))
-        batch = (topic, on_conflict, ids is not None)
-        parts = (puts.bodies, puts.ids, puts.extras)
-        size_bytes = sum(sum(map(len, part)) for part in parts if part is not None)
-        return await self._bulk_puts.call(batch, puts, size_bytes, size)
+            return PutAnswer([], np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64))
+        return await self.put_puts(puts, on_conflict)
+
+    async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
+        """Put columns that hold only what a store may be given: nothing is checked here again.
+
+        Batches that many callers give in one turn of the event loop are one put of the store.
+        """
+        self.check_open()
+        batch = (puts.topic, on_conflict, puts.ids is not None)
+        return await self._bulk_puts.call(batch, puts, puts.size_bytes, len(puts))
 
     async def _put_bulk(self, key: _PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
         puts = many[0] if len(many) == 1 else joined_puts(many)
         return cut_answer(await self._store.put(puts, key[1]), many)
 
-    def _due(
+    async def _due(
         self,
         delay: Delay | None,
         due: Due | None,
@@ -231,10 +281,10 @@ class Queue(Verbs):
             return values.due_ms(due, now_ms)
         if delay is not None:
             return now_ms + values.delay_ms(delay)
-        return now_ms + values.level_ms(delay_level, self._levels_ms(topic))
+        return now_ms + values.level_ms(delay_level, await self._levels_ms(topic))
 
-    def _levels_ms(self, topic: str) -> Sequence[int]:
-        return self._store.settings(topic).delay_levels_ms
+    async def _levels_ms(self, topic: str) -> Sequence[int]:
+        return (await self._store.settings(topic)).delay_levels_ms
 
     async def _put(self, key: _PutKey, items: Sequence[_Item]) -> list[Put]:
         bodies, dues, priorities, leases, attempts, expiries, extras, ids = zip(*items, strict=True)
@@ -250,7 +300,7 @@ class Queue(Verbs):
             extras=extras if any(extras) else None,
         )
         answer = await self._store.put(puts, key[1])
-        return list(map(Put, answer.ids, results_of(answer.results)))
+        return list(map(Put, answer.ids, results_of(answer.results), answer.numbers.tolist()))
 
     # --- take and look ------------------------------------------------------------------------
 
@@ -274,11 +324,35 @@ class Queue(Verbs):
         wait_ms = values.delay_ms(wait, "wait") if wait else 0
         return await self._takers.take(wish, values.limit(limit), wait_ms)
 
+    async def take_ids(
+        self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
+    ) -> Batch:
+        """Take those of some messages that are ready; the others are left out of the answer."""
+        topic, many = values.topic(topic), self._ids([ids] if isinstance(ids, str) else ids)
+        if not many:
+            return Batch.empty()
+        return await self._store.take_ids(topic, many, values.lease_ms(lease), values.owner(owner))
+
+    async def peek(self, topic: str, limit: int = 1) -> Batch:
+        """Return the ready messages that a take would give first, and leave them as they are."""
+        topic, limit = values.topic(topic), values.limit(limit)
+        self.check_open()
+        return await self._store.peek(topic, limit)
+
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds under lease, with receipts, in order of due."""
         owner = values.owner(owner)
         self.check_open()
         return await self._store.held(owner)
+
+    async def named(self, numbers: Sequence[int] | U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number, or None where there is none."""
+        self.check_open()
+        return await self._store.named(columns.numbers(numbers))
+
+    async def taken_from(self, what: ManyTaken) -> set[str]:
+        """Return the topics of what was taken, of receipts that are still good."""
+        return await self._store.taken_from(self._receipts(what))
 
     async def scan(
         self,
@@ -327,14 +401,14 @@ class Queue(Verbs):
         """
         self.check_open()
         topic = values.topic(topic)
-        settings = values.settings(self._store.settings(topic), changes)
+        settings = values.settings(await self._store.settings(topic), changes)
         await self._store.configure(topic, settings)
         return settings
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic's messages that do not say otherwise."""
         self.check_open()
-        return self._store.settings(values.topic(topic))
+        return await self._store.settings(values.topic(topic))
 
 
 def _expiry(expires: Due | None, ttl: Delay | None, due_ms: int, now_ms: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Self, overload
 from dwell.message import (
     DEFAULT_PRIORITY,
     I64,
+    U64,
     Batch,
     Message,
     Result,
@@ -16,7 +17,15 @@ from dwell.message import (
 )
 from dwell.queue import Queue
 from dwell.results import Results
-from dwell.store.base import Cursor, EventPage, Page, Put, PutAnswer, Stats
+from dwell.store.base import (
+    Cursor,
+    EventPage,
+    Page,
+    Put,
+    PutAnswer,
+    Puts,
+    Stats,
+)
 from dwell.values import Delay, Due
 from dwell.verbs import ManyTaken, Taken
 
@@ -67,6 +76,7 @@ class SyncQueue:
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         on_conflict: str = "keep",
     ) -> PutAnswer: ...
+    def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer: ...
     def take(
         self,
         topics: str | Sequence[str],
@@ -76,7 +86,13 @@ class SyncQueue:
         owner: str = "",
         wait: Delay = 0,
     ) -> Batch: ...
+    def take_ids(
+        self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
+    ) -> Batch: ...
+    def peek(self, topic: str, limit: int = 1) -> Batch: ...
     def held(self, owner: str) -> Batch: ...
+    def named(self, numbers: Sequence[int] | U64) -> list[tuple[str, str] | None]: ...
+    def taken_from(self, what: ManyTaken) -> set[str]: ...
     def scan(
         self, topic: str, state: State | str, *, cursor: Cursor | None = None, limit: int = 1000
     ) -> Page: ...
@@ -100,6 +116,7 @@ class SyncQueue:
         retry: bool = False,
         error: str | None = None,
         counted: bool = True,
+        priority: int | None = None,
     ) -> Result: ...
     @overload
     def release(
@@ -110,15 +127,20 @@ class SyncQueue:
         retry: bool = False,
         error: str | None = None,
         counted: bool = True,
+        priority: int | None = None,
     ) -> Results: ...
     @overload
     def touch(self, what: Taken, lease: Delay | None = None) -> Result: ...
     @overload
     def touch(self, what: ManyTaken, lease: Delay | None = None) -> Results: ...
     @overload
-    def bury(self, what: Taken, reason: str | None = None) -> Result: ...
+    def bury(
+        self, what: Taken, reason: str | None = None, *, priority: int | None = None
+    ) -> Result: ...
     @overload
-    def bury(self, what: ManyTaken, reason: str | None = None) -> Results: ...
+    def bury(
+        self, what: ManyTaken, reason: str | None = None, *, priority: int | None = None
+    ) -> Results: ...
     @overload
     def cancel(self, topic: str, ids: str) -> Result: ...
     @overload

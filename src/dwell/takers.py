@@ -9,12 +9,13 @@ way makes that take's takers ask again, and one that met a taker that has gone i
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dwell.errors import DwellError, StoreClosed
 from dwell.gather import fail
-from dwell.message import MAX_BATCH_MESSAGES, Batch
+from dwell.message import Batch
+from dwell.spacing import Spacing
 from dwell.store.base import Store
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Wish(NamedTuple):
     owner: str
 
 
-class _Taker:
+class Taker:
     """One call of take."""
 
     __slots__ = (
@@ -55,28 +56,35 @@ class _Taker:
         self.sleeper: asyncio.Task[None] | None = None
 
 
-class _Take:
+class Take:
     """Takers whose wishes are one call of the store."""
 
     __slots__ = ("limit", "takers", "was_woken", "wish")
 
     def __init__(self, wish: Wish) -> None:
         self.wish = wish
-        self.takers: list[_Taker] = []
+        self.takers: list[Taker] = []
         self.limit = 0
         self.was_woken = False
 
 
 class Takers:
-    """All takers of one queue."""
+    """All takers of one queue; ``spacing`` may hold back wakes under a stream of messages."""
 
     def __init__(self, store: Store) -> None:
+        self.spacing = Spacing()
+        self._spaced: dict[str, int] = {}
         self._store = store
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asking: dict[Wish, list[_Taker]] = {}
-        self._under_way: set[_Take] = set()
-        self._parked: dict[str, OrderedDict[_Taker, None]] = {}
+        self._asking: dict[Wish, list[Taker]] = {}
+        self._under_way: set[Take] = set()
+        self._parked: dict[str, OrderedDict[Taker, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many takers wait on each topic."""
+        return {topic: len(takers) for topic, takers in self._parked.items()}
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take calls, in this event loop."""
@@ -85,7 +93,7 @@ class Takers:
     async def close(self) -> None:
         """Let takes that are under way end; who waits gets StoreClosed."""
         self._loop = None
-        self.fail(StoreClosed("the queue was closed while a taker waited"))
+        self.fail(_closed())
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -101,10 +109,30 @@ class Takers:
 
     async def take(self, wish: Wish, limit: int, wait_ms: int) -> Batch:
         """Return at most ``limit`` messages, empty when ``wait_ms`` went by without any."""
+        taker = self._new_taker(wish, limit, wait_ms)
+        if wait_ms and self.would_wait(wish.topics, limit):
+            self._let_sleep(taker)
+            self._park([taker])
+            self.wake(wish.topics[0], min(self._store.ready(wish.topics[0]), limit))
+        else:
+            self._ask(taker)
+        return await self._answer_of(taker)
+
+    def would_wait(self, topics: Sequence[str], limit: int) -> bool:
+        """Tell whether a taker that may wait would first be parked, to find more when it asks."""
+        if not self.spacing.seconds or self._loop is None or len(topics) != 1:
+            return False
+        ready = self._store.ready(topics[0])
+        if not ready or ready >= limit:
+            return not ready
+        return self.spacing.is_early(topics[0], self._loop.time())
+
+    def _new_taker(self, wish: Wish, limit: int, wait_ms: int) -> Taker:
         if self._loop is None:
             raise StoreClosed("the queue is not open")
-        taker = _Taker(self._loop.create_future(), wish, limit, wait_ms)
-        self._ask(taker)
+        return Taker(self._loop.create_future(), wish, limit, wait_ms)
+
+    async def _answer_of(self, taker: Taker) -> Batch:
         try:
             return await taker.future
         except asyncio.CancelledError:
@@ -119,6 +147,28 @@ class Takers:
         for take in self._under_way:
             if topic in take.wish.topics:
                 take.was_woken = True
+        if topic in self._parked and count:
+            self._wake_in_time(topic, count)
+
+    def _wake_in_time(self, topic: str, count: int) -> None:
+        """Wake takers now, or when the spacing says so, with all that comes until then."""
+        if not self.spacing.seconds or self._loop is None:
+            return self._wake_parked(topic, count)
+        if topic in self._spaced:
+            self._spaced[topic] += count
+            return None
+        now = self._loop.time()
+        at = self.spacing.spend(topic, now)
+        if at <= now:
+            return self._wake_parked(topic, count)
+        self._spaced[topic] = count
+        self._loop.call_at(at, self._wake_spaced, topic)
+        return None
+
+    def _wake_spaced(self, topic: str) -> None:
+        self._wake_parked(topic, self._spaced.pop(topic))
+
+    def _wake_parked(self, topic: str, count: int) -> None:
         while count > 0 and (parked := self._parked.get(topic)):
             taker = next(iter(parked))
             self._unpark(taker)
@@ -126,11 +176,14 @@ class Takers:
             self._ask(taker)
             count -= taker.limit
 
+    def _fail_closed(self, takers: Iterable[Taker]) -> None:
+        fail([taker.future for taker in takers], _closed())
+
     # --- asking -------------------------------------------------------------------------------
 
-    def _ask(self, taker: _Taker) -> None:
+    def _ask(self, taker: Taker) -> None:
         if self._loop is None:
-            return fail([taker.future], StoreClosed("the queue was closed while a taker waited"))
+            return self._fail_closed([taker])
         if not self._asking:
             self._loop.call_soon(self._flush)
         self._asking.setdefault(taker.wish, []).append(taker)
@@ -139,32 +192,32 @@ class Takers:
     def _flush(self) -> None:
         asking, self._asking = self._asking, {}
         for wish, takers in asking.items():
-            take = _Take(wish)
+            take = Take(wish)
             for taker in takers:
                 if taker.future.done():
                     self._pass_on(taker)
                     continue
-                if take.limit + taker.limit > MAX_BATCH_MESSAGES:
+                if take.takers and take.limit + taker.limit > self._store.most_joined:
                     self._start(take)
-                    take = _Take(wish)
+                    take = Take(wish)
                 take.takers.append(taker)
                 take.limit += taker.limit
             if take.takers:
                 self._start(take)
 
-    def _pass_on(self, taker: _Taker) -> None:
+    def _pass_on(self, taker: Taker) -> None:
         """Wake somebody else in the place of a taker that was woken and has gone."""
         if taker.was_woken:
             for topic in taker.wish.topics:
                 self.wake(topic, taker.limit)
 
-    def _start(self, take: _Take) -> None:
+    def _start(self, take: Take) -> None:
         self._under_way.add(take)
         self._spawn(self._run(take))
 
-    async def _run(self, take: _Take) -> None:
+    async def _run(self, take: Take) -> None:
         try:
-            batch = await self._store.take(take.wish.topics, take.limit, *take.wish[1:])
+            batch = await self._ask_store(take)
         except Exception as error:
             fail([taker.future for taker in take.takers], error)
             return self._wake_all(take)
@@ -172,7 +225,10 @@ class Takers:
             self._under_way.discard(take)
         return self._hand_out(take, batch)
 
-    def _hand_out(self, take: _Take, batch: Batch) -> None:
+    def _ask_store(self, take: Take) -> Awaitable[Batch]:
+        return self._store.take(take.wish.topics, take.limit, *take.wish[1:])
+
+    def _hand_out(self, take: Take, batch: Batch) -> None:
         at, size = 0, len(batch)
         is_whole = len(take.takers) == 1
         unserved = []
@@ -191,14 +247,13 @@ class Takers:
             # A full answer may have left something on a topic whose wake these takers took.
             self._wake_all(take)
 
-    def _leave_empty(self, takers: list[_Taker], take: _Take) -> None:
+    def _leave_empty(self, takers: list[Taker], take: Take) -> None:
         parking = []
         for taker in takers:
             if taker.is_over:
                 taker.future.set_result(Batch.empty())
                 continue
-            if taker.sleeper is None:
-                taker.sleeper = asyncio.get_running_loop().create_task(self._watch(taker))
+            self._let_sleep(taker)
             if take.was_woken or self._loop is None:
                 taker.was_woken = True
                 self._ask(taker)
@@ -206,13 +261,13 @@ class Takers:
                 parking.append(taker)
         self._park(parking)
 
-    def _wake_all(self, take: _Take) -> None:
+    def _wake_all(self, take: Take) -> None:
         for topic in take.wish.topics:
             self.wake(topic, take.limit)
 
     # --- waiting ------------------------------------------------------------------------------
 
-    def _park(self, takers: list[_Taker]) -> None:
+    def _park(self, takers: list[Taker]) -> None:
         """Let takers wait; those that were woken for nothing go back to the front."""
         back = [taker for taker in takers if taker.was_woken]
         for taker in (*(taker for taker in takers if not taker.was_woken), *reversed(back)):
@@ -224,7 +279,7 @@ class Takers:
                     parked.move_to_end(taker, last=False)
             taker.was_woken = False
 
-    def _unpark(self, taker: _Taker) -> None:
+    def _unpark(self, taker: Taker) -> None:
         taker.is_parked = False
         for topic in taker.wish.topics:
             parked = self._parked[topic]
@@ -232,7 +287,11 @@ class Takers:
             if not parked:
                 del self._parked[topic]
 
-    async def _watch(self, taker: _Taker) -> None:
+    def _let_sleep(self, taker: Taker) -> None:
+        if taker.sleeper is None:
+            taker.sleeper = asyncio.get_running_loop().create_task(self._watch(taker))
+
+    async def _watch(self, taker: Taker) -> None:
         """End a taker's wait; one whose take is under way gets that take's answer."""
         await self._store.clock.sleep(taker.wait_ms)
         taker.is_over = True
@@ -241,7 +300,7 @@ class Takers:
             if not taker.future.done():
                 taker.future.set_result(Batch.empty())
 
-    def _abandon(self, taker: _Taker) -> None:
+    def _abandon(self, taker: Taker) -> None:
         """Forget a taker whose caller was cancelled, and give back what it was just given."""
         if taker.is_parked:
             self._unpark(taker)
@@ -260,7 +319,12 @@ class Takers:
         except DwellError:
             _log.exception("could not give back %d messages; their leases will end", len(batch))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the queue was closed while a taker waited")

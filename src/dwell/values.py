@@ -199,8 +199,8 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
         ms = -(-value // _MILLISECOND)
     elif isinstance(value, int | np.integer) and not isinstance(value, bool):
         ms = int(value) * 1000
-    elif isinstance(value, float | np.floating) and isfinite(value):
-        ms = round(float(value) * 1000)
+    elif isinstance(value, float | np.floating) and isfinite(scaled := float(value) * 1000):
+        ms = round(scaled)
     if ms is None or ms < 0:
         raise refusal(InvalidTime, field, value, f"{_SPAN_FORMS}, not negative")
     if ms > most_ms:

@@ -20,9 +20,10 @@ from dwell.values import Delay, Due
 
 #: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
 Taken: TypeAlias = Message | str
-ManyTaken: TypeAlias = Batch | Sequence[Message] | Sequence[str]
+ManyTaken: TypeAlias = Batch | Sequence[Message] | Sequence[str] | U64
 
-_Release: TypeAlias = tuple[int | None, str | None, bool]
+_Release: TypeAlias = tuple[int | None, str | None, bool, int | None]
+_Bury: TypeAlias = tuple[str | None, int | None]
 
 
 class Verbs:
@@ -72,6 +73,7 @@ class Verbs:
         retry: bool = False,
         error: str | None = None,
         counted: bool = True,
+        priority: int | None = None,
     ) -> Result: ...
     @overload
     async def release(
@@ -82,6 +84,7 @@ class Verbs:
         retry: bool = False,
         error: str | None = None,
         counted: bool = True,
+        priority: int | None = None,
     ) -> Results: ...
     async def release(
         self,
@@ -91,14 +94,16 @@ class Verbs:
         retry: bool = False,
         error: str | None = None,
         counted: bool = True,
+        priority: int | None = None,
     ) -> Result | Results:
         """Give messages back, due after ``delay``: ``released``, ``buried`` or ``stale``.
 
         ``retry`` takes the topic's retry delay for the attempt instead. A message whose attempts
         are used up is buried, unless ``counted`` is False: that gives the attempt back. ``error``
-        is kept as its ``last_error``, at most 1000 characters of it.
+        is kept as its ``last_error``, at most 1000 characters of it, ``priority`` as its own.
         """
-        how = (_release_ms(delay, retry), values.error_text(error), counted)
+        own = None if priority is None else values.priority(priority)
+        how = (_release_ms(delay, retry), values.error_text(error), counted, own)
         if isinstance(what, Message | str):
             return await self._releases.call(how, self._receipt(what))
         receipts = self._receipts(what)
@@ -117,19 +122,27 @@ class Verbs:
         return Results(await self._store.touch(receipts, lease_ms)) if len(receipts) else _nothing()
 
     @overload
-    async def bury(self, what: Taken, reason: str | None = None) -> Result: ...  # type: ignore[overload-overlap]
+    async def bury(  # type: ignore[overload-overlap]
+        self, what: Taken, reason: str | None = None, *, priority: int | None = None
+    ) -> Result: ...
     @overload
-    async def bury(self, what: ManyTaken, reason: str | None = None) -> Results: ...
-    async def bury(self, what: Taken | ManyTaken, reason: str | None = None) -> Result | Results:
+    async def bury(
+        self, what: ManyTaken, reason: str | None = None, *, priority: int | None = None
+    ) -> Results: ...
+    async def bury(
+        self, what: Taken | ManyTaken, reason: str | None = None, *, priority: int | None = None
+    ) -> Result | Results:
         """Set messages aside as dead, until they are kicked or cancelled: ``buried`` or ``stale``.
 
-        ``reason`` is kept as ``last_error``, at most 1000 characters of it.
+        ``reason`` is kept as ``last_error``, at most 1000 characters of it, ``priority`` as their
+        own.
         """
-        reason = values.error_text(reason, "reason")
+        own = None if priority is None else values.priority(priority)
+        how = (values.error_text(reason, "reason"), own)
         if isinstance(what, Message | str):
-            return await self._burials.call(reason, self._receipt(what))
+            return await self._burials.call(how, self._receipt(what))
         receipts = self._receipts(what)
-        return Results(await self._store.bury(receipts, reason)) if len(receipts) else _nothing()
+        return Results(await self._bury_all(receipts, how)) if len(receipts) else _nothing()
 
     # --- by id --------------------------------------------------------------------------------
 
@@ -284,14 +297,17 @@ class Verbs:
         return results_of(await self._release_all(columns.receipts_of(items), key))
 
     def _release_all(self, receipts: U64, how: _Release) -> Awaitable[U8]:
-        delay_ms, error, counted = how
-        return self._store.release(receipts, delay_ms, error, counted=counted)
+        delay_ms, error, counted, priority = how
+        return self._store.release(receipts, delay_ms, error, counted=counted, priority=priority)
 
     async def _touch(self, lease_ms: int, items: Sequence[bytes]) -> list[Result]:
         return results_of(await self._store.touch(columns.receipts_of(items), lease_ms))
 
-    async def _bury(self, reason: str | None, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._store.bury(columns.receipts_of(items), reason))
+    async def _bury(self, how: _Bury, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._bury_all(columns.receipts_of(items), how))
+
+    def _bury_all(self, receipts: U64, how: _Bury) -> Awaitable[U8]:
+        return self._store.bury(receipts, how[0], priority=how[1])
 
     async def _cancel(self, topic: str, items: Sequence[bytes]) -> list[Result]:
         return results_of(await self._store.cancel(topic, items))

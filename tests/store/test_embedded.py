@@ -97,7 +97,7 @@ def test_a_caller_that_is_cancelled_takes_no_other_along(tmp_path: Path) -> None
     async def main() -> None:
         store = EmbeddedStore(tmp_path / "store", segment_bytes=SEGMENT_BYTES)
         await store.open()
-        settings = store.settings("t")
+        settings = await store.settings("t")
         first = asyncio.create_task(store.configure("t", settings))
         second = asyncio.create_task(store.configure("u", settings))
         await asyncio.sleep(0)

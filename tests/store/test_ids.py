@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dwell.store.embedded.ids import IdHasher, LazyIds, parse_queue_ids, queue_id
+from dwell.lazy import LazyIds, queue_id
+from dwell.store.embedded.ids import IdHasher, parse_queue_ids
 
 _ids = st.binary(min_size=1, max_size=256)
 _own = st.lists(_ids, min_size=1, max_size=20)

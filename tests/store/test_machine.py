@@ -163,7 +163,7 @@ def test_machine_finds_a_store_that_breaks_a_promise(
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=200,
+                max_examples=1_000,
                 deadline=None,
                 database=None,
                 derandomize=True,

@@ -27,14 +27,30 @@ All arrays are NumPy arrays of one dimension and of the batch's length, unless a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
 
 from dwell.clock import Clock
-from dwell.message import I64, U8, U16, U32, U64, Batch, Kind, Message, Result, State, TopicSettings
+from dwell.histogram import Histogram
+from dwell.lazy import sizes_of
+from dwell.message import (
+    I64,
+    MAX_BATCH_MESSAGES,
+    U8,
+    U16,
+    U32,
+    U64,
+    Batch,
+    Kind,
+    Message,
+    Result,
+    State,
+    TopicSettings,
+)
 
 
 @dataclass(slots=True)
@@ -59,30 +75,42 @@ class Puts:
     def __len__(self) -> int:
         return len(self.bodies)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much the messages are together: ids, extras and bodies."""
+        parts = (self.bodies, self.ids, self.extras)
+        return sum(int(sizes_of(part).sum()) for part in parts if part is not None)
+
 
 class Put(msgspec.Struct, frozen=True):
     """What became of one message that was put."""
 
     id: str
     result: Result
+    number: int = 0
 
 
 class PutAnswer(Sequence[Put]):
-    """What became of each message of a put: ``ids``, and ``results`` as codes of Result."""
+    """What became of each message of a put.
 
-    __slots__ = ("ids", "results")
+    ``ids``, ``results`` as codes of Result, and ``numbers`` as in :class:`dwell.Message`: those of
+    messages that were created, 0 for the others.
+    """
 
-    def __init__(self, ids: Sequence[str], results: U8) -> None:
+    __slots__ = ("ids", "numbers", "results")
+
+    def __init__(self, ids: Sequence[str], results: U8, numbers: U64) -> None:
         self.ids = ids
         self.results = results
+        self.numbers = numbers
 
     def __len__(self) -> int:
         return len(self.results)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):
-            return PutAnswer(self.ids[index], self.results[index])
-        return Put(self.ids[index], Result(int(self.results[index])))
+            return PutAnswer(self.ids[index], self.results[index], self.numbers[index])
+        return Put(self.ids[index], Result(int(self.results[index])), int(self.numbers[index]))
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
@@ -152,6 +180,10 @@ class Store(ABC):
     clock: Clock
     #: The number that stands in the upper half of the first word of each receipt of this store.
     number: int = 0
+    #: How many messages of several callers are worth one call.
+    most_joined: int = MAX_BATCH_MESSAGES
+    #: How long things took, by what they are called in the metrics, in seconds.
+    timings: Mapping[str, Histogram] = MappingProxyType({})
     wake: Callable[[str, int], None] = staticmethod(lambda topic, count: None)
     plan: Callable[[], None] = staticmethod(lambda: None)
 
@@ -162,6 +194,13 @@ class Store(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Write down what is unwritten and let go of everything."""
+
+    def check(self) -> None:  # noqa: B027 - a store that cannot break has nothing to say
+        """Raise the StoreError that a verb would meet, when the store is known to be broken."""
+
+    @abstractmethod
+    def ready(self, topic: str) -> int:
+        """Return how many messages of a topic could be taken after the last verb or tick."""
 
     @abstractmethod
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
@@ -180,6 +219,20 @@ class Store(ABC):
         """
 
     @abstractmethod
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready, in the order of their ids here.
+
+        The others are left out; a paused topic gives none.
+        """
+
+    @abstractmethod
+    async def peek(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first, and leave them as they are.
+
+        A paused topic shows what it would give.
+        """
+
+    @abstractmethod
     async def held(self, owner: str) -> Batch:
         """Return again what ``owner`` holds under lease, with receipts, in order of due."""
 
@@ -189,13 +242,19 @@ class Store(ABC):
 
     @abstractmethod
     async def release(
-        self, receipts: U64, delay_ms: int | None, error: str | None, *, counted: bool
+        self,
+        receipts: U64,
+        delay_ms: int | None,
+        error: str | None,
+        *,
+        counted: bool,
+        priority: int | None = None,
     ) -> U8:
         """Give messages back: ``released``, ``buried`` (attempts used up) or ``stale``.
 
         The due becomes now + ``delay_ms``; None takes the topic's retry delay for the attempt.
         ``counted=False`` gives the attempt back, so that it never buries. ``error`` is kept as
-        ``last_error``; None keeps the one there is.
+        ``last_error``, ``priority`` as the message's own; None keeps the one there is.
         """
 
     @abstractmethod
@@ -203,7 +262,7 @@ class Store(ABC):
         """Let leases end ``lease_ms`` from now (0: as at take): ``touched`` or ``stale``."""
 
     @abstractmethod
-    async def bury(self, receipts: U64, reason: str | None) -> U8:
+    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
         """Set messages aside as dead: ``buried`` or ``stale``."""
 
     @abstractmethod
@@ -226,6 +285,14 @@ class Store(ABC):
         """Return each message (without receipts), or None where the id is unknown."""
 
     @abstractmethod
+    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number, or None where there is none."""
+
+    @abstractmethod
+    async def taken_from(self, receipts: U64) -> set[str]:
+        """Return the topics of the messages whose receipts are still good."""
+
+    @abstractmethod
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
         """Return messages of one state, ordered by due, then arrival, from after ``cursor``."""
 
@@ -242,7 +309,7 @@ class Store(ABC):
         """Set what holds for a topic from now on."""
 
     @abstractmethod
-    def settings(self, topic: str) -> TopicSettings:
+    async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
 
     @abstractmethod
@@ -252,6 +319,33 @@ class Store(ABC):
         The deadline is after ``now_ms``, and never later than the next thing that time does; it may
         come before it, and None means that nothing waits for time.
         """
+
+
+class RemoteStore(Store):
+    """A store that another process keeps: its takes can wait, and it keeps its own time.
+
+    ``wake`` and ``plan`` are never called, and ``tick`` is not needed.
+    """
+
+    #: While one batch travels, the next is made: a single large one would have both ends wait.
+    most_joined = 8000
+
+    @abstractmethod
+    async def take_waiting(
+        self, topics: Sequence[str], limit: int, lease_ms: int, owner: str, wait_ms: int
+    ) -> Batch:
+        """Lease messages as ``take`` does, but wait so long for the first one.
+
+        When the call is cancelled, what it would have given is given back.
+        """
+
+    def ready(self, topic: str) -> int:
+        """Return 0: what is ready is known where the messages are."""
+        return 0
+
+    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+        """Lease at most ``limit`` ready messages, without waiting."""
+        return await self.take_waiting(topics, limit, lease_ms, owner, 0)
 
 
 def uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:

@@ -60,9 +60,9 @@ class MemoryStore(Store):
     def _clear(self) -> None:
         self._topics: dict[str, Topic] = {}
         self._taken: dict[int, Row] = {}
+        self._numbered: dict[int, Row] = {}
         self._deadlines: list[tuple[int, int, Row]] = []
         self._memories: list[tuple[int, str, str]] = []
-        self._row_count = 0
         self._arrivals = itertools.count(1)
         self._serials = itertools.count(1)
         self._takes = itertools.count(1)
@@ -109,7 +109,8 @@ class MemoryStore(Store):
             room -= result is Result.CREATED
             results[at] = result
         self._announce()
-        return PutAnswer(ids, results)
+        numbers = np.where(results == Result.CREATED, np.array(arrivals, np.uint64), 0)
+        return PutAnswer(ids, results, numbers.astype(np.uint64))
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
         """Lease ready messages, topic after topic."""
@@ -125,6 +126,30 @@ class MemoryStore(Store):
         self._announce()
         return self._batch(rows, receipts=True)
 
+    def ready(self, topic: str) -> int:
+        """Return how many messages of a topic could be taken."""
+        known = self._topics.get(topic)
+        if known is None or known.settings.paused:
+            return 0
+        return known.counts[State.READY]
+
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready."""
+        now_ms = self._enter()
+        rows: list[Row] = []
+        for row in self._find(topic, ids):
+            if row is not None and row.state is State.READY and not row.topic.settings.paused:
+                self._lease(row, lease_ms, owner, now_ms)
+                rows.append(row)
+        return self._batch(rows, receipts=True)
+
+    async def peek(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first."""
+        self._enter()
+        known = self._topics.get(topic)
+        rows = known.first_ready(limit) if known is not None else []
+        return self._batch(rows, receipts=False)
+
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
         self._enter()
@@ -137,13 +162,20 @@ class MemoryStore(Store):
         return self._each_receipt(receipts, lambda row: self._ack(row, now_ms))
 
     async def release(
-        self, receipts: U64, delay_ms: int | None, error: str | None, *, counted: bool
+        self,
+        receipts: U64,
+        delay_ms: int | None,
+        error: str | None,
+        *,
+        counted: bool,
+        priority: int | None = None,
     ) -> U8:
         """Give messages back."""
         now_ms = self._enter()
 
         def release(row: Row) -> Result:
             row.error = row.error if error is None else error
+            row.priority = row.priority if priority is None else priority
             return self._release(row, delay_ms, counted, now_ms)
 
         return self._each_receipt(receipts, release)
@@ -159,12 +191,13 @@ class MemoryStore(Store):
 
         return self._each_receipt(receipts, touch)
 
-    async def bury(self, receipts: U64, reason: str | None) -> U8:
+    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
         """Set messages aside as dead."""
         now_ms = self._enter()
 
         def bury(row: Row) -> Result:
             row.error = row.error if reason is None else reason
+            row.priority = row.priority if priority is None else priority
             self._end_lease(row)
             self._bury(row, Kind.BURY, now_ms)
             return Result.BURIED
@@ -222,6 +255,19 @@ class MemoryStore(Store):
         found = iter(self._batch([row for row in rows if row is not None], receipts=False))
         return [None if row is None else next(found) for row in rows]
 
+    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number."""
+        self._enter()
+        rows = [self._numbered.get(number) for number in numbers.tolist()]
+        return [None if row is None else (row.topic.name, row.id) for row in rows]
+
+    async def taken_from(self, receipts: U64) -> set[str]:
+        """Return the topics of the messages whose receipts are still good."""
+        self._enter()
+        self._check_receipts(receipts)
+        rows = (self._taken.get(take) for _, take in receipts.tolist())
+        return {row.topic.name for row in rows if row is not None}
+
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
         """Return a page of messages of one state, by due."""
         self._enter()
@@ -268,7 +314,7 @@ class MemoryStore(Store):
         known.settings = settings
         self._announce()
 
-    def settings(self, topic: str) -> TopicSettings:
+    async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
         known = self._topics.get(topic)
         return known.settings if known is not None else TopicSettings()
@@ -356,7 +402,7 @@ class MemoryStore(Store):
     def _push_deadline(self, deadline_ms: int, row: Row) -> None:
         heapq.heappush(self._deadlines, (deadline_ms, row.serial, row))
         self._is_nearer |= self._deadlines[0][2] is row
-        if len(self._deadlines) > 2 * self._row_count + SLACK:
+        if len(self._deadlines) > 2 * len(self._numbered) + SLACK:
             self._deadlines = [entry for entry in self._deadlines if entry[2].serial == entry[1]]
             heapq.heapify(self._deadlines)
 
@@ -373,9 +419,9 @@ class MemoryStore(Store):
         self._note(kind, row, now_ms)
 
     def _forget(self, row: Row) -> None:
-        self._row_count -= 1
         self._move(row, State.GONE)
         del row.topic.rows[row.id]
+        del self._numbered[row.arrival]
 
     def _put(self, new: Row, on_conflict: str, room: int, now_ms: int) -> Result:
         topic = new.topic
@@ -387,7 +433,7 @@ class MemoryStore(Store):
         if room <= 0:
             return Result.DROPPED
         topic.rows[new.id] = new
-        self._row_count += 1
+        self._numbered[new.arrival] = new
         self._wait(new, now_ms)
         self._note(Kind.PUT, new, now_ms)
         return Result.CREATED
@@ -400,6 +446,7 @@ class MemoryStore(Store):
         new.arrival = old.arrival
         self._move(old, State.GONE)
         new.topic.rows[new.id] = new
+        self._numbered[new.arrival] = new
         self._wait(new, now_ms)
         self._note(Kind.REPLACE, new, now_ms)
         return Result.REPLACED
@@ -519,6 +566,7 @@ class MemoryStore(Store):
             lease_until_ms=np.array([row.lease_until_ms for row in rows], np.int64),
             expires_ms=np.array([row.expires_ms for row in rows], np.int64),
             state=np.array([row.state for row in rows], np.uint8),
+            numbers=np.array([row.arrival for row in rows], np.uint64),
             errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
             receipts=np.array(words, np.uint64).reshape(-1, 2) if receipts else None,
         )

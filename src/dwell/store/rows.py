@@ -80,6 +80,11 @@ class Topic:
             self.ready = [entry for entry in self.ready if entry[4].serial == entry[3]]
             heapq.heapify(self.ready)
 
+    def first_ready(self, limit: int) -> list["Row"]:
+        """Return the rows whose turn comes first, and leave them in their places."""
+        good = (entry for entry in self.ready if entry[4].serial == entry[3])
+        return [entry[4] for entry in heapq.nsmallest(limit, good)]
+
     def pop_ready(self) -> Row | None:
         """Return the row whose turn it is."""
         while self.ready:

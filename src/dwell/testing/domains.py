@@ -16,6 +16,7 @@ a_due_ms = st.sampled_from(
     (0, 0, -1_000, -1, -1, 1, 300, 500, 1_000, 5_000, 3_600_000, 50 * _YEAR_MS)
 )
 a_lease_ms = st.sampled_from((0, 2_000, 0, 300, 9_000))
+a_new_priority = st.sampled_from((None, None, 0, 1024, 2_000))
 a_conflict = st.sampled_from(("keep", "replace", "error"))
 an_error = st.sampled_from((None, "", "oops"))
 #: Numbers that pick from what the machine knows by now; the least pick what a verb can act on.

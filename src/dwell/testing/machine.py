@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dwell.clock import SimulatedClock
-from dwell.errors import DiskFull, IdExists, StoreFailed, TopicFull
+from dwell.errors import DiskFull, StoreFailed
 from dwell.message import U8, U64, Batch, Result, TopicSettings
 from dwell.store.base import Store
 from dwell.testing.domains import (
@@ -31,6 +31,7 @@ from dwell.testing.domains import (
     a_delay_ms,
     a_due_ms,
     a_lease_ms,
+    a_new_priority,
     a_topic,
     an_error,
     some_entries,
@@ -38,12 +39,16 @@ from dwell.testing.domains import (
     some_settings,
 )
 from dwell.testing.model import Entry, Item, Model
+from dwell.testing.rig import encoded
 from dwell.testing.views import (
     Views,
+    attempt,
     counts_of,
     events_from,
     facts_of,
     puts_of,
+    receipt_words,
+    same,
     settled,
     view_of_message,
     view_of_model,
@@ -136,9 +141,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.has_only_moved = False
         self.model.tick(self.clock.now_ms())
         before = copy.deepcopy(self.model) if self.can_reopen else self.model
-        refusal, predicted = _attempt(lambda: predict(self.model))
+        refusal, predicted = attempt(lambda: predict(self.model))
         try:
-            met, answer = _attempt(lambda: self.run(call(self.store)))
+            met, answer = attempt(lambda: self.run(call(self.store)))
         except self.crashes:
             self._resolve(before)
             return None
@@ -183,7 +188,9 @@ class StoreMachine(RuleBasedStateMachine):
         raise AssertionError("events or settings are neither those before the verb nor after it")
 
     def _is_like(self, model: Model, views: Views) -> bool:
-        same_settings = all(self.store.settings(topic) == model.topic(topic) for topic in TOPICS)
+        same_settings = all(
+            self.run(self.store.settings(topic)) == model.topic(topic) for topic in TOPICS
+        )
         return same_settings and views == view_of_model(model, TOPICS)
 
     def _facts_are(self, model: Model, facts: list[Any], start: int) -> bool:
@@ -284,7 +291,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         if answers is not None:
             assert list(answers[1].ids) == [entry.id for entry in batch]
-            _same(answers[0], answers[1].results)
+            same(answers[0], answers[1].results)
 
     @rule(topic=a_topic, entries=some_entries)
     def put_without_ids(self, topic: str, entries: Sequence[Any]) -> None:
@@ -296,7 +303,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         if answers is None:
             return
-        _same(answers[0], answers[1].results)
+        same(answers[0], answers[1].results)
         created = answers[1].results == Result.CREATED
         ids = [id_ for id_, was_created in zip(answers[1].ids, created, strict=True) if was_created]
         assert all(id_.startswith("~") for id_ in ids)
@@ -346,10 +353,26 @@ class StoreMachine(RuleBasedStateMachine):
         self._take(topics, limit, lease_ms, owner)
 
     def _take(self, topics: list[str], limit: int, lease_ms: int, owner: str) -> None:
-        answers = self.do(
-            lambda model: model.take(topics, limit, lease_ms, owner),
-            lambda store: store.take(topics, limit, lease_ms, owner),
+        self._check_take(
+            self.do(
+                lambda model: model.take(topics, limit, lease_ms, owner),
+                lambda store: store.take(topics, limit, lease_ms, owner),
+            )
         )
+
+    @precondition(_has_messages)
+    @rule(topic=a_topic, picks=some_picks, lease_ms=a_lease_ms, owner=st.sampled_from(OWNERS))
+    def take_ids(self, topic: str, picks: list[int], lease_ms: int, owner: str) -> None:
+        """Take some messages by their ids."""
+        ids = self._ids(topic, picks)
+        self._check_take(
+            self.do(
+                lambda model: model.take_ids(topic, ids, lease_ms, owner),
+                lambda store: store.take_ids(topic, encoded(ids), lease_ms, owner),
+            )
+        )
+
+    def _check_take(self, answers: tuple[list[Item], Batch] | None) -> None:
         if answers is None:
             return
         items, batch = answers
@@ -358,7 +381,7 @@ class StoreMachine(RuleBasedStateMachine):
             (item.topic, item.put.id) for item in items
         ]
         known = {words for _, words in self.receipts}
-        assert not known & set(_words(batch)), "a receipt was given twice"
+        assert not known & set(receipt_words(batch)), "a receipt was given twice"
         self._learn(items, batch)
 
     @precondition(_has_receipts)
@@ -374,13 +397,13 @@ class StoreMachine(RuleBasedStateMachine):
         names = [(message.topic, message.id) for message in batch]
         assert sorted(names) == sorted(items)
         known = dict(self.receipts)
-        for name, words in zip(names, _words(batch), strict=True):
+        for name, words in zip(names, receipt_words(batch), strict=True):
             assert known.get(items[name].lease, words) == words
         self._learn([items[name] for name in names], batch)
 
     def _learn(self, items: list[Item], batch: Batch) -> None:
-        assert all(words[0] >> 32 == self.store.number for words in _words(batch))
-        for item, message, words in zip(items, batch, _words(batch), strict=True):
+        assert all(words[0] >> 32 == self.store.number for words in receipt_words(batch))
+        for item, message, words in zip(items, batch, receipt_words(batch), strict=True):
             assert view_of_message(message).attempt == item.attempt
             assert message.body == item.put.body
             assert message.lease_until_ms == item.lease_until_ms
@@ -408,15 +431,25 @@ class StoreMachine(RuleBasedStateMachine):
         delay_ms=st.none() | a_delay_ms,
         error=an_error,
         counted=st.sampled_from((True, True, False)),
+        priority=a_new_priority,
     )
     def release(
-        self, picks: list[int], delay_ms: int | None, error: str | None, counted: bool
+        self,
+        picks: list[int],
+        delay_ms: int | None,
+        error: str | None,
+        counted: bool,
+        priority: int | None,
     ) -> None:
         """Give messages back."""
         leases, receipts = self._receipts(picks)
         self._do_each(
-            lambda model: model.release(leases, delay_ms, error, counted=counted),
-            lambda store: store.release(receipts, delay_ms, error, counted=counted),
+            lambda model: model.release(
+                leases, delay_ms, error, counted=counted, priority=priority
+            ),
+            lambda store: store.release(
+                receipts, delay_ms, error, counted=counted, priority=priority
+            ),
         )
 
     @precondition(_has_receipts)
@@ -430,12 +463,13 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     @precondition(_has_receipts)
-    @rule(picks=some_picks, reason=an_error)
-    def bury(self, picks: list[int], reason: str | None) -> None:
+    @rule(picks=some_picks, reason=an_error, priority=a_new_priority)
+    def bury(self, picks: list[int], reason: str | None, priority: int | None) -> None:
         """Set messages aside."""
         leases, receipts = self._receipts(picks)
         self._do_each(
-            lambda model: model.bury(leases, reason), lambda store: store.bury(receipts, reason)
+            lambda model: model.bury(leases, reason, priority),
+            lambda store: store.bury(receipts, reason, priority=priority),
         )
 
     def _ids(self, topic: str, picks: list[int], *, first_dead: bool = False) -> list[str]:
@@ -455,7 +489,7 @@ class StoreMachine(RuleBasedStateMachine):
         ids = self._ids(topic, picks, first_dead=True)
         self._do_each(
             lambda model: model.kick(topic, ids, delay_ms),
-            lambda store: store.kick(topic, _encoded(ids), delay_ms),
+            lambda store: store.kick(topic, encoded(ids), delay_ms),
         )
 
     @precondition(_has_messages)
@@ -465,7 +499,7 @@ class StoreMachine(RuleBasedStateMachine):
         ids = self._ids(topic, picks)
         self._do_each(
             lambda model: model.cancel(topic, ids),
-            lambda store: store.cancel(topic, _encoded(ids)),
+            lambda store: store.cancel(topic, encoded(ids)),
         )
 
     @precondition(_has_messages)
@@ -476,7 +510,7 @@ class StoreMachine(RuleBasedStateMachine):
         dues_ms = [self.clock.now_ms() + delay_ms for delay_ms in delays_ms[: len(ids)]]
         self._do_each(
             lambda model: model.reschedule(topic, ids, dues_ms),
-            lambda store: store.reschedule(topic, _encoded(ids), np.array(dues_ms, np.int64)),
+            lambda store: store.reschedule(topic, encoded(ids), np.array(dues_ms, np.int64)),
         )
 
     def _do_each(
@@ -484,7 +518,7 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         answers = self.do(predict, call)
         if answers is not None:
-            _same(*answers)
+            same(*answers)
 
     @precondition(_has_messages)
     @rule(topic=a_topic, picks=some_picks)
@@ -493,13 +527,21 @@ class StoreMachine(RuleBasedStateMachine):
         ids = self._ids(topic, picks)
         answers = self.do(
             lambda model: view_of_model(model, TOPICS),
-            lambda store: store.get(topic, _encoded(ids)),
+            lambda store: store.get(topic, encoded(ids)),
         )
         if answers is not None:
             views, messages = answers
             assert [message and view_of_message(message) for message in messages] == [
                 views.get((topic, id_)) for id_ in ids
             ]
+
+    @rule(topic=a_topic, limit=st.sampled_from((1, 2, 10)))
+    def peek(self, topic: str, limit: int) -> None:
+        """Look at what comes first."""
+        answers = self.do(
+            lambda model: model.peek(topic, limit), lambda store: store.peek(topic, limit)
+        )
+        assert answers is None or list(answers[1].ids) == answers[0]
 
     @rule(topic=a_topic, settings=some_settings)
     def configure(self, topic: str, settings: TopicSettings) -> None:
@@ -508,7 +550,7 @@ class StoreMachine(RuleBasedStateMachine):
             lambda model: model.configure(topic, settings),
             lambda store: store.configure(topic, settings),
         )
-        assert self.store.settings(topic) == self.model.topic(topic)
+        assert self.run(self.store.settings(topic)) == self.model.topic(topic)
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -555,25 +597,3 @@ class StoreMachine(RuleBasedStateMachine):
         self.has_only_moved = False
         self._crash()
         self.checked_events = 0
-
-
-def _attempt(act: Callable[[], T]) -> tuple[type[Exception] | None, T | None]:
-    """Return what an act refuses with, or what it answers."""
-    try:
-        return None, act()
-    except (IdExists, TopicFull) as error:
-        return type(error), None
-
-
-def _same(predicted: list[Result], results: U8) -> None:
-    assert [Result(int(code)) for code in results] == predicted
-
-
-def _words(batch: Batch) -> list[tuple[int, int]]:
-    receipts = batch.receipts
-    assert receipts is not None, "a take without receipts"
-    return [(first, second) for first, second in receipts.tolist()]
-
-
-def _encoded(ids: Sequence[str]) -> list[bytes]:
-    return [id_.encode() for id_ in ids]

@@ -124,13 +124,32 @@ class Model:
             ready = [] if settings.paused else self.in_state(topic, State.READY)
             ready.sort(key=lambda item: (item.put.priority, item.due_ms, item.arrival))
             for item in ready[: limit - len(taken)]:
-                self.leases += 1
-                own_lease_ms = item.put.lease_ms or settings.lease_ms
-                item.lease, item.owner, item.attempt = self.leases, owner, item.attempt + 1
-                item.lease_until_ms = self.now_ms + (lease_ms or own_lease_ms)
-                self._note(Kind.TAKE, item)
+                self._lease(item, lease_ms, owner)
                 taken.append(item)
         return taken
+
+    def take_ids(self, topic: str, ids: Sequence[str], lease_ms: int, owner: str) -> list[Item]:
+        """Lease those of some messages that are ready."""
+        taken = []
+        for id_ in ids if not self.topic(topic).paused else ():
+            item = self.items.get((topic, id_))
+            if item is not None and self.state(item) is State.READY:
+                self._lease(item, lease_ms, owner)
+                taken.append(item)
+        return taken
+
+    def peek(self, topic: str, limit: int) -> list[str]:
+        """Return the ids of what a take would give, were the topic not paused."""
+        ready = self.in_state(topic, State.READY)
+        ready.sort(key=lambda item: (item.put.priority, item.due_ms, item.arrival))
+        return [item.put.id for item in ready[:limit]]
+
+    def _lease(self, item: Item, lease_ms: int, owner: str) -> None:
+        self.leases += 1
+        own_lease_ms = item.put.lease_ms or self.topic(item.topic).lease_ms
+        item.lease, item.owner, item.attempt = self.leases, owner, item.attempt + 1
+        item.lease_until_ms = self.now_ms + (lease_ms or own_lease_ms)
+        self._note(Kind.TAKE, item)
 
     def ack(self, leases: Sequence[int]) -> list[Result]:
         """Forget messages that are done; a caller's own id is remembered."""
@@ -147,12 +166,19 @@ class Model:
         return self._each_lease(leases, ack)
 
     def release(
-        self, leases: Sequence[int], delay_ms: int | None, error: str | None, *, counted: bool
+        self,
+        leases: Sequence[int],
+        delay_ms: int | None,
+        error: str | None,
+        *,
+        counted: bool,
+        priority: int | None = None,
     ) -> list[Result]:
         """Give messages back, or bury those without an attempt left."""
 
         def release(item: Item) -> Result:
             self._end_lease(item)
+            self._set_priority(item, priority)
             item.error = item.error if error is None else error
             if counted and self._is_used_up(item):
                 self._give_up(item)
@@ -175,11 +201,14 @@ class Model:
 
         return self._each_lease(leases, touch)
 
-    def bury(self, leases: Sequence[int], reason: str | None) -> list[Result]:
+    def bury(
+        self, leases: Sequence[int], reason: str | None, priority: int | None = None
+    ) -> list[Result]:
         """Set messages aside."""
 
         def bury(item: Item) -> Result:
             self._end_lease(item)
+            self._set_priority(item, priority)
             item.is_dead, item.error = True, item.error if reason is None else reason
             self._note(Kind.BURY, item)
             return Result.BURIED
@@ -259,6 +288,10 @@ class Model:
                 item.put = replace(item.put, id=names[old])
                 self.items[topic, names[old]] = item
         self.facts = [(*fact[:3], names.get(fact[3], fact[3]), *fact[4:]) for fact in self.facts]
+
+    def _set_priority(self, item: Item, priority: int | None) -> None:
+        if priority is not None:
+            item.put = replace(item.put, priority=priority)
 
     # --- what the verbs share -----------------------------------------------------------------
 

@@ -1,14 +1,17 @@
 """A store and the model, each seen whole and in the same terms, so that they can be compared."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dwell.message import Kind, Message, State, decode_extra
+from dwell.errors import IdExists, TopicFull
+from dwell.message import U8, Batch, Kind, Message, Result, State, decode_extra
 from dwell.store.base import Cursor, Event, Puts, Store
 from dwell.testing.model import Entry, Fact, Item, Model
+
+T = TypeVar("T")
 
 #: The states that a message can be found in.
 STATES = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
@@ -147,3 +150,23 @@ def settled(facts: Iterable[Fact], *, with_times: bool = True) -> list[Fact]:
 def counts_of(views: Views) -> Counter[tuple[str, str]]:
     """Return how many messages are in each state, by topic and the state's name."""
     return Counter((topic, view.state.name.lower()) for (topic, _), view in views.items())
+
+
+def attempt(act: Callable[[], T]) -> tuple[type[Exception] | None, T | None]:
+    """Return what an act refuses with, or what it answers."""
+    try:
+        return None, act()
+    except (IdExists, TopicFull) as error:
+        return type(error), None
+
+
+def same(predicted: list[Result], results: U8) -> None:
+    """Check that a verb answered what was predicted."""
+    assert [Result(int(code)) for code in results] == predicted
+
+
+def receipt_words(batch: Batch) -> list[tuple[int, int]]:
+    """Return the receipts of what was taken as pairs of numbers."""
+    receipts = batch.receipts
+    assert receipts is not None, "a take without receipts"
+    return [(first, second) for first, second in receipts.tolist()]

@@ -1,10 +1,10 @@
 """Blobs: what of a message stays on disk, read back many at a time."""
 
-from collections.abc import Iterable, Sequence
-from mmap import mmap
+from collections.abc import Sequence
 
 import numpy as np
 
+from dwell.lazy import Blobs, joined
 from dwell.message import I64, U16, U32, U64
 from dwell.store.embedded.journal.journal import Journal
 
@@ -13,18 +13,11 @@ def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> bytes:
     """Return the blobs of a batch: the first of each part, the second of each part ..."""
     there = [part for part in parts if part is not None]
     if len(there) == 1:
-        return b"".join(there[0])
+        return joined(there[0])
     mixed: list[bytes] = [b""] * (count * len(there))
     for index, part in enumerate(there):
         mixed[index :: len(there)] = part
     return b"".join(mixed)
-
-
-def sizes_of(parts: Sequence[bytes] | None, count: int) -> I64:
-    """Return the length of each; zeros for a part that the batch does not have."""
-    if parts is None:
-        return np.zeros(count, dtype=np.int64)
-    return np.fromiter(map(len, parts), dtype=np.int64, count=count)
 
 
 class BlobReader:
@@ -57,13 +50,13 @@ class BlobReader:
         """Whether any of the messages came with an id."""
         return bool(self._id_bytes.any())
 
-    def read(self) -> tuple[list[bytes] | None, list[bytes]]:
+    def read(self) -> tuple[Sequence[bytes] | None, Sequence[bytes]]:
         """Return the extras (None when no message has any) and the bodies."""
         ids_end = self._position + self._id_bytes
         extras_end = ids_end + self._extra_bytes
         end = self._position + self._size_bytes
-        extras = list(self._slices(ids_end, extras_end)) if self._extra_bytes.any() else None
-        return extras, list(self._slices(extras_end, end))
+        extras = self._slices(ids_end, extras_end) if self._extra_bytes.any() else None
+        return extras, self._slices(extras_end, end)
 
     def id_at(self, index: int) -> bytes:
         """Return one id, empty where the queue made it."""
@@ -87,18 +80,16 @@ class BlobReader:
             return found.tobytes()
         return found[np.arange(longest) < self._id_bytes[:, None]].tobytes()
 
-    def _slices(self, start: I64, end: I64) -> Iterable[bytes]:
+    def _slices(self, start: I64, end: I64) -> Sequence[bytes]:
         if len(self._segments) == 1:
             ((number, segment),) = self._segments.items()
             base = number * self._shift
-            data: mmap | bytes = segment.map
             first, last = int(start.min()) - base, int(end.max()) - base
             if last - first <= 2 * int((end - start).sum()) + 4096:
-                # They lie close together: one copy out of the map, and slices of that are cheap.
-                data = data[first:last]
-                base += first
+                # They lie close together: one copy out of the map is enough.
+                return Blobs(segment.map[first:last], start - base - first, end - base - first)
             pairs = zip((start - base).tolist(), (end - base).tolist(), strict=True)
-            return [data[a:b] for a, b in pairs]
+            return [segment.map[a:b] for a, b in pairs]
         numbers = (start // self._shift).tolist()
         maps = {number: segment.map for number, segment in self._segments.items()}
         offsets = (start % self._shift).tolist()

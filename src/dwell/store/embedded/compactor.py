@@ -40,7 +40,7 @@ class Compactor:
         self._machine = machine
         self.covered = covered
         self._next = covered
-        self._living = self._living_bytes()
+        self._living = living_bytes(machine, journal.segment_bytes)
 
     @property
     def is_due(self) -> bool:
@@ -72,7 +72,7 @@ class Compactor:
     async def run(self, now_ms: int, write: Callable[[Record], None]) -> None:
         """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
         events = self._machine.events
-        until = events.next_position
+        until = events.cut()
         snapshot, unneeded = self._begin(now_ms)
         # The snapshot may take its name only when all that it holds is in the journal for good.
         await self._journal.committed()
@@ -97,11 +97,11 @@ class Compactor:
         unneeded = [
             n for n in sorted(self._journal.segments) if n < bound and n not in self._living
         ]
-        position = self._journal.position
+        position = self._journal.cut()
         snapshot = Snapshot(self._disk, self._folder, self._machine, position, now_ms)
         snapshot.write()
         self.covered = self._next = position
-        self._living = self._living_bytes()
+        self._living = living_bytes(self._machine, self._journal.segment_bytes)
         return snapshot, unneeded
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
@@ -113,17 +113,6 @@ class Compactor:
         bound = self.covered // self._journal.segment_bytes
         little = _LIVING_PART * self._journal.segment_bytes
         return [n for n, living in self._living.items() if n < bound and living < little]
-
-    def _living_bytes(self) -> dict[int, int]:
-        """Return how many bytes of living messages each segment holds, at least one a message."""
-        table = self._machine.table
-        state = table.state[: table.top]
-        rows = np.flatnonzero(state != State.GONE)
-        numbers = table.position[rows] // self._journal.segment_bytes
-        first = int(numbers.min(initial=0))
-        weights = np.maximum(table.size_bytes[rows], 1)
-        sums = np.bincount(numbers - first, weights=weights).tolist() if len(rows) else []
-        return {first + index: int(size) for index, size in enumerate(sums) if size}
 
     async def _empty(self, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
         """Copy the living blobs of a segment forward, a part at a time."""
@@ -151,3 +140,15 @@ class Compactor:
         ).read()[1]
         columns = {"rows": rows, "size_bytes": sizes}
         write(Record(RecordKind.COPY, now_ms, columns, blobs=b"".join(blobs)))
+
+
+def living_bytes(machine: Machine, segment_bytes: int) -> dict[int, int]:
+    """Return how many bytes of living messages each segment holds, at least one a message."""
+    table = machine.table
+    state = table.state[: table.top]
+    rows = np.flatnonzero(state != State.GONE)
+    numbers = table.position[rows] // segment_bytes
+    first = int(numbers.min(initial=0))
+    weights = np.maximum(table.size_bytes[rows], 1)
+    sums = np.bincount(numbers - first, weights=weights).tolist() if len(rows) else []
+    return {first + index: int(size) for index, size in enumerate(sums) if size}

@@ -36,7 +36,7 @@ class Core:
         events_bytes: int,
     ) -> None:
         self.folder = folder
-        self._disk = disk
+        self.disk = disk
         self._segment_bytes = segment_bytes
         self._sync_every_ms = sync_every_ms
         self._events_bytes = events_bytes
@@ -54,12 +54,12 @@ class Core:
         tolerant: list[str] | None = None,
     ) -> None:
         """Lock the folder and bring back the state; begin to write."""
-        self._lock, self.label = open_folder(self._disk, self.folder, self._segment_bytes)
+        self._lock, self.label = open_folder(self.disk, self.folder, self._segment_bytes)
         try:
             self._recover(now_ms, woken, tolerant)
             self.journal.start()
         except BaseException:
-            self._disk.close(self._lock)
+            self.disk.close(self._lock)
             raise
 
     def _recover(
@@ -70,11 +70,11 @@ class Core:
     ) -> None:
         self._remove_unfinished()
         self.journal = Journal(
-            self._disk, self.folder, self.label.segment_bytes, self._sync_every_ms
+            self.disk, self.folder, self.label.segment_bytes, self._sync_every_ms
         )
         self.journal.open_segments()
         position = self._load_snapshot(woken, tolerant)
-        self._compactor = Compactor(self._disk, self.folder, self.journal, self.machine, position)
+        self._compactor = Compactor(self.disk, self.folder, self.journal, self.machine, position)
         self.machine.replaying = True
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
@@ -90,10 +90,10 @@ class Core:
         self, woken: Callable[[str, int, bool], None], tolerant: list[str] | None
     ) -> int:
         """Fill a machine from the newest snapshot that is whole; return where it stands."""
-        for position in reversed(snapshot.snapshot_positions(self._disk, self.folder)):
+        for position in reversed(snapshot.snapshot_positions(self.disk, self.folder)):
             self.machine = self._new_machine(woken)
             try:
-                meta = snapshot.load(self._disk, self.folder, position, self.machine)
+                meta = snapshot.load(self.disk, self.folder, position, self.machine)
             except StoreDamaged as damage:
                 # The one before it, or the whole journal if it is still there, does as well.
                 _log.warning("%s; using what was before it", damage)
@@ -107,7 +107,7 @@ class Core:
         return 0
 
     def _new_machine(self, woken: Callable[[str, int, bool], None]) -> Machine:
-        events = EventLog(self._disk, self.folder, self.journal, self._events_bytes)
+        events = EventLog(self.disk, self.folder, self.journal, self._events_bytes)
 
         def promote(number: int, count: int) -> None:
             topics = machine.topics
@@ -118,9 +118,9 @@ class Core:
         return machine
 
     def _remove_unfinished(self) -> None:
-        for name in self._disk.names(self.folder):
+        for name in self.disk.names(self.folder):
             if name.endswith(".new"):
-                self._disk.remove(self.folder / name)
+                self.disk.remove(self.folder / name)
 
     async def close(self, now_ms: int, *, repaired: bool = False) -> None:
         """Finish the upkeep, write a snapshot if there is anything new, and let go.
@@ -143,7 +143,7 @@ class Core:
         finally:
             self.journal.close()
             self.machine.events.close()
-            self._disk.close(self._lock)
+            self.disk.close(self._lock)
 
     # --- write ----------------------------------------------------------------------------------
 
@@ -165,9 +165,9 @@ class Core:
         # Many wait for one future, so a caller that is cancelled must not take it along.
         await asyncio.shield(self.journal.committed())
 
-    async def flush_events(self) -> None:
-        """Write the events of everything so far."""
-        until = self.machine.events.next_position
+    async def flush_events(self, until: int | None = None) -> None:
+        """Write the events of everything so far, or up to a position."""
+        until = self.machine.events.next_position if until is None else until
         await self.committed()
         self._flush(until)
         self.journal.check()

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -25,6 +26,14 @@ class Disk:
     def make_folder(self, folder: Path) -> None:
         """Make a folder, and its parents, if it is missing."""
         folder.mkdir(parents=True, exist_ok=True)
+
+    def make_new_folder(self, folder: Path) -> None:
+        """Make a folder, and its parents; raises FileExistsError when the name is taken."""
+        folder.mkdir(parents=True)
+
+    def remove_folder(self, folder: Path) -> None:
+        """Remove a folder and all that is in it."""
+        shutil.rmtree(folder)
 
     def lock(self, path: Path) -> int:
         """Hold a file's lock until :meth:`close`; raises StoreLocked when another has it."""

@@ -21,11 +21,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from dwell.lazy import LazyIds
 from dwell.message import I64, U16, U32, U64, Kind
 from dwell.store.base import Event
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Disk
-from dwell.store.embedded.ids import LazyIds
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.table import Table
 
@@ -102,6 +102,7 @@ class EventLog:
         self._most_bytes = most_bytes
         self._parts: deque[_Part] = deque()
         self._unwritten = 0
+        self._cuts: deque[int] = deque()
         self._blocks: list[tuple[int, int, int, int]] = []
         self._files: dict[int, tuple[int, int]] = {}
         self._last: EventRows | None = None
@@ -143,10 +144,24 @@ class EventLog:
         """
         return self._unwritten >= _BLOCK_EVENTS or len(self._parts) >= _BLOCK_PARTS
 
+    def cut(self) -> int:
+        """Let a block end here, and return the position.
+
+        A snapshot of now can use the log only if it has a block that ends where the snapshot does.
+        """
+        self._cuts.append(self.next_position)
+        return self.next_position
+
     def flush(self, until: int | None = None) -> None:
-        """Write what is unwritten (up to a position) as one block; it must all be committed."""
+        """Write what is unwritten (up to a position) in blocks; it must all be committed."""
+        until = self.next_position if until is None else until
+        while self._cuts and self._cuts[0] <= until:
+            self._flush_block(self._cuts.popleft())
+        self._flush_block(until)
+
+    def _flush_block(self, until: int) -> None:
         first = self.next_position - self._unwritten
-        parts = self._pop_parts(self.next_position if until is None else until)
+        parts = self._pop_parts(until)
         if not parts:
             return
         columns = {
@@ -194,6 +209,15 @@ class EventLog:
         if last is not None and last[0] + last[1] != next_position:
             for first in list(self._files):
                 self._remove(first)
+
+    def files_until(self, position: int) -> list[tuple[Path, int]]:
+        """Return each file with events before a position where a block ends, and their bytes."""
+        sizes = {number: size for number, (_, size) in self._files.items()}
+        for first, _, number, at in reversed(self._blocks):
+            if first < position:
+                break
+            sizes[number] = at
+        return [(self._path(number), sizes[number]) for number in sorted(sizes) if sizes[number]]
 
     def sync(self) -> None:
         """Make what is written safe, before a snapshot counts on it."""

@@ -15,7 +15,7 @@ from dwell.errors import NotAStore, StoreDamaged, StoreTooNew
 from dwell.store.embedded.disk import Disk
 
 FORMAT = 1
-_LABEL = "dwell.json"
+LABEL = "dwell.json"
 _LOCK = "lock"
 
 
@@ -37,11 +37,11 @@ def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Labe
         raise NotAStore(f"{folder}: is a file, expected a folder")
     disk.make_folder(folder)
     names = disk.names(folder)
-    if _LABEL not in names and set(names) - {_LOCK, f"{_LABEL}.new"}:
-        raise NotAStore(f"{folder}: holds files but no {_LABEL}, so it is not a store")
+    if LABEL not in names and set(names) - {_LOCK, f"{LABEL}.new"}:
+        raise NotAStore(f"{folder}: holds files but no {LABEL}, so it is not a store")
     lock = disk.lock(folder / _LOCK)
     try:
-        return lock, _read(disk, folder) if _LABEL in names else _make(disk, folder, segment_bytes)
+        return lock, _read(disk, folder) if LABEL in names else _make(disk, folder, segment_bytes)
     except BaseException:
         disk.close(lock)
         raise
@@ -49,7 +49,7 @@ def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Labe
 
 def _read(disk: Disk, folder: Path) -> Label:
     try:
-        raw = msgspec.json.decode(disk.read(folder / _LABEL))
+        raw = msgspec.json.decode(disk.read(folder / LABEL))
         found = int(raw["dwell"])
         if found > FORMAT:
             raise StoreTooNew(
@@ -57,7 +57,7 @@ def _read(disk: Disk, folder: Path) -> Label:
             )
         return msgspec.convert(raw, Label)
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError):
-        raise StoreDamaged(f"{folder / _LABEL}: is not a store's label") from None
+        raise StoreDamaged(f"{folder / LABEL}: is not a store's label") from None
 
 
 def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
@@ -67,7 +67,7 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
         seed=secrets.randbits(63),
         segment_bytes=segment_bytes,
     )
-    new = folder / f"{_LABEL}.new"
+    new = folder / f"{LABEL}.new"
     disk.write_file(new, [msgspec.json.encode(label)])
-    disk.rename(new, folder / _LABEL)
+    disk.rename(new, folder / LABEL)
     return label

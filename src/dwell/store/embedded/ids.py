@@ -11,12 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.message import QUEUE_ID_MARK, U32, U64
+from dwell.message import U32, U64
 
 _MULTIPLY_A = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_B = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT_A = np.uint64(29)
 _SHIFT_B = np.uint64(32)
+#: 2**28 rows are twice what a machine's memory holds; with 35 bits the number stays below 2**63.
+_ROW_BITS = np.uint64(28)
+_ROW_MASK = np.uint64((1 << 28) - 1)
+_SEQ_MASK = np.uint64((1 << 35) - 1)
 
 
 class IdHasher:
@@ -55,9 +59,18 @@ def _finished(hashes: U64) -> U64:
     return hashes ^ (hashes >> np.uint64(31))
 
 
-def queue_id(row: int, seq: int) -> str:
-    """Return the id of a message that came without one."""
-    return f"{QUEUE_ID_MARK}{row:x}-{seq:x}"
+def numbers_of(rows: U32, seqs: U64) -> U64:
+    """Return the numbers of messages: where each is, and enough of its arrival to know it by.
+
+    The arrival is above the row, so that numbers grow as messages come. Two messages of one
+    row have the same number only if 2**35 others came in between.
+    """
+    return (seqs & _SEQ_MASK) << _ROW_BITS | rows
+
+
+def rows_of(numbers: U64) -> U32:
+    """Return the rows that numbers name; whether those are theirs, :func:`numbers_of` tells."""
+    return (numbers & _ROW_MASK).astype(np.uint32)
 
 
 def parse_queue_ids(ids: Sequence[bytes]) -> tuple[U32, U64]:
@@ -71,36 +84,3 @@ def parse_queue_ids(ids: Sequence[bytes]) -> tuple[U32, U64]:
         except (ValueError, OverflowError):
             rows[index] = seqs[index] = 0
     return rows, seqs
-
-
-class LazyIds(Sequence[str]):
-    """The ids of some messages as texts, made only when they are looked at.
-
-    ``own`` holds the caller's ids as bytes, empty where the queue made the id. A slice shares the
-    columns of the whole, and knows only its ``places`` in them.
-    """
-
-    __slots__ = ("_own", "_places", "_rows", "_seqs")
-
-    def __init__(
-        self, rows: U32, seqs: U64, own: Sequence[bytes] | None, places: range | None = None
-    ) -> None:
-        self._rows, self._seqs, self._own = rows, seqs, own
-        self._places = range(len(rows)) if places is None else places
-
-    @classmethod
-    def of(cls, own: Sequence[bytes]) -> "LazyIds":
-        """Return ids that are all the caller's."""
-        none: U64 = np.zeros(len(own), dtype=np.uint64)
-        return cls(none.astype(np.uint32), none, own)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        if isinstance(index, slice):
-            return LazyIds(self._rows, self._seqs, self._own, self._places[index])
-        place = self._places[index]
-        if self._own is not None and self._own[place]:
-            return self._own[place].decode()
-        return queue_id(int(self._rows[place]), int(self._seqs[place]))

@@ -153,6 +153,14 @@ class Machine:
             missing -= len(rows)
         return np.concatenate(found) if len(found) != 1 else found[0]
 
+    def peek_ready(self, topic: int, limit: int) -> U32:
+        """Return the first messages that can be taken now, and leave them in their places."""
+        rows, table = self.pop_ready(topic, limit), self.table
+        self.topics.ready[topic].push(
+            Chunk(rows, table.priority[rows], table.due_ms[rows], table.seq[rows])
+        )
+        return rows
+
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""
         table = self.table
@@ -161,6 +169,11 @@ class Machine:
         )
         if len(early):
             self._delay(early)
+
+    def ends_before(self, now_ms: int) -> bool:
+        """Tell whether a lease or an expiry may have ended by now."""
+        times = (self.leases.next_ms(), self.expiries.next_ms())
+        return any(time is not None and time <= now_ms for time in times)
 
     def next_deadline_ms(self) -> int | None:
         """Return when something may happen next."""
@@ -297,6 +310,7 @@ class Machine:
     def _release(self, record: Record) -> None:
         rows, table = record.columns["rows"], self.table
         self._set_errors(rows, record.meta.error)
+        self._set_priority(rows, record.meta.priority)
         due_ms = table.due_ms[rows]
         table.due_ms[rows] = record.columns["due_ms"]
         if not record.meta.counted:
@@ -337,6 +351,7 @@ class Machine:
     def _die(self, kind: Kind, record: Record) -> None:
         rows = record.columns["rows"]
         self._set_errors(rows, record.meta.error)
+        self._set_priority(rows, record.meta.priority)
         self.table.move(rows, State.DEAD)
         self._tell(kind, record, rows)
 
@@ -369,6 +384,10 @@ class Machine:
     def _set_errors(self, rows: U32, error: str | None) -> None:
         if error is not None:
             self.errors.update(dict.fromkeys(rows.tolist(), error))
+
+    def _set_priority(self, rows: U32, priority: int | None) -> None:
+        if priority is not None:
+            self.table.priority[rows] = priority
 
     def _forget_errors(self, rows: U32) -> None:
         if self.errors:

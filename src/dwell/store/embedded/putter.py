@@ -6,11 +6,12 @@ from typing import Protocol
 import numpy as np
 
 from dwell.errors import IdExists, TopicFull
-from dwell.message import U8, U32, U64, Result, State
+from dwell.lazy import LazyIds, sizes_of
+from dwell.message import I64, U8, U32, U64, Result, State
 from dwell.store.base import PutAnswer, Puts
-from dwell.store.embedded.blobs import interleaved, sizes_of
+from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.finder import Finder, waves_of
-from dwell.store.embedded.ids import LazyIds
+from dwell.store.embedded.ids import numbers_of
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
 
@@ -55,7 +56,7 @@ class Putter:
         if fitting < count:
             rows = np.concatenate([rows, np.zeros(count - fitting, np.uint32)])
             seqs = np.concatenate([seqs, np.zeros(count - fitting, np.uint64)])
-        return PutAnswer(LazyIds(rows, seqs, None), results)
+        return PutAnswer(LazyIds(rows, seqs, None), results, numbers_of(rows, seqs))
 
     def _put_own(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
         """Put messages with the caller's ids, those that stand twice in waves of their own."""
@@ -66,6 +67,7 @@ class Putter:
         if on_conflict == "error":
             self._refuse_known(puts, hashes, waves)
         results: U8 = np.zeros(len(ids), dtype=np.uint8)
+        numbers: U64 = np.zeros(len(ids), dtype=np.uint64)
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
         # Several records may come of it; room for all of them makes it all or nothing.
         if len(waves) > 1 or on_conflict == "replace":
@@ -73,16 +75,19 @@ class Putter:
         for wave in waves:
             part = puts if len(waves) == 1 else _part(puts, wave)
             keys = (hashes[0][wave], hashes[1][wave])
-            results[wave] = self._put_distinct(part, keys, on_conflict, fitting, now_ms)
+            results[wave], numbers[wave] = self._put_distinct(
+                part, keys, on_conflict, fitting, now_ms
+            )
             fitting -= int((results[wave] == Result.CREATED).sum())
-        return PutAnswer(LazyIds.of(ids), results)
+        return PutAnswer(LazyIds.of(ids), results, numbers)
 
     def _put_distinct(
         self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, fitting: int, now_ms: int
-    ) -> U8:
-        """Put messages with distinct ids of the caller's; return the results."""
+    ) -> tuple[U8, U64]:
+        """Put messages with distinct ids of the caller's; return the results and numbers."""
         rows, found = self._finder.find_hashes(hashes)
         results: U8 = np.full(len(puts), Result.CREATED, dtype=np.uint8)
+        numbers: U64 = np.zeros(len(puts), dtype=np.uint64)
         if on_conflict == "keep":
             results[found | self._machine.remembered.holds(*hashes, now_ms)] = Result.KEPT
         else:
@@ -93,13 +98,14 @@ class Putter:
         results[new[fitting:]] = Result.DROPPED
         new = new[:fitting]
         if len(new) == len(puts):
-            self._create(puts, hashes, now_ms)
+            numbers = numbers_of(*self._create(puts, hashes, now_ms))
         elif len(new):
-            self._create(_part(puts, new), (hashes[0][new], hashes[1][new]), now_ms)
+            keys = (hashes[0][new], hashes[1][new])
+            numbers[new] = numbers_of(*self._create(_part(puts, new), keys, now_ms))
         old = np.flatnonzero(results == Result.REPLACED)
         if len(old):
             self._write_bodies(RecordKind.REPLACE, _part(puts, old), rows[old], now_ms, {})
-        return results
+        return results, numbers
 
     def _create(self, puts: Puts, hashes: tuple[U64, U32] | None, now_ms: int) -> tuple[U32, U64]:
         count = len(puts)
@@ -118,7 +124,9 @@ class Putter:
         self, kind: RecordKind, puts: Puts, rows: U32, now_ms: int, own: dict[str, np.ndarray]
     ) -> None:
         count = len(puts)
-        id_bytes, extra_bytes = sizes_of(puts.ids, count), sizes_of(puts.extras, count)
+        nothing: I64 = np.zeros(count, dtype=np.int64)
+        id_bytes = nothing if puts.ids is None else sizes_of(puts.ids)
+        extra_bytes = nothing if puts.extras is None else sizes_of(puts.extras)
         columns = {
             **own,
             "rows": rows,
@@ -126,7 +134,7 @@ class Putter:
             "expires_ms": puts.expires_ms,
             "priority": puts.priority,
             "lease_ms": puts.lease_ms,
-            "size_bytes": (id_bytes + extra_bytes + sizes_of(puts.bodies, count)).astype(np.uint32),
+            "size_bytes": (id_bytes + extra_bytes + sizes_of(puts.bodies)).astype(np.uint32),
             "id_bytes": id_bytes.astype(np.uint16),
             "extra_bytes": extra_bytes.astype(np.uint16),
             "max_attempts": puts.max_attempts,
@@ -178,9 +186,7 @@ class Putter:
 
 def _most_bytes(puts: Puts, records: int) -> int:
     """Return a size that the records of a put do not exceed."""
-    parts = (puts.ids, puts.extras, puts.bodies)
-    blobs = sum(sum(map(len, part)) for part in parts if part is not None)
-    return blobs + _COLUMN_BYTES * len(puts) + _RECORD_BYTES * records
+    return puts.size_bytes + _COLUMN_BYTES * len(puts) + _RECORD_BYTES * records
 
 
 def _part(puts: Puts, which: np.ndarray) -> Puts:

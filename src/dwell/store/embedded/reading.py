@@ -1,37 +1,14 @@
 """Reading messages: rows of the table, and what of them is on disk, as a batch."""
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar, overload
 
 import numpy as np
 
+from dwell.lazy import LazyIds, Same
 from dwell.message import U32, Batch, State
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
-from dwell.store.embedded.ids import LazyIds
-
-T = TypeVar("T")
-
-
-class Same(Sequence[T], Generic[T]):
-    """One value, ``count`` times."""
-
-    __slots__ = ("_count", "_value")
-
-    def __init__(self, value: T, count: int) -> None:
-        self._value, self._count = value, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Same[T]": ...
-    def __getitem__(self, index: int | slice) -> "T | Same[T]":
-        if isinstance(index, slice):
-            return Same(self._value, len(range(self._count)[index]))
-        return self._value
+from dwell.store.embedded.ids import numbers_of
 
 
 async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
@@ -60,6 +37,7 @@ async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
         lease_until_ms=np.where(leased, table.lease_until_ms[rows], 0),
         expires_ms=table.expires_ms[rows],
         state=table.state[rows],
+        numbers=numbers_of(rows, table.seq[rows]),
         errors=_errors(machine.errors, rows),
         receipts=machine.receipts_of(rows, core.label.number) if receipts else None,
     )

@@ -65,12 +65,25 @@ def snapshot_positions(disk: Disk, folder: Path) -> list[int]:
 
 
 class Snapshot:
-    """A snapshot being made: the state must stand still in :meth:`write`, not in :meth:`finish`."""
+    """A snapshot being made: the state must stand still in :meth:`write`, not in what follows.
 
-    def __init__(self, disk: Disk, folder: Path, machine: Machine, position: int, now: int) -> None:
+    ``new`` is the name that it has until it is finished; ``fd`` and ``size_bytes`` are its file's.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        machine: Machine,
+        position: int,
+        now: int,
+        new: Path | None = None,
+    ) -> None:
         self._disk = disk
         self._path = snapshot_path(folder, position)
-        self._new = self._path.with_suffix(".new")
+        self.new = new or self._path.with_suffix(".new")
+        self.fd = -1
+        self.size_bytes = 0
         table = machine.table
         hashes, notes = machine.remembered.entries(now)
         self._arrays = {
@@ -101,26 +114,38 @@ class Snapshot:
         size = len(self._encode(self._places(crcs, 0))) + 1024
         self._start = size + -size % _ALIGN
         places = self._places(crcs, self._start)
-        self._fd = self._disk.create(self._new, places[-1].offset + _size_of(places[-1]) + _ALIGN)
+        self.size_bytes = places[-1].offset + _size_of(places[-1]) + _ALIGN
+        self.fd = self._disk.create(self.new, self.size_bytes)
         for place in places:
             if place.count:
                 data = self._arrays[place.name].data.cast("B")
-                self._disk.write(self._fd, [data], place.offset)
+                self._disk.write(self.fd, [data], place.offset)
         self._arrays = {}
 
     def finish(self) -> None:
         """Add the checksums, sync, and let the snapshot take its name."""
-        data = self._disk.map(self._fd)
+        self.seal()
+        self._disk.sync(self.fd)
+        self._disk.close(self.fd)
+        self._disk.rename(self.new, self._path)
+
+    def seal(self) -> None:
+        """Add the checksums."""
+        data = self._disk.map(self.fd)
         view = memoryview(data)
         places = self._places([0] * len(self._dtypes), self._start)
         crcs = [zlib.crc32(view[p.offset : p.offset + _size_of(p)]) for p in places]
         meta = self._encode(self._places(crcs, self._start))
         head = _HEADER.pack(_MAGIC, zlib.crc32(meta), len(meta))
         view.release()
-        self._disk.write(self._fd, [head + meta], 0)
-        self._disk.sync(self._fd)
-        self._disk.close(self._fd)
-        self._disk.rename(self._new, self._path)
+        self._disk.write(self.fd, [head + meta], 0)
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column as it was written."""
+        places = self._places([0] * len(self._dtypes), self._start)
+        place = next(place for place in places if place.name == name)
+        data = self._disk.map(self.fd)
+        return np.frombuffer(data, dtype=place.dtype, count=place.count, offset=place.offset)
 
     def _places(self, crcs: list[int], start: int) -> list[Array]:
         places = []

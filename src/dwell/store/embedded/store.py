@@ -30,9 +30,12 @@ from dwell.message import (
     retry_delay_ms,
 )
 from dwell.store.base import Cursor, EventPage, Page, PutAnswer, Puts, Stats, Store, TopicStats
+from dwell.store.embedded.backup import copy_to, new_place
+from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.finder import Finder, waves_of
+from dwell.store.embedded.ids import numbers_of, rows_of
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import first_of_each
@@ -41,6 +44,8 @@ from dwell.store.embedded.reading import read
 
 #: More than a take's record needs beside its rows: header, owner and filling.
 _TAKE_BYTES = 2048
+#: How many ticks pass before the wheels are looked at for entries that mean nothing.
+_SWEEP_EVERY = 64
 _SYNCS = {"always": 0, "never": None}
 
 
@@ -79,8 +84,10 @@ class EmbeddedStore(Store):
         self._machine, self._table = self._core.machine, self._core.machine.table
         self._finder = Finder(self._machine, self._core.label.seed)
         self._putter = Putter(self._machine, self._finder, self._core.reserve, self._write)
+        self.timings = self._core.journal.timings
         self._deadline_ms: int | None = 0
         self._latest_ms = 0
+        self._ticks = 0
         self._opened = True
 
     async def close(self) -> None:
@@ -88,6 +95,28 @@ class EmbeddedStore(Store):
         if self._opened:
             self._opened = False
             await self._core.close(self.clock.now_ms())
+
+    async def checkpoint(self) -> Checkpoint:
+        """Return all files of the store as they are now, held for copying."""
+        return await checkpoint_of(self._core, self._begin())
+
+    async def backup(self, folder: str | Path) -> None:
+        """Copy the store as it is now to a new folder, which can be opened at once.
+
+        The store goes on meanwhile. Raises InvalidInput when the folder is there already, and
+        DiskFull when there is no room; then nothing is left of it.
+        """
+        place = new_place(folder, self._core.folder)
+        checkpoint = await self.checkpoint()
+        try:
+            await copy_to(checkpoint, place)
+        finally:
+            await checkpoint.close()
+
+    def check(self) -> None:
+        """Raise StoreClosed, or what made the journal fail."""
+        self._check_open()
+        self._core.journal.check()
 
     # --- put ------------------------------------------------------------------------------------
 
@@ -117,9 +146,38 @@ class EmbeddedStore(Store):
         rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
         if not len(rows):
             return Batch.empty()
-        columns = {"rows": rows, "lease_until_ms": now_ms + self._leases(rows, lease_ms)}
+        return await self._lease(rows, lease_ms, owner, now_ms)
+
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready (see the contract)."""
+        now_ms = self._begin()
+        if self._machine.topics.settings(topic).paused:
+            return Batch.empty()
+        rows, found = self._finder.find(topic, ids)
+        good = first_of_each(rows, found & (self._table.state[rows] == State.READY))
+        if not good.any():
+            return Batch.empty()
+        # What stands for them in the ready runs is thrown away when it comes to the front.
+        return await self._lease(rows[good], lease_ms, owner, now_ms)
+
+    async def _lease(self, rows: U32, lease_ms: int, owner: str, now_ms: int) -> Batch:
+        until_ms = now_ms + self._leases(rows, lease_ms)
+        columns: dict[str, np.ndarray] = {"rows": rows, "lease_until_ms": until_ms}
         self._write(Record(RecordKind.TAKE, now_ms, columns, Meta(owner=owner)))
         return await read(self._core, rows, receipts=True)
+
+    async def peek(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first (see the contract)."""
+        self._begin()
+        number = self._machine.topics.find(topic)
+        limit = 0 if number is None else min(limit, self._table.count(number, State.READY))
+        if number is None or not limit:
+            return Batch.empty(receipts=False)
+        return await read(self._core, self._machine.peek_ready(number, limit), receipts=False)
+
+    def ready(self, topic: str) -> int:
+        """Return how many messages of a topic could be taken (see the contract)."""
+        return sum(count for _, count in self._ready(topic))
 
     def _ready(self, topic: str) -> Iterator[tuple[int, int]]:
         """Yield the topic's number and how many of its messages can be taken, unless none can."""
@@ -149,24 +207,30 @@ class EmbeddedStore(Store):
 
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done (see the contract)."""
-        now_ms = self._begin()
+        now_ms = self._begin_held()
         rows, good = self._leased_once(receipts)
         if good.any():
             self._write(Record(RecordKind.ACK, now_ms, {"rows": rows[good]}))
         return await self._answer(good, Result.ACKED, Result.STALE)
 
     async def release(
-        self, receipts: U64, delay_ms: int | None, error: str | None, *, counted: bool
+        self,
+        receipts: U64,
+        delay_ms: int | None,
+        error: str | None,
+        *,
+        counted: bool,
+        priority: int | None = None,
     ) -> U8:
         """Give messages back (see the contract)."""
-        now_ms = self._begin()
+        now_ms = self._begin_held()
         rows, good = self._leased_once(receipts)
         going = rows[good]
         results: U8 = np.where(good, Result.RELEASED, Result.STALE).astype(np.uint8)
         if len(going):
             due_ms = now_ms + self._release_delays(going, delay_ms)
             columns = {"rows": going, "due_ms": due_ms}
-            meta = Meta(error=error, counted=counted)
+            meta = Meta(error=error, counted=counted, priority=priority)
             self._write(Record(RecordKind.RELEASE, now_ms, columns, meta))
             dead = self._table.state[rows] == State.DEAD
             results[good & dead] = Result.BURIED
@@ -183,7 +247,7 @@ class EmbeddedStore(Store):
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""
-        now_ms = self._begin()
+        now_ms = self._begin_held()
         rows, good = self._leased(receipts)
         going = np.unique(rows[good])
         if len(going):
@@ -191,13 +255,15 @@ class EmbeddedStore(Store):
             self._write(Record(RecordKind.TOUCH, now_ms, columns))
         return await self._answer(good, Result.TOUCHED, Result.STALE)
 
-    async def bury(self, receipts: U64, reason: str | None) -> U8:
+    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
         """Set messages aside as dead (see the contract)."""
-        now_ms = self._begin()
+        now_ms = self._begin_held()
         rows, good = self._leased_once(receipts)
         if good.any():
             columns = {"rows": rows[good]}
-            self._write(Record(RecordKind.BURY, now_ms, columns, Meta(error=reason)))
+            self._write(
+                Record(RecordKind.BURY, now_ms, columns, Meta(error=reason, priority=priority))
+            )
         return await self._answer(good, Result.BURIED, Result.STALE)
 
     def _leased_once(self, receipts: U64) -> tuple[U32, np.ndarray]:
@@ -262,6 +328,26 @@ class EmbeddedStore(Store):
         batch = await read(self._core, rows[found], receipts=False)
         messages = iter(batch)
         return [next(messages) if there else None for there in found.tolist()]
+
+    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number (see the contract)."""
+        self._begin()
+        rows = rows_of(numbers)
+        there = rows < self._table.top
+        rows[~there] = 0
+        if there.any():
+            there &= numbers_of(rows, self._table.seq[rows]) == numbers
+            there &= self._table.state[rows] != State.GONE
+        batch = await read(self._core, rows[there], receipts=False)
+        names = zip(batch.topics, batch.ids, strict=True)
+        return [next(names) if is_there else None for is_there in there.tolist()]
+
+    async def taken_from(self, receipts: U64) -> set[str]:
+        """Return the topics of the messages whose receipts are still good (see the contract)."""
+        self._begin_held()
+        rows, good = self._leased(receipts)
+        names = self._machine.topics.names
+        return {names[number] for number in np.unique(self._table.topic[rows[good]]).tolist()}
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -331,7 +417,7 @@ class EmbeddedStore(Store):
             self.wake(topic, ready)
         await self._core.committed()
 
-    def settings(self, topic: str) -> TopicSettings:
+    async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
         return self._machine.topics.settings(topic)
 
@@ -349,6 +435,15 @@ class EmbeddedStore(Store):
         now_ms = self.clock.now_ms()
         self._note_time(now_ms)
         if self._deadline_ms is not None and self._deadline_ms <= now_ms:
+            self._tick(now_ms)
+        return now_ms
+
+    def _begin_held(self) -> int:
+        """Do the same before a verb by receipt, for which it does not matter what became ready."""
+        self._check_open()
+        now_ms = self.clock.now_ms()
+        self._note_time(now_ms)
+        if self._machine.ends_before(now_ms):
             self._tick(now_ms)
         return now_ms
 
@@ -381,7 +476,9 @@ class EmbeddedStore(Store):
         rows = machine.delays.pop(now_ms)
         if rows is not None and len(rows):
             machine.make_ready(rows)
-        machine.sweep()
+        self._ticks += 1
+        if self._ticks % _SWEEP_EVERY == 0:
+            machine.sweep()
         self._deadline_ms = machine.next_deadline_ms()
 
     def _write(self, record: Record, *, growing: bool = False) -> None:

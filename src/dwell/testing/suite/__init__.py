@@ -15,6 +15,7 @@ A store that lives in a folder takes it from an autouse fixture::
 from dwell.testing.suite.arrows import Arrows
 from dwell.testing.suite.ids import ByIdVerbs
 from dwell.testing.suite.notices import Notices
+from dwell.testing.suite.picks import Picks
 from dwell.testing.suite.puts import Puts
 from dwell.testing.suite.reading import Reading
 from dwell.testing.suite.receipts import Receipts
@@ -24,5 +25,5 @@ from dwell.testing.suite.times import Times
 __all__ = ["StoreSuite"]
 
 
-class StoreSuite(Arrows, Puts, Takes, Receipts, ByIdVerbs, Times, Notices, Reading):
+class StoreSuite(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Notices, Reading):
     """Everything; override ``make_store``."""

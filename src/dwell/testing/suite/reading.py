@@ -167,12 +167,12 @@ class Reading(Suite):
     async def test_settings_are_kept(self, rig: Rig) -> None:
         """Each topic has its own, and the usual ones until it is told."""
         settings = TopicSettings(lease_ms=7, retry_delays_ms=(1, 2), on_full="drop", paused=True)
-        assert rig.store.settings("t") == TopicSettings()
+        assert await rig.store.settings("t") == TopicSettings()
         await rig.store.configure("t", settings)
-        assert rig.store.settings("t") == settings
-        assert rig.store.settings("u") == TopicSettings()
+        assert await rig.store.settings("t") == settings
+        assert await rig.store.settings("u") == TopicSettings()
         await rig.store.configure("t", TopicSettings())
-        assert rig.store.settings("t") == TopicSettings()
+        assert await rig.store.settings("t") == TopicSettings()
 
     @pytest.mark.parametrize("verb", VERBS)
     @scenario

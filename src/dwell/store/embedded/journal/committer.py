@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dwell.histogram import Histogram
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.journal.frame import header
 
@@ -54,6 +55,7 @@ class Committer:
         self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._unsynced: dict[int, int] = {}
         self._synced_at = time.monotonic()
+        self.timings = {"write": Histogram(), "fsync": Histogram()}
         self._thread = threading.Thread(target=self._run, name="dwell-committer", daemon=True)
         self._thread.start()
 
@@ -113,7 +115,9 @@ class Committer:
         for frame in frames:
             buffers.append(header(frame.position, frame.previous, self._durable, frame.records))
             buffers.extend(frame.records)
+        start = time.perf_counter()
         self._disk.write(frames[0].fd, buffers, frames[0].offset)
+        self.timings["write"].add(time.perf_counter() - start)
         self._unsynced[frames[0].fd] = frames[-1].end
 
     def _sync_is_due(self) -> bool:
@@ -123,7 +127,9 @@ class Committer:
 
     def _sync(self) -> None:
         for fd, end in self._unsynced.items():
+            start = time.perf_counter()
             self._disk.sync(fd)
+            self.timings["fsync"].add(time.perf_counter() - start)
             self._durable = end
         self._unsynced.clear()
         self._synced_at = time.monotonic()

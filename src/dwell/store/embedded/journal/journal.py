@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dwell.errors import BatchTooLarge, StoreDamaged, StoreFailed
+from dwell.histogram import Histogram
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.journal.committer import Committer, Write
 from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_after
@@ -118,6 +119,11 @@ class Journal:
 
     # --- writing --------------------------------------------------------------------------------
 
+    @property
+    def timings(self) -> dict[str, Histogram]:
+        """How long writes and syncs took."""
+        return self._committer.timings
+
     def start(self) -> None:
         """Begin to write, on the running event loop."""
         self._loop = asyncio.get_running_loop()
@@ -169,6 +175,11 @@ class Journal:
         record.blobs_at = self.position + len(head)
         self._frame += (head, blobs, filling) if blobs else (head,)
         self.position += size
+
+    def cut(self) -> int:
+        """Let a frame end here, and return the position: a replay can begin at no other place."""
+        self._close_frame()
+        return self.position
 
     def committed(self) -> "asyncio.Future[None]":
         """Return what is done when everything appended so far is on disk (see ``sync``)."""

@@ -88,6 +88,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     counted: bool = True
     settings: TopicSettings | None = None
     first_seq: int = 0
+    priority: int | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,164 @@
+"""Columns that make a value only when it is looked at."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from typing import Generic, TypeVar, overload
+
+import numpy as np
+
+from dwell.message import I64, QUEUE_ID_MARK, U32, U64
+
+T = TypeVar("T")
+
+
+class Same(Sequence[T], Generic[T]):
+    """One value, ``count`` times."""
+
+    __slots__ = ("_count", "_value")
+
+    def __init__(self, value: T, count: int) -> None:
+        self._value, self._count = value, count
+
+    @property
+    def value(self) -> T | None:
+        """The value; None where there is none of it."""
+        return self._value if self._count else None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Same[T]": ...
+    def __getitem__(self, index: int | slice) -> "T | Same[T]":
+        if isinstance(index, slice):
+            return Same(self._value, len(range(self._count)[index]))
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        return self._value
+
+    def __iter__(self) -> Iterator[T]:
+        return repeat(self._value, self._count)
+
+
+class Blobs(Sequence[bytes]):
+    """Blobs that lie in one piece of bytes, each cut out when it is looked at.
+
+    Blob ``n`` is from ``starts[n]`` to ``ends[n]``, offsets in ``data``.
+    """
+
+    __slots__ = ("_data", "_ends", "_starts")
+
+    def __init__(self, data: bytes, starts: I64, ends: I64) -> None:
+        self._data, self._starts, self._ends = data, starts, ends
+
+    @classmethod
+    def packed(cls, data: bytes, sizes: I64) -> "Blobs":
+        """Return blobs that lie one behind the other."""
+        ends = np.cumsum(sizes)
+        return cls(data, ends - sizes, ends)
+
+    @property
+    def sizes(self) -> I64:
+        """How long each is."""
+        return self._ends - self._starts
+
+    def join(self) -> bytes:
+        """Return all of them, one behind the other."""
+        if not len(self):
+            return b""
+        # Most lie one behind the other already, in a few pieces.
+        cuts = np.flatnonzero(self._starts[1:] != self._ends[:-1])
+        starts = [int(self._starts[0]), *self._starts[cuts + 1].tolist()]
+        ends = [*self._ends[cuts].tolist(), int(self._ends[-1])]
+        if len(starts) == 1 and ends[0] - starts[0] == len(self._data):
+            return self._data
+        return b"".join([self._data[start:end] for start, end in zip(starts, ends, strict=True)])
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Blobs": ...
+    def __getitem__(self, index: int | slice) -> "bytes | Blobs":
+        if isinstance(index, slice):
+            return Blobs(self._data, self._starts[index], self._ends[index])
+        return self._data[self._starts[index] : self._ends[index]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self._data
+        pairs = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
+        return iter([data[start:end] for start, end in pairs])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def sizes_of(parts: Sequence[bytes]) -> I64:
+    """Return the length of each of some blobs."""
+    if isinstance(parts, Blobs):
+        return parts.sizes
+    return np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """Return some blobs, one behind the other."""
+    return parts.join() if isinstance(parts, Blobs) else b"".join(parts)
+
+
+def chained(many: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+    """Return the blobs of several sequences as one."""
+    if all(isinstance(parts, Blobs) for parts in many):
+        sizes = np.concatenate([sizes_of(parts) for parts in many])
+        return Blobs.packed(b"".join(map(joined, many)), sizes)
+    return list(chain.from_iterable(many))
+
+
+def queue_id(row: int, seq: int) -> str:
+    """Return the id of a message that came without one."""
+    return f"{QUEUE_ID_MARK}{row:x}-{seq:x}"
+
+
+class LazyIds(Sequence[str]):
+    """The ids of some messages as texts, made only when they are looked at.
+
+    ``own`` holds the caller's ids as bytes, empty where the queue made the id. A slice shares the
+    columns of the whole, and knows only its ``places`` in them.
+    """
+
+    __slots__ = ("_own", "_places", "_rows", "_seqs")
+
+    def __init__(
+        self, rows: U32, seqs: U64, own: Sequence[bytes] | None, places: range | None = None
+    ) -> None:
+        self._rows, self._seqs, self._own = rows, seqs, own
+        self._places = range(len(rows)) if places is None else places
+
+    @classmethod
+    def of(cls, own: Sequence[bytes]) -> "LazyIds":
+        """Return ids that are all the caller's."""
+        none: U64 = np.zeros(len(own), dtype=np.uint64)
+        return cls(none.astype(np.uint32), none, own)
+
+    def made(self) -> tuple[U32, U64] | None:
+        """Return the rows and arrivals, when the queue made all of the ids."""
+        if self._own is not None:
+            return None
+        part = slice(self._places.start, self._places.stop, self._places.step)
+        return self._rows[part], self._seqs[part]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, slice):
+            return LazyIds(self._rows, self._seqs, self._own, self._places[index])
+        place = self._places[index]
+        if self._own is not None and self._own[place]:
+            return self._own[place].decode()
+        return queue_id(int(self._rows[place]), int(self._seqs[place]))

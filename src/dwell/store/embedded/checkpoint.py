@@ -1,0 +1,142 @@
+"""A checkpoint: the files of an open store as they are at one moment, held for copying.
+
+A snapshot is made of that moment, so the journal is needed only for the blobs of what lives in it.
+Of a file that still grows, only the part up to that moment counts. The files are held open, so they
+can be read even when the compactor removes them meanwhile.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, TypeVarTuple
+
+import numpy as np
+
+from dwell.message import State
+from dwell.store.embedded.core import Core
+from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.folder import LABEL
+from dwell.store.embedded.journal.segment import segment_number
+from dwell.store.embedded.snapshot import Snapshot, snapshot_path
+
+#: Few enough that the loop's thread, which waits for the interpreter meanwhile, does not notice.
+_ROWS_AT_ONCE = 1 << 16
+
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+
+
+class Held(NamedTuple):
+    """A file that is held open: how many of its bytes count, and how long its copy has to be.
+
+    What a copy has beyond the bytes that count is zeros.
+    """
+
+    name: str
+    fd: int
+    size_bytes: int
+    room_bytes: int
+
+
+class Checkpoint:
+    """The held files, the label last: without it a copy that was cut short is no store."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.files: list[Held] = []
+
+    async def close(self) -> None:
+        """Let go of the files."""
+        files, self.files = self.files, []
+        # The snapshot has no name any more: closing it frees it, which takes a while.
+        await in_thread(_close_all, self.disk, files)
+
+
+async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
+    """Return a checkpoint of now; raises DiskFull or StoreFailed."""
+    checkpoint = Checkpoint(core.disk)
+    try:
+        # Nothing else runs up to the first await, so that all of it is of one moment.
+        position, until = core.journal.cut(), core.machine.events.cut()
+        snapshot = _hold_snapshot(checkpoint, core, position, now_ms)
+        segments = _hold_segments(checkpoint, core, position)
+        await core.flush_events(until)
+        for path, size_bytes in core.machine.events.files_until(until):
+            checkpoint.files.append(Held(path.name, core.disk.open(path), size_bytes, size_bytes))
+        label = core.folder / LABEL
+        size_bytes = len(core.disk.read(label))
+        checkpoint.files.append(Held(LABEL, core.disk.open(label), size_bytes, size_bytes))
+        await in_thread(_let_go, checkpoint, segments, snapshot, core.journal.segment_bytes)
+        await in_thread(snapshot.seal)
+    except BaseException:
+        await checkpoint.close()
+        raise
+    return checkpoint
+
+
+async def in_thread(
+    function: Callable[[*Ts], T], *args: *Ts, stop: threading.Event | None = None
+) -> T:
+    """Run a function in a thread; who is cancelled sets ``stop``, and waits for its end.
+
+    It uses files that the caller closes after that.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if stop is not None:
+            stop.set()
+        await asyncio.wait([task])
+        raise
+
+
+def _hold_snapshot(checkpoint: Checkpoint, core: Core, position: int, now_ms: int) -> Snapshot:
+    """Write a snapshot that has no name, so that nothing of it is ever left behind."""
+    # Should it keep the name for a crash, a start removes whatever ends like this.
+    new = core.folder / f"checkpoint-{secrets.token_hex(8)}.new"
+    snapshot = Snapshot(core.disk, core.folder, core.machine, position, now_ms, new)
+    try:
+        snapshot.write()
+    finally:
+        if snapshot.fd >= 0:
+            name = snapshot_path(core.folder, position).name
+            size_bytes = snapshot.size_bytes
+            checkpoint.files.append(Held(name, snapshot.fd, size_bytes, size_bytes))
+            core.disk.remove(new)
+    return snapshot
+
+
+def _hold_segments(checkpoint: Checkpoint, core: Core, position: int) -> list[Held]:
+    """Hold all segments, and return them; the last is the one that the copy will go on with."""
+    size = core.journal.segment_bytes
+    last, used = divmod(position, size)
+    segments = []
+    for number, segment in sorted(core.journal.segments.items()):
+        if number <= last:
+            counts = used if number == last else size
+            segments.append(Held(segment.path.name, core.disk.open(segment.path), counts, size))
+            checkpoint.files.append(segments[-1])
+    return segments
+
+
+def _let_go(
+    checkpoint: Checkpoint, segments: list[Held], snapshot: Snapshot, segment_bytes: int
+) -> None:
+    """Close the segments in which nothing lives, but for the last."""
+    living: set[int] = set()
+    state, position = snapshot.column("state"), snapshot.column("position")
+    for start in range(0, len(state), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        numbers = position[part][state[part] != State.GONE] // segment_bytes
+        living |= set(np.unique(numbers).tolist())
+    for held in segments[:-1]:
+        if segment_number(held.name) not in living:
+            checkpoint.files.remove(held)
+            checkpoint.disk.close(held.fd)
+
+
+def _close_all(disk: Disk, files: list[Held]) -> None:
+    for held in files:
+        disk.close(held.fd)

@@ -1,0 +1,397 @@
+"""A backup is a store of one moment, whatever goes on meanwhile; and it is whole or not there."""
+
+import asyncio
+import contextlib
+import io
+import os
+import random
+import shutil
+import tarfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import dwell
+from dwell.errors import DiskFull, InvalidInput, StoreClosed, StoreDamaged
+from dwell.message import State
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.check import check
+from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.tar import checkpoint_tar, unpack_tar
+from dwell.store.memory import MemoryStore
+from dwell.testing.faults import FaultyDisk
+from tests.store.test_faults import Script, everything, puts_of
+
+SEGMENT_BYTES = 64 * 1024
+ROUNDS = 6
+
+
+class Load:
+    """Puts, takes, acks and cancels without a pause; it knows what must be there, and what may."""
+
+    def __init__(self, queue: dwell.Queue, seed: int) -> None:
+        self.queue = queue
+        self.random = random.Random(seed)
+        self.count = 0
+        self.alive: set[str] = set()
+        self.unsure: set[str] = set()
+
+    async def put(self) -> None:
+        while True:
+            ids = [f"{self.count + n}" for n in range(self.random.choice((1, 7, 30)))]
+            self.count += len(ids)
+            self.unsure |= set(ids)
+            bodies = [f"{id_} ".encode() * 60 for id_ in ids]
+            delay = self.random.choice(("0s", "0s", "1h"))
+            await self.queue.put_many("t", bodies, ids=ids, delay=delay)
+            self.unsure -= set(ids)
+            self.alive |= set(ids)
+
+    async def ack(self) -> None:
+        while True:
+            batch = await self.queue.take("t", self.random.choice((1, 25)), wait="1s")
+            self.unsure |= set(batch.ids)
+            await self.queue.ack(batch)
+            self.unsure -= set(batch.ids)
+            self.alive -= set(batch.ids)
+
+    async def cancel(self) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            ids = self.random.sample(sorted(self.alive - self.unsure), min(len(self.alive), 5))
+            self.unsure |= set(ids)
+            results = await self.queue.cancel("t", ids)
+            gone = {i for i, r in zip(ids, results, strict=True) if r is dwell.Result.CANCELLED}
+            self.unsure -= set(ids)
+            self.alive -= gone
+
+
+@contextlib.asynccontextmanager
+async def loaded(queue: dwell.Queue, seed: int):
+    load = Load(queue, seed)
+    tasks = [asyncio.create_task(w()) for w in (load.put, load.put, load.ack, load.cancel)]
+    try:
+        yield load
+    finally:
+        for task in tasks:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(d, asyncio.CancelledError) for d in done), done
+
+
+def store_of(queue: dwell.Queue) -> EmbeddedStore:
+    assert isinstance(queue._store, EmbeddedStore)
+    return queue._store
+
+
+async def ids_of(folder: Path) -> set[str]:
+    found: set[str] = set()
+    async with dwell.open(folder) as queue:
+        for state in (State.DELAYED, State.READY, State.LEASED, State.DEAD):
+            async for batch in queue.pages("t", state):
+                for message in batch:
+                    assert message.body.startswith(f"{message.id} ".encode())
+                    found.add(message.id)
+    return found
+
+
+async def copy_to(store: EmbeddedStore, folder: Path, way: str) -> None:
+    if way == "folder":
+        await store.backup(folder)
+        return
+    tar = await checkpoint_tar(store)
+    chunks = [chunk async for chunk in tar]
+    assert sum(map(len, chunks)) == tar.size_bytes
+
+    async def again():
+        for chunk in chunks:
+            yield chunk
+
+    await unpack_tar(again(), folder)
+
+
+@pytest.mark.parametrize("way", ["folder", "tar"])
+def test_a_backup_under_load_is_the_store_of_one_moment(tmp_path: Path, way: str) -> None:
+    kept: list[tuple[Path, set[str], set[str]]] = []
+
+    async def main() -> None:
+        async with (
+            dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
+            loaded(queue, seed=7) as load,
+        ):
+            for number in range(ROUNDS):
+                await asyncio.sleep(0.15)
+                sure = load.alive - load.unsure
+                before = load.count
+                place = tmp_path / f"copy-{number}"
+                went = {"alive": set(load.alive), "unsure": set(load.unsure)}
+                await copy_to(store_of(queue), place, way)
+                # What was there before and is there after was there at that moment.
+                lasting = sure & load.alive - load.unsure
+                gone = {str(n) for n in range(before)} - went["alive"] - went["unsure"]
+                kept.append((place, lasting, gone))
+        segments = sorted((tmp_path / "store").glob("journal-*"))
+        assert int(segments[0].stem[-8:]) > 0, "nothing was compacted"
+
+    asyncio.run(main())
+    for place, lasting, gone in kept:
+        report = check(place)
+        assert report.ok, report.findings
+        found = asyncio.run(ids_of(place))
+        assert lasting <= found
+        assert not gone & found
+        assert found
+        assert not list(place.glob("*.new"))
+    assert not list(tmp_path.glob("*.new"))
+    assert not list((tmp_path / "store").glob("*.new"))
+
+
+def test_the_events_of_a_backup_are_those_of_the_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
+            loaded(queue, seed=8),
+        ):
+            for number in range(4):
+                await asyncio.sleep(0.1)
+                await store_of(queue).backup(tmp_path / f"copy-{number}")
+            async with dwell.open(tmp_path / "copy-3") as copy:
+                page = await copy.events(0, 10_000)
+                first = await queue.events(0, len(page.events))
+                assert len(page.events) > 500
+                assert page.first_position == 0
+                assert list(page.events) == list(first.events)
+
+    asyncio.run(main())
+
+
+class SlowDisk(Disk):
+    """A disk whose syncs take so long that the journal's next frames are written together."""
+
+    def sync(self, fd: int) -> None:
+        if threading.current_thread().name == "dwell-committer":
+            time.sleep(0.2)
+        super().sync(fd)
+
+
+def test_events_that_are_written_with_later_ones_are_in_the_backup(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with dwell.open(tmp_path / "store", disk=SlowDisk()) as queue:
+            store, puts = store_of(queue), []
+            for name in ("a", "b"):
+                puts.append(asyncio.create_task(queue.put("t", b"", id=name)))
+                await asyncio.sleep(0.05)
+            backup = asyncio.create_task(store.backup(tmp_path / "copy"))
+            await asyncio.sleep(0)
+            puts.append(asyncio.create_task(queue.put("t", b"", id="c")))
+            await asyncio.sleep(0.01)
+            store._core._flush_when_safe()
+            await asyncio.gather(backup, *puts)
+        async with dwell.open(tmp_path / "copy") as copy:
+            assert [event.id for event in (await copy.events()).events] == ["a", "b"]
+
+    asyncio.run(main())
+
+
+def test_receipts_hold_in_the_backup(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with dwell.open(tmp_path / "store") as queue:
+            await queue.put("t", b"a")
+            taken = await queue.take("t")
+            await store_of(queue).backup(tmp_path / "copy")
+        async with dwell.open(tmp_path / "copy") as copy:
+            assert await copy.ack(taken) == [dwell.Result.ACKED]
+
+    asyncio.run(main())
+
+
+def test_the_backup_of_an_empty_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
+            await store_of(queue).backup(tmp_path / "deep" / "copy")
+        async with dwell.open(tmp_path / "deep" / "copy") as copy:
+            assert (await copy.stats()).topics == {}
+            await copy.put("t", b"1 ", id="1")
+
+    asyncio.run(main())
+    assert asyncio.run(ids_of(tmp_path / "deep" / "copy")) == {"1"}
+
+
+@pytest.mark.parametrize("fault", ["full", "write", "sync"])
+def test_each_fault_at_each_call_leaves_nothing_half(tmp_path: Path, fault: str) -> None:
+    async def main() -> None:
+        disk = FaultyDisk()
+        script = Script(tmp_path / "store", disk)
+        await script.run(40, close=False)
+        # Events that wait to be written are the store's own, and not what is tested here.
+        await script.store.events(0, 1)
+        opened, wanted = set(disk._open), DiskFull if fault == "full" else OSError
+        for at in range(1000):
+            place = tmp_path / f"copy-{at}"
+            disk.arm(fault, at)
+            try:
+                await script.store.backup(place)
+            except wanted:
+                disk.free()
+                assert not place.exists()
+            else:
+                break
+            assert not list(tmp_path.glob("*.new"))
+            assert not list((tmp_path / "store").glob("*.new"))
+        assert 5 < at < 1000
+        assert disk._open == opened
+        disk.free()
+        # The store has noticed nothing.
+        await script.store.put(puts_of(["more"], script.clock.now_ms()), "keep")
+        await script.store.close()
+        assert await everything(place) == script.alive
+
+    asyncio.run(main())
+
+
+def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
+            for _ in range(50):
+                await queue.put_many("t", [b"x" * 1000] * 40)
+            store, cancelled = store_of(queue), 0
+            while store._core._upkeep is not None:
+                await asyncio.sleep(0.01)
+            opened = len(os.listdir("/proc/self/fd"))
+            for wait in (0, 0.001, 0.002, 0.004, 0.01, 0.02):
+                task = asyncio.create_task(store.backup(tmp_path / "copy"))
+                await asyncio.sleep(wait)
+                task.cancel()
+                await asyncio.wait([task])
+                cancelled += task.cancelled()
+                if not task.cancelled():
+                    # The machine was faster than that.
+                    shutil.rmtree(tmp_path / "copy")
+                assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
+                assert len(os.listdir("/proc/self/fd")) == opened
+            assert cancelled
+            tar = await checkpoint_tar(store)
+            async with contextlib.aclosing(aiter(tar)) as chunks:
+                await anext(chunks)
+            assert len(os.listdir("/proc/self/fd")) == opened
+            tar = await checkpoint_tar(store)
+            await tar.close()
+            assert len(os.listdir("/proc/self/fd")) == opened
+
+    asyncio.run(main())
+
+
+def test_the_loop_does_not_wait_for_the_copy(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with dwell.open(tmp_path / "store", segment_bytes=1 << 20) as queue:
+            for _ in range(80):
+                await queue.put_many("t", [b"x" * 1000] * 500)
+            task = asyncio.create_task(store_of(queue).backup(tmp_path / "copy"))
+            answered = 0
+            while not task.done():
+                await queue.put("u", b"")
+                answered += 1
+            await task
+            assert answered > 10
+
+    asyncio.run(main())
+
+
+def test_places_that_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
+            store = store_of(queue)
+            with pytest.raises(InvalidInput, match="is there already"):
+                await store.backup(tmp_path)
+            with pytest.raises(InvalidInput, match="lies in the store itself"):
+                await store.backup(tmp_path / "store" / "copy")
+            (tmp_path / "copy.new").mkdir()
+            with pytest.raises(InvalidInput, match=r"copy\.new is there: a backup is being made"):
+                await store.backup(tmp_path / "copy")
+            (tmp_path / "file").write_text("")
+            with pytest.raises(OSError, match="Not a directory"):
+                await store.backup(tmp_path / "file" / "copy")
+        with pytest.raises(StoreClosed):
+            await store.backup(tmp_path / "late")
+        with pytest.raises(InvalidInput, match="not kept in a folder"):
+            await checkpoint_tar(MemoryStore(dwell.RealClock()))
+
+    asyncio.run(main())
+
+
+# --- the archive ----------------------------------------------------------------------------
+
+
+async def tar_of(folder: Path) -> bytes:
+    async with dwell.open(folder, segment_bytes=4 * SEGMENT_BYTES) as queue:
+        ids = [f"{n}" for n in range(500)]
+        await queue.put_many("t", [f"{n} ".encode() * 50 for n in ids], ids=ids)
+        return b"".join([chunk async for chunk in await checkpoint_tar(store_of(queue))])
+
+
+async def pieces(data: bytes, size_bytes: int):
+    for start in range(0, len(data), size_bytes):
+        yield data[start : start + size_bytes]
+
+
+def test_any_tar_makes_a_store_of_the_archive(tmp_path: Path) -> None:
+    data = asyncio.run(tar_of(tmp_path / "store"))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        assert archive.getnames()[-1] == "dwell.json"
+        archive.extractall(tmp_path / "copy", filter="data")
+    assert check(tmp_path / "copy").ok
+    assert len(asyncio.run(ids_of(tmp_path / "copy"))) == 500
+
+
+@pytest.mark.parametrize("size_bytes", [511, 4096, 1 << 20])
+def test_the_chunks_may_be_of_any_size(tmp_path: Path, size_bytes: int) -> None:
+    data = asyncio.run(tar_of(tmp_path / "store"))
+    asyncio.run(unpack_tar(pieces(data, size_bytes), tmp_path / "copy"))
+    assert len(asyncio.run(ids_of(tmp_path / "copy"))) == 500
+
+
+def test_an_archive_that_is_cut_short_makes_no_store(tmp_path: Path) -> None:
+    data = asyncio.run(tar_of(tmp_path / "store"))
+    ends = [0, 100, 512, 513, len(data) // 2, len(data) - 1024]
+    for end in ends:
+        with pytest.raises(StoreDamaged, match="ended before its end"):
+            asyncio.run(unpack_tar(pieces(data[:end], 4096), tmp_path / "copy"))
+        assert [p.name for p in tmp_path.iterdir()] == ["store"]
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    data = asyncio.run(tar_of(tmp_path / "store"))
+
+    def named(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
+        info = tarfile.TarInfo(name)
+        info.size, info.type = 5, kind
+        return info.tobuf(tarfile.GNU_FORMAT) + b"hello".ljust(512, b"\0")
+
+    def without_label() -> bytes:
+        return data[: data.index(b"dwell.json\0")]
+
+    bad = [
+        b"<html>" * 1000,
+        named("../evil"),
+        named("/etc/evil"),
+        named("lock"),
+        named("dwell.json", tarfile.SYMTYPE),
+        named("dwell.json") * 2,
+    ]
+    for what in bad:
+        with pytest.raises(StoreDamaged, match="not a checkpoint"):
+            asyncio.run(unpack_tar(pieces(what, 700), tmp_path / "copy"))
+    with pytest.raises(StoreDamaged, match="ended before its end"):
+        asyncio.run(unpack_tar(pieces(without_label() + bytes(1024), 700), tmp_path / "copy"))
+    assert [p.name for p in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("fault", ["full", "write", "sync"])
+def test_a_full_disk_leaves_nothing_of_an_archive(tmp_path: Path, fault: str) -> None:
+    data = asyncio.run(tar_of(tmp_path / "store"))
+    for at in range(3):
+        with pytest.raises((DiskFull, OSError)):
+            asyncio.run(unpack_tar(pieces(data, 4096), tmp_path / "copy", FaultyDisk(fault, at)))
+        assert [p.name for p in tmp_path.iterdir()] == ["store"]
