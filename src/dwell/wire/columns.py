@@ -1,0 +1,278 @@
+"""Columns: many messages in MessagePack, a column a field, so that no message costs an object.
+
+Numbers of one field are one binary value, little-endian, as wide as :mod:`dwell.message` says
+(``due_ms`` 8 bytes, ``priority`` 4 ...); a single number stands for a column of that number.
+docs/reference/columns.md is the specification.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dwell.errors import InvalidInput
+from dwell.lazy import Blobs, LazyIds, Same, joined, sizes_of
+from dwell.message import U8, U64, Batch
+from dwell.store.base import Cursor, PutAnswer, Puts
+
+MEDIA_TYPE = "application/vnd.dwell.columns"
+
+#: The fields of a batch that are columns of numbers, and how wide each is.
+NUMBERS: dict[str, type[np.generic]] = {
+    "due_ms": np.int64,
+    "priority": np.uint32,
+    "attempt": np.uint16,
+    "max_attempts": np.uint16,
+    "lease_ms": np.uint32,
+    "lease_until_ms": np.int64,
+    "expires_ms": np.int64,
+    "state": np.uint8,
+    "numbers": np.uint64,
+}
+
+#: The same for a put.
+PUT_NUMBERS: dict[str, type[np.generic]] = {
+    "due_ms": np.int64,
+    "priority": np.uint32,
+    "lease_ms": np.uint32,
+    "max_attempts": np.uint16,
+    "expires_ms": np.int64,
+}
+
+Column = bytes | int
+
+
+class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The messages of one put, as :class:`dwell.store.base.Puts` has them.
+
+    ``bodies`` are one behind the other; ``sizes`` says how long each is (4 bytes a number).
+    """
+
+    count: int
+    bodies: bytes
+    sizes: Column
+    due_ms: Column
+    priority: Column
+    lease_ms: Column
+    max_attempts: Column
+    expires_ms: Column
+    ids: list[str] | None = None
+    extras: list[bytes] | None = None
+
+
+class MadeIds(msgspec.Struct):
+    """Ids that the queue made, ``~row-arrival`` in hexadecimal digits."""
+
+    rows: bytes
+    arrivals: bytes
+
+
+class PutAnswerColumns(msgspec.Struct, omit_defaults=True):
+    """What became of the messages of a put; without ``ids`` they are the caller's own."""
+
+    results: bytes
+    numbers: bytes
+    ids: list[str] | MadeIds | None = None
+
+
+class BatchColumns(msgspec.Struct, omit_defaults=True):
+    """Some messages; ``topic`` says for each which of ``topics`` is its own."""
+
+    count: int
+    topics: list[str]
+    topic: Column
+    ids: list[str] | MadeIds
+    bodies: bytes
+    sizes: Column
+    due_ms: Column
+    priority: Column
+    attempt: Column
+    max_attempts: Column
+    lease_ms: Column
+    lease_until_ms: Column
+    expires_ms: Column
+    state: Column
+    numbers: Column
+    extras: list[bytes] | None = None
+    errors: dict[int, str] = {}
+    receipts: bytes | None = None
+    cursor: Cursor | None = None
+
+
+class ReceiptColumns(msgspec.Struct, omit_defaults=True):
+    """What a verb by receipt is told: the receipts, 16 bytes each, and how to do it."""
+
+    receipts: bytes
+    delay_ms: int | None = 0
+    error: str | None = None
+    counted: bool = True
+    priority: int | None = None
+    lease_ms: int = 0
+
+
+class ResultColumns(msgspec.Struct):
+    """One code of :class:`dwell.Result` for each message."""
+
+    results: bytes
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+def packed(column: np.ndarray) -> Column:
+    """Return a column as it is written; one number where all are the same."""
+    if len(column) and (column == column[0]).all():
+        return int(column[0])
+    return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def unpacked(data: Column, size: int, dtype: type[np.generic], field: str) -> Any:
+    """Return a column of numbers as an array; raises InvalidInput when it is not one."""
+    if size < 0:
+        raise InvalidInput(f"count: got {size}, expected 0 or more")
+    if isinstance(data, int):
+        info = np.iinfo(dtype)  # type: ignore[type-var]
+        if not info.min <= data <= info.max:
+            raise InvalidInput(f"{field}: got {data}, expected {info.min} to {info.max}")
+        return np.full(size, data, dtype=dtype)
+    width = np.dtype(dtype).itemsize
+    if len(data) != size * width:
+        raise InvalidInput(f"{field}: got {len(data)} bytes, expected {size * width}")
+    return np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)
+
+
+def packed_receipts(receipts: U64) -> bytes:
+    """Return receipts of shape (n, 2) as they are written: big-endian, as their texts are."""
+    return receipts.astype(">u8").tobytes()
+
+
+def unpacked_receipts(data: bytes) -> U64:
+    """Return receipts of shape (n, 2); raises InvalidInput."""
+    if len(data) % 16:
+        raise InvalidInput(f"receipts: got {len(data)} bytes, expected a multiple of 16")
+    return np.frombuffer(data, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+# --- puts -------------------------------------------------------------------------------------
+
+
+def columns_of_puts(puts: Puts) -> PutColumns:
+    """Return a put as it is written."""
+    return PutColumns(
+        count=len(puts),
+        bodies=joined(puts.bodies),
+        sizes=packed(sizes_of(puts.bodies).astype(np.uint32)),
+        ids=None if puts.ids is None else [id_.decode() for id_ in puts.ids],
+        extras=None if puts.extras is None else list(puts.extras),
+        **{name: packed(getattr(puts, name)) for name in PUT_NUMBERS},
+    )
+
+
+def columns_of_answer(answer: PutAnswer, *, own: bool) -> PutAnswerColumns:
+    """Return the answer to a put as it is written; the caller's ``own`` ids are left out."""
+    numbers = answer.numbers.astype("<u8", copy=False).tobytes()
+    ids = None if own else ids_as_written(answer.ids)
+    return PutAnswerColumns(answer.results.tobytes(), numbers, ids)
+
+
+def answer_of_columns(columns: PutAnswerColumns, own: Sequence[str] | None) -> PutAnswer:
+    """Return the answer to a put whose ids the caller chose, or the queue."""
+    size = len(columns.results)
+    numbers = unpacked(columns.numbers, size, np.uint64, "numbers")
+    ids = own if columns.ids is None else ids_as_read(columns.ids)
+    return PutAnswer(ids if ids is not None else [], results_of(columns.results), numbers)
+
+
+def results_of(data: bytes) -> U8:
+    """Return the codes of results."""
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def bodies_as_read(data: bytes, sizes: Column, count: int) -> Blobs:
+    """Return bodies that were written; raises InvalidInput when their sizes do not fit."""
+    each = unpacked(sizes, count, np.uint32, "sizes").astype(np.int64)
+    if int(each.sum()) != len(data):
+        raise InvalidInput(f"bodies: got {len(data)} bytes, expected {int(each.sum())}")
+    return Blobs.packed(data, each)
+
+
+# --- ids --------------------------------------------------------------------------------------
+
+
+def ids_as_written(ids: Sequence[str]) -> list[str] | MadeIds:
+    """Return ids as they are written; those that the queue made need no text."""
+    made = ids.made() if isinstance(ids, LazyIds) else None
+    if made is None:
+        return list(ids)
+    rows, arrivals = made
+    return MadeIds(rows.astype("<u4").tobytes(), arrivals.astype("<u8").tobytes())
+
+
+def ids_as_read(ids: list[str] | MadeIds) -> Sequence[str]:
+    """Return ids that were written."""
+    if isinstance(ids, list):
+        return ids
+    rows = np.frombuffer(ids.rows, dtype="<u4").astype(np.uint32)
+    return LazyIds(rows, np.frombuffer(ids.arrivals, dtype="<u8").astype(np.uint64), None)
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns:
+    """Return some messages as they are written."""
+    topics, topic = _topics(batch.topics)
+    receipts = batch.receipts
+    return BatchColumns(
+        count=len(batch),
+        topics=topics,
+        topic=topic,
+        ids=ids_as_written(batch.ids),
+        bodies=joined(batch.bodies),
+        sizes=packed(sizes_of(batch.bodies).astype(np.uint32)),
+        extras=_extras(batch.extras),
+        errors=batch.errors,
+        receipts=None if receipts is None else packed_receipts(receipts),
+        cursor=cursor,
+        **{name: packed(getattr(batch, name)) for name in NUMBERS},
+    )
+
+
+def batch_of_columns(columns: BatchColumns) -> Batch:
+    """Return messages that were written."""
+    size = columns.count
+    numbers = {
+        name: unpacked(getattr(columns, name), size, dtype, name) for name, dtype in NUMBERS.items()
+    }
+    receipts = columns.receipts
+    return Batch(
+        topics=_topics_as_read(columns),
+        ids=ids_as_read(columns.ids),
+        bodies=bodies_as_read(columns.bodies, columns.sizes, size),
+        extras=columns.extras if columns.extras is not None else Same(b"", size),
+        errors=columns.errors,
+        receipts=None if receipts is None else unpacked_receipts(receipts),
+        **numbers,
+    )
+
+
+def _topics_as_read(columns: BatchColumns) -> Sequence[str]:
+    if isinstance(columns.topic, int):
+        return Same(columns.topics[columns.topic], columns.count) if columns.count else []
+    numbers = unpacked(columns.topic, columns.count, np.uint32, "topic")
+    return [columns.topics[number] for number in numbers.tolist()]
+
+
+def _extras(extras: Sequence[bytes]) -> list[bytes] | None:
+    if isinstance(extras, Same):
+        return list(extras) if extras.value else None
+    return list(extras) if any(extras) else None
+
+
+def _topics(topics: Sequence[str]) -> tuple[list[str], Column]:
+    if isinstance(topics, Same):
+        return list(topics[:1]), 0
+    names = list(dict.fromkeys(topics))
+    places = {name: at for at, name in enumerate(names)}
+    return names, packed(np.array([places[name] for name in topics], dtype=np.uint32))

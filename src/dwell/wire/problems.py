@@ -1,0 +1,73 @@
+"""Problems: errors as RFC 9457 writes them, and back again as the classes of :mod:`dwell.errors`.
+
+A problem's ``error`` is the class name. Of a class that a client does not know, the status says
+enough to choose the nearest.
+"""
+
+import msgspec
+
+from dwell import errors
+from dwell.errors import DwellError, InvalidInput, StoreError
+
+MEDIA_TYPE = "application/problem+json"
+
+#: The status of each class; a class that is not listed has its nearest parent's.
+STATUSES: dict[type[DwellError], int] = {
+    DwellError: 500,
+    errors.InvalidInput: 400,
+    errors.BatchTooLarge: 413,
+    errors.IdExists: 409,
+    errors.TopicFull: 409,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.StoreError: 500,
+    errors.StoreClosed: 503,
+    errors.DiskFull: 507,
+    errors.StoreFailed: 503,
+    errors.ServerBusy: 429,
+    errors.ServerDraining: 503,
+}
+
+#: How long a client should wait before it comes again, in seconds, where that makes sense.
+RETRY_AFTER_S = {429: 1, 503: 5}
+
+CLASSES: dict[str, type[DwellError]] = {
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, DwellError)
+}
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """What went wrong, as a server writes it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    error: str = ""
+
+
+def status_of(error: DwellError) -> int:
+    """Return the status that a server answers an error with."""
+    return next(STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES)
+
+
+def problem_of(error: DwellError) -> Problem:
+    """Return an error as a problem."""
+    name = type(error).__name__
+    title = (type(error).__doc__ or name).split("\n")[0].rstrip(".")
+    return Problem(f"urn:dwell:error:{name}", title, status_of(error), str(error), name)
+
+
+def error_of(status: int, body: bytes) -> DwellError:
+    """Return the error that an answer with a bad status stands for."""
+    try:
+        problem = msgspec.json.decode(body, type=Problem)
+    except msgspec.MsgspecError:
+        text = body[:200].decode(errors="replace")
+        problem = Problem("about:blank", "", status, f"the server answered {status}: {text}")
+    known = CLASSES.get(problem.error)
+    if known is None:
+        known = InvalidInput if 400 <= status < 500 else StoreError
+    return known(problem.detail)

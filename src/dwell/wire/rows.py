@@ -1,0 +1,109 @@
+"""Rows: one message as an object of JSON (or MessagePack), in and out.
+
+The fields have the words of :meth:`dwell.Queue.put` and :class:`dwell.Message`; a body that is not
+text goes as ``body_base64``, or as binary data in MessagePack.
+"""
+
+import binascii
+import re
+from base64 import b64decode, b64encode
+from datetime import datetime
+from typing import Any, overload
+
+import msgspec
+
+from dwell import values
+from dwell.errors import InvalidBody, InvalidTime
+from dwell.message import Message, State
+from dwell.values import Delay, Due
+
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+_DUE_FORMS = "ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, or epoch milliseconds"
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line as it is written; the fields have the words of ``dwell put``."""
+
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    body_base64: str | None = None
+    id: str | None = None
+    delay: str | int | float | None = None
+    due: str | int | None = None
+    due_ms: int | None = None
+    delay_level: int | None = None
+    priority: int | None = None
+    lease: str | int | float | None = None
+    ttl: str | int | float | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    max_attempts: int | None = None
+
+
+@overload
+def span_of(given: Delay) -> Delay: ...
+@overload
+def span_of(given: Delay | None) -> Delay | None: ...
+def span_of(given: Delay | None) -> Delay | None:
+    """Return a span of time; a number without a unit is seconds."""
+    if isinstance(given, str) and _SECONDS.fullmatch(given):
+        return float(given)
+    return given
+
+
+def due_of(given: str | int | None) -> Due | None:
+    """Return a point in time from ISO 8601 with a zone or from epoch milliseconds."""
+    if not isinstance(given, str):
+        return given
+    if given.isascii() and given.isdigit():
+        return int(given)
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise values.refusal(InvalidTime, "due", given, _DUE_FORMS)
+    return moment
+
+
+def body_of(line: Line) -> bytes | str:
+    """Return the body: text as it is, any other JSON as it is written."""
+    raw = bytes(line.body)
+    if raw == b"null" and line.body_base64 is not None:
+        raw = b""
+    if (raw != b"") == (line.body_base64 is not None):
+        raise InvalidBody("body: expected either body or body_base64")
+    if line.body_base64 is not None:
+        return _from_base64(line.body_base64)
+    return msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise values.refusal(InvalidBody, "body_base64", text, "base64") from None
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return a body as the field of a JSON object: ``body``, or ``body_base64`` if not UTF-8."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+
+
+def message_object(message: Message) -> dict[str, Any]:
+    """Return a message as programs read it: the fields of :class:`dwell.Message`."""
+    fields = msgspec.structs.asdict(message)
+    del fields["body"]
+    fields["state"] = _STATES[message.state]
+    fields.update(body_fields(message.body))
+    return fields
+
+
+def state_text(state: State) -> str:
+    """Return the word for a state."""
+    return _STATES[state]
+
+
+_STATES = {state: state.name.lower() for state in State}
