@@ -1,0 +1,237 @@
+"""The connection: requests to one server, with time-outs, and repeated where that is safe."""
+
+import asyncio
+import io
+import random
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from dwell.client.servertime import ServerClock
+from dwell.errors import (
+    DwellError,
+    InvalidInput,
+    InvalidUrl,
+    ServerBusy,
+    ServerDraining,
+    ServerUnreachable,
+    StoreClosed,
+    StoreError,
+)
+from dwell.wire.problems import error_of
+
+_FORM = "an address such as http://localhost:8410"
+_BAD_IN_URL = re.compile(r"[\s\0-\x1f\x7f]")
+_TOKEN = re.compile(r"[!-~]+")
+_CONNECT_S = 5.0
+_LONGEST_TIMEOUT_S = 86_400.0
+_LARGE_BYTES = 512 * 1024
+
+#: Kept for less than a server keeps it, so that none is closed while a request is on its way.
+_IDLE_S = 30.0
+
+#: The wait before the first repetition; it doubles each time, and a part of it is chance.
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 2.0
+
+
+class _Failure(NamedTuple):
+    """Why a request came to nothing, and whether the server can have done it."""
+
+    error: DwellError
+    maybe_done: bool
+
+
+class Connection:
+    """Keeps connections to one server and sends requests over them."""
+
+    def __init__(
+        self,
+        url: str,
+        clock: ServerClock,
+        *,
+        token: str | None,
+        timeout_s: float,
+        connections: int,
+        retries: int,
+        ca: str | None,
+    ) -> None:
+        self.base = checked_base(url)
+        _check_options(token, timeout_s, connections, retries)
+        self._clock = clock
+        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._timeout_s = timeout_s
+        self._connections = connections
+        self._retries = retries
+        self._ca = ca
+        self._session: aiohttp.ClientSession | None = None
+        self._waiting: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make ready to send; nothing is sent yet. Raises InvalidInput for a bad ``ca``."""
+        context = _trusting(self._ca) if self._ca else True
+        self._session = self._new_session(self._connections, context)
+        # Requests that wait have connections of their own: the others must not wait for them.
+        self._waiting = self._new_session(0, context)
+
+    def _new_session(self, limit: int, context: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            self.base,
+            connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=_IDLE_S, ssl=context),
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("user-agent",),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        sessions = (self._session, self._waiting)
+        self._session = self._waiting = None
+        for session in sessions:
+            if session is not None:
+                await session.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        data: bytes = b"",
+        *,
+        content: str = "application/msgpack",
+        accept: str = "application/msgpack",
+        wait_s: float = 0.0,
+        is_safe: bool = False,
+    ) -> bytes:
+        """Return the body of the answer; raises the error that the server names.
+
+        A request that the server cannot have done is repeated; one that it may have done only when
+        it ``is_safe`` to repeat.
+        """
+        headers = {"accept": accept}
+        if data:
+            headers["content-type"] = content
+        pause_s = _FIRST_WAIT_S
+        for left in range(self._retries, -1, -1):
+            answer = await self._once(method, path, data, headers, wait_s)
+            if not isinstance(answer, _Failure):
+                return answer
+            if not left or (answer.maybe_done and not is_safe):
+                raise answer.error
+            await asyncio.sleep(pause_s * (0.5 + random.random()))
+            pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+        raise AssertionError("unreachable")
+
+    async def chunks(self, path: str) -> AsyncIterator[bytes]:
+        """Yield a large answer piece by piece; it is not repeated."""
+        timeout = aiohttp.ClientTimeout(sock_read=self._timeout_s)
+        try:
+            async with _opened(self._session).get(
+                path, timeout=timeout, allow_redirects=False
+            ) as answer:
+                if answer.status != 200:
+                    raise error_of(answer.status, await answer.read())
+                async for chunk in answer.content.iter_chunked(_LARGE_BYTES):
+                    yield chunk
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> ServerUnreachable:
+        return ServerUnreachable(f"{self.base}: {str(error) or type(error).__name__}")
+
+    async def _once(
+        self, method: str, path: str, data: bytes, headers: dict[str, str], wait_s: float
+    ) -> bytes | _Failure:
+        session = _opened(self._waiting if wait_s else self._session)
+        timeout = aiohttp.ClientTimeout(
+            total=self._timeout_s + wait_s, sock_connect=min(_CONNECT_S, self._timeout_s)
+        )
+        asked_at = time.monotonic()
+        headers["dwell-now-ms"] = str(self._clock.now_ms())
+        try:
+            async with session.request(
+                method,
+                path,
+                data=_payload(data),
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            ) as answer:
+                body = await answer.read()
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            return _Failure(self._unreachable(error), maybe_done=False)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return _Failure(self._unreachable(error), maybe_done=True)
+        server_ms = answer.headers.get("dwell-now-ms", "")
+        if server_ms.isdecimal():
+            self._clock.hear(int(server_ms), asked_at)
+        return self._read(answer.status, body)
+
+    def _read(self, status: int, body: bytes) -> bytes | _Failure:
+        """Return the body of a good answer, or why one may be asked for again; raises the rest."""
+        if status == 200:
+            return body
+        if status < 400:
+            raise StoreError(f"{self.base}: got status {status}, expected a Dwell server")
+        problem = error_of(status, body)
+        if isinstance(problem, ServerBusy | ServerDraining):
+            return _Failure(problem, maybe_done=False)
+        raise problem
+
+
+def _opened(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:
+    if session is None:
+        raise StoreClosed("the connection to the server is closed")
+    return session
+
+
+def _payload(data: bytes) -> bytes | io.BytesIO | None:
+    """Return a body in the form in which a large one is sent piece by piece."""
+    if len(data) > _LARGE_BYTES:
+        return io.BytesIO(data)
+    return data or None
+
+
+def _check_options(token: str | None, timeout_s: float, connections: int, retries: int) -> None:
+    """Refuse options that nothing could be sent with; raises InvalidInput."""
+    if token is not None and not _TOKEN.fullmatch(token):
+        # What was given may be nearly a token, so it is not repeated here.
+        raise InvalidInput("token: got one with other signs, expected printable ASCII, no spaces")
+    if not 0 < timeout_s <= _LONGEST_TIMEOUT_S:
+        raise InvalidInput(
+            f"timeout: got {timeout_s}, expected seconds, more than 0, at most {_LONGEST_TIMEOUT_S}"
+        )
+    if connections < 1:
+        raise InvalidInput(f"connections: got {connections}, expected 1 or more")
+    if retries < 0:
+        raise InvalidInput(f"retries: got {retries}, expected 0 or more")
+
+
+def _trusting(ca: str) -> ssl.SSLContext:
+    """Return a context that trusts the certificates of a file; raises InvalidInput."""
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(f"ca: {ca}: {error.strerror or error}") from None
+
+
+def checked_base(url: str) -> str:
+    """Return a server's address without a path; raises InvalidUrl."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    is_plain = parts.path in ("", "/") and not parts.query and not parts.fragment
+    is_plain &= not _BAD_IN_URL.search(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+        raise InvalidUrl(f"url: got {url!r:.80}, expected {_FORM}")
+    if parts.username is not None:
+        raise InvalidUrl("url: got a user in it, expected the token as an option")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + ("" if port is None else f":{port}")

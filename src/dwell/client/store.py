@@ -1,0 +1,396 @@
+"""The store that a server keeps: every verb of the contract, over HTTP."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from dwell.client.connection import Connection
+from dwell.client.servertime import ServerClock
+from dwell.errors import DwellError, StoreError
+from dwell.message import (
+    I64,
+    U8,
+    U64,
+    Batch,
+    Kind,
+    Message,
+    Result,
+    State,
+    TopicSettings,
+    receipts_to_text,
+)
+from dwell.store.base import (
+    Cursor,
+    Event,
+    EventPage,
+    Page,
+    PutAnswer,
+    Puts,
+    RemoteStore,
+    Stats,
+    TopicStats,
+)
+from dwell.store.embedded.tar import unpack_tar
+from dwell.wire import columns
+from dwell.wire.columns import (
+    BatchColumns,
+    PutAnswerColumns,
+    ReceiptColumns,
+    ResultColumns,
+    answer_of_columns,
+    batch_of_columns,
+    columns_of_puts,
+    packed_receipts,
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_CODES = {str(result): int(result) for result in Result}
+
+#: How long to wait for the answer of a take that was cancelled, to give back what it took.
+_GRACE_S = 5.0
+
+#: How soon to end again a wait that had not begun.
+_AGAIN_S = 0.02
+
+
+class HttpStore(RemoteStore):
+    """The store of a server. ``url`` is ``http://localhost:8410`` or ``https://``.
+
+    ``token`` is sent with each request. ``timeout`` is how long an answer may take beyond any
+    waiting that was asked for; ``connections`` is how many requests are under way at once, beside
+    those of takes that wait; ``ca`` is a file of certificates to trust. A verb that is safe to
+    repeat is repeated, ``retries`` times at most, when the server cannot be reached or is busy.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        connections: int = 64,
+        retries: int = 4,
+        ca: str | None = None,
+    ) -> None:
+        self.clock: ServerClock = ServerClock()
+        self._connection = Connection(
+            url,
+            self.clock,
+            token=token,
+            timeout_s=timeout,
+            connections=connections,
+            retries=retries,
+            ca=ca,
+        )
+
+    async def open(self) -> None:
+        """Ask the server which store it has; raises ServerUnreachable or AccessDenied."""
+        await self._connection.open()
+        try:
+            self.number = (await self._get("/v1/store", _StoreAnswer)).number
+        except BaseException:
+            await self._connection.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connection.close()
+
+    # --- put and take -------------------------------------------------------------------------
+
+    async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Add messages; repeated when every id is the caller's own, unless that is an error."""
+        own = None if puts.ids is None else [id_.decode() for id_ in puts.ids]
+        answer = await self._columns(
+            f"{_topic(puts.topic)}/messages?on_conflict={on_conflict}",
+            columns_of_puts(puts),
+            PutAnswerColumns,
+            is_safe=own is not None and on_conflict != "error",
+        )
+        return answer_of_columns(answer, own)
+
+    async def take_waiting(
+        self, topics: Sequence[str], limit: int, lease_ms: int, owner: str, wait_ms: int
+    ) -> Batch:
+        """Lease messages, waiting at the server for the first one."""
+        ask = {
+            "topics": list(topics),
+            "limit": limit,
+            "lease_ms": lease_ms,
+            "owner": owner,
+            "wait_ms": wait_ms,
+            "poll": secrets.token_hex(8) if wait_ms else "",
+        }
+        return await self._take(ask, wait_ms)
+
+    async def _take(self, ask: dict[str, Any], wait_ms: int = 0) -> Batch:
+        """Take; what a call that was cancelled takes all the same is given back."""
+        task = asyncio.ensure_future(self._ask_to_take(ask, wait_ms))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await self._give_back(task, ask.get("poll", ""))
+            raise
+
+    async def _ask_to_take(self, ask: dict[str, Any], wait_ms: int) -> Batch:
+        data = await self._connection.call(
+            "POST",
+            "/v1/take",
+            _encode(ask),
+            content=_MSGPACK,
+            accept=columns.MEDIA_TYPE,
+            wait_s=wait_ms / 1000,
+        )
+        return batch_of_columns(_decoded(data, BatchColumns))
+
+    async def _give_back(self, task: "asyncio.Task[Batch]", poll: str) -> None:
+        """Give back what a take took that nobody waits for any more; end its wait for that."""
+        ending = asyncio.ensure_future(self._end(poll)) if poll else None
+        try:
+            await asyncio.wait({task}, timeout=_GRACE_S)
+        finally:
+            task.cancel()
+            if ending is not None:
+                ending.cancel()
+        with contextlib.suppress(DwellError, asyncio.CancelledError):
+            batch = task.result() if task.done() else await task
+            if batch.receipts is not None and len(batch):
+                await self.release(batch.receipts, 0, None, counted=False)
+
+    async def _end(self, poll: str) -> None:
+        """End the wait of a take, also of one whose request is still on its way."""
+        with contextlib.suppress(DwellError):
+            while not (await self._post(f"/v1/polls/{poll}/end", {}, _Ended, is_safe=True)).ended:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready."""
+        ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
+        return await self._take(ask)
+
+    async def peek(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first."""
+        return (await self._look(f"{_topic(topic)}/peek?limit={limit}"))[0]
+
+    async def held(self, owner: str) -> Batch:
+        """Return again what an owner holds."""
+        return (await self._look(f"/v1/held?owner={quote(owner, safe='')}"))[0]
+
+    # --- by receipt ---------------------------------------------------------------------------
+
+    async def ack(self, receipts: U64) -> U8:
+        """Forget messages that are done."""
+        return await self._by_receipt("ack", ReceiptColumns(packed_receipts(receipts)))
+
+    async def release(
+        self,
+        receipts: U64,
+        delay_ms: int | None,
+        error: str | None,
+        *,
+        counted: bool,
+        priority: int | None = None,
+    ) -> U8:
+        """Give messages back."""
+        data = packed_receipts(receipts)
+        how = ReceiptColumns(data, delay_ms, error, counted=counted, priority=priority)
+        return await self._by_receipt("release", how)
+
+    async def touch(self, receipts: U64, lease_ms: int) -> U8:
+        """Let leases end later; safe to repeat."""
+        how = ReceiptColumns(packed_receipts(receipts), lease_ms=lease_ms)
+        return await self._by_receipt("touch", how, is_safe=True)
+
+    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
+        """Set messages aside."""
+        how = ReceiptColumns(packed_receipts(receipts), error=reason, priority=priority)
+        return await self._by_receipt("bury", how)
+
+    async def _by_receipt(self, verb: str, how: ReceiptColumns, *, is_safe: bool = False) -> U8:
+        answer = await self._columns(f"/v1/{verb}", how, ResultColumns, is_safe=is_safe)
+        return columns.results_of(answer.results).copy()
+
+    async def taken_from(self, receipts: U64) -> set[str]:
+        """Return the topics of the messages whose receipts are still good."""
+        ask = {"receipts": receipts_to_text(receipts)}
+        found: _Taken = await self._post("/v1/taken", ask, _Taken, is_safe=True)
+        return set(found.topics)
+
+    # --- by id --------------------------------------------------------------------------------
+
+    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+        """Bring dead messages back."""
+        return await self._by_id(topic, "kick", {"ids": _texts(ids), "delay": f"{delay_ms}ms"})
+
+    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+        """Forget messages that nobody has taken."""
+        return await self._by_id(topic, "cancel", {"ids": _texts(ids)})
+
+    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+        """Change when messages fall due; safe to repeat."""
+        ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
+        return await self._by_id(topic, "reschedule", ask, is_safe=True)
+
+    async def _by_id(
+        self, topic: str, verb: str, ask: dict[str, Any], *, is_safe: bool = False
+    ) -> U8:
+        answer = await self._post(f"{_topic(topic)}/{verb}", ask, _Words, is_safe=is_safe)
+        codes = bytes(_CODES[word] for word in answer.results)
+        return columns.results_of(codes).copy()
+
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+        """Return messages by id."""
+        data = await self._connection.call(
+            "POST",
+            f"{_topic(topic)}/get",
+            _encode({"ids": _texts(ids)}),
+            content=_MSGPACK,
+            accept=columns.MEDIA_TYPE,
+            is_safe=True,
+        )
+        found = {message.id: message for message in batch_of_columns(_decoded(data, BatchColumns))}
+        return [found.get(id_) for id_ in _texts(ids)]
+
+    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number."""
+        ask = {"numbers": numbers.tolist()}
+        found: _Named = await self._post("/v1/named", ask, _Named, is_safe=True)
+        return found.names
+
+    # --- looking ------------------------------------------------------------------------------
+
+    async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
+        """Return messages of one state, by due."""
+        if state is State.GONE:
+            return Page(Batch.empty(receipts=False), None)
+        path = f"{_topic(topic)}/messages?state={state.name.lower()}&limit={limit}"
+        if cursor is not None:
+            path += f"&cursor={cursor.due_ms}.{cursor.arrival}"
+        return Page(*await self._look(path))
+
+    async def _look(self, path: str) -> tuple[Batch, Cursor | None]:
+        data = await self._connection.call("GET", path, accept=columns.MEDIA_TYPE, is_safe=True)
+        found = _decoded(data, BatchColumns)
+        return batch_of_columns(found), found.cursor
+
+    async def events(self, position: int, limit: int) -> EventPage:
+        """Return events from a position on."""
+        page = await self._get(f"/v1/events?position={position}&limit={limit}", _Events)
+        events = [
+            Event(e.position, e.time_ms, Kind[e.kind.upper()], e.topic, e.id, e.due_ms, e.attempt)
+            for e in page.events
+        ]
+        return EventPage(events, page.next_position, page.first_position)
+
+    async def stats(self) -> Stats:
+        """Return the counts."""
+        found = await self._get("/v1/stats", _Stats)
+        return Stats(found.topics, found.totals)
+
+    async def configure(self, topic: str, settings: TopicSettings) -> None:
+        """Set what holds for a topic; safe to repeat."""
+        await self._connection.call(
+            "PATCH",
+            f"{_topic(topic)}/settings",
+            _encode(msgspec.to_builtins(settings)),
+            content=_MSGPACK,
+            accept=_MSGPACK,
+            is_safe=True,
+        )
+
+    async def settings(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic."""
+        found: TopicSettings = await self._get(f"{_topic(topic)}/settings", TopicSettings)
+        return found
+
+    async def tick(self, now_ms: int) -> int | None:
+        """Do nothing: the server keeps the time."""
+        return None
+
+    async def backup(self, folder: str | Path) -> None:
+        """Write a copy of the store into a new folder, which can be opened as a store."""
+        await unpack_tar(self._connection.chunks("/v1/backup"), Path(folder))
+
+    # --- inside -------------------------------------------------------------------------------
+
+    async def _get(self, path: str, kind: type[Any]) -> Any:
+        data = await self._connection.call("GET", path, accept=_MSGPACK, is_safe=True)
+        return _decoded(data, kind)
+
+    async def _post(self, path: str, ask: object, kind: type[Any], *, is_safe: bool) -> Any:
+        data = await self._connection.call(
+            "POST", path, _encode(ask), content=_MSGPACK, accept=_MSGPACK, is_safe=is_safe
+        )
+        return _decoded(data, kind)
+
+    async def _columns(self, path: str, ask: object, kind: type[Any], *, is_safe: bool) -> Any:
+        media = columns.MEDIA_TYPE
+        data = await self._connection.call(
+            "POST", path, _encode(ask), content=media, accept=media, is_safe=is_safe
+        )
+        return _decoded(data, kind)
+
+
+_MSGPACK = "application/msgpack"
+
+
+class _Ended(msgspec.Struct):
+    ended: bool
+
+
+class _StoreAnswer(msgspec.Struct):
+    number: int
+
+
+class _Words(msgspec.Struct):
+    results: list[str]
+
+
+class _Taken(msgspec.Struct):
+    topics: list[str]
+
+
+class _Named(msgspec.Struct):
+    names: list[tuple[str, str] | None]
+
+
+class _EventRow(msgspec.Struct):
+    position: int
+    time_ms: int
+    kind: str
+    topic: str
+    id: str
+    due_ms: int
+    attempt: int
+
+
+class _Events(msgspec.Struct):
+    events: list[_EventRow]
+    next_position: int
+    first_position: int
+
+
+class _Stats(msgspec.Struct):
+    topics: dict[str, TopicStats]
+    totals: dict[str, int]
+
+
+def _decoded(data: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"got an answer that no Dwell server gives: {error}") from None
+
+
+def _topic(topic: str) -> str:
+    return f"/v1/topics/{quote(topic, safe='')}"
+
+
+def _texts(ids: Sequence[bytes]) -> list[str]:
+    return [id_.decode() for id_ in ids]
