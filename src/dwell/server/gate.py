@@ -1,0 +1,51 @@
+"""The gate: how much a server may have under way, so that no queue inside it can grow."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dwell.errors import ServerBusy
+
+
+class Gate:
+    """Counts requests and their bytes while they are under way; refuses what would be too much.
+
+    One request that is larger than all the room is let in when it is alone.
+    """
+
+    def __init__(self, most_requests: int, most_bytes: int) -> None:
+        self.most_requests = most_requests
+        self.most_bytes = most_bytes
+        self.requests = 0
+        self.size_bytes = 0
+        self.refused = 0
+
+    def enter(self, size_bytes: int = 0, requests: int = 1) -> None:
+        """Count requests in; raises ServerBusy when there is no room for them."""
+        is_over = (
+            self.requests + requests > self.most_requests
+            or self.size_bytes + size_bytes > self.most_bytes
+        )
+        # Bytes without a request belong to one that was counted in before.
+        others = self.requests - (requests == 0)
+        if is_over and others > 0:
+            self.refused += requests
+            raise ServerBusy(
+                f"{self.requests} requests of {self.size_bytes} bytes are under way, "
+                f"at most {self.most_requests} of {self.most_bytes} may be: come again later"
+            )
+        self.requests += requests
+        self.size_bytes += size_bytes
+
+    def leave(self, size_bytes: int = 0, requests: int = 1) -> None:
+        """Count requests out again."""
+        self.requests -= requests
+        self.size_bytes -= size_bytes
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Count one request out for the length of a block, in which it only waits."""
+        self.requests -= 1
+        try:
+            yield
+        finally:
+            self.requests += 1

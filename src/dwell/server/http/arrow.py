@@ -1,0 +1,113 @@
+"""Arrow: messages and events as record batches, for programs that think in columns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dwell import columns
+from dwell.errors import InvalidInput
+from dwell.lazy import sizes_of
+from dwell.message import Batch, State, decode_extra
+from dwell.server.http.tables import Table, pyarrow
+from dwell.server.service import Service
+from dwell.store.base import Event, PutAnswer
+from dwell.wire.rows import state_text
+
+#: The columns that a put may have, beside ``body``, and the words of the queue for them.
+_WORDS = {
+    "id": "ids",
+    "due_ms": "due",
+    "due": "due",
+    "delay": "delay",
+    "delay_level": "delay_level",
+    "priority": "priority",
+    "lease": "lease",
+    "max_attempts": "max_attempts",
+    "expires_ms": "expires",
+    "expires": "expires",
+    "ttl": "ttl",
+    "key": "key",
+    "headers": "headers",
+}
+
+_MS = {"delay_ms": "delay", "lease_ms": "lease", "ttl_ms": "ttl"}
+
+
+async def put(service: Service, topic: str, data: bytes, on_conflict: str) -> PutAnswer:
+    """Put the rows of an Arrow stream: all of them or none."""
+    table = Table(data)
+    if "body" not in table.names:
+        raise InvalidInput(f"arrow: got columns {table.names}, expected one named body")
+    words: dict[str, Any] = {}
+    for name in table.names:
+        if name == "body":
+            continue
+        word = _WORDS.get(name) or _MS.get(name)
+        if word is None or word in words:
+            allowed = ", ".join(["body", *_WORDS, *_MS])
+            raise InvalidInput(f"arrow: got column {name!r}, expected one each of {allowed}")
+        words[word] = _values(table.column(name), name)
+    bodies = columns.bodies(table.column("body"))
+    service.check_body(int(sizes_of(bodies).max(initial=0)))
+    return await service.queue.put_many(topic, bodies, on_conflict=on_conflict, **words)
+
+
+def _values(many: Any, name: str) -> Any:
+    """Return a column in the words of the queue, in which a span says its unit."""
+    if name in _MS:
+        return [None if value is None else f"{value}ms" for value in many]
+    return many
+
+
+# --- out --------------------------------------------------------------------------------------
+
+
+def messages(batch: Batch) -> bytes:
+    """Return messages as an Arrow stream; bodies are binary."""
+    pa = pyarrow()
+    extras = [decode_extra(extra) for extra in batch.extras]
+    words = {int(state): state_text(state) for state in State}
+    columns = {
+        "topic": pa.array(list(batch.topics), pa.string()),
+        "id": pa.array(list(batch.ids), pa.string()),
+        "body": pa.array(list(batch.bodies), pa.binary()),
+        "due_ms": pa.array(batch.due_ms, pa.int64()),
+        "state": pa.array([words[code] for code in batch.state.tolist()], pa.string()),
+        "priority": pa.array(batch.priority, pa.int64()),
+        "attempt": pa.array(batch.attempt, pa.int32()),
+        "max_attempts": pa.array(batch.max_attempts, pa.int32()),
+        "lease_ms": pa.array(batch.lease_ms, pa.int64()),
+        "lease_until_ms": pa.array(batch.lease_until_ms, pa.int64()),
+        "expires_ms": pa.array(batch.expires_ms, pa.int64()),
+        "key": pa.array([extra.key for extra in extras], pa.string()),
+        "headers": pa.array(
+            [list(extra.headers.items()) for extra in extras], pa.map_(pa.string(), pa.string())
+        ),
+        "last_error": pa.array([batch.errors.get(at) for at in range(len(batch))], pa.string()),
+        "number": pa.array(batch.numbers.astype("i8"), pa.int64()),
+    }
+    return _stream(pa, columns)
+
+
+def events(many: Sequence[Event]) -> bytes:
+    """Return events as an Arrow stream."""
+    pa = pyarrow()
+    rows = list(many)
+    columns = {
+        "position": pa.array([e.position for e in rows], pa.int64()),
+        "time_ms": pa.array([e.time_ms for e in rows], pa.int64()),
+        "kind": pa.array([str(e.kind) for e in rows], pa.string()),
+        "topic": pa.array([e.topic for e in rows], pa.string()),
+        "id": pa.array([e.id for e in rows], pa.string()),
+        "due_ms": pa.array([e.due_ms for e in rows], pa.int64()),
+        "attempt": pa.array([e.attempt for e in rows], pa.int32()),
+    }
+    return _stream(pa, columns)
+
+
+def _stream(pa: Any, columns: dict[str, Any]) -> bytes:
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

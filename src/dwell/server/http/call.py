@@ -1,0 +1,180 @@
+"""A call: one request, read and checked, and how it is answered."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+import numpy as np
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from dwell import values
+from dwell.errors import BatchTooLarge, InvalidInput
+from dwell.message import I64, MAX_BATCH_BYTES
+from dwell.queue import Queue
+from dwell.server.http import media
+from dwell.server.http.connection import Connection
+from dwell.server.http.endpoint import Endpoint
+from dwell.server.http.media import Media
+from dwell.server.http.waits import Waits
+from dwell.server.service import Service
+from dwell.server.tokens import Right
+
+T = TypeVar("T")
+
+#: The largest body of a request: a batch in JSON, its bodies in base64, and the rest beside them.
+MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
+
+_BEARER = "bearer "
+_MOST_DIGITS = 18
+
+
+class Call:
+    """One request to one endpoint."""
+
+    __slots__ = (
+        "connection",
+        "endpoint",
+        "headers",
+        "path",
+        "receive",
+        "scope",
+        "service",
+        "size_bytes",
+        "waits",
+    )
+
+    def __init__(
+        self, service: Service, waits: Waits, endpoint: Endpoint, scope: Scope, receive: Receive
+    ) -> None:
+        self.service = service
+        self.waits = waits
+        self.endpoint = endpoint
+        self.scope = scope
+        self.receive = receive
+        self.connection: Connection = scope["state"]["connection"]
+        self.path: dict[str, str] = scope["path_params"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.size_bytes = 0
+
+    # --- who ----------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that is served."""
+        return self.service.queue
+
+    def allow(self, topics: Iterable[str] | None, right: Right | None = None) -> None:
+        """Refuse a caller who lacks the endpoint's right on some topics (None: on all)."""
+        right = right or self.endpoint.right
+        if right is not None and not self.service.tokens.is_open:
+            self.service.tokens.check(self._token(), right, topics)
+
+    def _token(self) -> str | None:
+        """Return the caller's token; one of several is as good as none."""
+        given = [value for name, value in self.scope["headers"] if name == b"authorization"]
+        header = given[0].decode("latin-1") if len(given) == 1 else ""
+        return header[len(_BEARER) :].strip() if header.lower().startswith(_BEARER) else None
+
+    def reached(self, due_ms: I64) -> I64:
+        """Return dues, with now for those that have come by the caller's clock, if not by ours.
+
+        A client of ours says in ``dwell-now-ms`` what time it takes it to be here, a round trip
+        ahead at most. What it puts as due now has to be due when the answer comes.
+        """
+        theirs = self._header(b"dwell-now-ms") or ""
+        if not (theirs.isascii() and theirs.isdigit() and len(theirs) <= _MOST_DIGITS):
+            return due_ms
+        now_ms = self.queue.clock.now_ms()
+        return np.where((due_ms > now_ms) & (due_ms <= int(theirs)), now_ms, due_ms)
+
+    def _header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    # --- what ---------------------------------------------------------------------------------
+
+    def allowed_topic(self) -> str:
+        """Return the topic that the path names; refuses a caller who lacks the right on it."""
+        topic = values.topic(self.path["topic"])
+        self.allow([topic])
+        return topic
+
+    def query(self, kind: type[T]) -> T:
+        """Return the parameters of the query; raises InvalidInput."""
+        text = self.scope["query_string"].decode("latin-1")
+        given = parse_qsl(text, keep_blank_values=True) if text else []
+        pairs = dict(given)
+        if len(pairs) != len(given):
+            raise InvalidInput("query: a parameter is given twice")
+        try:
+            return msgspec.convert(pairs, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"query: {error}") from None
+
+    @property
+    def given(self) -> Media:
+        """The form of the body."""
+        return media.given(self._header(b"content-type"), self.endpoint.takes)
+
+    @property
+    def asked(self) -> Media:
+        """The form of the answer."""
+        return media.asked(self._header(b"accept"), self.endpoint.gives)
+
+    async def body(self, kind: type[T]) -> T:
+        """Return the body; raises InvalidInput."""
+        form = self.given
+        data = await self.read()
+        value: T = decoded(data, kind, form)
+        return value
+
+    async def read(self) -> bytes:
+        """Return the bytes of the body, counted at the gate until the call is over."""
+        length = self.headers.get(b"content-length")
+        if length is not None:
+            self._count(int(length))
+        chunks, size, has_more = [], 0, True
+        while has_more:
+            event = await self.receive()
+            if event["type"] == "http.disconnect":
+                raise HTTPException(400, "the connection ended before the body did")
+            chunk, has_more = event["body"], event["more_body"]
+            size += len(chunk)
+            if size > self.size_bytes:
+                self._count(size - self.size_bytes)
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _count(self, size_bytes: int) -> None:
+        if self.size_bytes + size_bytes > MAX_REQUEST_BYTES:
+            raise BatchTooLarge(
+                f"body: got more than {MAX_REQUEST_BYTES} bytes in one request, expected fewer"
+            )
+        self.service.gate.enter(size_bytes, 0)
+        self.size_bytes += size_bytes
+
+    # --- the answer ---------------------------------------------------------------------------
+
+    def answer(self, value: object, status: int = 200) -> Response:
+        """Return an answer in JSON or MessagePack, as the caller asks."""
+        if self.asked is Media.MSGPACK:
+            return response(msgspec.msgpack.encode(value), Media.MSGPACK, status)
+        return response(msgspec.json.encode(value), Media.JSON, status)
+
+
+def decoded(data: bytes, kind: Any, form: Media) -> Any:
+    """Return a value of some type from its bytes; raises InvalidInput."""
+    try:
+        if form is Media.JSON:
+            return msgspec.json.decode(data, type=kind)
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"body: {error}") from None
+
+
+def response(data: bytes, form: Media | str, status: int = 200) -> Response:
+    """Return an answer of some bytes."""
+    return Response(data, status, media_type=str(form))

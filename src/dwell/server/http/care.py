@@ -1,0 +1,61 @@
+"""Care: the store, health and readiness, and a copy of everything."""
+
+from importlib.metadata import version
+
+from starlette.background import BackgroundTask
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from dwell.errors import DwellError
+from dwell.server.http.call import Call
+from dwell.server.http.metrics import CONTENT_TYPE, exposition
+from dwell.server.http.schemas import StoreAnswer
+from dwell.store.embedded.tar import checkpoint_tar
+
+
+async def store(call: Call) -> Response:
+    """Say which store this is, what time the server has, and whether it takes messages."""
+    call.allow(())
+    service = call.service
+    answer = StoreAnswer(
+        service.queue.store.number,
+        version("dwell"),
+        service.queue.clock.now_ms(),
+        service.is_draining,
+    )
+    return call.answer(answer)
+
+
+async def healthz(call: Call) -> Response:
+    """Answer as long as the process lives."""
+    return PlainTextResponse("ok\n")
+
+
+async def readyz(call: Call) -> Response:
+    """Answer 200 while the server does its work: the store can write and nothing drains."""
+    if call.service.is_draining or call.waits.is_over:
+        return PlainTextResponse("draining\n", 503)
+    try:
+        call.queue.store.check()
+    except DwellError as error:
+        return PlainTextResponse(f"{type(error).__name__}: {error}\n", 503)
+    return PlainTextResponse("ready\n")
+
+
+async def metrics(call: Call) -> Response:
+    """Return the figures for Prometheus."""
+    call.allow(None)
+    data = await exposition(call.service, len(call.waits) + len(call.waits.streams))
+    return Response(data, media_type=CONTENT_TYPE)
+
+
+async def backup(call: Call) -> Response:
+    """Return a copy of the store as a tar file, which can be opened as a store."""
+    call.allow(None)
+    tar = await checkpoint_tar(call.queue.store)
+    headers = {
+        "content-disposition": 'attachment; filename="dwell-backup.tar"',
+        "content-length": str(tar.size_bytes),
+    }
+    return StreamingResponse(
+        tar, media_type="application/x-tar", headers=headers, background=BackgroundTask(tar.close)
+    )

@@ -1,0 +1,132 @@
+"""The job protocol: one JSON command a request, ``add``, ``pop``, ``finish`` or ``delete``.
+
+It is the protocol that Youzan published for its delay queue: the caller names every job, an id is
+unique over all topics, and every answer has the same shape. A job may also be named by topic and
+id, which finds it without a search.
+"""
+
+from collections import OrderedDict
+
+from starlette.responses import Response
+
+from dwell import values
+from dwell.errors import DwellError, InvalidId, InvalidInput
+from dwell.message import MAX_ATTEMPTS, Message, Result
+from dwell.server.http.call import Call
+from dwell.server.http.schemas import Command, CommandAnswer
+from dwell.server.tokens import Right
+
+#: The owner of what this protocol takes, by which it is found after a restart.
+OWNER = "command"
+
+#: How many receipts are kept at hand; older ones are looked for.
+_MOST_RECEIPTS = 100_000
+
+_Receipts = OrderedDict[str, str]
+
+
+async def command(call: Call) -> Response:
+    """Do one command of the job protocol: add, pop, finish or delete."""
+    ask = await call.body(Command)
+    try:
+        answer = await _VERBS[_verb(ask)](call, ask)
+    except DwellError as error:
+        answer = CommandAnswer(False, error=f"{type(error).__name__}: {error}", id=ask.id)
+    return call.answer(answer)
+
+
+def _verb(ask: Command) -> str:
+    if ask.command not in _VERBS:
+        raise values.refusal(InvalidInput, "command", ask.command, " or ".join(_VERBS))
+    return ask.command
+
+
+async def _add(call: Call, ask: Command) -> CommandAnswer:
+    topic, id_ = values.topic(ask.topic), _id(ask)
+    call.allow([topic], Right.PUT)
+    call.service.check_not_draining()
+    if ask.body is None:
+        raise InvalidInput("body: got none, expected text or what JSON can say")
+    body = values.body(ask.body)
+    call.service.check_body(len(body))
+    put = await call.queue.put(
+        topic,
+        body,
+        id=id_,
+        delay=float(ask.delay),
+        lease=f"{round(ask.ttr * 1000) or 1}ms",
+        max_attempts=MAX_ATTEMPTS,
+    )
+    return CommandAnswer(put.result is not Result.DROPPED, id=put.id)
+
+
+async def _pop(call: Call, ask: Command) -> CommandAnswer:
+    topic = values.topic(ask.topic)
+    call.allow([topic], Right.TAKE)
+    batch = await call.queue.take(topic, owner=OWNER)
+    call.service.note_taken(batch)
+    if not len(batch):
+        return CommandAnswer(True)
+    message = batch[0]
+    receipts = _receipts(call)
+    receipts[message.id] = message.receipt or ""
+    if len(receipts) > _MOST_RECEIPTS:
+        receipts.popitem(last=False)
+    return CommandAnswer(True, id=message.id, value=message.body.decode(errors="replace"))
+
+
+async def _finish(call: Call, ask: Command) -> CommandAnswer:
+    id_ = _id(ask)
+    receipt = _receipts(call).pop(id_, None) or await _held(call, id_)
+    if receipt is not None:
+        await _allow_receipt(call, receipt)
+        if await call.queue.ack(receipt) is Result.ACKED:
+            return CommandAnswer(True, id=id_)
+    return CommandAnswer(False, error="nobody has taken it, or its TTR is over", id=id_)
+
+
+async def _held(call: Call, id_: str) -> str | None:
+    held = await call.queue.held(OWNER)
+    return next((message.receipt for message in held if message.id == id_), None)
+
+
+async def _allow_receipt(call: Call, receipt: str) -> None:
+    if not call.service.tokens.is_open:
+        call.allow(await call.queue.taken_from([receipt]), Right.TAKE)
+
+
+async def _delete(call: Call, ask: Command) -> CommandAnswer:
+    id_ = _id(ask)
+    message = await _find(call, ask, id_)
+    if message is None:
+        return CommandAnswer(False, error="there is no such job", id=id_)
+    call.allow([message.topic], Right.PUT)
+    result = await call.queue.cancel(message.topic, id_)
+    if result is Result.LEASED:
+        return CommandAnswer(False, error="a consumer has taken it", id=id_)
+    return CommandAnswer(result is Result.CANCELLED, id=id_)
+
+
+async def _find(call: Call, ask: Command, id_: str) -> Message | None:
+    """Return the job of an id, looking through all topics where none is named."""
+    if ask.topic is not None:
+        return await call.queue.get(values.topic(ask.topic), id_)
+    for topic in (await call.queue.stats()).topics:
+        message = await call.queue.get(topic, id_)
+        if message is not None:
+            return message
+    return None
+
+
+def _id(ask: Command) -> str:
+    if ask.id is None:
+        raise InvalidId("id: got none, expected the caller's own, unique over all topics")
+    values.own_id(ask.id)
+    return ask.id
+
+
+def _receipts(call: Call) -> _Receipts:
+    return call.waits.receipts
+
+
+_VERBS = {"add": _add, "pop": _pop, "finish": _finish, "delete": _delete}

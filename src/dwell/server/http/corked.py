@@ -1,0 +1,40 @@
+"""A transport that sends what is written in one turn of the event loop with one call."""
+
+import asyncio
+from typing import Any
+
+#: What costs more to be joined with what goes before it than to be sent by itself.
+_LARGE_BYTES = 64 * 1024
+
+
+class Corked:
+    """Gathers writes; everything else is the transport's own."""
+
+    __slots__ = ("_loop", "_parts", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send something, with what else is written in this turn."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            if len(parts[-1]) < _LARGE_BYTES:
+                parts = [b"".join(parts)]
+            for part in parts:
+                self._transport.write(part)
+
+    def close(self) -> None:
+        """Send what was written, and close."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -1,0 +1,49 @@
+"""An endpoint: one verb of the API, as data from which routes, checks and documents are made."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from dwell.server.http.media import Media
+from dwell.server.http.schemas import Nothing, Request
+from dwell.server.tokens import Right
+
+if TYPE_CHECKING:
+    from dwell.server.http.call import Call
+
+Handler = Callable[["Call"], Awaitable[Response]]
+
+ROWS = (Media.JSON, Media.MSGPACK)
+ROWS_COLUMNS = (*ROWS, Media.COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What an endpoint is called, what it takes and answers, and who may call it.
+
+    ``right`` None means everybody; several kinds of ``answer`` are a tuple. ``takes`` and
+    ``gives`` are the forms of body and answer.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    right: Right | None
+    answer: Any = None
+    query: type[Request] = Nothing
+    body: Any = None
+    takes: tuple[Media, ...] = ROWS
+    gives: tuple[Media, ...] = ROWS
+    group: str = "messages"
+
+    @property
+    def name(self) -> str:
+        """The name of the operation."""
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        """One sentence about it."""
+        return (self.handler.__doc__ or "").split("\n")[0]

@@ -1,0 +1,83 @@
+"""Filters: finding messages of a topic by state, due, key and headers."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dwell import values
+from dwell.message import Batch, Message, State, decode_extra
+from dwell.queue import Queue
+from dwell.server.http.schemas import Filter
+from dwell.store.base import Cursor
+
+_PAGE = 1000
+
+#: How many messages one request of a list may look at, to find those that match.
+MOST_LOOKED_AT = 100_000
+
+
+async def search(
+    queue: Queue, topic: str, state: State, wanted: Filter, cursor: Cursor | None, limit: int
+) -> tuple[list[Batch], Cursor | None]:
+    """Return at most ``limit`` messages that match, in parts, and where to go on."""
+    found: list[Batch] = []
+    missing, looked = limit, 0
+    start = Cursor(wanted.due_from_ms - 1, 2**63 - 1)
+    cursor = start if cursor is None or cursor.due_ms < start.due_ms else cursor
+    while missing and looked < MOST_LOOKED_AT:
+        page = await queue.scan(topic, state, cursor=cursor, limit=_PAGE)
+        looked += len(page.messages)
+        places = _matching(page.messages, wanted)[:missing]
+        missing -= len(places)
+        if places:
+            found.append(_at(page.messages, places))
+        if not missing and places[-1] + 1 < len(page.messages):
+            # The same page again, up to the last that was wanted, says where that one stands.
+            page = await queue.scan(topic, state, cursor=cursor, limit=places[-1] + 1)
+        cursor = page.cursor
+        last_ms = page.messages.due_ms[-1] if len(page.messages) else wanted.due_to_ms
+        if cursor is None or last_ms >= wanted.due_to_ms:
+            return found, None
+    return found, cursor
+
+
+async def collect(
+    queue: Queue, topic: str, wanted: Filter, states: Sequence[State], limit: int
+) -> tuple[list[Message], bool]:
+    """Return at most ``limit`` messages that match, and whether those are all."""
+    if wanted.states is not None:
+        states = [values.state(state) for state in wanted.states]
+    found: list[Message] = []
+    is_complete = True
+    for state in states:
+        cursor: Cursor | None = None
+        while len(found) < limit:
+            parts, cursor = await search(
+                queue, topic, state, wanted, cursor, min(limit - len(found), MOST_LOOKED_AT)
+            )
+            found += (message for part in parts for message in part)
+            if cursor is None:
+                break
+        is_complete &= cursor is None and len(found) < limit
+    return found, is_complete
+
+
+def _matching(page: Batch, wanted: Filter) -> list[int]:
+    """Return the places of the messages of a page that match."""
+    fits: list[int] = np.flatnonzero(page.due_ms < wanted.due_to_ms).tolist()
+    if wanted.key is not None or wanted.headers:
+        fits = list(_having(page, fits, wanted))
+    return fits
+
+
+def _at(page: Batch, places: list[int]) -> Batch:
+    return page if len(places) == len(page) else Batch.of([page[at] for at in places])
+
+
+def _having(page: Batch, places: Sequence[int], wanted: Filter) -> Iterator[int]:
+    for at in places:
+        extra = decode_extra(page.extras[at])
+        if wanted.key is not None and extra.key != wanted.key:
+            continue
+        if wanted.headers.items() <= extra.headers.items():
+            yield at

@@ -1,0 +1,148 @@
+"""Messages by topic and id, or by a filter."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from dwell.errors import InvalidInput
+from dwell.message import MAX_BATCH_MESSAGES, Batch, Message, State
+from dwell.results import Results
+from dwell.server.http.call import Call
+from dwell.server.http.filters import collect
+from dwell.server.http.media import Media
+from dwell.server.http.rows import message_rows
+from dwell.server.http.schemas import (
+    Bulk,
+    CancelRequest,
+    Filter,
+    Found,
+    GetRequest,
+    KickRequest,
+    Named,
+    NamedRequest,
+    RescheduleRequest,
+)
+from dwell.server.http.schemas import Results as ResultsAnswer
+from dwell.server.http.takes import batch_answer
+from dwell.wire.rows import due_of, span_of
+
+_WAITING = (State.DELAYED, State.READY)
+
+
+async def cancel(call: Call) -> Response:
+    """Forget messages that nobody has taken: cancelled, leased or unknown."""
+    topic, ask = call.allowed_topic(), await call.body(CancelRequest)
+    _one_of(ids=ask.ids, filter=ask.filter)
+    if ask.ids is not None:
+        return _words(call, await call.queue.cancel(topic, ask.ids))
+    states = (*_WAITING, State.DEAD)
+
+    async def verb(part: list[Message]) -> Results:
+        return await call.queue.cancel(topic, [message.id for message in part])
+
+    return await _bulk(call, topic, ask.filter, states, ask.limit, verb)
+
+
+async def reschedule(call: Call) -> Response:
+    """Change when messages fall due: moved, leased or unknown (also when dead)."""
+    topic, ask = call.allowed_topic(), await call.body(RescheduleRequest)
+    _one_of(ids=ask.ids, filter=ask.filter)
+    _one_of(delay=ask.delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
+    delay, due = span_of(ask.delay), ask.due_ms if ask.due is None else due_of(ask.due)
+    if ask.ids is not None:
+        if ask.shift_ms is not None:
+            raise InvalidInput("shift_ms: got it beside ids, expected a filter")
+        when: Any = due
+        if isinstance(due, list):
+            when = call.reached(np.array(due, np.int64))
+        return _words(call, await call.queue.reschedule(topic, ask.ids, delay=delay, due=when))
+    if isinstance(due, list):
+        raise InvalidInput("due_ms: got a list beside a filter, expected one moment")
+
+    async def verb(part: list[Message]) -> Results:
+        ids = [message.id for message in part]
+        if ask.shift_ms is None:
+            return await call.queue.reschedule(topic, ids, delay=delay, due=due)
+        dues_ms = np.array([message.due_ms for message in part], np.int64) + ask.shift_ms
+        return await call.queue.reschedule(topic, ids, due=np.maximum(dues_ms, 0))
+
+    return await _bulk(call, topic, ask.filter, _WAITING, ask.limit, verb)
+
+
+async def kick(call: Call) -> Response:
+    """Bring dead messages back, with their attempts anew: kicked or unknown."""
+    topic, ask = call.allowed_topic(), await call.body(KickRequest)
+    delay = span_of(ask.delay)
+    if ask.ids is not None:
+        if ask.filter is not None:
+            raise InvalidInput("filter: got it beside ids, expected one of them")
+        return _words(call, await call.queue.kick(topic, ask.ids, delay=delay))
+
+    async def verb(part: list[Message]) -> Results:
+        return await call.queue.kick(topic, [message.id for message in part], delay=delay)
+
+    return await _bulk(call, topic, ask.filter or Filter(), (State.DEAD,), ask.limit, verb)
+
+
+async def get(call: Call) -> Response:
+    """Return messages by their ids, null where one is unknown."""
+    topic, ask = call.allowed_topic(), await call.body(GetRequest)
+    found = await call.queue.get(topic, ask.ids)
+    if call.asked is Media.COLUMNS:
+        return batch_answer(call, Batch.of([message for message in found if message is not None]))
+    rows = iter(message_rows(m for m in found if m is not None))
+    return call.answer(Found([None if m is None else next(rows) for m in found]))  # type: ignore[misc]
+
+
+async def get_one(call: Call) -> Response:
+    """Return one message by its id."""
+    topic, id_ = call.allowed_topic(), call.path["id"]
+    message = await call.queue.get(topic, id_)
+    if message is None:
+        raise HTTPException(404, f"id: topic {topic!r} has no message {id_!r:.80}")
+    return call.answer(message_rows([message])[0])
+
+
+async def cancel_one(call: Call) -> Response:
+    """Forget one message, unless somebody has taken it: cancelled, leased or unknown."""
+    result = await call.queue.cancel(call.allowed_topic(), call.path["id"])
+    return call.answer(ResultsAnswer([str(result)]))
+
+
+async def named(call: Call) -> Response:
+    """Return topic and id of messages by their numbers."""
+    call.allow(None)
+    ask = await call.body(NamedRequest)
+    return call.answer(Named([name and list(name) for name in await call.queue.named(ask.numbers)]))
+
+
+def _one_of(**given: object) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        said = " and ".join(names) or "none"
+        raise InvalidInput(f"body: got {said}, expected one of {', '.join(given)}")
+
+
+def _words(call: Call, results: Results) -> Response:
+    return call.answer(ResultsAnswer(list(map(str, results))))
+
+
+async def _bulk(
+    call: Call,
+    topic: str,
+    wanted: Filter | None,
+    states: tuple[State, ...],
+    limit: int,
+    verb: Callable[[list[Message]], Awaitable[Results]],
+) -> Response:
+    """Do a verb to all messages that match; all are found before the first one is changed."""
+    assert wanted is not None
+    found, is_complete = await collect(call.queue, topic, wanted, states, limit)
+    counts: Counter[str] = Counter()
+    for at in range(0, len(found), MAX_BATCH_MESSAGES):
+        counts.update(map(str, await verb(found[at : at + MAX_BATCH_MESSAGES])))
+    return call.answer(Bulk(len(found), dict(counts), is_complete))

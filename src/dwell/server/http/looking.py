@@ -1,0 +1,130 @@
+"""Looking: lists, events, counts, and the settings of topics."""
+
+import re
+
+import msgspec
+from starlette.responses import Response
+
+from dwell import values
+from dwell.errors import InvalidHeaders, InvalidLimit
+from dwell.message import Batch
+from dwell.server.http import arrow
+from dwell.server.http.call import Call, response
+from dwell.server.http.filters import search
+from dwell.server.http.media import Media
+from dwell.server.http.rows import as_lines, event_rows, message_rows
+from dwell.server.http.schemas import (
+    Counts,
+    EventsPage,
+    EventsQuery,
+    Filter,
+    ListQuery,
+    SettingsChange,
+    StatsAnswer,
+    TopicsAnswer,
+)
+from dwell.server.http.takes import batch_answer
+from dwell.store.base import Cursor, Stats
+
+_CURSOR = "dwell-cursor"
+_CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,18})")
+
+
+async def list_messages(call: Call) -> Response:
+    """List a topic's messages of one state by due, from after ``cursor``.
+
+    NDJSON and Arrow answers have the next cursor in the header ``dwell-cursor``.
+    """
+    topic, ask = call.allowed_topic(), call.query(ListQuery)
+    state, cursor = values.state(ask.state), _cursor_of(ask.cursor)
+    form = call.asked
+    if form is Media.COLUMNS:
+        page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
+        return batch_answer(call, page.messages, page.cursor)
+    wanted = Filter(
+        due_from_ms=ask.due_from_ms,
+        due_to_ms=ask.due_to_ms,
+        key=ask.key,
+        headers=_header_of(ask.header),
+    )
+    parts, cursor = await search(call.queue, topic, state, wanted, cursor, ask.limit)
+    found = parts[0] if len(parts) == 1 else Batch.of([m for part in parts for m in part])
+    following = None if cursor is None else f"{cursor.due_ms}.{cursor.arrival}"
+    if form is Media.ARROW:
+        return _with_cursor(response(arrow.messages(found), form), following)
+    if form is Media.NDJSON:
+        return _with_cursor(response(as_lines(message_rows(found)), form), following)
+    rows = message_rows(found, packed=form is Media.MSGPACK)
+    return call.answer({"messages": rows, "cursor": following})
+
+
+def _with_cursor(answer: Response, following: str | None) -> Response:
+    if following is not None:
+        answer.headers[_CURSOR] = following
+    return answer
+
+
+def _cursor_of(text: str | None) -> Cursor | None:
+    if text is None:
+        return None
+    found = _CURSOR_TEXT.fullmatch(text)
+    if found is None:
+        raise values.refusal(InvalidLimit, "cursor", text, "the cursor of an answer")
+    return Cursor(int(found[1]), int(found[2]))
+
+
+def _header_of(text: str | None) -> dict[str, str]:
+    if text is None:
+        return {}
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise values.refusal(InvalidHeaders, "header", text, "name:value")
+    return {name: value}
+
+
+async def events(call: Call) -> Response:
+    """Return what happened, in order, from a position on."""
+    call.allow(None)
+    ask = call.query(EventsQuery)
+    page = await call.queue.events(ask.position, ask.limit)
+    form = call.asked
+    if form is Media.ARROW:
+        answer = response(arrow.events(page.events), form)
+    elif form is Media.NDJSON:
+        answer = response(as_lines(event_rows(page.events)), form)
+    else:
+        rows = event_rows(page.events)
+        answer = call.answer(EventsPage(rows, page.next_position, page.first_position))
+    answer.headers["dwell-next-position"] = str(page.next_position)
+    answer.headers["dwell-first-position"] = str(page.first_position)
+    return answer
+
+
+async def stats(call: Call) -> Response:
+    """Return how many messages are in which state, and how often what has happened."""
+    call.allow(None)
+    found = await call.queue.stats()
+    return call.answer(StatsAnswer(_counts(found), found.totals))
+
+
+async def topics(call: Call) -> Response:
+    """List the topics, and how many messages of each are in which state."""
+    call.allow(None)
+    return call.answer(TopicsAnswer(_counts(await call.queue.stats())))
+
+
+def _counts(found: Stats) -> dict[str, Counts]:
+    return {name: Counts(t.delayed, t.ready, t.leased, t.dead) for name, t in found.topics.items()}
+
+
+async def settings(call: Call) -> Response:
+    """Return what holds for a topic's messages that do not say otherwise."""
+    return call.answer(await call.queue.settings(call.allowed_topic()))
+
+
+async def configure(call: Call) -> Response:
+    """Change some of a topic's settings, and return them all."""
+    topic = call.allowed_topic()
+    changes = msgspec.structs.asdict(await call.body(SettingsChange))
+    given = {name: value for name, value in changes.items() if value is not msgspec.UNSET}
+    return call.answer(await call.queue.configure(topic, **given))

@@ -1,0 +1,52 @@
+"""Media types: in which forms messages come and go, and which one a caller asks for."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from starlette.exceptions import HTTPException
+
+from dwell.wire import columns
+
+
+class Media(StrEnum):
+    """A form of messages, by its content type."""
+
+    JSON = "application/json"
+    MSGPACK = "application/msgpack"
+    NDJSON = "application/x-ndjson"
+    ARROW = "application/vnd.apache.arrow.stream"
+    COLUMNS = columns.MEDIA_TYPE
+
+
+_ANY = {"", "*/*", "application/*"}
+
+
+def given(content_type: str | None, allowed: Iterable[Media]) -> Media:
+    """Return the form of a request's body; answers 415 when it is not one of those allowed.
+
+    A body without a type is refused too: a page of the web could otherwise make a browser send
+    one to a server on this machine.
+    """
+    name = (content_type or "").partition(";")[0].strip().lower()
+    for media in allowed:
+        if media == name:
+            return media
+    raise HTTPException(415, f"content-type: got {name or 'none'}, expected {_list(allowed)}")
+
+
+def asked(accept: str | None, allowed: Iterable[Media]) -> Media:
+    """Return the first form that a caller accepts; answers 406 when there is none."""
+    if not accept:
+        return Media.JSON
+    for part in accept.split(","):
+        name = part.partition(";")[0].strip().lower()
+        if name in _ANY:
+            return Media.JSON
+        for media in allowed:
+            if media == name:
+                return media
+    raise HTTPException(406, f"accept: got {accept}, expected {_list(allowed)}")
+
+
+def _list(allowed: Iterable[Media]) -> str:
+    return " or ".join(allowed)

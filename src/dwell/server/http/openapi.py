@@ -1,0 +1,152 @@
+"""The OpenAPI document, made from the endpoints."""
+
+import functools
+import re
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from dwell.server.http.api import ENDPOINTS
+from dwell.server.http.endpoint import Endpoint
+from dwell.server.http.media import Media
+from dwell.wire.problems import MEDIA_TYPE, Problem
+
+_REFERENCE = "#/components/schemas/{name}"
+_PARAMETER = re.compile(r"{(\w+)(?::path)?}")
+
+#: The forms whose content JSON schemas can describe.
+_DESCRIBED = (Media.JSON,)
+
+#: What each path parameter may be.
+_PATH: dict[str, dict[str, Any]] = {
+    "topic": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,200}$"},
+    "id": {"type": "string", "minLength": 1, "maxLength": 256},
+    "poll": {"type": "string", "minLength": 1},
+    "stream": {"type": "string", "minLength": 1},
+}
+
+#: The statuses with which any endpoint may refuse, and why.
+_REFUSALS = {
+    "400": "The request is not one that can be done: `error` names the class.",
+    "401": "The token is missing or unknown.",
+    "403": "The token lacks the right.",
+    "404": "There is nothing of that name.",
+    "406": "No form of the answer is acceptable.",
+    "409": "An id exists, or the topic is full.",
+    "413": "The body or the batch is too large.",
+    "415": "The body is in a form that is not taken.",
+    "429": "Too much is under way: come again after Retry-After.",
+    "500": "The store failed.",
+    "503": "The server drains, or the store cannot write.",
+    "507": "The disk is full.",
+}
+
+#: Answers that are not messages: their content type.
+_PLAIN = {
+    "push": "text/event-stream",
+    "backup": "application/x-tar",
+    "metrics": "text/plain",
+    "healthz": "text/plain",
+    "readyz": "text/plain",
+}
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """Return the document."""
+    kinds = [
+        kind for e in ENDPOINTS for kind in (e.query, e.body, *_answers(e)) if kind is not None
+    ]
+    schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=_REFERENCE)
+    known = {id(kind): schema for kind, schema in zip([*kinds, Problem], schemas, strict=True)}
+    components["NewMessage"]["properties"]["body"] = {"description": "Text, or any other JSON."}
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        path = _PARAMETER.sub(r"{\1}", endpoint.path)
+        operation = _operation(endpoint, known, components)
+        paths.setdefault(path, {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Dwell",
+            "version": version("dwell"),
+            "description": "A durable delay queue.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(
+    endpoint: Endpoint, known: dict[int, Any], components: dict[str, Any]
+) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": endpoint.name,
+        "tags": [endpoint.group],
+        "summary": endpoint.summary,
+        "description": _text(endpoint),
+        "parameters": [
+            *(
+                {"name": name, "in": "path", "required": True, "schema": _PATH[name]}
+                for name in _PARAMETER.findall(endpoint.path)
+            ),
+            *_query(endpoint, components),
+        ],
+        "responses": {"200": _answer(endpoint, known), **_refusals()},
+    }
+    if endpoint.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": _content(endpoint.takes, known[id(endpoint.body)]),
+        }
+    return operation
+
+
+def _text(endpoint: Endpoint) -> str:
+    lines = (endpoint.handler.__doc__ or "").splitlines()
+    return "\n".join(line.strip() for line in lines).strip()
+
+
+def _query(endpoint: Endpoint, components: dict[str, Any]) -> list[dict[str, Any]]:
+    schema = components[endpoint.query.__name__]
+    required = schema.get("required", ())
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": _scalar(kind)}
+        for name, kind in schema["properties"].items()
+    ]
+
+
+def _scalar(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter, which cannot be null."""
+    options = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
+    if not options:
+        return schema
+    rest = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
+    return {**rest, **options[0]}
+
+
+def _answers(endpoint: Endpoint) -> tuple[Any, ...]:
+    return endpoint.answer if isinstance(endpoint.answer, tuple) else (endpoint.answer,)
+
+
+def _answer(endpoint: Endpoint, known: dict[int, Any]) -> dict[str, Any]:
+    if endpoint.answer is None:
+        content = {_PLAIN[endpoint.name]: {"schema": {"type": "string"}}}
+    else:
+        found = [known[id(kind)] for kind in _answers(endpoint)]
+        content = _content(endpoint.gives, found[0] if len(found) == 1 else {"anyOf": found})
+    return {"description": "Done.", "content": content}
+
+
+def _content(forms: tuple[Media, ...], schema: dict[str, Any]) -> dict[str, Any]:
+    return {str(form): {"schema": schema} if form in _DESCRIBED else {} for form in forms}
+
+
+def _refusals() -> dict[str, Any]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(name="Problem")}}}
+    return {status: {"description": text, "content": content} for status, text in _REFUSALS.items()}

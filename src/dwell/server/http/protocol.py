@@ -1,0 +1,140 @@
+"""The protocol: one connection, with bounds on what it may hold and on how long it may take."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from dwell.server.http.connection import Connection
+from dwell.server.http.corked import Corked
+
+#: The head of a request: method, path and headers. What comes in one piece is let in.
+MAX_HEAD_BYTES = 64 * 1024
+
+#: How long a request may take to arrive, from its first byte to its last.
+REQUEST_TIMEOUT_S = 60.0
+
+#: How long a connection may be idle. Clients should keep theirs for less.
+IDLE_TIMEOUT_S = 120.0
+
+#: How long a client may read nothing of an answer. Systems move such data in steps of megabytes.
+UNREAD_TIMEOUT_S = 120.0
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection; who is slower, or sends a larger head, than is allowed is hung up on."""
+
+    def __init__(self, most_connections: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.timeout_keep_alive = IDLE_TIMEOUT_S  # type: ignore[assignment]
+        self._most_connections = most_connections
+        self._is_partial = False
+        self._is_head = False
+        self._head_bytes = 0
+        self._arriving: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._connection = Connection()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin; what is written goes out once in a turn of the event loop."""
+        super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]
+        if len(self.connections) > self._most_connections:
+            transport.close()
+        self._note_idle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers, and end what waits."""
+        for timer in (self._arriving, self._unread):
+            if timer is not None:
+                timer.cancel()
+        self._unset_keepalive_if_required()
+        self._connection.lose()
+        super().connection_lost(exc)
+
+    # --- what the parser finds ----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Count a head from its first byte."""
+        self._is_partial = self._is_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self._connection
+
+    def on_headers_complete(self) -> None:
+        """Forget the head, which was small enough."""
+        self._is_head = False
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """Count as a head what follows, which may be headers again, until it is a body."""
+        self._is_head = True
+        self._head_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Note that this is no head."""
+        self._is_head = False
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that nothing of the request is missing."""
+        self._is_partial = self._is_head = False
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+        super().on_message_complete()
+
+    # --- what arrives -------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Give up a request whose head is too large, or which takes too long."""
+        if self._is_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if not self._is_partial:
+            self._note_idle()
+        elif self._arriving is None:
+            self._arriving = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)
+        if self._is_head and self._head_bytes > MAX_HEAD_BYTES:
+            self.transport.close()
+
+    def _give_up(self) -> None:
+        self._arriving = None
+        if self.flow.read_paused:
+            # The rest cannot come: the request before this one is still being answered.
+            self._arriving = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)
+        else:
+            self.transport.close()
+
+    def _note_idle(self) -> None:
+        """Hang up in time when no request is under way, as after an answer."""
+        if self.timeout_keep_alive_task is None and (
+            self.cycle is None or self.cycle.response_complete
+        ):
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    # --- what is not read ---------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read, but not for ever."""
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def _watch(self, unread_bytes: int) -> None:
+        self._unread = self.loop.call_later(UNREAD_TIMEOUT_S, self._check_reader, unread_bytes)
+
+    def _check_reader(self, before_bytes: int) -> None:
+        """Hang up on a client that has read nothing since; a slow one may go on."""
+        unread_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes < before_bytes:
+            self._watch(unread_bytes)
+        else:
+            self.transport.abort()

@@ -1,0 +1,94 @@
+"""Push: taken messages as server-sent events, as many as the reader has given credit for."""
+
+import functools
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from dwell import values
+from dwell.message import Batch
+from dwell.server.http.call import Call
+from dwell.server.http.rows import message_rows
+from dwell.server.http.schemas import CreditAnswer, CreditRequest, PushQuery
+from dwell.server.http.waits import Stream
+
+#: How many messages one event carries at most.
+_MOST_AT_ONCE = 1000
+
+#: How long a stream is silent before it says that it is still there.
+_SILENCE_S = 15
+_SILENCE = f"{_SILENCE_S}s"
+
+
+async def push(call: Call) -> Response:
+    """Send taken messages as server-sent events, at most as many as ``credit`` says.
+
+    The first event, ``stream``, names the stream; ``POST /v1/push/{stream}/credit`` adds credit.
+    Each event ``messages`` holds some messages with their receipts. What was sent is leased until
+    it is acked or its lease ends; what was not sent when the reader goes is given back.
+    """
+    ask = call.query(PushQuery)
+    topics, owner = values.topics(ask.topics.split(",")), values.owner(ask.owner)
+    call.allow(topics)
+    call.service.check_waiting(len(call.waits) + len(call.waits.streams))
+    name, stream = secrets.token_hex(16), Stream(ask.credit)
+    lease = f"{ask.lease_ms}ms" if ask.lease_ms else None
+    take = functools.partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE)
+    body = _events(call, take, name, stream)
+    return StreamingResponse(
+        body, media_type="text/event-stream", headers={"cache-control": "no-store"}
+    )
+
+
+async def _events(
+    call: Call, take: Callable[..., Coroutine[Any, Any, Batch]], name: str, stream: Stream
+) -> AsyncIterator[bytes]:
+    streams = call.waits.streams
+    streams[name] = stream
+    try:
+        yield _event("stream", {"stream": name, "credit": stream.credit})
+        while not call.waits.is_over and not call.connection.is_lost:
+            batch = await _next(call, take, stream)
+            if batch is None:
+                yield b": still here\n\n"
+            else:
+                yield await _handed_over(call, batch, stream)
+    finally:
+        del streams[name]
+
+
+async def _next(
+    call: Call, take: Callable[..., Coroutine[Any, Any, Batch]], stream: Stream
+) -> Batch | None:
+    """Return what there is to send, or None after a silence or when there is new credit."""
+    if not stream.credit:
+        await call.waits.wait(call.connection, stream.wait(_SILENCE_S))
+        return None
+    work = take(limit=min(stream.credit, _MOST_AT_ONCE))
+    batch = await call.waits.wait(call.connection, work)
+    return batch if batch is not None and len(batch) else None
+
+
+async def _handed_over(call: Call, batch: Batch, stream: Stream) -> bytes:
+    stream.credit -= len(batch)
+    call.service.note_taken(batch)
+    return _event("messages", {"messages": message_rows(batch), "credit": stream.credit})
+
+
+def _event(kind: str, data: object) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
+
+
+async def credit(call: Call) -> Response:
+    """Let a stream send so many messages more."""
+    call.allow(())
+    ask = await call.body(CreditRequest)
+    stream = call.waits.streams.get(call.path["stream"])
+    if stream is None:
+        raise HTTPException(404, "stream: there is no stream of that name")
+    stream.add(ask.credit)
+    return call.answer(CreditAnswer(stream.credit))

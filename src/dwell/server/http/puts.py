@@ -1,0 +1,128 @@
+"""Putting messages, in each of the forms in which they may come."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from starlette.responses import Response
+
+from dwell import columns, values
+from dwell.errors import InvalidHeaders, InvalidInput, InvalidTime
+from dwell.lazy import sizes_of
+from dwell.message import I64, MAX_DELAY_MS, MAX_LEASE_MS, U32, Extra, encode_extra
+from dwell.server.http import arrow
+from dwell.server.http.call import Call, decoded, response
+from dwell.server.http.media import Media
+from dwell.server.http.rows import lines_of, put_rows
+from dwell.server.http.schemas import (
+    NewMessage,
+    PackedMessage,
+    PutQuery,
+    PutResult,
+    PutResults,
+)
+from dwell.store.base import Put, Puts
+from dwell.wire.columns import PUT_NUMBERS, PutColumns, bodies_as_read, columns_of_answer, unpacked
+
+_extra_decoder = msgspec.msgpack.Decoder(Extra)
+_encoder = msgspec.msgpack.Encoder()
+
+
+async def put(call: Call) -> Response:
+    """Put one message or many, all or none of them.
+
+    A body of JSON or MessagePack is one message or a list of them; NDJSON has one a line. On an
+    id that exists, ``on_conflict`` says ``keep``, ``replace`` or ``error``.
+    """
+    topic = call.allowed_topic()
+    on_conflict = values.conflict(call.query(PutQuery).on_conflict)
+    call.service.check_not_draining()
+    form, data = call.given, await call.read()
+    if form is Media.COLUMNS:
+        return await _put_columns(call, topic, data, on_conflict)
+    if form is Media.ARROW:
+        puts: Sequence[Put] = await arrow.put(call.service, topic, data, on_conflict)
+    else:
+        puts = await put_rows(call.service, topic, _rows(data, form), on_conflict)
+    return call.answer(PutResults([PutResult(p.id, str(p.result), p.number) for p in puts]))
+
+
+async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) -> Response:
+    """Put columns; what became of them is said in columns, too."""
+    puts = _puts_of(topic, data, call.queue.clock.now_ms())
+    call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
+    puts.due_ms = call.reached(puts.due_ms)
+    answer = await call.queue.put_puts(puts, on_conflict)
+    told = columns_of_answer(answer, own=puts.ids is not None)
+    return response(_encoder.encode(told), Media.COLUMNS)
+
+
+def _rows(data: bytes, form: Media) -> list[NewMessage]:
+    if form is not Media.MSGPACK:
+        # A body is kept as it is written, so nothing else would look at its bytes.
+        _check_utf8(data)
+    if form is Media.NDJSON:
+        return lines_of(data)
+    row = PackedMessage if form is Media.MSGPACK else NewMessage
+    found = decoded(data, row | list[row], form)  # type: ignore[valid-type]
+    return found if isinstance(found, list) else [found]
+
+
+def _check_utf8(data: bytes) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"body: {error}") from None
+
+
+def _puts_of(topic: str, data: bytes, now_ms: int) -> Puts:
+    """Return a put that came as columns; raises InvalidInput for what no store may be given."""
+    given: PutColumns = decoded(data, PutColumns, Media.COLUMNS)
+    size = given.count
+    columns.check_count(size, "bodies")
+    bodies = bodies_as_read(given.bodies, given.sizes, size)
+    columns.check_sizes(bodies.sizes)
+    numbers = {
+        name: unpacked(getattr(given, name), size, dtype, name)
+        for name, dtype in PUT_NUMBERS.items()
+    }
+    _check_times(numbers["due_ms"], now_ms, "due_ms")
+    _check_times(numbers["expires_ms"], now_ms, "expires_ms")
+    _check_leases(numbers["lease_ms"])
+    return Puts(
+        topic=topic,
+        bodies=bodies,
+        ids=columns.own_ids(given.ids, size),
+        extras=None if given.extras is None else _checked_extras(given.extras, size),
+        **numbers,
+    )
+
+
+def _check_times(times_ms: I64, now_ms: int, field: str) -> None:
+    if len(times_ms) and not 0 <= times_ms.min() <= times_ms.max() <= now_ms + MAX_DELAY_MS:
+        for at in np.flatnonzero((times_ms < 0) | (times_ms > now_ms + MAX_DELAY_MS))[:1].tolist():
+            values.due_ms(int(times_ms[at]), now_ms, f"{field}[{at}]")
+
+
+def _check_leases(leases_ms: U32) -> None:
+    if len(leases_ms) and leases_ms.max() > MAX_LEASE_MS:
+        at = int(leases_ms.argmax())
+        raise InvalidTime(
+            f"lease_ms[{at}]: got {leases_ms[at]}, expected at most {MAX_LEASE_MS} ms"
+        )
+
+
+def _checked_extras(extras: list[bytes], size: int) -> list[bytes]:
+    """Return keys and headers in the form of the queue's own, without what else came with them."""
+    if len(extras) != size:
+        raise InvalidHeaders(f"extras: got {len(extras)} values, expected {size}")
+    return [data and _checked_extra(data, at) for at, data in enumerate(extras)]
+
+
+def _checked_extra(data: bytes, at: int) -> bytes:
+    try:
+        extra = _extra_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidHeaders(f"extras[{at}]: {error}") from None
+    key = values.key(extra.key, f"extras[{at}].key")
+    return encode_extra(key, values.headers(extra.headers, f"extras[{at}].headers"))

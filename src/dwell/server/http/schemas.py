@@ -1,0 +1,422 @@
+"""What requests and answers hold, as the OpenAPI document and the checks have it."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from dwell.message import (
+    MAX_ATTEMPTS,
+    MAX_BATCH_MESSAGES,
+    MAX_DELAY_MS,
+    MAX_ID_BYTES,
+    MAX_LEASE_MS,
+    MAX_PRIORITY,
+)
+from dwell.wire.rows import Line
+
+Span: TypeAlias = Annotated[
+    str | int | float, Meta(description='A span of time: "30m", "1h30m", "250ms", or seconds.')
+]
+Limit: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_BATCH_MESSAGES)]
+Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Moment: TypeAlias = Annotated[
+    int, Meta(ge=0, le=2**52, description="Milliseconds since the epoch.")
+]
+Priority: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
+Wait: TypeAlias = Annotated[int, Meta(ge=0, le=300_000)]
+Lease: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_LEASE_MS)]
+Receipt: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$")]
+Receipts: TypeAlias = Annotated[list[Receipt], Meta(max_length=MAX_BATCH_MESSAGES)]
+Id: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="1-256 bytes of UTF-8.")
+]
+Ids: TypeAlias = Annotated[list[Id], Meta(max_length=MAX_BATCH_MESSAGES)]
+Topic: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9._:-]{1,200}$")]
+Whole: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
+Wholes: TypeAlias = Annotated[list[Whole], Meta(max_length=256)]
+
+
+class Request(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The root of what is asked."""
+
+
+class Nothing(Request):
+    """A request without parameters."""
+
+
+# --- put --------------------------------------------------------------------------------------
+
+
+class NewMessage(Line, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message to be put: a body, and whatever else it says.
+
+    At most one of ``delay``, ``due``, ``due_ms`` and ``delay_level``, and of ``ttl`` and
+    ``expires_ms``.
+    """
+
+    lease_ms: int | None = None
+    expires_ms: int | None = None
+
+
+class PackedMessage(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same in MessagePack, where a body may also be binary data."""
+
+
+class PutQuery(Request):
+    """How a put treats ids that exist: keep, replace or error."""
+
+    on_conflict: str = "keep"
+
+
+class PutResult(Struct):
+    """What became of one message: created, kept, replaced, dropped or leased."""
+
+    id: str
+    result: str
+    number: int
+
+
+class PutResults(Struct):
+    """What became of each message, in the order in which they were given."""
+
+    results: list[PutResult]
+
+
+# --- take -------------------------------------------------------------------------------------
+
+
+class TakeRequest(Request):
+    """Which messages to take, for how long, and how long to wait for the first.
+
+    ``ids`` takes those of one topic that are ready. ``poll`` is a name of the caller's for this
+    request, with which its waiting can be ended.
+    """
+
+    topics: Topic | Annotated[list[Topic], Meta(min_length=1)]
+    limit: Limit = 1
+    lease: Span | None = None
+    lease_ms: Lease | None = None
+    owner: str = ""
+    wait_ms: Wait = 0
+    ids: Ids | None = None
+    poll: str = ""
+
+
+class MessageRow(Struct, omit_defaults=True):
+    """A message; ``body`` is text, and ``body_base64`` stands in its place where it is not."""
+
+    topic: str
+    id: str
+    due_ms: int
+    state: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_ms: int
+    number: int
+    body: str | None = None
+    body_base64: str | None = None
+    lease_until_ms: int = 0
+    expires_ms: int = 0
+    key: str | None = None
+    headers: dict[str, str] = {}
+    last_error: str | None = None
+    receipt: str | None = None
+
+
+class Messages(Struct):
+    """Some messages."""
+
+    messages: list[MessageRow]
+
+
+class OwnerQuery(Request):
+    """Whose messages."""
+
+    owner: str
+
+
+# --- by receipt -------------------------------------------------------------------------------
+
+
+class AckRequest(Request):
+    """The receipts of messages that are done."""
+
+    receipts: Receipts
+
+
+class ReleaseRequest(Request):
+    """The receipts of messages to give back, and when they fall due again."""
+
+    receipts: Receipts
+    delay: Span = 0
+    retry: bool = False
+    error: str | None = None
+    counted: bool = True
+    priority: Priority | None = None
+
+
+class TouchRequest(Request):
+    """The receipts of messages to be held longer."""
+
+    receipts: Receipts
+    lease: Span | None = None
+
+
+class BuryRequest(Request):
+    """The receipts of messages to set aside."""
+
+    receipts: Receipts
+    reason: str | None = None
+    priority: Priority | None = None
+
+
+class Taken(Struct):
+    """From which topics messages were taken."""
+
+    topics: list[str]
+
+
+class Results(Struct):
+    """A word for each message, in the order in which they were given."""
+
+    results: list[str]
+
+
+# --- by id and by filter ----------------------------------------------------------------------
+
+
+class Filter(Request):
+    """Which messages of a topic: all that is said must hold.
+
+    ``states`` are those that the verb works on when left out. ``due_to_ms`` is not included.
+    """
+
+    states: list[str] | None = None
+    due_from_ms: Moment = 0
+    due_to_ms: Moment = 2**52
+    key: str | None = None
+    headers: dict[str, str] = {}
+
+
+Most: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class CancelRequest(Request):
+    """The messages to cancel: by ids or by a filter, then at most ``limit`` of them."""
+
+    ids: Ids | None = None
+    filter: Filter | None = None
+    limit: Most = 100_000
+
+
+class RescheduleRequest(Request):
+    """The messages to move, by ids or by a filter, and when they fall due.
+
+    ``due_ms`` may be one moment or one for each id; ``shift_ms`` (with a filter) moves each from
+    its own due.
+    """
+
+    ids: Ids | None = None
+    filter: Filter | None = None
+    limit: Most = 100_000
+    delay: Span | None = None
+    due: str | int | None = None
+    due_ms: Moment | list[Moment] | None = None
+    shift_ms: Annotated[int, Meta(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | None = None
+
+
+class KickRequest(Request):
+    """The dead messages to bring back: by ids, by a filter, or the first ``limit``."""
+
+    ids: Ids | None = None
+    filter: Filter | None = None
+    limit: Most = 1000
+    delay: Span = 0
+
+
+class GetRequest(Request):
+    """The ids of messages to look at."""
+
+    ids: Ids
+
+
+class Bulk(Struct):
+    """What a verb by filter did: how many messages matched, and how many had which result.
+
+    ``is_complete`` is false when there may be more than ``limit``.
+    """
+
+    matched: int
+    results: dict[str, int]
+    is_complete: bool
+
+
+class Found(Struct):
+    """A message for each id, null where it is unknown."""
+
+    messages: list[MessageRow | None]
+
+
+class NamedRequest(Request):
+    """The numbers of messages."""
+
+    numbers: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=10_000)]
+
+
+class Named(Struct):
+    """Topic and id of each message, null where there is none."""
+
+    names: list[list[str] | None]
+
+
+# --- looking ----------------------------------------------------------------------------------
+
+
+class ListQuery(Request):
+    """Which messages to list, by due. ``header`` is ``name:value``."""
+
+    state: str = "delayed"
+    due_from_ms: Moment = 0
+    due_to_ms: Moment = 2**52
+    key: str | None = None
+    header: str | None = None
+    cursor: str | None = None
+    limit: Limit = 1000
+
+
+class MessagePage(Struct):
+    """Some messages; ``cursor`` asks for those after them, and is null after the last."""
+
+    messages: list[MessageRow]
+    cursor: str | None
+
+
+class PeekQuery(Request):
+    """How many of the next messages to look at."""
+
+    limit: Limit = 1
+
+
+class EventsQuery(Request):
+    """From which position on, and how many at most."""
+
+    position: Position = 0
+    limit: Limit = 1000
+
+
+class EventRow(Struct):
+    """One thing that happened to one message."""
+
+    position: int
+    time_ms: int
+    kind: str
+    topic: str
+    id: str
+    due_ms: int
+    attempt: int
+
+
+class EventsPage(Struct):
+    """Events in order. ``first_position`` is the oldest that is kept."""
+
+    events: list[EventRow]
+    next_position: int
+    first_position: int
+
+
+class Counts(Struct):
+    """How many messages of a topic are in each state."""
+
+    delayed: int
+    ready: int
+    leased: int
+    dead: int
+
+
+class StatsAnswer(Struct):
+    """Counts by topic now, and by kind of event since the store was made."""
+
+    topics: dict[str, Counts]
+    totals: dict[str, int]
+
+
+class TopicsAnswer(Struct):
+    """The topics, by name."""
+
+    topics: dict[str, Counts]
+
+
+class StoreAnswer(Struct):
+    """The store: its number, the server's version and time, and whether it takes messages."""
+
+    number: int
+    version: str
+    now_ms: int
+    is_draining: bool
+
+
+class EndAnswer(Struct):
+    """Whether a request of that name was waiting."""
+
+    ended: bool
+
+
+class SettingsChange(Request):
+    """Settings of a topic to be changed; what is left out stays as it is."""
+
+    lease_ms: Annotated[int, Meta(ge=1, le=MAX_LEASE_MS)] | UnsetType = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | UnsetType = UNSET
+    retry_delays_ms: Wholes | UnsetType = UNSET
+    remember_ms: Whole | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+    max_pending: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
+    on_full: Literal["refuse", "drop"] | UnsetType = UNSET
+    delay_levels_ms: Wholes | UnsetType = UNSET
+
+
+# --- push and the seeds' protocol ---------------------------------------------------------------
+
+
+class PushQuery(Request):
+    """Which topics (with commas), how many messages at first, and under which lease."""
+
+    topics: str
+    credit: Annotated[int, Meta(ge=0, le=1_000_000)] = 100
+    lease_ms: Lease = 0
+    owner: str = ""
+
+
+class CreditRequest(Request):
+    """How many messages more may be sent."""
+
+    credit: Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class CreditAnswer(Struct):
+    """How many messages may be sent now."""
+
+    credit: int
+
+
+class Command(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One command of the job protocol: add, pop, finish or delete."""
+
+    command: str
+    topic: str | None = None
+    id: str | None = None
+    delay: Annotated[float, Meta(ge=0, le=MAX_DELAY_MS / 1000)] = 0
+    ttr: Annotated[float, Meta(ge=0, le=MAX_LEASE_MS / 1000)] = msgspec.field(
+        name="TTR", default=60
+    )
+    body: Any = None
+
+
+class CommandAnswer(Struct, omit_defaults=True):
+    """The answer to a command."""
+
+    success: bool
+    error: str | None = None
+    id: str | None = None
+    value: str | None = None

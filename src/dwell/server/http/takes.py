@@ -1,0 +1,191 @@
+"""Taking messages, and saying what became of them."""
+
+import msgspec
+from starlette.responses import Response
+
+from dwell import columns
+from dwell.errors import InvalidInput
+from dwell.message import U64, Batch, Result
+from dwell.results import Results
+from dwell.server.http.call import Call, decoded, response
+from dwell.server.http.media import Media
+from dwell.server.http.rows import as_lines, message_rows
+from dwell.server.http.schemas import (
+    AckRequest,
+    BuryRequest,
+    EndAnswer,
+    OwnerQuery,
+    PeekQuery,
+    ReleaseRequest,
+    Taken,
+    TakeRequest,
+    TouchRequest,
+)
+from dwell.server.http.schemas import Results as ResultsAnswer
+from dwell.server.tokens import Right
+from dwell.store.base import Cursor
+from dwell.values import Delay
+from dwell.wire.columns import (
+    ReceiptColumns,
+    ResultColumns,
+    columns_of_batch,
+    unpacked_receipts,
+)
+from dwell.wire.rows import span_of
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+async def take(call: Call) -> Response:
+    """Take messages that are due, waiting for the first one at most ``wait_ms``."""
+    ask = await call.body(TakeRequest)
+    topics = [ask.topics] if isinstance(ask.topics, str) else ask.topics
+    call.allow(topics)
+    call.service.check_waiting(len(call.waits))
+    lease = _lease(ask)
+    if ask.ids is not None:
+        if len(topics) != 1:
+            raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")
+        batch = await call.queue.take_ids(topics[0], ask.ids, lease=lease, owner=ask.owner)
+    else:
+        batch = Batch.empty()
+        if not ask.wait_ms or not call.queue.would_wait(topics, ask.limit):
+            batch = await call.queue.take(topics, ask.limit, lease=lease, owner=ask.owner)
+        if not len(batch) and ask.wait_ms:
+            wait = f"{ask.wait_ms}ms"
+            work = call.queue.take(topics, ask.limit, lease=lease, owner=ask.owner, wait=wait)
+            with call.service.gate.left():
+                waited = await call.waits.wait(call.connection, work, ask.poll)
+            batch = batch if waited is None else waited
+    call.service.note_taken(batch)
+    return batch_answer(call, batch)
+
+
+def _lease(ask: TakeRequest) -> Delay | None:
+    if ask.lease_ms:
+        if ask.lease is not None:
+            raise InvalidInput("lease: got lease and lease_ms together, expected one of them")
+        return f"{ask.lease_ms}ms"
+    return span_of(ask.lease)
+
+
+async def end_wait(call: Call) -> Response:
+    """End the waiting of a take with that ``poll``; it answers with what it has."""
+    call.allow(())
+    return call.answer(EndAnswer(call.waits.end(call.path["poll"])))
+
+
+async def held(call: Call) -> Response:
+    """Return again what an owner holds."""
+    call.allow(None)
+    return batch_answer(call, await call.queue.held(call.query(OwnerQuery).owner))
+
+
+async def peek(call: Call) -> Response:
+    """Look at the messages that a take would give first, and leave them as they are."""
+    topic = call.allowed_topic()
+    return batch_answer(call, await call.queue.peek(topic, call.query(PeekQuery).limit))
+
+
+def batch_answer(call: Call, batch: Batch, cursor: Cursor | None = None) -> Response:
+    """Return messages in the form that the caller asks for."""
+    form = call.asked
+    if form is Media.COLUMNS:
+        return response(_encoder.encode(columns_of_batch(batch, cursor)), form)
+    if form is Media.NDJSON:
+        return response(as_lines(message_rows(batch)), form)
+    return call.answer({"messages": message_rows(batch, packed=form is Media.MSGPACK)})
+
+
+# --- by receipt -------------------------------------------------------------------------------
+
+
+async def ack(call: Call) -> Response:
+    """Say that messages are done, and forget them: acked or stale."""
+    if call.given is Media.COLUMNS:
+        receipts, _ = await _receipt_columns(call)
+        return _codes(await call.queue.ack(receipts))
+    ask = await call.body(AckRequest)
+    return _words(call, await call.queue.ack(await _allowed(call, ask.receipts)))
+
+
+async def release(call: Call) -> Response:
+    """Give messages back, due now or later: released, buried or stale."""
+    if call.given is Media.COLUMNS:
+        receipts, how = await _receipt_columns(call)
+        delay = "0s" if how.delay_ms is None else f"{how.delay_ms}ms"
+        results = await call.queue.release(
+            receipts,
+            delay,
+            retry=how.delay_ms is None,
+            error=how.error,
+            counted=how.counted,
+            priority=how.priority,
+        )
+        return _codes(results)
+    ask = await call.body(ReleaseRequest)
+    results = await call.queue.release(
+        await _allowed(call, ask.receipts),
+        span_of(ask.delay),
+        retry=ask.retry,
+        error=ask.error,
+        counted=ask.counted,
+        priority=ask.priority,
+    )
+    return _words(call, results)
+
+
+async def touch(call: Call) -> Response:
+    """Let leases end later: touched or stale."""
+    if call.given is Media.COLUMNS:
+        receipts, how = await _receipt_columns(call)
+        lease = f"{how.lease_ms}ms" if how.lease_ms else None
+        return _codes(await call.queue.touch(receipts, lease))
+    ask = await call.body(TouchRequest)
+    what = await _allowed(call, ask.receipts)
+    return _words(call, await call.queue.touch(what, span_of(ask.lease)))
+
+
+async def bury(call: Call) -> Response:
+    """Set messages aside as dead: buried or stale."""
+    if call.given is Media.COLUMNS:
+        receipts, how = await _receipt_columns(call)
+        return _codes(await call.queue.bury(receipts, how.error, priority=how.priority))
+    ask = await call.body(BuryRequest)
+    what = await _allowed(call, ask.receipts)
+    return _words(call, await call.queue.bury(what, ask.reason, priority=ask.priority))
+
+
+async def taken(call: Call) -> Response:
+    """Return the topics of the messages whose receipts are still good."""
+    ask = await call.body(AckRequest)
+    topics = sorted(await call.queue.taken_from(columns.receipts(ask.receipts)))
+    call.allow(topics)
+    return call.answer(Taken(topics))
+
+
+async def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
+    how = decoded(await call.read(), ReceiptColumns, Media.COLUMNS)
+    return await _checked(call, unpacked_receipts(how.receipts)), how
+
+
+async def _allowed(call: Call, texts: list[str]) -> U64 | str:
+    """Return receipts that the caller may use; a single one is joined with those of others."""
+    receipts = await _checked(call, columns.receipts(texts))
+    return texts[0] if len(texts) == 1 else receipts
+
+
+async def _checked(call: Call, receipts: U64) -> U64:
+    """Return receipts of messages on whose topics the caller has the right."""
+    if not call.service.tokens.is_open and len(receipts):
+        call.allow(await call.queue.taken_from(receipts), Right.TAKE)
+    return receipts
+
+
+def _codes(results: Results) -> Response:
+    return response(_encoder.encode(ResultColumns(results.codes.tobytes())), Media.COLUMNS)
+
+
+def _words(call: Call, results: Results | Result) -> Response:
+    many = [results] if isinstance(results, Result) else results
+    return call.answer(ResultsAnswer(list(map(str, many))))

@@ -1,0 +1,102 @@
+"""Waits: the requests that wait for messages, and what ends them."""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from dwell.server.http.connection import Connection
+
+T = TypeVar("T")
+
+
+class Stream:
+    """One reader: how much credit is left, and when there is more."""
+
+    def __init__(self, credit: int) -> None:
+        self.credit = credit
+        self._more = asyncio.Event()
+
+    def add(self, credit: int) -> None:
+        """Let so many messages more be sent."""
+        self.credit += credit
+        self._more.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when credit was added, or after so many seconds."""
+        self._more.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._more.wait(), seconds)
+
+
+class Waits:
+    """All waiting requests of a port. Each ends with an answer, or when its caller has gone."""
+
+    def __init__(self) -> None:
+        self._waiting: set[_Wait] = set()
+        self._named: dict[str, _Wait] = {}
+        self.is_over = False
+        self.streams: dict[str, Stream] = {}
+        self.receipts: OrderedDict[str, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(
+        self, connection: Connection, work: Coroutine[Any, Any, T], name: str = ""
+    ) -> T | None:
+        """Return what the work returns, or None when the wait was ended before.
+
+        The work is cancelled when the caller disconnects, when :meth:`end` is called with the
+        name of the wait, or when the port stops.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        wait = _Wait(task)
+        self._waiting.add(wait)
+        if name:
+            self._named[name] = wait
+        connection.on_lost = wait.end
+        if self.is_over or connection.is_lost:
+            wait.end()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not wait.is_ended or task.uncancel():
+                raise
+            return None
+        finally:
+            connection.on_lost = None
+            self._waiting.discard(wait)
+            if name and self._named.get(name) is wait:
+                del self._named[name]
+
+    def end(self, name: str) -> bool:
+        """End the wait of a name; tell whether there was one."""
+        found = self._named.get(name)
+        if found is not None:
+            found.end()
+        return found is not None
+
+    def end_all(self) -> None:
+        """End every wait, and those that begin from now on."""
+        self.is_over = True
+        for wait in list(self._waiting):
+            wait.end()
+
+
+class _Wait:
+    """One request that waits, in the task that answers it."""
+
+    __slots__ = ("_task", "is_ended")
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self._task = task
+        self.is_ended = False
+
+    def end(self) -> None:
+        """Let the wait end without an answer."""
+        if not self.is_ended:
+            self.is_ended = True
+            self._task.cancel()

@@ -1,0 +1,227 @@
+"""Serving: the queue is opened, the ports start, signals are heard, and all of it stops in order.
+
+SIGTERM and SIGINT: accept no more, answer what was asked, close the queue, end. A second one ends
+the process at once, which loses nothing that was answered. SIGUSR1: take no new messages any more.
+SIGHUP: read the token file and the certificate again.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+import uvloop
+
+from dwell.errors import InvalidSettings
+from dwell.handle import open as open_queue
+from dwell.queue import Queue
+from dwell.server import tls
+from dwell.server.gate import Gate
+from dwell.server.notify import notify
+from dwell.server.service import Port, Service
+from dwell.server.settings import Address, ServerSettings
+from dwell.server.tokens import Tokens
+
+_log = logging.getLogger(__name__)
+
+#: How the process ends when a second signal does not let it stop in order.
+INTERRUPTED = 130
+
+#: Beside connections: the store's files, and whatever else.
+_OTHER_FILES = 1024
+
+MakePort: TypeAlias = Callable[[str, Service, Address, ssl.SSLContext | None], Port]
+
+
+class PortUnavailable(OSError):
+    """A port cannot have the address that it was told to listen on."""
+
+
+def run(settings: ServerSettings) -> None:
+    """Serve until a signal says to stop.
+
+    Raises InvalidSettings, StoreError or PortUnavailable when it cannot begin.
+    """
+    server = Server(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.run())
+
+
+def make_port(
+    name: str, service: Service, address: Address, context: ssl.SSLContext | None
+) -> Port:
+    """Return the port that the settings call by a name."""
+    # Imported here, so that a server needs only the packages of the ports that it has.
+    if name == "http":
+        from dwell.server.http.port import HttpPort
+
+        return HttpPort(service, *address, ssl=context)
+    from dwell.server.beanstalk.port import BeanstalkPort
+
+    return BeanstalkPort(service, *address, ssl=context)
+
+
+class Server:
+    """One process that serves one queue. ``make_port`` is for tests."""
+
+    def __init__(self, settings: ServerSettings, make_port: MakePort = make_port) -> None:
+        self._settings = settings
+        self._make_port = make_port
+        self._tokens = Tokens.load(settings.token_file) if settings.token_file else Tokens()
+        self._tls: ssl.SSLContext | None = None
+        if settings.tls_cert:
+            self._tls = tls.context(settings.tls_cert, settings.tls_key)
+        self._stopping = asyncio.Event()
+        self._service: Service | None = None
+
+    async def run(self) -> None:
+        """Open, start, serve until a signal comes, and stop."""
+        started = time.monotonic()
+        _raise_file_limit(len(self._settings.addresses) * self._settings.max_connections)
+        async with self._queue() as queue:
+            # A signal that comes before this ends the process, and has nothing to wait for.
+            self._listen()
+            self._service = self._serve(queue)
+            async with self._started(self._service):
+                # What is there by now stays, and need not be looked through again and again.
+                gc.freeze()
+                self._announce(round((time.monotonic() - started) * 1000))
+                await self._stopping.wait()
+                notify("STOPPING=1")
+        _log.info("stopped")
+
+    # --- start and stop -------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _queue(self) -> AsyncIterator[Queue]:
+        settings = self._settings
+        options: dict[str, Any] = {}
+        if settings.store.lower() != "memory:":
+            options = {"sync": settings.sync, "events_bytes": settings.events_bytes}
+        async with open_queue(settings.store, **options) as queue:
+            yield queue
+
+    def _serve(self, queue: Queue) -> Service:
+        settings = self._settings
+        return Service(
+            queue,
+            self._tokens,
+            Gate(settings.max_requests, settings.max_requests_bytes),
+            queue.clock.now_ms(),
+            most_waiting=settings.max_waiting,
+            most_connections=settings.max_connections,
+            most_body_bytes=settings.max_body_bytes,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _started(self, service: Service) -> AsyncIterator[None]:
+        """Start the ports one after another; whatever happens then, stop those that started."""
+        try:
+            for name, address in self._settings.addresses.items():
+                port = self._make_port(name, service, address, self._tls)
+                await _start(name, address, port)
+                service.ports.append(port)
+            yield
+        finally:
+            await self._stop(service.ports)
+
+    async def _stop(self, ports: list[Port]) -> None:
+        """Stop all ports at once; those that are not done within the grace are left behind."""
+        tasks = [asyncio.ensure_future(port.stop()) for port in ports]
+        if not tasks:
+            return
+        done, late = await asyncio.wait(tasks, timeout=self._settings.grace_ms / 1000)
+        for task in late:
+            _log.warning("a port did not stop within %s ms", self._settings.grace_ms)
+            task.cancel()
+        for task in done:
+            if not task.cancelled() and task.exception() is not None:
+                _log.error("a port did not stop as it should", exc_info=task.exception())
+
+    def _announce(self, took_ms: int) -> None:
+        assert self._service is not None
+        places = zip(self._settings.addresses, self._service.ports, strict=True)
+        # Where port 0 was asked for, the port knows what it was given.
+        found = {name: str(Address(*port.address[:2])) for name, port in places}
+        self._warn()
+        fields = {
+            "store": self._settings.store,
+            **found,
+            "tls": self._tls is not None,
+            "tokens": len(self._tokens.names),
+            "version": version("dwell"),
+            "pid": os.getpid(),
+            "took_ms": took_ms,
+        }
+        _log.info("serving", extra=fields)
+        notify("READY=1")
+
+    def _warn(self) -> None:
+        settings = self._settings
+        exposed = [str(a) for a in settings.addresses.values() if not a.is_loopback]
+        if exposed and self._tokens.is_open:
+            _log.warning("whoever reaches %s may do everything", " and ".join(exposed))
+        elif exposed and self._tls is None:
+            _log.warning("tokens and messages pass %s without TLS", " and ".join(exposed))
+
+    # --- signals --------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, number)
+        loop.add_signal_handler(signal.SIGUSR1, self._drain)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._stopping.is_set():
+            _log.warning("%s again: ending at once", number.name)
+            os._exit(INTERRUPTED)
+        _log.info("%s: stopping", number.name)
+        self._stopping.set()
+
+    def _drain(self) -> None:
+        if self._service is not None:
+            self._service.is_draining = True
+            _log.info("SIGUSR1: draining, no new messages are taken")
+
+    def _reload(self) -> None:
+        try:
+            self._tokens.reload()
+            if self._tls is not None:
+                tls.renew(self._tls, self._settings.tls_cert, self._settings.tls_key)
+        except InvalidSettings as error:
+            _log.error("SIGHUP: nothing changed: %s", error)
+        else:
+            _log.info("SIGHUP: reloaded", extra={"tokens": len(self._tokens.names)})
+
+
+async def _start(name: str, address: Address, port: Port) -> None:
+    try:
+        await port.start()
+    except OSError as error:
+        raise PortUnavailable(f"{name}: cannot listen on {address}: {_reason(error)}") from None
+
+
+def _reason(error: OSError) -> str:
+    # Each loop has words of its own for these; those of names that are not found have no number.
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
+def _raise_file_limit(connections: int) -> None:
+    """Let the process have a file for each connection, as far as it may itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

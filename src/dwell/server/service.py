@@ -1,0 +1,76 @@
+"""The service: what both ports share."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dwell.errors import InvalidBody, ServerBusy, ServerDraining
+from dwell.histogram import Histogram
+from dwell.message import MAX_BODY_BYTES, Batch
+from dwell.queue import Queue
+from dwell.server.gate import Gate
+from dwell.server.tokens import Tokens
+
+#: Waiting takers of a topic are woken 500 times a second at most: what that costs in lateness is
+#: less than what more answers would cost in work.
+TAKE_SPACING_MS = 2.0
+
+
+@dataclass(slots=True)
+class Service:
+    """One open queue, who may use it, how much at a time, and whether it still takes messages."""
+
+    queue: Queue
+    tokens: Tokens
+    gate: Gate
+    started_ms: int
+    is_draining: bool = False
+    most_waiting: int = 20_000
+    most_connections: int = 20_000
+    most_body_bytes: int = MAX_BODY_BYTES
+    lateness: Histogram = field(default_factory=Histogram)
+    ports: "list[Port]" = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.queue.space_takes(TAKE_SPACING_MS)
+
+    def note_taken(self, batch: Batch) -> None:
+        """Count how late messages were that were just taken for the first time.
+
+        Later takes tell of leases and retries, not of the queue.
+        """
+        late_ms = self.queue.clock.now_ms() - batch.due_ms[batch.attempt == 1]
+        if len(late_ms):
+            self.lateness.add_many(np.maximum(late_ms, 0) / 1000)
+
+    def check_waiting(self, waiting: int) -> None:
+        """Refuse one waiting taker more than may wait; raises ServerBusy."""
+        if waiting >= self.most_waiting:
+            raise ServerBusy(f"{waiting} takers wait, at most {self.most_waiting} may")
+
+    def check_body(self, size_bytes: int) -> None:
+        """Refuse a body that is larger than this server takes; raises InvalidBody."""
+        if size_bytes > self.most_body_bytes:
+            raise InvalidBody(
+                f"body: got {size_bytes} bytes, expected at most {self.most_body_bytes}"
+            )
+
+    def check_not_draining(self) -> None:
+        """Refuse new messages while the server drains; raises ServerDraining."""
+        if self.is_draining:
+            raise ServerDraining("the server is draining: it takes no new messages")
+
+
+class Port(Protocol):
+    """One way into the service, with one start/stop contract."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens: host, and the port that it was given."""
+
+    async def start(self) -> None:
+        """Begin to accept; raises OSError when the address cannot be had."""
+
+    async def stop(self) -> None:
+        """Accept no more, end every wait, answer what was asked, and close every connection."""

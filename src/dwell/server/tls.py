@@ -1,0 +1,52 @@
+"""TLS: what the two ports need of certificate files."""
+
+import ssl
+from pathlib import Path
+
+from dwell.errors import InvalidSettings
+
+
+def context(cert: str | Path, key: str | Path = "") -> ssl.SSLContext:
+    """Return a server's context, for TLS 1.2 and later; raises InvalidSettings.
+
+    ``cert`` is a PEM file of the certificate and those that lead to its root. Its key is in
+    ``key``, or in the same file when that is empty.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(made, cert, key)
+    return made
+
+
+def renew(made: ssl.SSLContext, cert: str | Path, key: str | Path = "") -> None:
+    """Use the files as they are now for the connections to come; raises InvalidSettings."""
+    # Tried on a context that nobody uses: half of a pair that does not fit must not be kept.
+    context(cert, key)
+    _load(made, cert, key)
+
+
+def _load(made: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
+    _check_pem("tls_cert", cert, "CERTIFICATE")
+    owner, place = ("tls_key", key) if key else ("tls_cert", cert)
+    text = _check_pem(owner, place, "PRIVATE KEY")
+    if "ENCRYPTED" in text:
+        raise InvalidSettings(f"{owner}: the key in {place} has a password, expected one without")
+    try:
+        made.load_cert_chain(cert, key or None)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise InvalidSettings(
+                f"{owner}: the key in {place} is not that of the certificate in {cert}"
+            ) from None
+        raise InvalidSettings(f"tls_cert: {cert} with {owner} {place}: {error}") from None
+
+
+def _check_pem(field: str, path: str | Path, what: str) -> str:
+    """Return the text of a file that has to hold something; raises InvalidSettings."""
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError as error:
+        raise InvalidSettings(f"{field}: {path}: {error.strerror}") from None
+    if f"{what}-----" not in text:
+        raise InvalidSettings(f"{field}: {path} holds no {what.lower()}, expected a PEM file")
+    return text

@@ -1,0 +1,212 @@
+"""Tokens: who may do what, on which topics.
+
+A token file is TOML: an entry a token, and what callers without a token may do::
+
+    [anonymous]
+    put = ["public."]
+
+    [[token]]
+    name = "orders"
+    sha256 = "5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8"
+    put = ["orders."]
+    take = ["orders.", "refunds."]
+    admin = []
+
+Each right has a list of prefixes of topics; the empty prefix means all topics. No right implies
+another. The file holds hashes only. A token is 32 random bytes, which nobody can guess, so a plain
+hash of it is enough; one that is made slow on purpose, as for passwords, would only slow us down.
+"""
+
+import hashlib
+import hmac
+import re
+import stat
+import tomllib
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from dwell.errors import Forbidden, InvalidSettings, Unauthorized
+from dwell.message import MAX_TOPIC_CHARS
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_PREFIX = re.compile(rf"[A-Za-z0-9._:-]{{0,{MAX_TOPIC_CHARS}}}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Right(StrEnum):
+    """What a token may be allowed to do."""
+
+    PUT = "put"
+    TAKE = "take"
+    ADMIN = "admin"
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody may do: for each right the prefixes of topics, ``""`` for all topics."""
+
+    put: tuple[str, ...] = ()
+    take: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+
+    def allows(self, right: Right, topics: Iterable[str] | None) -> bool:
+        """Tell whether a verb is allowed on some topics; None stands for all there are."""
+        prefixes: tuple[str, ...] = getattr(self, right)
+        if "" in prefixes:
+            return True
+        return topics is not None and all(topic.startswith(prefixes) for topic in topics)
+
+
+class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One token: its name, for people and logs, its hash in hexadecimal, and what it may do."""
+
+    name: str
+    sha256: str
+
+    @property
+    def digest(self) -> bytes:
+        """The hash as bytes."""
+        return bytes.fromhex(self.sha256)
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a token file holds."""
+
+    token: tuple[Entry, ...] = ()
+    anonymous: Grant = Grant()
+
+
+class Tokens:
+    """The tokens of a server; without a file everybody may do everything."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._anonymous = Grant()
+        self._entries: dict[bytes, Entry] = {}
+        self.reload()
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokens":
+        """Return the tokens of a file; raises InvalidSettings."""
+        return cls(Path(path))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may do everything, as there is no token file."""
+        return self.path is None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tokens, in the file's order."""
+        return [entry.name for entry in self._entries.values()]
+
+    def reload(self) -> None:
+        """Read the file again; raises InvalidSettings, and then all stays as it was."""
+        if self.path is not None:
+            found = _read(self.path)
+            self._entries = {_place(entry.digest): entry for entry in found.token}
+            self._anonymous = found.anonymous
+
+    def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> None:
+        """Allow a caller's verb on some topics (None: on all), or refuse it.
+
+        Raises Unauthorized for a token that is missing or unknown, and Forbidden for one that is
+        known and lacks the right.
+        """
+        if self.path is None:
+            return
+        topics = None if topics is None else tuple(topics)
+        if token is None:
+            if not self._anonymous.allows(right, topics):
+                raise Unauthorized(f"a token is needed to {_verb(right)} {_on(topics)}")
+            return
+        entry = self._find(token)
+        if not entry.allows(right, topics):
+            raise Forbidden(f"token {entry.name} may not {_verb(right)} {_on(topics)}")
+
+    def _find(self, token: str) -> Entry:
+        digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+        entry = self._entries.get(_place(digest))
+        if entry is None or not hmac.compare_digest(entry.digest, digest):
+            raise Unauthorized("the token is unknown")
+        return entry
+
+
+def _place(digest: bytes) -> bytes:
+    # Enough to find the one entry to compare, and of a hash: who measures how long that takes
+    # learns nothing of a token.
+    return digest[:8]
+
+
+def hash_of(token: str) -> str:
+    """Return the hash by which a token file knows a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def check_entry(entry: Entry, where: str) -> None:
+    """Refuse an entry that cannot be meant; raises InvalidSettings."""
+    if not _NAME.fullmatch(entry.name):
+        raise InvalidSettings(
+            f"{where}: got name {entry.name!r:.120}, "
+            "expected 1-100 characters of A-Z a-z 0-9 . _ : -"
+        )
+    if not _SHA256.fullmatch(entry.sha256):
+        raise InvalidSettings(
+            f"{where}: token {entry.name}: got sha256 {entry.sha256!r:.80}, "
+            "expected 64 hexadecimal digits in lower case"
+        )
+    _check_prefixes(entry, f"{where}: token {entry.name}")
+
+
+def _check_prefixes(grant: Grant, where: str) -> None:
+    for right in Right:
+        for prefix in getattr(grant, right):
+            if not _PREFIX.fullmatch(prefix):
+                raise InvalidSettings(
+                    f"{where}: got {right} {prefix!r:.80}, "
+                    f"expected the beginning of a topic: 0-{MAX_TOPIC_CHARS} of A-Z a-z 0-9 . _ : -"
+                )
+
+
+def _read(path: Path) -> _File:
+    where = f"token_file {path}"
+    try:
+        _check_mode(path, where)
+        found = msgspec.convert(tomllib.loads(path.read_text()), _File)
+    except OSError as error:
+        raise InvalidSettings(f"{where}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise InvalidSettings(f"{where}: {error}") from None
+    for entry in found.token:
+        check_entry(entry, where)
+    _check_prefixes(found.anonymous, f"{where}: anonymous")
+    _check_unique(where, "name", [entry.name for entry in found.token])
+    _check_unique(where, "sha256", [entry.sha256 for entry in found.token])
+    return found
+
+
+def _check_mode(path: Path, where: str) -> None:
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidSettings(
+            f"{where}: others may write it (mode {stat.S_IMODE(mode):o}), so they could make "
+            f"tokens; expected chmod go-w"
+        )
+
+
+def _check_unique(where: str, field: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise InvalidSettings(f"{where}: two tokens have the {field} {value}")
+
+
+def _verb(right: Right) -> str:
+    return {Right.PUT: "put to", Right.TAKE: "take from", Right.ADMIN: "administer"}[right]
+
+
+def _on(topics: tuple[str, ...] | None) -> str:
+    if topics is None:
+        return "all topics"
+    return ", ".join(topics) if len(topics) <= 3 else f"{topics[0]} and {len(topics) - 1} others"
