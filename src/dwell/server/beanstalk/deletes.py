@@ -1,0 +1,118 @@
+"""Deletes: jobs that the connection holds are done, and others are cancelled."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain, compress
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from dwell.errors import DwellError
+from dwell.message import Result
+from dwell.server.beanstalk.commands import Run
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.receipts import array_of
+from dwell.server.beanstalk.refusals import word_of
+from dwell.server.beanstalk.replies import DELETED, NOT_FOUND
+from dwell.server.beanstalk.rounds import Part
+from dwell.server.beanstalk.session import Held, Session
+from dwell.server.tokens import Right
+
+_MAX_NUMBER = 2**63 - 1
+_topic_of = itemgetter(1)
+
+
+class _Other(NamedTuple):
+    """A job that the session does not hold: where the reply stands."""
+
+    number: int
+    replies: list[bytes]
+    place: int
+
+
+class Deletes:
+    """Does runs of deletes."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self._queue = hall.service.queue
+
+    def start(self, session: Session, run: Run) -> bytes | None:
+        """Delete jobs."""
+        self._hall.rounds.add(self._delete, None, session, run)
+        return None
+
+    async def _delete(self, key: None, parts: Sequence[Part]) -> None:
+        held = [[session.held.pop(number, None) for number in run.items] for session, run in parts]
+        mine = [job for job in chain.from_iterable(held) if job is not None]
+        try:
+            acked = await self._ack(mine)
+        except DwellError:
+            _restore(parts, held)
+            raise
+        if all(acked) and len(mine) == sum(run.count for _, run in parts):
+            for session, run in parts:
+                session.answer(DELETED * run.count)
+            return
+        await self._delete_others(parts, held, acked)
+
+    async def _ack(self, jobs: Sequence[Held]) -> list[bool]:
+        """Say that jobs are done; tell of which that was still true."""
+        if not jobs:
+            return []
+        codes = await self._hall.store.ack(array_of([job[0] for job in jobs]))
+        acked: np.ndarray = codes == Result.ACKED
+        done: list[bool] = acked.tolist()
+        for topic, count in Counter(compress(map(_topic_of, jobs), done)).items():
+            self._hall.totals[topic].deletes += count
+        return done
+
+    async def _delete_others(
+        self, parts: Sequence[Part], held: Sequence[Sequence[Held | None]], acked: Sequence[bool]
+    ) -> None:
+        """Delete what was not held, or not any more."""
+        said = [[DELETED] * run.count for _, run in parts]
+        others = []
+        left = iter(acked)
+        for (_, run), jobs, replies in zip(parts, held, said, strict=True):
+            for index, job in enumerate(jobs):
+                if job is None or not next(left):
+                    others.append(_Other(run.items[index], replies, index))
+        try:
+            await self._cancel(others)
+        except DwellError as error:
+            for other in others:
+                other.replies[other.place] = word_of(error)
+        for (session, _), replies in zip(parts, said, strict=True):
+            session.answer(b"".join(replies))
+
+    async def _cancel(self, others: Sequence[_Other]) -> None:
+        numbers = [other.number if other.number <= _MAX_NUMBER else 0 for other in others]
+        by_topic: dict[str, list[tuple[str, _Other]]] = {}
+        for name, other in zip(await self._queue.named(numbers), others, strict=True):
+            other.replies[other.place] = NOT_FOUND
+            if name is not None:
+                by_topic.setdefault(name[0], []).append((name[1], other))
+        for topic, named in by_topic.items():
+            await self._cancel_in(topic, named)
+
+    async def _cancel_in(self, topic: str, named: Sequence[tuple[str, _Other]]) -> None:
+        try:
+            self._hall.allow(Right.PUT, (topic,))
+            results = await self._queue.cancel(topic, [id_ for id_, _ in named])
+        except DwellError as error:
+            for _, other in named:
+                other.replies[other.place] = word_of(error)
+            return
+        for (_, other), code in zip(named, results.codes.tolist(), strict=True):
+            if code == Result.CANCELLED:
+                other.replies[other.place] = DELETED
+                self._hall.totals[topic].deletes += 1
+
+
+def _restore(parts: Sequence[Part], held: Sequence[Sequence[Held | None]]) -> None:
+    """Let the sessions hold again what could not be deleted."""
+    for (session, run), jobs in zip(parts, held, strict=True):
+        pairs = zip(run.items, jobs, strict=True)
+        session.held.update((number, job) for number, job in pairs if job is not None)

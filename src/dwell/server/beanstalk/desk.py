@@ -1,0 +1,67 @@
+"""The desk: hands each run of commands to what does it."""
+
+from collections.abc import Callable
+
+from dwell.server.beanstalk.choices import CHOICES
+from dwell.server.beanstalk.codec import Decoder
+from dwell.server.beanstalk.commands import Run, Verb
+from dwell.server.beanstalk.deletes import Deletes
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.lookups import Lookups
+from dwell.server.beanstalk.puts import Putting
+from dwell.server.beanstalk.receipts import Receipts
+from dwell.server.beanstalk.reserves import Reserves
+from dwell.server.beanstalk.session import Session, Wire
+from dwell.server.service import Service
+
+
+class Desk:
+    """Does the commands of all sessions of one port."""
+
+    def __init__(self, service: Service) -> None:
+        self.hall = Hall(service)
+        receipts = Receipts(self.hall)
+        self._receipts = receipts
+        self._reserves = Reserves(self.hall, receipts)
+        lookups = Lookups(self.hall, receipts, self._reserves)
+        self._starts: dict[Verb, Callable[[Session, Run], bytes | None]] = {
+            **CHOICES,
+            **dict.fromkeys(lookups.verbs, lookups.start),
+            Verb.PUT: Putting(self.hall).start,
+            Verb.RESERVE: self._reserves.start,
+            Verb.RESERVE_WITH_TIMEOUT: self._reserves.start,
+            Verb.DELETE: Deletes(self.hall).start,
+            Verb.RELEASE: receipts.start,
+            Verb.BURY: receipts.start,
+            Verb.TOUCH: receipts.start,
+        }
+        assert set(self._starts) == set(Verb), "every verb is done by something"
+
+    def welcome(self, wire: Wire) -> Session:
+        """Return the session of a new connection."""
+        session = Session(self, wire, Decoder(self.hall.heads))
+        self.hall.sessions.add(session)
+        self.hall.connections += 1
+        return session
+
+    def start(self, session: Session, run: Run) -> bytes | None:
+        """Do a run and return its replies, or None when the session will be told."""
+        self.hall.commands[run.verb] += run.count
+        return self._starts[run.verb](session, run)
+
+    def go_on(self, session: Session) -> None:
+        """Go on with reserves that had to stop as nobody read the replies."""
+        self._reserves.go_on(session)
+
+    def end_wait(self, session: Session) -> None:
+        """Answer a session that waits."""
+        self._reserves.end_wait(session)
+
+    def forget(self, session: Session) -> None:
+        """Let a session go whose connection is gone: take back what it holds."""
+        self.hall.sessions.discard(session)
+        self._reserves.forget(session)
+
+    async def settled(self) -> None:
+        """Return when nothing is under way."""
+        await self.hall.rounds.settled()

@@ -1,0 +1,182 @@
+"""The documents of the stats and list commands: small YAML, with all the keys of beanstalkd.
+
+Keys of which Dwell keeps nothing are 0; the page of the protocol names them.
+"""
+
+import os
+import resource
+from collections.abc import Iterable, Mapping
+
+from dwell.message import Message, State
+from dwell.server.beanstalk.commands import Verb
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.replies import ok
+from dwell.server.beanstalk.tubes import is_tube, tube_of
+from dwell.store.base import Stats, TopicStats
+
+#: The beanstalkd whose protocol is spoken. Clients look at it to know which commands there are.
+PROTOCOL_VERSION = "1.13"
+
+_STATES = {
+    State.DELAYED: "delayed",
+    State.READY: "ready",
+    State.LEASED: "reserved",
+    State.DEAD: "buried",
+}
+#: The verbs that the server counts, in the order of its document.
+_COUNTED = (
+    Verb.PUT,
+    Verb.PEEK,
+    Verb.PEEK_READY,
+    Verb.PEEK_DELAYED,
+    Verb.PEEK_BURIED,
+    Verb.RESERVE,
+    Verb.RESERVE_WITH_TIMEOUT,
+    Verb.DELETE,
+    Verb.RELEASE,
+    Verb.USE,
+    Verb.WATCH,
+    Verb.IGNORE,
+    Verb.BURY,
+    Verb.KICK,
+    Verb.TOUCH,
+    Verb.STATS,
+    Verb.STATS_JOB,
+    Verb.STATS_TUBE,
+    Verb.LIST_TUBES,
+    Verb.LIST_TUBE_USED,
+    Verb.LIST_TUBES_WATCHED,
+    Verb.PAUSE_TUBE,
+)
+
+
+def tube_list(tubes: Iterable[str]) -> bytes:
+    """List tubes."""
+    return ok("---\n" + "".join(f"- {tube}\n" for tube in tubes))
+
+
+def server_stats(hall: Hall, stats: Stats) -> bytes:
+    """Tell of the whole server."""
+    return _document(
+        {
+            **_jobs(list(stats.topics.values())),
+            **{f"cmd-{_word(verb)}": hall.commands[verb] for verb in _COUNTED},
+            "job-timeouts": stats.totals.get("lapse", 0),
+            "total-jobs": stats.totals.get("put", 0),
+            "max-job-size": hall.service.most_body_bytes,
+            "current-tubes": len(tubes_of(hall, stats)),
+            **_connections(hall),
+            **_process(hall),
+        }
+    )
+
+
+def _connections(hall: Hall) -> dict[str, int]:
+    sessions = hall.sessions
+    return {
+        "current-connections": len(sessions),
+        "current-producers": sum(session.is_producer for session in sessions),
+        "current-workers": sum(session.is_worker for session in sessions),
+        "current-waiting": len(hall.waiting),
+        "total-connections": hall.connections,
+    }
+
+
+def _process(hall: Hall) -> dict[str, object]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    system = os.uname()
+    return {
+        "pid": os.getpid(),
+        "version": _quoted(PROTOCOL_VERSION),
+        "rusage-utime": f"{usage.ru_utime:.6f}",
+        "rusage-stime": f"{usage.ru_stime:.6f}",
+        "uptime": (hall.now_ms - hall.service.started_ms) // 1000,
+        "binlog-oldest-index": 0,
+        "binlog-current-index": 0,
+        "binlog-records-migrated": 0,
+        "binlog-records-written": 0,
+        "binlog-max-size": 0,
+        "draining": "true" if hall.service.is_draining else "false",
+        "id": hall.id,
+        "hostname": _quoted(system.nodename),
+        "os": _quoted(system.version),
+        "platform": _quoted(system.machine),
+    }
+
+
+def tube_stats(hall: Hall, tube: str, topic: str, counts: TopicStats) -> bytes:
+    """Tell of one tube."""
+    total = hall.totals[topic]
+    watching = [session for session in hall.sessions if tube in session.watched]
+    return _document(
+        {
+            "name": _quoted(tube),
+            **_jobs([counts]),
+            "total-jobs": total.puts,
+            "current-using": sum(session.tube == tube for session in hall.sessions),
+            "current-watching": len(watching),
+            "current-waiting": sum(session in hall.waiting for session in watching),
+            "cmd-delete": total.deletes,
+            "cmd-pause-tube": total.pauses,
+            "pause": hall.pauses.delay_s(topic),
+            "pause-time-left": hall.pauses.left_ms(topic) // 1000,
+        }
+    )
+
+
+def job_stats(message: Message, now_ms: int) -> bytes:
+    """Tell of one job."""
+    left_ms = 0
+    if message.state is State.LEASED:
+        left_ms = message.lease_until_ms - now_ms
+    elif message.state is State.DELAYED:
+        left_ms = message.due_ms - now_ms
+    return _document(
+        {
+            "id": message.number,
+            "tube": _quoted(tube_of(message.topic)),
+            "state": _STATES[message.state],
+            "pri": message.priority,
+            "age": max(now_ms - message.due_ms, 0) // 1000,
+            "delay": left_ms // 1000 if message.state is State.DELAYED else 0,
+            "ttr": message.lease_ms // 1000,
+            "time-left": left_ms // 1000,
+            "file": 0,
+            "reserves": message.attempt,
+            "timeouts": 0,
+            "releases": 0,
+            "buries": 0,
+            "kicks": 0,
+        }
+    )
+
+
+def tubes_of(hall: Hall, stats: Stats) -> dict[str, str]:
+    """Return the tubes that there are and their topics: with jobs, used or watched."""
+    tubes = hall.chosen_tubes()
+    for topic, counts in stats.topics.items():
+        if is_tube(topic) and (counts.delayed or counts.ready or counts.leased or counts.dead):
+            tubes[tube_of(topic)] = topic
+    return tubes
+
+
+def _jobs(counts: list[TopicStats]) -> dict[str, int]:
+    return {
+        "current-jobs-urgent": 0,
+        "current-jobs-ready": sum(each.ready for each in counts),
+        "current-jobs-reserved": sum(each.leased for each in counts),
+        "current-jobs-delayed": sum(each.delayed for each in counts),
+        "current-jobs-buried": sum(each.dead for each in counts),
+    }
+
+
+def _word(verb: Verb) -> str:
+    return verb.name.lower().replace("_", "-")
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _document(values: Mapping[str, object]) -> bytes:
+    return ok("---\n" + "".join(f"{name}: {value}\n" for name, value in values.items()))

@@ -1,0 +1,193 @@
+"""Commands that are done one at a time: to look, to kick, to pause, to reserve a certain job."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dwell.message import MAX_BATCH_MESSAGES, Message, Result, State
+from dwell.server.beanstalk.commands import Pause, Run, Verb
+from dwell.server.beanstalk.documents import (
+    job_stats,
+    server_stats,
+    tube_list,
+    tube_stats,
+    tubes_of,
+)
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.receipts import Receipts
+from dwell.server.beanstalk.refusals import word_of
+from dwell.server.beanstalk.replies import (
+    KICKED,
+    NOT_FOUND,
+    OUT_OF_MEMORY,
+    PAUSED,
+    found,
+    kicked,
+    reserved,
+)
+from dwell.server.beanstalk.reserves import Reserves
+from dwell.server.beanstalk.session import Session
+from dwell.server.beanstalk.taken import Taken
+from dwell.server.tokens import Right
+from dwell.store.base import TopicStats
+
+_MAX_NUMBER = 2**63 - 1
+
+
+class Lookups:
+    """Does commands that need the queue, one at a time."""
+
+    def __init__(self, hall: Hall, receipts: Receipts, reserves: Reserves) -> None:
+        self._hall = hall
+        self._receipts = receipts
+        self._reserves = reserves
+        self._queue = hall.service.queue
+        self._does: dict[Verb, Callable[[Session, Any], Awaitable[bytes]]] = {
+            Verb.PEEK: self._peek,
+            Verb.PEEK_READY: self._peek_ready,
+            Verb.PEEK_DELAYED: lambda session, item: self._first(session, State.DELAYED),
+            Verb.PEEK_BURIED: lambda session, item: self._first(session, State.DEAD),
+            Verb.KICK: self._kick,
+            Verb.KICK_JOB: self._kick_job,
+            Verb.RESERVE_JOB: self._reserve_job,
+            Verb.STATS: self._stats,
+            Verb.STATS_JOB: self._stats_job,
+            Verb.STATS_TUBE: self._stats_tube,
+            Verb.LIST_TUBES: self._list_tubes,
+            Verb.PAUSE_TUBE: self._pause,
+        }
+
+    @property
+    def verbs(self) -> frozenset[Verb]:
+        """The verbs of these commands."""
+        return frozenset(self._does)
+
+    def start(self, session: Session, run: Run) -> None:
+        """Do one command."""
+        self._hall.rounds.spawn(self._do(session, run))
+
+    async def _do(self, session: Session, run: Run) -> None:
+        try:
+            reply = await self._does[run.verb](session, run.items[0])
+        except Exception as error:
+            reply = word_of(error)
+        session.answer(reply)
+
+    # --- looking --------------------------------------------------------------------------------
+
+    async def _message(self, number: int, right: Right) -> Message | None:
+        """Return the message of a number, if the caller has the right to it."""
+        if not 0 < number <= _MAX_NUMBER:
+            return None
+        name = (await self._queue.named([number]))[0]
+        if name is None:
+            return None
+        self._hall.allow(right, (name[0],))
+        return await self._queue.get(*name)
+
+    async def _peek(self, session: Session, number: int) -> bytes:
+        message = await self._message(number, Right.PUT)
+        return NOT_FOUND if message is None else found(number, message.body)
+
+    async def _peek_ready(self, session: Session, item: None) -> bytes:
+        self._hall.allow(Right.TAKE, (session.topic,))
+        batch = await self._queue.peek(session.topic)
+        return found(int(batch.numbers[0]), batch.bodies[0]) if len(batch) else NOT_FOUND
+
+    async def _first(self, session: Session, state: State) -> bytes:
+        """Show the message of a state that is or was due first."""
+        self._hall.allow(Right.ADMIN, (session.topic,))
+        batch = (await self._queue.scan(session.topic, state, limit=1)).messages
+        return found(int(batch.numbers[0]), batch.bodies[0]) if len(batch) else NOT_FOUND
+
+    async def _stats(self, session: Session, item: None) -> bytes:
+        self._hall.allow(Right.ADMIN, None)
+        return server_stats(self._hall, await self._queue.stats())
+
+    async def _stats_job(self, session: Session, number: int) -> bytes:
+        message = await self._message(number, Right.PUT)
+        return NOT_FOUND if message is None else job_stats(message, self._hall.now_ms)
+
+    async def _stats_tube(self, session: Session, tube: str) -> bytes:
+        stats = await self._queue.stats()
+        topic = tubes_of(self._hall, stats).get(tube)
+        if topic is None:
+            return NOT_FOUND
+        self._hall.allow(Right.ADMIN, (topic,))
+        return tube_stats(self._hall, tube, topic, stats.topics.get(topic, TopicStats()))
+
+    async def _list_tubes(self, session: Session, item: None) -> bytes:
+        self._hall.allow(Right.ADMIN, None)
+        return tube_list(tubes_of(self._hall, await self._queue.stats()))
+
+    # --- kicking --------------------------------------------------------------------------------
+
+    async def _kick(self, session: Session, bound: int) -> bytes:
+        """Kick buried jobs, or delayed ones where none is buried."""
+        self._hall.allow(Right.ADMIN, (session.topic,))
+        count = await self._kick_all(session.topic, bound, self._kick_dead)
+        return kicked(count or await self._kick_all(session.topic, bound, self._kick_delayed))
+
+    async def _kick_all(
+        self, topic: str, bound: int, some: Callable[[str, int], Awaitable[int]]
+    ) -> int:
+        """Kick jobs a batch at a time, until there are enough or no more."""
+        count = 0
+        while count < bound:
+            limit = min(bound - count, MAX_BATCH_MESSAGES)
+            more = await some(topic, limit)
+            count += more
+            if more < limit:
+                break
+        return count
+
+    async def _kick_dead(self, topic: str, limit: int) -> int:
+        return (await self._queue.kick(topic, limit=limit)).count(Result.KICKED)
+
+    async def _kick_delayed(self, topic: str, limit: int) -> int:
+        batch = (await self._queue.scan(topic, State.DELAYED, limit=limit)).messages
+        if not len(batch):
+            return 0
+        return (await self._queue.reschedule(topic, batch.ids, delay=0)).count(Result.MOVED)
+
+    async def _kick_job(self, session: Session, number: int) -> bytes:
+        message = await self._message(number, Right.ADMIN)
+        return KICKED if message is not None and await self._made_ready(message) else NOT_FOUND
+
+    async def _made_ready(self, message: Message) -> bool:
+        """Make a message ready that is buried or delayed; tell whether it was."""
+        if message.state is State.DEAD:
+            return await self._queue.kick(message.topic, message.id) is Result.KICKED
+        if message.state is State.DELAYED:
+            moved = await self._queue.reschedule(message.topic, message.id, delay=0)
+            return moved is Result.MOVED
+        return False
+
+    # --- reserving and pausing ------------------------------------------------------------------
+
+    async def _reserve_job(self, session: Session, number: int) -> bytes:
+        message = await self._message(number, Right.TAKE)
+        if message is None:
+            return NOT_FOUND
+        session.is_worker = True
+        await self._made_ready(message)
+        batch = await self._queue.take_ids(message.topic, [message.id])
+        taken = Taken.of([batch], [message.topic], self._hall.now_ms)
+        if not len(taken):
+            return NOT_FOUND
+        self._hall.service.note_taken(batch)
+        if session.is_over:
+            self._receipts.give_back([job[0] for job in taken.held])
+            return b""
+        session.hold(taken.numbers, taken.held, taken.now_ms)
+        return reserved(taken.numbers, taken.bodies)
+
+    async def _pause(self, session: Session, pause: Pause) -> bytes:
+        topic = tubes_of(self._hall, await self._queue.stats()).get(pause.tube)
+        if topic is None:
+            return NOT_FOUND
+        self._hall.allow(Right.ADMIN, (topic,))
+        if not self._hall.pauses.pause(topic, pause.delay_s):
+            return OUT_OF_MEMORY
+        self._hall.totals[topic].pauses += 1
+        self._reserves.pause(topic)
+        return PAUSED

@@ -1,0 +1,154 @@
+"""The port: sockets that speak the beanstalk protocol. It knows nothing of what is said."""
+
+import asyncio
+import socket
+import ssl as tls
+from typing import cast
+
+from dwell.server.beanstalk.desk import Desk
+from dwell.server.beanstalk.session import Session
+from dwell.server.service import Service
+
+#: How many bytes of replies wait to be read before no more commands are done.
+_MOST_UNREAD_BYTES = 256 * 1024
+#: How long the end waits for clients that do not read their last replies.
+_GRACE_S = 5.0
+_BACKLOG = 4096
+
+
+class Connection(asyncio.Protocol):
+    """One socket, and the session that it carries."""
+
+    __slots__ = ("_port", "_session", "_transport")
+
+    def __init__(self, port: "BeanstalkPort") -> None:
+        self._port = port
+        self._session: Session
+        self._transport: asyncio.Transport
+
+    # --- what the event loop tells --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin a session."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_MOST_UNREAD_BYTES)
+        self._session = self._port.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over what came."""
+        self._session.feed(data)
+
+    def eof_received(self) -> bool:
+        """Do what was asked; who sends nothing more may still read."""
+        self._session.finish()
+        # Over TLS the connection ends with the first end that comes.
+        return self._transport.get_extra_info("sslcontext") is None
+
+    def pause_writing(self) -> None:
+        """Stop: the other end does not read."""
+        self._session.block()
+
+    def resume_writing(self) -> None:
+        """Go on: the other end reads again."""
+        self._session.unblock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the session."""
+        self._session.end()
+        self._port.left(self)
+
+    # --- what the port and the session ask -----------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them to be sent."""
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what is kept, and end the connection."""
+        self._transport.close()
+
+    def pause_reading(self) -> None:
+        """Leave what comes in the hands of the operating system."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Hand over again what comes."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def stop(self) -> None:
+        """Do what was asked until now, and end the connection."""
+        self._session.stop()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
+
+
+class BeanstalkPort:
+    """Serves a queue by the beanstalk protocol. ``port`` 0 takes one that is free."""
+
+    def __init__(
+        self, service: Service, host: str, port: int, *, ssl: tls.SSLContext | None = None
+    ) -> None:
+        self._service = service
+        self._desk = Desk(service)
+        self._host, self._port = host, port
+        self._ssl = ssl
+        self._connections: set[Connection] = set()
+        self._address = (host, port)
+        self._server: asyncio.Server | None = None
+        self._is_stopping = False
+        self._empty: asyncio.Event
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens: host, and the port that it was given."""
+        return self._address
+
+    async def start(self) -> None:
+        """Begin to accept; raises OSError when the address cannot be had."""
+        self._empty = asyncio.Event()
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.create_server((self._host, self._port), family=family, backlog=_BACKLOG)
+        self._address = listener.getsockname()[:2]
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self), sock=listener, ssl=self._ssl, backlog=_BACKLOG
+        )
+
+    async def stop(self) -> None:
+        """Accept no more, end every wait, answer what was asked, and close every connection."""
+        if self._server is None:
+            return
+        self._is_stopping = True
+        self._server.close()
+        self._server = None
+        self._empty.clear()
+        for connection in list(self._connections):
+            connection.stop()
+        if self._connections:
+            try:
+                await asyncio.wait_for(self._empty.wait(), _GRACE_S)
+            except TimeoutError:
+                await self._abort()
+        await self._desk.settled()
+
+    async def _abort(self) -> None:
+        for connection in list(self._connections):
+            connection.abort()
+        await self._empty.wait()
+
+    def joined(self, connection: Connection) -> Session:
+        """Take in a connection; one too many, or too late, is ended at once."""
+        self._connections.add(connection)
+        session = self._desk.welcome(connection)
+        if len(self._connections) > self._service.most_connections or self._is_stopping:
+            session.leave()
+        return session
+
+    def left(self, connection: Connection) -> None:
+        """Note that a connection is gone."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()

@@ -1,0 +1,104 @@
+"""Puts: the jobs that many connections put into one tube, in one batch."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from dwell.errors import DwellError, TopicFull
+from dwell.message import MAX_ATTEMPTS, MAX_DELAY_MS, MAX_LEASE_MS
+from dwell.server.beanstalk.commands import Head, Run
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.refusals import word_of
+from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
+from dwell.server.beanstalk.rounds import Part
+from dwell.server.beanstalk.session import Session
+from dwell.server.tokens import Right
+from dwell.store.base import Puts, uniform
+
+
+class Putting:
+    """Does runs of puts."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+
+    def start(self, session: Session, run: Run) -> bytes | None:
+        """Put jobs into the tube that the session uses."""
+        session.is_producer = True
+        size_bytes = sum(map(len, run.items))
+        try:
+            self._hall.service.check_not_draining()
+            self._hall.allow(Right.PUT, (session.topic,))
+            self._hall.service.gate.enter(size_bytes)
+        except DwellError as error:
+            return word_of(error) * run.count
+        self._hall.rounds.add(self._put, session.topic, session, run, size_bytes)
+        return None
+
+    async def _put(self, topic: str, parts: Sequence[Part]) -> None:
+        bodies = list(chain.from_iterable(run.items for _, run in parts))
+        heads = list(chain.from_iterable(run.heads for _, run in parts))
+        try:
+            numbers = await self._numbers(topic, bodies, heads)
+        finally:
+            self._hall.service.gate.leave(sum(map(len, bodies)), len(parts))
+        self._hall.totals[topic].puts += len(numbers) - numbers.count(0)
+        at = 0
+        for session, run in parts:
+            session.answer(_replies(numbers[at : at + run.count]))
+            at += run.count
+
+    async def _numbers(
+        self, topic: str, bodies: Sequence[bytes], heads: Sequence[Head]
+    ) -> list[int]:
+        """Put jobs; return their numbers, with 0 for those that there is no room for."""
+        try:
+            puts = puts_of(topic, bodies, heads, self._hall.now_ms)
+            answer = await self._hall.store.put(puts, "keep")
+        except TopicFull:
+            if len(bodies) == 1:
+                return [0]
+            # There may be room for the first of them.
+            singly = zip(bodies, heads, strict=True)
+            many = await asyncio.gather(*(self._numbers(topic, [b], [h]) for b, h in singly))
+            return list(chain.from_iterable(many))
+        numbers: list[int] = answer.numbers.tolist()
+        return numbers
+
+
+def _replies(numbers: Sequence[int]) -> bytes:
+    if 0 not in numbers:
+        return inserted(numbers)
+    return b"".join(inserted([number]) if number else OUT_OF_MEMORY for number in numbers)
+
+
+def puts_of(topic: str, bodies: Sequence[bytes], heads: Sequence[Head], now_ms: int) -> Puts:
+    """Return jobs as the columns of a put; a job is never given up for being reserved often."""
+    size = len(bodies)
+    first = heads[0]
+    if heads.count(first) == size:
+        delay_ms, ttr_ms = _times(np.array([first.delay_s]), np.array([first.ttr_s]))
+        due_ms = uniform(now_ms + int(delay_ms[0]), size, np.int64)
+        lease_ms = uniform(int(ttr_ms[0]), size, np.uint32)
+        priority = uniform(first.priority, size, np.uint32)
+    else:
+        table = np.array(heads, dtype=np.int64)
+        delay_ms, lease_ms = _times(table[:, 1], table[:, 2])
+        due_ms = now_ms + delay_ms
+        priority = table[:, 0].astype(np.uint32)
+    return Puts(
+        topic=topic,
+        bodies=bodies,
+        due_ms=due_ms,
+        priority=priority,
+        lease_ms=lease_ms.astype(np.uint32),
+        max_attempts=uniform(MAX_ATTEMPTS, size, np.uint16),
+        expires_ms=uniform(0, size, np.int64),
+    )
+
+
+def _times(delay_s: np.ndarray, ttr_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return delays and leases in milliseconds, within what a message may have."""
+    return np.minimum(delay_s * 1000, MAX_DELAY_MS), np.clip(ttr_s * 1000, 1000, MAX_LEASE_MS)

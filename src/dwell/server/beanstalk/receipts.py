@@ -1,0 +1,124 @@
+"""Release, bury and touch: what many connections say of the jobs they hold, in one batch."""
+
+import asyncio
+import logging
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dwell.errors import DwellError
+from dwell.message import MAX_DELAY_MS, U64, Result
+from dwell.results import Results
+from dwell.server.beanstalk.commands import Run, Verb
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.refusals import word_of
+from dwell.server.beanstalk.replies import BURIED, NOT_FOUND, RELEASED, TOUCHED
+from dwell.server.beanstalk.rounds import Part
+from dwell.server.beanstalk.session import Held, Session
+
+_log = logging.getLogger(__name__)
+_WORDS = {
+    int(Result.RELEASED): RELEASED,
+    int(Result.BURIED): BURIED,
+    int(Result.TOUCHED): TOUCHED,
+}
+
+
+class _Claim(NamedTuple):
+    """One job that a session says it holds, and does: where the reply to that stands."""
+
+    session: Session
+    number: int
+    held: Held
+    replies: list[bytes]
+    place: int
+
+
+class Receipts:
+    """Does runs of verbs that need a receipt, and gives back what connections leave behind."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self._queue = hall.service.queue
+
+    def start(self, session: Session, run: Run) -> bytes | None:
+        """Do what the session says of its jobs."""
+        if not any(_number_of(item) in session.held for item in run.items):
+            return NOT_FOUND * run.count
+        self._hall.rounds.add(self._tell, run.verb, session, run)
+        return None
+
+    def give_back(self, receipts: Sequence[bytes]) -> None:
+        """Give back jobs that nobody can finish; it does not count as a failure of theirs."""
+        if receipts:
+            self._hall.rounds.spawn(self._give_back(array_of(receipts)))
+
+    async def _give_back(self, receipts: U64) -> None:
+        try:
+            await self._queue.release(receipts, counted=False)
+        except DwellError as error:
+            _log.warning("%d jobs wait for the end of their leases: %s", len(receipts), error)
+
+    async def _tell(self, verb: Verb, parts: Sequence[Part]) -> None:
+        """Tell the queue of jobs that are held; each way in which that is meant is one call."""
+        said = [[NOT_FOUND] * run.count for _, run in parts]
+        groups: dict[Hashable, list[_Claim]] = {}
+        for claim, how in _claims(parts, said):
+            groups.setdefault(how, []).append(claim)
+        await asyncio.gather(*(self._tell_group(verb, *group) for group in groups.items()))
+        for (session, _), replies in zip(parts, said, strict=True):
+            session.answer(b"".join(replies))
+
+    async def _tell_group(self, verb: Verb, how: Any, claims: Sequence[_Claim]) -> None:
+        try:
+            results = await self._call(verb, how, array_of([claim.held[0] for claim in claims]))
+        except DwellError as error:
+            word = word_of(error)
+            for claim in claims:
+                claim.replies[claim.place] = word
+            return
+        for claim, code in zip(claims, results.codes.tolist(), strict=True):
+            claim.replies[claim.place] = _WORDS.get(code, NOT_FOUND)
+            self._note(claim, code)
+
+    async def _call(self, verb: Verb, how: Any, receipts: U64) -> Results:
+        if verb is Verb.TOUCH:
+            return await self._queue.touch(receipts)
+        if verb is Verb.BURY:
+            return await self._queue.bury(receipts, priority=how[0])
+        priority, delay_s = how
+        delay = min(delay_s, MAX_DELAY_MS // 1000)
+        return await self._queue.release(receipts, delay, priority=priority)
+
+    def _note(self, claim: _Claim, code: int) -> None:
+        """Keep what the session holds from now on."""
+        if code == Result.TOUCHED:
+            receipt, topic, lease_ms, _ = claim.held
+            until_ms = self._hall.now_ms + lease_ms
+            claim.session.held[claim.number] = (receipt, topic, lease_ms, until_ms)
+        else:
+            claim.session.held.pop(claim.number, None)
+
+
+def _claims(
+    parts: Sequence[Part], said: Sequence[list[bytes]]
+) -> Iterator[tuple[_Claim, Hashable]]:
+    """Yield the jobs that are held, each with the arguments of its command."""
+    for (session, run), replies in zip(parts, said, strict=True):
+        for index, item in enumerate(run.items):
+            number = _number_of(item)
+            held = session.held.get(number)
+            if held is not None:
+                how = () if isinstance(item, int) else item[1:]
+                yield _Claim(session, number, held, replies, index), how
+
+
+def _number_of(item: Any) -> int:
+    number: int = item if isinstance(item, int) else item[0]
+    return number
+
+
+def array_of(receipts: Sequence[bytes]) -> U64:
+    """Return receipts of 16 bytes each, as they are in memory, as an array."""
+    return np.frombuffer(b"".join(receipts), dtype=np.uint64).reshape(-1, 2)

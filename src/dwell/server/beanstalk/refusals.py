@@ -1,0 +1,42 @@
+"""Which reply says that a command could not be done."""
+
+import logging
+
+from dwell.errors import (
+    AccessDenied,
+    BatchTooLarge,
+    DiskFull,
+    ServerBusy,
+    ServerDraining,
+    StoreError,
+    TopicFull,
+)
+from dwell.server.beanstalk.replies import (
+    DRAINING,
+    INTERNAL_ERROR,
+    OUT_OF_MEMORY,
+    UNKNOWN_COMMAND,
+)
+
+_log = logging.getLogger(__name__)
+
+#: The first class that fits counts. Beanstalk has no word for a right that a caller lacks; a
+#: command that is unknown to him is nearest, since it says that trying again is of no use.
+_WORDS: tuple[tuple[type[Exception], bytes], ...] = (
+    (AccessDenied, UNKNOWN_COMMAND),
+    (TopicFull, OUT_OF_MEMORY),
+    (BatchTooLarge, OUT_OF_MEMORY),
+    (DiskFull, OUT_OF_MEMORY),
+    (ServerBusy, OUT_OF_MEMORY),
+    (ServerDraining, DRAINING),
+    (StoreError, INTERNAL_ERROR),
+)
+
+
+def word_of(error: Exception) -> bytes:
+    """Return the reply to a command that met an error; one that nobody expected is logged."""
+    for kind, word in _WORDS:
+        if isinstance(error, kind):
+            return word
+    _log.error("a command of the beanstalk protocol failed", exc_info=error)
+    return INTERNAL_ERROR

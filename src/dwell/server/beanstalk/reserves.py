@@ -1,0 +1,228 @@
+"""Reserves: jobs for many connections in one take, and those connections that wait for some."""
+
+from collections.abc import Sequence
+
+from dwell.errors import DwellError, ServerBusy
+from dwell.message import Batch
+from dwell.server.beanstalk.commands import Run
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.receipts import Receipts
+from dwell.server.beanstalk.refusals import word_of
+from dwell.server.beanstalk.replies import DEADLINE_SOON, TIMED_OUT, reserved, reserved_one
+from dwell.server.beanstalk.rounds import Part
+from dwell.server.beanstalk.session import Session, Wish
+from dwell.server.beanstalk.taken import Limits, Taken, take_best
+from dwell.server.beanstalk.waiting import Room, Waiting
+from dwell.server.tokens import Right
+
+#: A connection that holds a job whose lease ends so soon is told, and does not wait.
+MARGIN_MS = 1000
+
+
+class Reserves:
+    """Does runs of reserves.
+
+    A session's wish is in a round, or it waits, or it is parked until its replies are read.
+    """
+
+    def __init__(self, hall: Hall, receipts: Receipts) -> None:
+        self._hall = hall
+        self._receipts = receipts
+        self._queue = hall.service.queue
+        self._limits = Limits()
+        self._waiting = Waiting(hall, self)
+
+    def start(self, session: Session, run: Run) -> bytes | None:
+        """Take jobs from what the session watches."""
+        session.is_worker = True
+        try:
+            self._hall.allow(Right.TAKE, session.watched.values())
+        except DwellError as error:
+            return word_of(error) * run.count
+        session.wish = wish = Wish(run)
+        if self._hall.waiting and self._must_wait(session, wish):
+            self._begin_waiting(session, wish)
+        else:
+            self._ask(session)
+        return None
+
+    def go_on(self, session: Session) -> None:
+        """Go on with a wish that is parked."""
+        if _wish_of(session).is_parked:
+            _wish_of(session).is_parked = False
+            self._ask(session)
+
+    def end_wait(self, session: Session) -> None:
+        """Answer a session that waits."""
+        self._waiting.leave(session)
+        self._answer_all(session, TIMED_OUT)
+
+    def forget(self, session: Session) -> None:
+        """Let a session go: what it waits for and what it holds."""
+        self._waiting.leave(session)
+        self._receipts.give_back([job[0] for job in session.held.values()])
+
+    def pause(self, topic: str) -> None:
+        """Let those that wait on a topic which was just paused wait for the others only."""
+        for session in list(self._hall.waiting):
+            if topic in session.watched.values():
+                self._waiting.leave(session)
+                self._ask(session)
+
+    def _must_wait(self, session: Session, wish: Wish) -> bool:
+        """Tell whether others wait for the same already, so that this one can only join them."""
+        if session.held or session.is_ending or wish.timeout_s == 0:
+            return False
+        topics, _ = self._hall.pauses.active(session.watched.values())
+        waiting = len(self._hall.waiting)
+        return waiting < self._hall.service.most_waiting and self._waiting.is_used(topics)
+
+    # --- rounds ---------------------------------------------------------------------------------
+
+    def _ask(self, session: Session) -> None:
+        """Take part in the next round."""
+        topics, _ = self._hall.pauses.active(session.watched.values())
+        self._hall.rounds.add(self._take, topics, session, _wish_of(session).run)
+
+    async def _take(self, topics: tuple[str, ...], parts: Sequence[Part]) -> None:
+        most = self._limits[topics].most
+        limits = [min(_wish_of(session).left, most) for session, _ in parts]
+        try:
+            batches = await take_best(self._queue, topics, sum(limits))
+        except DwellError as error:
+            for session, _ in parts:
+                self._answer_all(session, word_of(error))
+            return
+        taken = self._noted(batches, topics)
+        # Of several topics not all that is ready may have been looked at.
+        is_all = len(topics) < 2 or not len(taken)
+        at = 0
+        for (session, run), limit in zip(parts, limits, strict=True):
+            if run.count == 1 and at < len(taken):
+                self._hand_one(session, taken, at)
+                at += 1
+                continue
+            part = taken.part(at, at + limit)
+            at += len(part)
+            self._hand_over(session, part, is_all=is_all and len(part) < limit)
+
+    def _noted(self, batches: Sequence[Batch], topics: tuple[str, ...]) -> Taken:
+        """Return what was taken, and learn from it."""
+        for batch in batches:
+            if len(batch):
+                self._hall.service.note_taken(batch)
+        taken = Taken.of(batches, topics, self._hall.now_ms)
+        self._limits[topics].note(taken.bodies)
+        return taken
+
+    def _hand_one(self, session: Session, taken: Taken, at: int) -> None:
+        """Give a session the one job that it asked for: what most workers do."""
+        job = taken.held[at]
+        if session.is_over:
+            return self._receipts.give_back([job[0]])
+        session.hold(taken.numbers[at : at + 1], (job,), taken.now_ms)
+        session.wish = None
+        return session.answer(reserved_one(taken.numbers[at], taken.bodies[at]))
+
+    def _hand_over(self, session: Session, part: Taken, *, is_all: bool) -> None:
+        """Give a session its jobs; ``is_all`` tells that there are no more."""
+        if session.is_over:
+            return self._receipts.give_back([job[0] for job in part.held])
+        wish = _wish_of(session)
+        if len(part):
+            session.hold(part.numbers, part.held, part.now_ms)
+            self._answer(session, reserved(part.numbers, part.bodies), len(part))
+        if not wish.left:
+            return None
+        if is_all:
+            self._unserved(session)
+        elif session.is_blocked:
+            wish.is_parked = True
+        else:
+            self._ask(session)
+        return None
+
+    def _unserved(self, session: Session) -> None:
+        """Decide what becomes of a wish when there is nothing to take."""
+        if session.is_over:
+            return None
+        wish, now_ms = _wish_of(session), self._hall.now_ms
+        soonest_ms = session.soonest_ms(now_ms)
+        if soonest_ms is not None and soonest_ms <= now_ms + MARGIN_MS:
+            return self._answer_all(session, DEADLINE_SOON)
+        if session.is_ending:
+            return self._answer_all(session, TIMED_OUT)
+        late = wish.impatient
+        if late:
+            self._answer(session, TIMED_OUT * late, late)
+        if wish.left:
+            self._begin_waiting(session, wish)
+        return None
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def _begin_waiting(self, session: Session, wish: Wish) -> None:
+        try:
+            self._hall.service.check_waiting(len(self._hall.waiting))
+        except ServerBusy as error:
+            return self._answer_all(session, word_of(error))
+        topics, unpaused_ms = self._hall.pauses.active(session.watched.values())
+        self._waiting.enter(session, topics, self._wait_ms(session, wish, unpaused_ms))
+        return None
+
+    def _wait_ms(self, session: Session, wish: Wish, unpaused_ms: int | None) -> int | None:
+        """Return how long to wait: until the wish or a pause is over, or a lease ends soon."""
+        now_ms = self._hall.now_ms
+        if wish.ends_ms is None and wish.timeout_s is not None:
+            wish.ends_ms = now_ms + wish.timeout_s * 1000
+        soonest_ms = session.soonest_ms(now_ms)
+        margin_ms = None if soonest_ms is None else soonest_ms - MARGIN_MS
+        ends = [ms for ms in (wish.ends_ms, margin_ms, unpaused_ms) if ms is not None]
+        return max(min(ends) - now_ms, 0) if ends else None
+
+    def serve(self, room: Room, batch: Batch) -> None:
+        """Hand out what came to those who have waited longest."""
+        taken = self._noted([batch], room.topics)
+        most, at = self._limits[room.topics].most, 0
+        for session in list(room.timers):
+            if at == len(taken):
+                break
+            part = taken.part(at, at + min(_wish_of(session).left, most))
+            at += len(part)
+            self._waiting.serve(session)
+            self._hand_over(session, part, is_all=False)
+        self._receipts.give_back([job[0] for job in taken.held[at:]])
+
+    def wake(self, session: Session) -> None:
+        """Look after a session whose time has come."""
+        wish = _wish_of(session)
+        if wish.ends_ms is not None and wish.ends_ms <= self._hall.now_ms:
+            self._answer(session, TIMED_OUT, 1)
+        if wish.left:
+            self._ask(session)
+
+    def fail(self, session: Session, error: Exception) -> None:
+        """Tell a session that waited what went wrong."""
+        self._answer_all(session, word_of(error))
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def _answer(self, session: Session, reply: bytes, count: int) -> None:
+        """Answer the first reserves of a wish; with the last one the session goes on."""
+        wish = _wish_of(session)
+        wish.answered(count)
+        if wish.left:
+            session.send(reply)
+        else:
+            session.wish = None
+            session.answer(reply)
+
+    def _answer_all(self, session: Session, word: bytes) -> None:
+        """Answer all that is left of a wish with the same word."""
+        left = _wish_of(session).left
+        self._answer(session, word * left, left)
+
+
+def _wish_of(session: Session) -> Wish:
+    assert session.wish is not None, "a session that reserves has a wish"
+    return session.wish

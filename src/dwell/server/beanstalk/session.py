@@ -1,0 +1,253 @@
+"""A session: what one connection uses, watches and holds, and which of its commands is under way.
+
+Commands are done in the order in which they came, one run at a time. What a run asks of the queue
+is the desk's; the session only knows itself.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from dwell.server.beanstalk.codec import Decoder
+from dwell.server.beanstalk.commands import Run
+from dwell.server.beanstalk.tubes import DEFAULT_TUBE
+
+if TYPE_CHECKING:
+    from dwell.server.beanstalk.waiting import Room
+
+#: A job that a connection has: receipt, topic, lease in milliseconds, and when it ends. A plain
+#: tuple, since one is made for every job.
+Held: TypeAlias = tuple[bytes, str, int, int]
+
+#: How many bytes of replies are gathered before they are written.
+_MOST_REPLY_BYTES = 64 * 1024
+#: From how many held jobs on it is looked whether the leases of some are over.
+_FIRST_PURGE = 1000
+
+
+class Wish:
+    """Reserves of one connection that have no answer yet.
+
+    ``ends_ms`` is when the first of them has waited long enough, once it waits. ``is_parked``:
+    nothing is done for them until the replies that were sent are read.
+    """
+
+    __slots__ = ("ends_ms", "is_parked", "left", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.left = run.count
+        self.ends_ms: int | None = None
+        self.is_parked = False
+
+    @property
+    def timeout_s(self) -> int | None:
+        """How long the first one may wait; None for as long as it takes."""
+        seconds: int | None = self.run.items[-self.left]
+        return seconds
+
+    @property
+    def impatient(self) -> int:
+        """How many of the first ones do not wait at all."""
+        count = 0
+        while count < self.left and self.run.items[count - self.left] == 0:
+            count += 1
+        return count
+
+    def answered(self, count: int) -> None:
+        """Note that the first ones have their answers."""
+        self.left -= count
+        self.ends_ms = None
+
+
+class Wire(Protocol):
+    """What a session asks of its connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them to be sent."""
+
+    def close(self) -> None:
+        """Send what is kept, and end the connection."""
+
+    def pause_reading(self) -> None:
+        """Leave what comes in the hands of the operating system."""
+
+    def resume_reading(self) -> None:
+        """Hand over again what comes."""
+
+
+class Desk(Protocol):
+    """What does the commands of all sessions."""
+
+    def start(self, session: "Session", run: Run) -> bytes | None:
+        """Do a run and return its replies, or None when the session will be told by ``answer``."""
+
+    def go_on(self, session: "Session") -> None:
+        """Go on with a wish that had to stop as nobody read the replies."""
+
+    def end_wait(self, session: "Session") -> None:
+        """Answer a session that waits."""
+
+    def forget(self, session: "Session") -> None:
+        """Let a session go whose connection is gone: take back what it holds."""
+
+
+class Session:
+    """One connection.
+
+    ``is_blocked``: the other end does not read. ``is_ending``: no more commands will come.
+    ``is_over``: the connection is gone. ``room``: where it waits.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_desk",
+        "_is_busy",
+        "_is_reading",
+        "_out",
+        "_out_bytes",
+        "_purge_at",
+        "_wire",
+        "held",
+        "is_blocked",
+        "is_ending",
+        "is_over",
+        "is_producer",
+        "is_worker",
+        "room",
+        "topic",
+        "tube",
+        "watched",
+        "wish",
+    )
+
+    def __init__(self, desk: Desk, wire: Wire, decoder: Decoder) -> None:
+        self._desk = desk
+        self._wire = wire
+        self._decoder = decoder
+        self._is_busy = False
+        self._is_reading = True
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._purge_at = _FIRST_PURGE
+        self.tube = self.topic = DEFAULT_TUBE
+        self.watched = {DEFAULT_TUBE: DEFAULT_TUBE}
+        self.held: dict[int, Held] = {}
+        self.is_blocked = False
+        self.is_ending = False
+        self.is_over = False
+        self.is_producer = False
+        self.is_worker = False
+        self.wish: Wish | None = None
+        self.room: Room | None = None
+
+    # --- what the connection tells --------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that came."""
+        self._decoder.feed(data)
+        self._proceed()
+        if self._decoder.is_full:
+            self._stop_reading()
+
+    def block(self) -> None:
+        """Do no more commands: the other end does not read the replies."""
+        self.is_blocked = True
+
+    def unblock(self) -> None:
+        """Do commands again."""
+        self.is_blocked = False
+        if self.wish is not None:
+            self._desk.go_on(self)
+        self._proceed()
+
+    def finish(self) -> None:
+        """Do what was asked and end the connection: nothing more will come."""
+        self.is_ending = True
+        if self.room is not None:
+            self._desk.end_wait(self)
+        self._proceed()
+
+    def stop(self) -> None:
+        """Do what has come until now, and end the connection."""
+        self._stop_reading()
+        self.finish()
+
+    def end(self) -> None:
+        """Forget everything: the connection is gone."""
+        self.is_over = True
+        self._decoder.clear()
+        self._out.clear()
+        self._desk.forget(self)
+        self.held.clear()
+
+    # --- what the desk tells --------------------------------------------------------------------
+
+    def answer(self, reply: bytes) -> None:
+        """Send the replies to the run that was under way, and go on with the next one."""
+        self._is_busy = False
+        self._say(reply)
+        self._proceed()
+
+    def send(self, reply: bytes) -> None:
+        """Send a part of the replies to the run that is under way."""
+        self._say(reply)
+        self._flush()
+
+    def leave(self) -> None:
+        """Send what there is and end the connection; commands that came later are not done."""
+        self._flush()
+        self._wire.close()
+
+    def hold(self, numbers: Iterable[int], jobs: Iterable[Held], now_ms: int) -> None:
+        """Note jobs that were taken for this connection."""
+        held = self.held
+        held.update(zip(numbers, jobs, strict=True))
+        if len(held) > self._purge_at:
+            self.held = {number: job for number, job in held.items() if job[3] > now_ms}
+            self._purge_at = 2 * len(self.held) + _FIRST_PURGE
+
+    def soonest_ms(self, now_ms: int) -> int | None:
+        """Return when the next lease of what is held ends."""
+        return min((job[3] for job in self.held.values() if job[3] > now_ms), default=None)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """Do commands until one has to wait, and send the replies."""
+        while not (self._is_busy or self.is_blocked or self.is_over):
+            run = self._decoder.next()
+            if run is None:
+                if self.is_ending:
+                    self.leave()
+                    return
+                break
+            self._is_busy = True
+            reply = self._desk.start(self, run)
+            if reply is not None:
+                self._is_busy = False
+                self._say(reply)
+        if self._out_bytes:
+            self._flush()
+        if not (self._is_reading or self.is_ending or self._decoder.is_full):
+            self._is_reading = True
+            self._wire.resume_reading()
+
+    def _say(self, reply: bytes) -> None:
+        if self.is_over:
+            return
+        self._out.append(reply)
+        self._out_bytes += len(reply)
+        if self._out_bytes > _MOST_REPLY_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._out_bytes and not self.is_over:
+            out, self._out = self._out, []
+            self._out_bytes = 0
+            self._wire.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _stop_reading(self) -> None:
+        """Let nothing more come while there is enough to do."""
+        if self._is_reading:
+            self._is_reading = False
+            self._wire.pause_reading()

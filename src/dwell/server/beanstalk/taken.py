@@ -1,0 +1,128 @@
+"""Taking jobs: the most urgent of several topics, in columns that can be handed out."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import repeat
+
+import numpy as np
+
+from dwell.message import Batch
+from dwell.queue import Queue
+from dwell.server.beanstalk.session import Held
+
+#: How many jobs are looked at in each of several topics at a time.
+_MOST_HEADS = 100
+#: How many bytes of bodies one connection may be sent at a time, as far as can be told before.
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_JOBS = 1000
+#: Of how many topics it is known what their bodies are like.
+_MOST_LIMITS = 1000
+#: What a body is thought to have before one was seen.
+_FIRST_BODY_BYTES = 16 * 1024
+
+
+class Taken:
+    """Jobs that were taken, in the order in which they are handed out."""
+
+    __slots__ = ("bodies", "held", "now_ms", "numbers")
+
+    def __init__(
+        self, numbers: Sequence[int], bodies: Sequence[bytes], held: Sequence[Held], now_ms: int
+    ) -> None:
+        self.numbers = numbers
+        self.bodies = bodies
+        self.held = held
+        self.now_ms = now_ms
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def part(self, start: int, end: int) -> "Taken":
+        """Return some of the jobs."""
+        return Taken(
+            self.numbers[start:end], self.bodies[start:end], self.held[start:end], self.now_ms
+        )
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], topics: Sequence[str], now_ms: int) -> "Taken":
+        """Return what one or more takes from some topics gave, the most urgent jobs first."""
+        topic = topics[0] if len(topics) == 1 else None
+        parts = [_columns(batch, topic, now_ms) for batch in batches if len(batch)]
+        if not parts:
+            return cls((), (), (), now_ms)
+        if len(parts) == 1:
+            return parts[0]
+        jobs = [
+            job for part in parts for job in zip(part.numbers, part.bodies, part.held, strict=True)
+        ]
+        numbers, bodies, held = zip(*(jobs[place] for place in _by_urgency(batches)), strict=True)
+        return cls(numbers, bodies, held, now_ms)
+
+
+def _columns(batch: Batch, topic: str | None, now_ms: int) -> Taken:
+    assert batch.receipts is not None, "a take gives receipts"
+    data = np.ascontiguousarray(batch.receipts).tobytes()
+    receipts = [data[at : at + 16] for at in range(0, len(data), 16)]
+    until_ms = batch.lease_until_ms
+    # Only jobs of several topics are worth looking at the topic of each.
+    topics = repeat(topic) if topic else batch.topics
+    held = zip(receipts, topics, (until_ms - now_ms).tolist(), until_ms.tolist(), strict=False)
+    return Taken(batch.numbers.tolist(), list(batch.bodies), list(held), now_ms)
+
+
+class Limit:
+    """How many jobs may be handed to one connection at a time: few, where bodies are large."""
+
+    def __init__(self) -> None:
+        self._largest_bytes = float(_FIRST_BODY_BYTES)
+
+    @property
+    def most(self) -> int:
+        """The number of jobs."""
+        return max(min(int(_MOST_BYTES / self._largest_bytes), _MOST_JOBS), 1)
+
+    def note(self, bodies: Sequence[bytes]) -> None:
+        """Learn from bodies that were taken; what was learnt is forgotten slowly."""
+        largest = max(map(len, bodies), default=0)
+        self._largest_bytes = max(largest, self._largest_bytes * 0.95, 1.0)
+
+
+class Limits(dict[tuple[str, ...], Limit]):
+    """The limits of the topics that are taken from."""
+
+    def __missing__(self, topics: tuple[str, ...]) -> Limit:
+        if len(self) >= _MOST_LIMITS:
+            self.clear()
+        limit = self[topics] = Limit()
+        return limit
+
+
+async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Batch]:
+    """Take the most urgent messages over all topics, without waiting."""
+    if not topics:
+        return []
+    if len(topics) == 1:
+        return [await queue.store.take(topics, limit, 0, "")]
+    limit = min(limit, _MOST_HEADS)
+    looks = [(topic, await queue.peek(topic, limit)) for topic in topics]
+    heads = {topic: batch for topic, batch in looks if len(batch)}
+    if len(heads) < 2:
+        return [await queue.take(topic, limit) for topic in heads]
+    wanted = zip(heads, _shares(list(heads.values()), limit), strict=True)
+    return await asyncio.gather(*(queue.take(topic, share) for topic, share in wanted if share))
+
+
+def _shares(heads: Sequence[Batch], limit: int) -> list[int]:
+    """Return how many messages of each batch are among the most urgent of all."""
+    which = np.repeat(np.arange(len(heads)), [len(batch) for batch in heads])
+    chosen = which[_by_urgency(heads)[:limit]]
+    shares: list[int] = np.bincount(chosen, minlength=len(heads)).tolist()
+    return shares
+
+
+def _by_urgency(batches: Sequence[Batch]) -> list[int]:
+    """Return the places of all messages of some batches, the most urgent first."""
+    names = ("numbers", "due_ms", "priority")
+    columns = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
+    places: list[int] = np.lexsort(columns).tolist()
+    return places
