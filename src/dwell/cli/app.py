@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from dwell.cli.backup import backup
 from dwell.cli.check import check
 from dwell.cli.counts import stats, topics
 from dwell.cli.events import events
@@ -15,9 +16,11 @@ from dwell.cli.listing import list_messages
 from dwell.cli.output import Output
 from dwell.cli.put import put
 from dwell.cli.receipts import ack, bury, release, touch
+from dwell.cli.serve import serve
 from dwell.cli.session import Session
 from dwell.cli.settings import settings
 from dwell.cli.take import take
+from dwell.cli.token import token
 from dwell.cli.work import work
 
 DEFAULT_STORE = "./dwell-data"
@@ -54,9 +57,14 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
         _Command("stats", stats, "dwell --json stats"),
         _Command("events", events, "dwell events --from 1200 --limit 50"),
     ),
+    "Server": (
+        _Command("serve", serve, "dwell serve ./data --http 127.0.0.1:8410"),
+        _Command("token", token, "dwell token orders --put orders. --take orders."),
+    ),
     "Care": (
         _Command("settings", settings, "dwell settings emails lease_ms=5m max_attempts=3"),
         _Command("check", check, "dwell --store ./data check --repair"),
+        _Command("backup", backup, "dwell --store ./data backup ./copy"),
     ),
 }
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from dwell.cli import given
 from dwell.cli.exits import require
-from dwell.cli.lines import Line, Reader, Row
+from dwell.cli.lines import Reader, Row
 from dwell.cli.output import Output
 from dwell.cli.session import Session
 from dwell.cli.texts import count_text
@@ -22,6 +22,7 @@ from dwell.clock import RealClock
 from dwell.errors import IdExists, InvalidInput, TopicFull
 from dwell.message import Result
 from dwell.sync import SyncQueue
+from dwell.wire.rows import Line
 
 _ANSWERS = (Result.CREATED, Result.KEPT, Result.REPLACED, Result.DROPPED, Result.LEASED)
 

@@ -30,7 +30,8 @@ MEANINGS = {
     Code.OTHER: "an answer that is not what was asked for: an id that is unknown or leased, a "
     "stale receipt, nothing to take, a topic that is full, damage found",
     Code.INPUT: "bad input: a value or a command line that was refused before anything was done",
-    Code.STORE: "the store cannot do its work: it is missing, locked, damaged or full",
+    Code.STORE: "the store or the server cannot do its work: it is missing, locked, damaged or "
+    "full, cannot be reached, or cannot have its address",
     Code.INTERRUPTED: "interrupted",
 }
 

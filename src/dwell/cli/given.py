@@ -1,48 +1,15 @@
 """What is given on a command line, as the queue takes it. What is refused, the queue refuses."""
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from itertools import islice
-from typing import overload
 
 from dwell import values
-from dwell.errors import InvalidHeaders, InvalidInput, InvalidTime
+from dwell.errors import InvalidHeaders, InvalidInput
 from dwell.message import MAX_BATCH_MESSAGES, MAX_BODY_BYTES
-from dwell.values import Delay, Due
 
 STDIN = "-"
-
-_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
-_DUE_FORMS = "ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, or epoch milliseconds"
-
-
-@overload
-def span(given: Delay) -> Delay: ...
-@overload
-def span(given: Delay | None) -> Delay | None: ...
-def span(given: Delay | None) -> Delay | None:
-    """Return a span of time; a number without a unit is seconds."""
-    if isinstance(given, str) and _SECONDS.fullmatch(given):
-        return float(given)
-    return given
-
-
-def due(given: str | int | None) -> Due | None:
-    """Return a point in time from ISO 8601 with a zone or from epoch milliseconds."""
-    if not isinstance(given, str):
-        return given
-    if given.isascii() and given.isdigit():
-        return int(given)
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        moment = None
-    if moment is None or moment.utcoffset() is None:
-        raise values.refusal(InvalidTime, "due", given, _DUE_FORMS)
-    return moment
 
 
 def headers(pairs: Sequence[str]) -> dict[str, str] | None:

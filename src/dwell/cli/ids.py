@@ -6,7 +6,7 @@ import typer
 
 from dwell.cli import given
 from dwell.cli.exits import require
-from dwell.cli.messages import message_block, message_object
+from dwell.cli.messages import message_block
 from dwell.cli.options import DelayOption, DueOption, IdsArgument, TopicArgument
 from dwell.cli.output import Output
 from dwell.cli.session import session_of
@@ -14,6 +14,7 @@ from dwell.cli.texts import printable
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput
 from dwell.message import Message, Result
+from dwell.wire.rows import due_of, message_object, span_of
 
 
 def get(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
@@ -55,7 +56,7 @@ def reschedule(
     due: DueOption = None,
 ) -> None:
     """Change when messages fall due: one of --delay and --due has to be given."""
-    span, point = given.span(delay), given.due(due)
+    span, point = span_of(delay), due_of(due)
     session_of(context).apply(
         "id",
         ids,
@@ -82,7 +83,7 @@ def kick(
     delay: Annotated[str, typer.Option(metavar="SPAN", help="How long until they are due.")] = "0s",
 ) -> None:
     """Bring dead messages back, with their attempts anew: by id, or a number of them by --limit."""
-    session, span = session_of(context), given.span(delay)
+    session, span = session_of(context), span_of(delay)
     if (limit is None) == (not ids):
         raise InvalidInput("kick: expected either ids or --limit")
     if ids:

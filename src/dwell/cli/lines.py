@@ -1,43 +1,21 @@
 """Lines of JSON, each one message: read, checked one by one, and gathered into batches."""
 
-import binascii
-from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from dwell import columns, values
-from dwell.cli import given
 from dwell.clock import Clock
-from dwell.errors import InvalidBody, InvalidInput
+from dwell.errors import InvalidInput
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.values import Delay, Due
+from dwell.wire.rows import Line, body_of, due_of, span_of
 
 BATCH_LINES = 1000
 
 #: Longer than any line can be: a body in which every byte is escaped, and the rest beside it.
 MAX_LINE_BYTES = 8 * MAX_BODY_BYTES
-
-_NO_BODY = msgspec.Raw()
-
-
-class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line as it is written; the fields have the words of ``dwell put``."""
-
-    body: msgspec.Raw = _NO_BODY
-    body_base64: str | None = None
-    id: str | None = None
-    delay: str | int | float | None = None
-    due: str | int | None = None
-    due_ms: int | None = None
-    delay_level: int | None = None
-    priority: int | None = None
-    lease: str | int | float | None = None
-    ttl: str | int | float | None = None
-    key: str | None = None
-    headers: dict[str, str] | None = None
-    max_attempts: int | None = None
 
 
 class Row(NamedTuple):
@@ -116,20 +94,20 @@ class Reader:
     def _checked(self, line: Line) -> Row:
         """Return a line as a row; raises what :meth:`dwell.Queue.put` would raise."""
         now_ms = self._clock.now_ms()
-        due = line.due_ms if line.due is None else given.due(line.due)
+        due = line.due_ms if line.due is None else due_of(line.due)
         row = Row(
-            body=values.body(_body(line)),
+            body=values.body(body_of(line)),
             id=line.id,
-            delay=given.span(line.delay),
+            delay=span_of(line.delay),
             due=due,
             delay_level=line.delay_level,
             priority=values.priority(line.priority),
-            lease=given.span(line.lease),
-            ttl=given.span(line.ttl),
+            lease=span_of(line.lease),
+            ttl=span_of(line.ttl),
             key=values.key(line.key),
             headers=values.headers(line.headers),
             max_attempts=line.max_attempts,
-            due_ms=self._due_ms(given.span(line.delay), due, line.delay_level, now_ms),
+            due_ms=self._due_ms(span_of(line.delay), due, line.delay_level, now_ms),
         )
         values.max_attempts(row.max_attempts)
         values.lease_ms(row.lease)
@@ -167,22 +145,3 @@ def _merged(line: Line, defaults: Line) -> Line:
     merged = msgspec.structs.replace(line, **missing)
     columns.one_of(**{name: getattr(merged, name) for name in _TIMES})
     return merged
-
-
-def _body(line: Line) -> bytes | str:
-    """Return the body: text as it is, any other JSON as it is written."""
-    raw = bytes(line.body)
-    if raw == b"null" and line.body_base64 is not None:
-        raw = b""
-    if (raw != b"") == (line.body_base64 is not None):
-        raise InvalidBody("body: expected either body or body_base64")
-    if line.body_base64 is not None:
-        return _from_base64(line.body_base64)
-    return msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise values.refusal(InvalidBody, "body_base64", text, "base64") from None

@@ -1,14 +1,14 @@
 """Messages as objects for programs, and as blocks and tables for people."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from dwell.cli.output import table
-from dwell.cli.texts import away_text, body_fields, body_text, printable, span_text, time_text
+from dwell.cli.texts import away_text, body_text, printable, span_text, time_text
 from dwell.message import DEFAULT_PRIORITY, Message, State
+from dwell.wire.rows import state_text
 
 _BODY_CHARS = 60
 
@@ -18,18 +18,6 @@ _STYLES = {
     State.LEASED: "yellow",
     State.DEAD: "red",
 }
-
-
-def message_object(message: Message) -> dict[str, Any]:
-    """Return a message as programs read it: the fields of :class:`dwell.Message`."""
-    fields = {name: getattr(message, name) for name in message.__struct_fields__}
-    del fields["body"]
-    return {**fields, "state": state_text(message.state), **body_fields(message.body)}
-
-
-def state_text(state: State) -> str:
-    """Return the word for a state."""
-    return state.name.lower()
 
 
 def message_block(message: Message, now_ms: int) -> Text:

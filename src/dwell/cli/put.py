@@ -7,12 +7,12 @@ import typer
 from dwell.cli import given
 from dwell.cli.bulk import put_lines
 from dwell.cli.exits import require
-from dwell.cli.lines import Line
 from dwell.cli.options import DelayOption, DueOption, LeaseOption, TopicArgument
 from dwell.cli.session import Session, session_of
 from dwell.cli.texts import printable
 from dwell.errors import InvalidInput
 from dwell.message import DEFAULT_PRIORITY, Result
+from dwell.wire.rows import Line, due_of, span_of
 
 #: What a put is told when the message is in the queue, as it was asked for.
 _IN = (Result.CREATED, Result.KEPT, Result.REPLACED)
@@ -99,18 +99,18 @@ def _required(body: str | None) -> str:
 
 
 def _put_one(session: Session, topic: str, body: str, line: Line, on_conflict: str) -> None:
-    data, due = given.body(body), given.due(line.due)
+    data, due = given.body(body), due_of(line.due)
     with session.queue(create=True) as queue:
         put = queue.put(
             topic,
             data,
             id=line.id,
-            delay=given.span(line.delay),
+            delay=span_of(line.delay),
             due=due,
             delay_level=line.delay_level,
             priority=DEFAULT_PRIORITY if line.priority is None else line.priority,
-            lease=given.span(line.lease),
-            ttl=given.span(line.ttl),
+            lease=span_of(line.lease),
+            ttl=span_of(line.ttl),
             key=line.key,
             headers=line.headers,
             max_attempts=line.max_attempts,

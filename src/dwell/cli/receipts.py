@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from dwell.cli import given
 from dwell.cli.options import LeaseOption, ReceiptsArgument
 from dwell.cli.session import session_of
 from dwell.message import Result
+from dwell.wire.rows import span_of
 
 
 def ack(context: typer.Context, receipts: ReceiptsArgument) -> None:
@@ -35,7 +35,7 @@ def release(
 
     One whose attempts are used up is buried.
     """
-    span = given.span(delay)
+    span = span_of(delay)
     session_of(context).apply(
         "receipt",
         receipts,
@@ -46,7 +46,7 @@ def release(
 
 def touch(context: typer.Context, receipts: ReceiptsArgument, lease: LeaseOption = None) -> None:
     """Let the leases of messages run on, anew from now."""
-    span = given.span(lease)
+    span = span_of(lease)
     session_of(context).apply(
         "receipt", receipts, Result.TOUCHED, lambda queue, chunk: queue.touch(chunk, span)
     )

@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from dwell.cli import given
 from dwell.cli.exits import require
-from dwell.cli.messages import message_block, message_object
+from dwell.cli.messages import message_block
 from dwell.cli.options import LeaseOption
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
+from dwell.wire.rows import message_object, span_of
 
 
 def take(
@@ -36,9 +36,7 @@ def take(
     """
     session = session_of(context)
     with session.queue() as queue:
-        batch = queue.take(
-            topics, limit, lease=given.span(lease), owner=owner, wait=given.span(wait)
-        )
+        batch = queue.take(topics, limit, lease=span_of(lease), owner=owner, wait=span_of(wait))
     now_ms = RealClock().now_ms()
     for message in batch:
         if session.out.json:

@@ -1,8 +1,9 @@
 """Values as people read them: times, spans, bodies, and texts that are safe on a terminal."""
 
 import re
-from base64 import b64encode
 from datetime import datetime
+
+from dwell.wire.rows import body_fields
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 _BASE64 = "base64:"
@@ -20,14 +21,6 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
-
-
-def body_fields(body: bytes) -> dict[str, str]:
-    """Return a body as the field of a JSON object: ``body``, or ``body_base64`` if not UTF-8."""
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": b64encode(body).decode()}
 
 
 def body_text(body: bytes, *, lines: bool = False) -> str:
