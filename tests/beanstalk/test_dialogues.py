@@ -1,0 +1,52 @@
+"""The same dialogues with the real beanstalkd and with ours: both say what is written there."""
+
+import itertools
+
+import pytest
+
+from dwell.store.embedded.store import EmbeddedStore
+from tests.beanstalk.player import Player, dialogues
+from tests.beanstalk.served import Served, beanstalkd
+
+_DIALOGUES = dialogues()
+_tubes = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def real():
+    with beanstalkd() as number:
+        yield number
+
+
+@pytest.fixture(scope="module")
+def memory():
+    with Served() as served:
+        yield served.number
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    with Served(lambda: EmbeddedStore(folder / "store")) as served:
+        yield served.number
+
+
+@pytest.mark.parametrize("server", ["real", "memory", "embedded"])
+@pytest.mark.parametrize("name", _DIALOGUES)
+def test_both_servers_say_the_same(name, server, request):
+    number = request.getfixturevalue(server)
+    # On a busy machine beanstalkd does not always wake who waits when a TTR ends.
+    tries = 3 if server == "real" else 1
+    for left in reversed(range(tries)):
+        try:
+            _play(name, number)
+            break
+        except TimeoutError:
+            if not left:
+                raise
+
+
+def _play(name, number):
+    player = Player(number, f"tube{next(_tubes)}")
+    for line, expected, came in player.play(_DIALOGUES[name]):
+        assert came == expected, line

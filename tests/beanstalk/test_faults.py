@@ -1,0 +1,281 @@
+"""Bad input, bad clients and a bad disk, over real sockets: nothing is lost, and nothing grows."""
+
+import os
+import random
+import resource
+import select
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dwell.message import State
+from dwell.store.embedded import EmbeddedStore
+from dwell.testing.faults import FaultyDisk
+from tests.beanstalk.served import Line, Served
+from tests.server.process import ServerProcess
+
+#: How many connections do nothing; ten thousand where the limit of open files lets them.
+IDLE = int(os.environ.get("DWELL_IDLE", "2000"))
+
+
+@pytest.fixture
+def served():
+    with Served() as server:
+        yield server
+
+
+def vanish(line: Line) -> None:
+    """End a connection as a machine does that loses its power: without a good-bye."""
+    line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
+
+
+def counts(served: Served, topic: str = "default"):
+    return served.call(served.queue.stats()).topics[topic]
+
+
+def eventually(check) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < end, "it did not become true"
+        time.sleep(0.01)
+
+
+def memory_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+# --- bad input --------------------------------------------------------------------------------
+
+
+_HALVES = [
+    b"p",
+    b"put 0 0 60 5",
+    b"put 0 0 60 5\r\n",
+    b"put 0 0 60 5\r\nhel",
+    b"put 0 0 60 5\r\nhello\r",
+    b"put 0 0 60 9999999\r\nx",
+    b"x" * 1000,
+    b"reserve\r",
+    b"delete 1",
+]
+
+
+@pytest.mark.parametrize("half", _HALVES)
+def test_a_command_that_is_never_finished(served, half):
+    line = Line(served.number)
+    line.send(half)
+    vanish(line)
+    with Line(served.number) as other:
+        other.put()
+        assert counts(served).ready == 1
+        eventually(lambda: other.stats(b"stats")["current-connections"] == "1")
+
+
+def test_any_bytes_from_many_connections(served):
+    chance = random.Random(7)
+    for _ in range(200):
+        line = Line(served.number)
+        line.send(chance.randbytes(chance.randrange(1, 2000)))
+        if chance.random() < 0.5:
+            line.send(b"\r\nput 0 0 1 5\r\nhello")
+        vanish(line)
+    with Line(served.number) as line:
+        number = line.put()
+        assert line.reserve() == (number, b"x")
+
+
+def test_a_slow_sender_holds_up_nobody(served):
+    """A byte at a time, a hundred times as fast as one a second."""
+    said = []
+
+    def send_slowly() -> None:
+        with Line(served.number) as slow:
+            for byte in b"put 0 0 60 20\r\n" + b"s" * 20 + b"\r\nlist-tube-used\r\n":
+                slow.send(bytes([byte]))
+                time.sleep(0.01)
+            said.extend([slow.read(), slow.read()])
+
+    thread = threading.Thread(target=send_slowly)
+    thread.start()
+    with Line(served.number) as line:
+        while thread.is_alive():
+            started = time.monotonic()
+            line.ask(b"list-tube-used\r\n")
+            assert time.monotonic() - started < 1
+            time.sleep(0.01)
+    thread.join()
+    assert said[0].startswith(b"INSERTED")
+    assert said[1] == b"USING default\r\n"
+
+
+# --- connections ------------------------------------------------------------------------------
+
+
+def test_many_idle_connections_cost_little():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = IDLE + 500
+    if wanted > hard:
+        pytest.skip(f"{wanted} open files are needed, {hard} are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    with ServerProcess("--beanstalk", "127.0.0.1:0", "--http", "off", store="memory:") as server:
+        number = int(server.ready()["beanstalk"].rpartition(":")[2])
+        with Line(number) as line:
+            work(line, 100)
+            before = memory_bytes(server.process.pid)
+            idle = [socket.create_connection(("127.0.0.1", number)) for _ in range(IDLE)]
+            try:
+                connected = str(IDLE + 1)
+                eventually(lambda: line.stats(b"stats")["current-connections"] == connected)
+                assert (memory_bytes(server.process.pid) - before) / IDLE < 10_000
+                started = time.monotonic()
+                work(line, 100)
+                assert time.monotonic() - started < 10
+            finally:
+                for each in idle:
+                    each.close()
+        assert server.stop() == 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def work(line: Line, count: int) -> None:
+    for _ in range(count):
+        number = line.put()
+        assert line.reserve() == (number, b"x")
+        line.ask(b"delete %d\r\n" % number)
+
+
+def test_a_client_that_takes_and_vanishes(served):
+    with Line(served.number) as line:
+        for _ in range(50):
+            line.put()
+    for _ in range(20):
+        line = Line(served.number)
+        line.send(b"reserve\r\n" * 10)
+        line.read()
+        vanish(line)
+    eventually(lambda: counts(served).ready == 50)
+    assert counts(served).leased == 0
+
+
+def test_clients_that_vanish_at_any_moment_lose_nothing(served):
+    """Jobs come all the time; takers vanish while they ask, while they wait and after they took."""
+    chance = random.Random(11)
+    put: set[int] = set()
+    done: set[int] = set()
+    is_over = threading.Event()
+
+    def produce() -> None:
+        with Line(served.number) as line:
+            for _ in range(400):
+                put.add(line.put())
+                time.sleep(0.001)
+        is_over.set()
+
+    def vanish_often(seed: int) -> None:
+        own = random.Random(seed)
+        while not is_over.is_set():
+            line = Line(served.number)
+            line.send(b"reserve\r\n" * own.randrange(1, 5))
+            time.sleep(own.random() * 0.01)
+            vanish(line)
+
+    threads = [threading.Thread(target=produce)]
+    threads += [threading.Thread(target=vanish_often, args=(chance.random(),)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Line(served.number) as line:
+        while (job := line.reserve(1)) is not None:
+            assert line.ask(b"delete %d\r\n" % job[0]) == b"DELETED\r\n"
+            done.add(job[0])
+    assert done == put
+
+
+@pytest.mark.parametrize(
+    "command",
+    [b"stats\r\n", b"list-tubes-watched\r\n", b"peek-ready\r\n", b"foo\r\n", b"reserve\r\n"],
+)
+def test_a_client_that_never_reads_its_replies(served, command):
+    with Line(served.number) as line:
+        for _ in range(100):
+            line.put(b"x" * 100_000)
+        before = memory_bytes(os.getpid())
+        deaf = Line(served.number)
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.send(b"".join(b"watch %d%b\r\n" % (n, b"w" * 190) for n in range(500)))
+        deaf.socket.setblocking(False)
+        sent, quiet = 0, 0
+        while quiet < 10:
+            # In the end the server takes no more.
+            if select.select([], [deaf.socket], [], 0.05)[1]:
+                sent += deaf.socket.send(command * 1000)
+                quiet = 0
+            else:
+                quiet += 1
+            assert sent < 50_000_000
+        assert memory_bytes(os.getpid()) - before < 40_000_000
+        assert line.ask(b"list-tube-used\r\n") == b"USING default\r\n"
+        # When it reads after all, the replies are there.
+        deaf.socket.settimeout(10)
+        assert deaf.read() == b"WATCHING 2\r\n"
+        vanish(deaf)
+        eventually(lambda: counts(served).ready == 100)
+
+
+# --- the disk ---------------------------------------------------------------------------------
+
+
+def test_a_full_disk_takes_no_jobs_and_gives_those_it_has(tmp_path):
+    disk = FaultyDisk()
+
+    def store() -> EmbeddedStore:
+        return EmbeddedStore(tmp_path / "store", disk=disk, segment_bytes=1 << 20)
+
+    with Served(store) as served, Line(served.number) as line:
+        disk.arm("full", 0)
+        put = []
+        while (reply := line.ask(b"put 0 0 60 50000\r\n%b\r\n" % (b"x" * 50_000))) != (
+            b"OUT_OF_MEMORY\r\n"
+        ):
+            put.append(int(reply.split()[1]))
+            assert len(put) < 1000
+        assert len(put) > 3
+        assert line.ask(b"put 0 0 60 50000\r\n%b\r\n" % (b"x" * 50_000)) == b"OUT_OF_MEMORY\r\n"
+        assert line.ask(b"list-tube-used\r\n") == b"USING default\r\n"
+        for number in put:
+            assert line.reserve() == (number, b"x" * 50_000)
+            assert line.ask(b"delete %d\r\n" % number) == b"DELETED\r\n"
+        disk.free()
+        line.put(b"x" * 50_000)
+
+
+def test_a_disk_that_fails_is_an_internal_error_and_loses_nothing_that_was_answered(tmp_path):
+    disk = FaultyDisk()
+    with (
+        Served(lambda: EmbeddedStore(tmp_path / "store", disk=disk)) as served,
+        Line(served.number) as line,
+    ):
+        numbers = [line.put(b"%d" % number) for number in range(10)]
+        line.reserve()
+        disk.arm("sync", 0)
+        for command in (
+            b"put 0 0 1 1\r\nx\r\n",
+            b"reserve-with-timeout 0\r\n",
+            b"delete %d\r\n" % numbers[0],
+            b"delete %d\r\n" % numbers[5],
+            b"kick-job %d\r\n" % numbers[5],
+        ):
+            assert line.ask(command) in (b"INTERNAL_ERROR\r\n", b"NOT_FOUND\r\n"), command
+    with Served(lambda: EmbeddedStore(tmp_path / "store")) as served:
+        page = served.call(served.queue.scan("default", State.READY))
+        leased = served.call(served.queue.scan("default", State.LEASED))
+        there = {int(m.number) for m in (*page.messages, *leased.messages)}
+        # What was not answered may be there or not.
+        assert set(numbers[1:5]) | set(numbers[6:]) <= there

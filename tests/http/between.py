@@ -1,0 +1,113 @@
+"""A wire between a client and a server, which a test can cut in every way that wires are cut."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+
+class Between:
+    """Passes bytes on, as ``how`` says.
+
+    ``pass``: all of them; ``mute``: requests only, and when an answer comes the connection is cut;
+    ``part``: the same, but the beginning of the answer goes through; ``cut``: nothing, the
+    connection is cut when a request comes; ``silent``: nothing at all, for ever. ``left`` is how
+    many requests that holds for, then it is ``pass`` again; None for all.
+    """
+
+    def __init__(self, url: str = "") -> None:
+        self._to = urlsplit(url)
+        self.how = "pass"
+        self.left: int | None = None
+        self.connections = 0
+        self.requests = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def break_(self, how: str, requests: int | None = None) -> None:
+        """Treat the next requests in another way."""
+        self.how, self.left = how, requests
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    def _take_fault(self) -> str:
+        self.requests += 1
+        how = self.how
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.break_("pass")
+        return how
+
+    async def _connected(self, reader, writer) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        other = None
+        with contextlib.suppress(OSError):
+            if self._to.hostname:
+                from_server, other = await asyncio.open_connection(self._to.hostname, self._to.port)
+                self._writers.add(other)
+                await self._pass(reader, writer, from_server, other)
+            else:
+                await self._swallow(reader, writer)
+        for end in (writer, other):
+            if end is not None:
+                self._writers.discard(end)
+                end.close()
+
+    async def _swallow(self, reader, writer) -> None:
+        while await reader.read(65536):
+            if self._take_fault() == "cut":
+                return
+
+    async def _pass(self, reader, writer, from_server, to_server) -> None:
+        how = "pass"
+
+        async def back() -> None:
+            while data := await from_server.read(65536):
+                if how == "part":
+                    writer.write(data[: len(data) * 9 // 10])
+                    await writer.drain()
+                if how in ("mute", "part"):
+                    return
+                writer.write(data)
+
+        answers = asyncio.ensure_future(back())
+        asking = asyncio.ensure_future(reader.read(65536))
+        try:
+            while True:
+                await asyncio.wait({answers, asking}, return_when=asyncio.FIRST_COMPLETED)
+                if answers.done() or not (data := asking.result()):
+                    return
+                # One piece is one request, as small ones are.
+                how = self._take_fault()
+                if how == "cut":
+                    return
+                if how == "silent":
+                    await asyncio.Event().wait()
+                to_server.write(data)
+                asking = asyncio.ensure_future(reader.read(65536))
+        finally:
+            answers.cancel()
+            asking.cancel()
+
+
+@contextlib.asynccontextmanager
+async def between(url: str = "") -> AsyncIterator[Between]:
+    """Put a wire before a server, or before nothing."""
+    wire = Between(url)
+    await wire.start()
+    try:
+        yield wire
+    finally:
+        await wire.stop()

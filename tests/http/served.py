@@ -1,0 +1,69 @@
+"""A store behind a real HTTP port, in the event loop of the test."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from dwell.client.store import HttpStore
+from dwell.queue import Queue
+from dwell.server.gate import Gate
+from dwell.server.http.port import HttpPort
+from dwell.server.service import Service
+from dwell.server.tokens import Tokens
+from dwell.store.base import Store
+
+
+class Served:
+    """A queue with its service and port; ``url`` is where it is."""
+
+    def __init__(self, store: Store, *, tokens: Tokens | None = None, gate: Gate | None = None):
+        self.queue = Queue(store)
+        self.service = Service(
+            self.queue, tokens or Tokens(), gate or Gate(10_000, 1 << 28), store.clock.now_ms()
+        )
+        self.port = HttpPort(self.service, "127.0.0.1", 0)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port.address[1]}"
+
+    async def start(self) -> None:
+        await self.queue.open()
+        await self.port.start()
+
+    async def stop(self) -> None:
+        await self.port.stop()
+        await self.queue.close()
+
+
+@contextlib.asynccontextmanager
+async def served(store: Store, **options) -> AsyncIterator[Served]:
+    """Serve a store until the block ends."""
+    server = Served(store, **options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+class ServedStore(HttpStore):
+    """A store of the suite: a client, and the server behind it with the store that it serves."""
+
+    def __init__(self, backing: Store) -> None:
+        self._server = Served(backing)
+        self._backing = backing
+
+    async def open(self) -> None:
+        await self._server.start()
+        super().__init__(self._server.url)
+        # The time is simulated, so it stands still for the client, too.
+        self.clock.now_ms = self._backing.clock.now_ms
+        await super().open()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._server.queue.is_open:
+            await self._server.stop()
+
+    async def tick(self, now_ms: int) -> int | None:
+        return await self._backing.tick(now_ms)

@@ -1,0 +1,688 @@
+"""The HTTP API, as a caller in any language sees it."""
+
+import asyncio
+import io
+import json
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from yarl import URL
+
+from dwell.clock import RealClock
+from dwell.server.gate import Gate
+from dwell.server.http.openapi import document
+from dwell.server.http.port import HttpPort
+from dwell.store.memory import MemoryStore
+from tests.http.served import served
+
+MSGPACK = "application/msgpack"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+class Caller:
+    """Asks a server, and remembers the last answer."""
+
+    def __init__(self, server, session):
+        self.server, self.session = server, session
+
+    async def ask(self, method, path, body=None, *, content="application/json", **headers):
+        data = json.dumps(body).encode() if content == "application/json" else body
+        if isinstance(data, bytes) and len(data) > 1 << 20:
+            data = io.BytesIO(data)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None:
+            sent["content-type"] = content
+        url = self.server.url + path
+        async with self.session.request(method, url, data=data, headers=sent) as answer:
+            self.status, self.headers = answer.status, answer.headers
+            self.data = await answer.read()
+        is_json = self.headers.get("content-type", "").endswith(("/json", "+json"))
+        return json.loads(self.data) if is_json else self.data
+
+    async def post(self, path, body, **options):
+        return await self.ask("POST", path, body, **options)
+
+    async def get(self, path, **headers):
+        return await self.ask("GET", path, **headers)
+
+    async def take(self, topics="t", limit=100, **more):
+        answer = await self.post("/v1/take", {"topics": topics, "limit": limit, **more})
+        return answer["messages"]
+
+
+def run(test, **options):
+    """Run a test with a caller of a server over a store in memory."""
+
+    async def main():
+        async with (
+            served(MemoryStore(RealClock()), **options) as server,
+            aiohttp.ClientSession() as session,
+        ):
+            await test(Caller(server, session))
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+# --- forms ------------------------------------------------------------------------------------
+
+
+def test_json_bodies_come_back_as_text():
+    async def test(caller):
+        rows = [{"body": "text"}, {"body": {"a": [1, None]}}, {"body_base64": "/w=="}]
+        results = (await caller.post("/v1/topics/t/messages", rows))["results"]
+        assert [row["result"] for row in results] == ["created"] * 3
+        found = await caller.take()
+        assert [m["id"] for m in found] == [row["id"] for row in results]
+        assert [m["number"] for m in found] == [row["number"] for row in results]
+        assert [m.get("body") for m in found] == ["text", '{"a": [1, null]}', None]
+        assert found[2]["body_base64"] == "/w=="
+
+    run(test)
+
+
+def test_all_that_a_message_may_say():
+    async def test(caller):
+        row = {
+            "body": "x",
+            "id": "one",
+            "due_ms": 1000,
+            "priority": 7,
+            "lease": "5s",
+            "max_attempts": 3,
+            "ttl": "1h",
+            "key": "k",
+            "headers": {"h": "v"},
+        }
+        await caller.post("/v1/topics/t/messages", row)
+        (m,) = await caller.take()
+        assert (m["id"], m["due_ms"], m["priority"], m["max_attempts"]) == ("one", 1000, 7, 3)
+        assert (m["key"], m["headers"], m["attempt"], m["state"]) == ("k", {"h": "v"}, 1, "leased")
+        assert m["lease_ms"] == 5_000
+        assert m["expires_ms"] > 3_600_000
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("due", "2030-01-31T09:00:00Z"),
+        ("due_ms", 1_896_080_400_000),
+        ("due", 1_896_080_400_000),
+    ],
+)
+def test_the_ways_to_say_a_moment(field, value):
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", {"body": "x", field: value})
+        page = await caller.get("/v1/topics/t/messages?state=delayed")
+        due_ms = int(datetime(2030, 1, 31, 9, tzinfo=UTC).timestamp() * 1000)
+        assert [m["due_ms"] for m in page["messages"]] == [due_ms]
+
+    run(test)
+
+
+def test_msgpack_both_ways():
+    async def test(caller):
+        rows = [{"body": b"\xff\x00"}, {"body": "text"}, {"body": {"a": 1}}]
+        rows = msgspec.msgpack.encode(rows)
+        answer = await caller.post("/v1/topics/t/messages", rows, content=MSGPACK, accept=MSGPACK)
+        assert [r["result"] for r in msgspec.msgpack.decode(answer)["results"]] == ["created"] * 3
+        ask = msgspec.msgpack.encode({"topics": "t", "limit": 9})
+        found = msgspec.msgpack.decode(
+            await caller.post("/v1/take", ask, content=MSGPACK, accept=MSGPACK)
+        )
+        assert [m["body"] for m in found["messages"]] == [
+            b"\xff\x00",
+            b"text",
+            b'{"a":1}',
+        ]
+
+    run(test)
+
+
+def test_ndjson_both_ways():
+    async def test(caller):
+        lines = b'{"body":"a","id":"1"}\n\n{"body":"b","id":"2"}\n'
+        await caller.post("/v1/topics/t/messages", lines, content=NDJSON)
+        listed = await caller.get("/v1/topics/t/messages?state=ready&limit=1", accept=NDJSON)
+        assert [json.loads(line)["id"] for line in listed.splitlines()] == ["1"]
+        cursor = caller.headers["dwell-cursor"]
+        rest = await caller.get(f"/v1/topics/t/messages?state=ready&cursor={cursor}", accept=NDJSON)
+        assert [json.loads(line)["id"] for line in rest.splitlines()] == ["2"]
+        events = await caller.get("/v1/events", accept=NDJSON)
+        assert [json.loads(line)["kind"] for line in events.splitlines()] == ["put", "put"]
+        assert caller.headers["dwell-next-position"] == "2"
+
+    run(test)
+
+
+def stream_of(**columns):
+    table = pa.table(columns)
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def test_arrow_put_list_and_events():
+    async def test(caller):
+        data = stream_of(
+            id=pa.array(["a", "b"]),
+            body=pa.array([b"1", b"2"]),
+            due=pa.array([datetime(2030, 1, 1), datetime(2030, 1, 2)], pa.timestamp("us")),
+            priority=pa.array([1, 2], pa.int32()),
+            key=pa.array(["k", None]),
+            headers=pa.array([[("h", "v")], None], pa.map_(pa.string(), pa.string())),
+            lease_ms=pa.array([1000, None], pa.int64()),
+        )
+        await caller.post("/v1/topics/t/messages", data, content=ARROW)
+        assert caller.status == 200, caller.data
+        listed = await caller.get("/v1/topics/t/messages", accept=ARROW)
+        rows = pa.ipc.open_stream(listed).read_all().to_pylist()
+        assert [(r["id"], r["body"], r["priority"], r["key"]) for r in rows] == [
+            ("a", b"1", 1, "k"),
+            ("b", b"2", 2, None),
+        ]
+        assert rows[0]["due_ms"] == int(datetime(2030, 1, 1, tzinfo=UTC).timestamp() * 1000)
+        assert rows[0]["headers"] == [("h", "v")]
+        assert [r["lease_ms"] for r in rows] == [1000, 0]
+        events = pa.ipc.open_stream(await caller.get("/v1/events", accept=ARROW)).read_all()
+        assert events.column("kind").to_pylist() == ["put", "put"]
+
+    run(test)
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "data", "word"),
+    [
+        ("application/json", b"{", "Input data was truncated"),
+        ("application/json", b'{"body": "x", "bod": 1}', "bod"),
+        ("application/json", b'{"body": "x", "priority": "high"}', "priority"),
+        ("application/json", b'{"body": "\xff"}', ""),
+        ("application/json", b"[" * 100_000, ""),
+        (MSGPACK, b"\xc1", ""),
+        (MSGPACK, b"\x81\xa4body", "truncated"),
+        (NDJSON, b'{"body":"a"}\n{"body":\n', "line 2"),
+        (ARROW, b"not arrow", "arrow"),
+        (ARROW, b"", "arrow"),
+        (ARROW, stream_of(id=["a"]), "body"),
+        (ARROW, stream_of(body=["a"], colour=["red"]), "colour"),
+        (ARROW, stream_of(body=["a"])[:-40], ""),
+        ("application/vnd.dwell.columns", b"\x80", "missing"),
+    ],
+)
+def test_bodies_that_are_broken(content, data, word):
+    async def test(caller):
+        async with caller.session.post(
+            caller.server.url + "/v1/topics/t/messages",
+            data=data,
+            headers={"content-type": content},
+        ) as answer:
+            problem = await answer.json(content_type="application/problem+json")
+        assert answer.status == problem["status"] == 400
+        assert word in problem["detail"]
+        assert (await caller.get("/v1/stats"))["totals"].get("put", 0) == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"body": "x", "delay": "soon"}, "InvalidTime"),
+        ({"body": "x", "delay": 1, "due_ms": 5}, "InvalidTime"),
+        ({"body": "x", "due": 1, "due_ms": 5}, "InvalidTime"),
+        ({"body": "x", "ttl": 1, "expires_ms": 5}, "InvalidTime"),
+        ({"body": "x", "id": "~1"}, "InvalidId"),
+        ({"body": "x", "id": ""}, "InvalidId"),
+        ({"body": "x", "priority": -1}, "InvalidPriority"),
+        ({"body": "x", "key": ""}, "InvalidKey"),
+        ({"delay": 1}, "InvalidBody"),
+        ({"body": "x", "body_base64": "eA=="}, "InvalidBody"),
+        ({"body_base64": "!"}, "InvalidBody"),
+        ({"body": "x" * (1 << 20 | 1)}, "InvalidBody"),
+        ({"body": "x", "delay_level": 99}, "InvalidTime"),
+        ({"body": "x", "lease": "5s", "lease_ms": 5}, "InvalidInput"),
+    ],
+)
+@pytest.mark.parametrize("many", [False, True])
+def test_values_that_are_refused(row, error, many):
+    async def test(caller):
+        good = {"body": "good", "id": "good"} if "id" in row else {"body": "good"}
+        problem = await caller.post("/v1/topics/t/messages", [good, row] if many else row)
+        assert (caller.status, problem["error"]) == (400, error)
+        assert caller.headers["content-type"] == "application/problem+json"
+        assert (await caller.get("/v1/stats"))["totals"].get("put", 0) == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/nowhere", None, 404),
+        ("GET", "/v1/take", None, 405),
+        ("GET", "/v1/topics/t/messages/unknown", None, 404),
+        ("GET", "/v1/topics/a%20b/peek", None, 400),
+        ("GET", "/v1/topics/t/messages?limit=0", None, 400),
+        ("GET", "/v1/topics/t/messages?limit=1&limit=2", None, 400),
+        ("GET", "/v1/topics/t/messages?colour=red", None, 400),
+        ("GET", "/v1/topics/t/messages?cursor=x", None, 400),
+        ("GET", "/v1/topics/t/messages?state=gone", None, 400),
+        ("POST", "/v1/ack", {"receipts": ["xyz"]}, 400),
+        ("POST", "/v1/ack", {"receipts": ["0" * 32]}, 400),
+        ("POST", "/v1/topics/t/cancel", {}, 400),
+        ("POST", "/v1/topics/t/cancel", {"ids": ["a"], "filter": {}}, 400),
+        ("POST", "/v1/topics/t/reschedule", {"ids": ["a"]}, 400),
+        ("POST", "/v1/topics/t/reschedule", {"ids": ["a"], "shift_ms": 5}, 400),
+        ("POST", "/v1/push/none/credit", {"credit": 1}, 404),
+        ("PATCH", "/v1/topics/t/settings", {"colour": 1}, 400),
+        ("PATCH", "/v1/topics/t/settings", {"lease_ms": 0}, 400),
+    ],
+)
+def test_requests_that_are_refused(method, path, body, status):
+    async def test(caller):
+        await caller.ask(method, path, body)
+        assert caller.status == status, caller.data
+        assert caller.headers["content-type"] == "application/problem+json"
+
+    run(test)
+
+
+def test_forms_that_are_refused():
+    async def test(caller):
+        for content in ("text/plain", "application/x-www-form-urlencoded", "x/y"):
+            await caller.post("/v1/topics/t/messages", b'{"body":"x"}', content=content)
+            assert caller.status == 415
+        await caller.get("/v1/stats", accept="text/html")
+        assert caller.status == 406
+
+    run(test)
+
+
+def test_too_much_at_once():
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", [{"body": ""}] * 10_001)
+        assert caller.status == 413
+        problem = await caller.post("/v1/topics/t/messages", b" " * (33 << 20), content=NDJSON)
+        assert (caller.status, problem["error"]) == (413, "BatchTooLarge")
+
+    run(test)
+
+
+def test_over_the_bound_comes_429():
+    async def test(caller):
+        waits = [asyncio.ensure_future(_hold(caller)) for _ in range(2)]
+        while caller.server.service.gate.requests < 2:
+            await asyncio.sleep(0.01)
+        problem = await caller.get("/v1/stats")
+        assert (caller.status, problem["error"]) == (429, "ServerBusy")
+        assert int(caller.headers["retry-after"]) > 0
+        for wait in waits:
+            wait.cancel()
+
+    async def _hold(caller):
+        async def slowly():
+            yield b"["
+            await asyncio.sleep(30)
+
+        await caller.session.post(
+            caller.server.url + "/v1/topics/t/messages",
+            data=slowly(),
+            headers={"content-type": "application/json"},
+        )
+
+    run(test, gate=Gate(2, 1 << 20))
+
+
+def test_a_draining_server_takes_no_new_messages():
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", {"body": "x"})
+        caller.server.service.is_draining = True
+        problem = await caller.post("/v1/topics/t/messages", {"body": "x"})
+        assert (caller.status, problem["error"]) == (503, "ServerDraining")
+        await caller.get("/readyz")
+        assert caller.status == 503
+        await caller.get("/healthz")
+        assert caller.status == 200
+        assert len(await caller.take()) == 1
+
+    run(test)
+
+
+# --- filters ----------------------------------------------------------------------------------
+
+
+async def _fill(caller):
+    rows = [
+        {
+            "body": "x",
+            "id": f"m{n:04}",
+            "due_ms": 4_000_000_000_000 + n,
+            "key": f"k{n % 3}",
+            "headers": {"half": str(n % 2)},
+        }
+        for n in range(2_500)
+    ]
+    await caller.post("/v1/topics/t/messages", rows)
+
+
+def test_list_by_due_key_and_header():
+    async def test(caller):
+        await _fill(caller)
+        seen, cursor = [], ""
+        while cursor is not None:
+            path = "/v1/topics/t/messages?limit=100&key=k1&header=half:1"
+            path += "&due_from_ms=4000000000010&due_to_ms=4000000001500"
+            page = await caller.get(path + (f"&cursor={cursor}" if cursor else ""))
+            seen += [m["id"] for m in page["messages"]]
+            cursor = page["cursor"]
+        expected = [f"m{n:04}" for n in range(10, 1_500) if n % 3 == 1 and n % 2 == 1]
+        assert seen == expected
+
+    run(test)
+
+
+def test_cancel_shift_and_kick_by_filter():
+    async def test(caller):
+        await _fill(caller)
+        answer = await caller.post("/v1/topics/t/cancel", {"filter": {"key": "k0"}, "limit": 500})
+        assert answer == {"matched": 500, "results": {"cancelled": 500}, "is_complete": False}
+        answer = await caller.post("/v1/topics/t/cancel", {"filter": {"key": "k0"}})
+        assert answer == {"matched": 334, "results": {"cancelled": 334}, "is_complete": True}
+        answer = await caller.post(
+            "/v1/topics/t/reschedule", {"filter": {"headers": {"half": "0"}}, "shift_ms": 60_000}
+        )
+        assert answer["results"] == {"moved": 833}
+        (found,) = (await caller.post("/v1/topics/t/get", {"ids": ["m0002"]}))["messages"]
+        assert found["due_ms"] == 4_000_000_060_002
+        answer = await caller.post(
+            "/v1/topics/t/reschedule", {"filter": {"key": "k1"}, "due_ms": 1000}
+        )
+        assert answer["results"] == {"moved": 833}
+        taken = await caller.take(limit=1000)
+        receipts = [m["receipt"] for m in taken]
+        await caller.post("/v1/bury", {"receipts": receipts, "reason": "no"})
+        answer = await caller.post("/v1/topics/t/kick", {"filter": {"headers": {"half": "1"}}})
+        assert answer["results"] == {"kicked": sum(m["headers"]["half"] == "1" for m in taken)}
+
+    run(test)
+
+
+# --- verbs ------------------------------------------------------------------------------------
+
+
+def test_receipts_are_good_once():
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", [{"body": "x"}] * 4)
+        receipts = [m["receipt"] for m in await caller.take()]
+        assert (await caller.post("/v1/touch", {"receipts": receipts, "lease": "1m"}))[
+            "results"
+        ] == ["touched"] * 4
+        assert (await caller.post("/v1/ack", {"receipts": receipts[:1] * 2}))["results"] == [
+            "acked",
+            "stale",
+        ]
+        ask = {"receipts": receipts[:2], "delay": 0, "priority": 1, "error": "again"}
+        assert (await caller.post("/v1/release", ask))["results"] == ["stale", "released"]
+        ask = {"receipts": receipts[2:], "reason": "no"}
+        assert (await caller.post("/v1/bury", ask))["results"] == ["buried"] * 2
+        (again,) = await caller.take()
+        assert (again["attempt"], again["priority"], again["last_error"]) == (2, 1, "again")
+
+    run(test)
+
+
+def test_ids_with_every_sign():
+    async def test(caller):
+        for id_ in ("a/b", "ä €", "x?y=1&z", "%2F", "."):
+            await caller.post("/v1/topics/t/messages", {"body": "x", "id": id_})
+            path = f"/v1/topics/t/messages/{quote(id_, safe='')}"
+            url = URL(caller.server.url + path, encoded=True)
+            async with caller.session.get(url) as answer:
+                assert (await answer.json())["id"] == id_
+            async with caller.session.delete(url) as answer:
+                assert (await answer.json())["results"] == ["cancelled"]
+
+    run(test)
+
+
+def test_a_take_waits_for_a_message():
+    async def test(caller):
+        wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
+        await asyncio.sleep(0.1)
+        other = Caller(caller.server, caller.session)
+        assert len(caller.server.port._waits) == 1
+        await other.post("/v1/topics/t/messages", {"body": "x", "delay": "50ms"})
+        assert [m["body"] for m in await wait] == ["x"]
+        assert await caller.take(wait_ms=50) == []
+
+    run(test)
+
+
+def test_the_waiting_of_a_take_can_be_ended():
+    async def test(caller):
+        wait = asyncio.ensure_future(caller.take(wait_ms=20_000, poll="mine"))
+        other = Caller(caller.server, caller.session)
+        while not (await other.post("/v1/polls/mine/end", {}))["ended"]:
+            await asyncio.sleep(0.01)
+        assert await wait == []
+        assert not (await other.post("/v1/polls/mine/end", {}))["ended"]
+
+    run(test)
+
+
+def test_a_taker_that_vanishes_takes_nothing():
+    async def test(caller):
+        wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
+        while not caller.server.queue.waiting:
+            await asyncio.sleep(0.01)
+        wait.cancel()
+        while caller.server.queue.waiting:
+            await asyncio.sleep(0.01)
+        other = Caller(caller.server, caller.session)
+        await other.post("/v1/topics/t/messages", {"body": "x"})
+        assert (await other.get("/v1/stats"))["topics"]["t"]["ready"] == 1
+
+    run(test)
+
+
+def test_stopping_answers_those_who_wait():
+    async def test(caller):
+        wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
+        while not caller.server.queue.waiting:
+            await asyncio.sleep(0.01)
+        await caller.server.port.stop()
+        assert await wait == []
+
+    run(test)
+
+
+# --- push -------------------------------------------------------------------------------------
+
+
+async def _next_event(stream):
+    kind = data = None
+    async for line in stream.content:
+        text = line.decode().rstrip("\n")
+        if text.startswith("event: "):
+            kind = text[7:]
+        elif text.startswith("data: "):
+            data = json.loads(text[6:])
+        elif not text and kind:
+            return kind, data
+    return None
+
+
+def test_push_sends_as_much_as_there_is_credit():
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", [{"body": str(n)} for n in range(5)])
+        url = caller.server.url + "/v1/push?topics=t,u&credit=3&owner=me"
+        async with caller.session.get(url) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            kind, first = await _next_event(stream)
+            assert kind == "stream"
+            seen = []
+            while len(seen) < 3:
+                kind, data = await _next_event(stream)
+                seen += data["messages"]
+            assert [m["body"] for m in seen] == ["0", "1", "2"]
+            assert data["credit"] == 0
+            assert (await caller.get("/v1/stats"))["topics"]["t"]["ready"] == 2
+            path = f"/v1/push/{first['stream']}/credit"
+            assert (await caller.post(path, {"credit": 10}))["credit"] >= 8
+            kind, data = await _next_event(stream)
+            assert [m["body"] for m in data["messages"]] == ["3", "4"]
+            await caller.post("/v1/topics/u/messages", {"body": "late", "delay": "50ms"})
+            kind, data = await _next_event(stream)
+            assert [m["body"] for m in data["messages"]] == ["late"]
+        while caller.server.port._waits.streams:
+            await asyncio.sleep(0.01)
+        await caller.post("/v1/topics/t/messages", {"body": "after"})
+        assert len(await caller.take()) == 1
+
+    run(test)
+
+
+def test_push_refuses_before_it_begins():
+    async def test(caller):
+        await caller.get("/v1/push?topics=a%20b")
+        assert caller.status == 400
+        await caller.get("/v1/push")
+        assert caller.status == 400
+
+    run(test)
+
+
+# --- the job protocol ---------------------------------------------------------------------------
+
+
+def test_the_job_protocol():
+    async def test(caller):
+        async def command(**words):
+            return await caller.post("/command", words)
+
+        add = {"command": "add", "topic": "close", "id": "close-1", "delay": 0.05, "TTR": 60}
+        assert await command(**add, body={"order": 1}) == {"success": True, "id": "close-1"}
+        assert await command(command="pop", topic="close") == {"success": True}
+        await asyncio.sleep(0.1)
+        popped = await command(command="pop", topic="close")
+        assert (popped["success"], popped["id"]) == (True, "close-1")
+        assert json.loads(popped["value"]) == {"order": 1}
+        answer = await command(command="delete", id="close-1")
+        assert not answer["success"]
+        caller.server.port._waits.receipts.clear()
+        assert (await command(command="finish", id="close-1"))["success"]
+        assert not (await command(command="finish", id="close-1"))["success"]
+        await command(**{**add, "id": "close-2", "delay": 60}, body="x")
+        assert (await command(command="delete", id="close-2"))["success"]
+        assert not (await command(command="delete", id="close-2"))["success"]
+        await command(**{**add, "id": "close-3", "delay": 60}, body="x")
+        assert (await command(command="delete", id="close-3", topic="close"))["success"]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"command": "add", "topic": "t", "body": "x"},
+        {"command": "add", "topic": "t", "id": "a"},
+        {"command": "add", "topic": "a b", "id": "a", "body": "x"},
+        {"command": "pop"},
+        {"command": "finish"},
+    ],
+)
+def test_commands_that_fail_say_why(words):
+    async def test(caller):
+        answer = await caller.post("/command", words)
+        assert caller.status == 200
+        assert answer["success"] is False
+        assert answer["error"]
+
+    run(test)
+
+
+# --- care -------------------------------------------------------------------------------------
+
+
+def test_metrics_tell_parked_from_stuck():
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", [{"body": "x", "delay": "1h"}, {"body": "y"}])
+        await caller.post("/v1/topics/t/messages", {"body": "old", "due_ms": 1000})
+        wait = asyncio.ensure_future(caller.take("empty", wait_ms=10_000))
+        while not caller.server.queue.waiting:
+            await asyncio.sleep(0.01)
+        await Caller(caller.server, caller.session).take(limit=1)
+        text = (await Caller(caller.server, caller.session).get("/metrics")).decode()
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        assert found["dwell_messages", "delayed", "t"] == 1
+        assert found["dwell_messages", "ready", "t"] == 1
+        assert found["dwell_events_total", "put"] == 3
+        assert found["dwell_oldest_ready_seconds", "t"] < 60
+        assert found["dwell_waiting_takers", "empty"] == 1
+        assert found["dwell_lateness_seconds_count",] == 1
+        wait.cancel()
+
+    run(test)
+
+
+def test_the_docs_page_needs_nothing_from_elsewhere():
+    async def test(caller):
+        page = (await caller.get("/docs")).decode()
+        assert "http://" not in page
+        assert "https://" not in page
+        for path in document()["paths"]:
+            assert path in page
+        assert (await caller.get("/openapi.json"))["openapi"] == "3.1.0"
+
+    run(test)
+
+
+def test_a_server_may_take_smaller_bodies_only():
+    async def test(caller):
+        caller.server.service.most_body_bytes = 10
+        for content, data in (
+            ("application/json", {"body": "x" * 11}),
+            (MSGPACK, msgspec.msgpack.encode([{"body": b"x" * 11}])),
+            (ARROW, stream_of(body=["x" * 11])),
+        ):
+            problem = await caller.post("/v1/topics/t/messages", data, content=content)
+            assert (caller.status, problem["error"]) == (400, "InvalidBody")
+            assert "at most 10" in problem["detail"]
+        await caller.post("/v1/topics/t/messages", {"body": "x" * 10})
+        assert caller.status == 200
+
+    run(test)
+
+
+def test_no_more_connections_than_are_allowed():
+    async def main():
+        store = MemoryStore(RealClock())
+        async with served(store) as server:
+            server.service.most_connections = 3
+            few = HttpPort(server.service, "127.0.0.1", 0)
+            await few.start()
+            host, port = few.address
+            kept = [await asyncio.open_connection(host, port) for _ in range(3)]
+            reader, writer = await asyncio.open_connection(host, port)
+            assert await reader.read() == b""
+            writer.close()
+            for _, other in kept:
+                other.close()
+            await few.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 30))

@@ -1,0 +1,179 @@
+import os
+import time
+
+import pytest
+
+from dwell.errors import Forbidden, InvalidSettings, Unauthorized
+from dwell.server.tokens import Entry, Grant, Right, Tokens, check_entry, hash_of
+
+FILE = f"""
+[anonymous]
+take = ["public."]
+
+[[token]]
+name = "orders"
+sha256 = "{hash_of("secret")}"
+put = ["orders."]
+take = ["orders.", "refunds."]
+
+[[token]]
+name = "root"
+sha256 = "{hash_of("all")}"
+put = [""]
+take = [""]
+admin = [""]
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    made = tmp_path / "tokens.toml"
+    made.write_text(FILE)
+    made.chmod(0o600)
+    return made
+
+
+def test_without_a_file_everybody_may_do_everything():
+    tokens = Tokens()
+    assert tokens.is_open
+    assert tokens.names == []
+    for right in Right:
+        tokens.check(None, right, None)
+        tokens.check("anything", right, ["t"])
+    tokens.reload()
+
+
+@pytest.mark.parametrize(
+    ("token", "right", "topics"),
+    [
+        ("secret", Right.PUT, ["orders.new", "orders."]),
+        ("secret", Right.TAKE, ["orders.new", "refunds.x"]),
+        ("secret", Right.TAKE, []),
+        ("all", Right.ADMIN, None),
+        ("all", Right.PUT, ["any"]),
+        (None, Right.TAKE, ["public.news"]),
+    ],
+)
+def test_what_is_allowed(path, token, right, topics):
+    Tokens.load(path).check(token, right, topics)
+
+
+@pytest.mark.parametrize(
+    ("token", "right", "topics", "error", "words"),
+    [
+        ("secret", Right.PUT, ["orders"], Forbidden, "token orders may not put to orders"),
+        ("secret", Right.PUT, ["orders.a", "other"], Forbidden, "put to orders.a, other"),
+        ("secret", Right.PUT, None, Forbidden, "put to all topics"),
+        ("secret", Right.ADMIN, ["orders.a"], Forbidden, "administer orders.a"),
+        ("secret", Right.TAKE, ["public.news"], Forbidden, "take from public.news"),
+        ("secret", Right.PUT, list("abcde"), Forbidden, "put to a and 4 others"),
+        ("Secret", Right.PUT, ["orders.a"], Unauthorized, "the token is unknown"),
+        ("", Right.TAKE, ["public.news"], Unauthorized, "the token is unknown"),
+        ("\ud800", Right.TAKE, ["public.news"], Unauthorized, "the token is unknown"),
+        (None, Right.PUT, ["public.news"], Unauthorized, "a token is needed to put to"),
+        (None, Right.TAKE, None, Unauthorized, "a token is needed to take from all topics"),
+    ],
+)
+def test_what_is_refused(path, token, right, topics, error, words):
+    with pytest.raises(error, match=words):
+        Tokens.load(path).check(token, right, iter(topics) if topics is not None else None)
+
+
+def test_no_error_tells_a_secret(path):
+    with pytest.raises(Unauthorized) as caught:
+        Tokens.load(path).check("hush-hush", Right.PUT, ["t"])
+    assert "hush" not in str(caught.value)
+
+
+def test_a_file_is_read_again_only_whole(path):
+    tokens = Tokens.load(path)
+    assert tokens.names == ["orders", "root"]
+    path.write_text("[[token]]\n")
+    with pytest.raises(InvalidSettings, match="missing required field `name`"):
+        tokens.reload()
+    tokens.check("secret", Right.PUT, ["orders.a"])
+    path.write_text(FILE.replace(hash_of("secret"), hash_of("changed")))
+    tokens.reload()
+    tokens.check("changed", Right.PUT, ["orders.a"])
+    with pytest.raises(Unauthorized):
+        tokens.check("secret", Right.PUT, ["orders.a"])
+
+
+def test_an_empty_file_lets_nobody_in(path):
+    path.write_text("")
+    tokens = Tokens.load(path)
+    assert not tokens.is_open
+    with pytest.raises(Unauthorized):
+        tokens.check(None, Right.PUT, ["t"])
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (FILE.replace("refunds.", "re funds"), "token orders: got take 're funds', expected the"),
+        (FILE.replace('"public."', '"pub/"'), "anonymous: got take 'pub/'"),
+        (FILE.replace('"orders"', '""'), "got name '', expected 1-100"),
+        (FILE.replace('"root"', '"orders"'), "two tokens have the name orders"),
+        (FILE.replace(hash_of("all"), hash_of("secret")), "two tokens have the sha256"),
+        (FILE.replace(hash_of("all"), "secret"), "token root: got sha256 'secret', expected 64"),
+        (FILE.replace(hash_of("all"), hash_of("all").upper()), "expected 64 hexadecimal digits in"),
+        (FILE.replace("admin =", "admim ="), "unknown field `admim`"),
+        (FILE.replace('put = ["orders."]', 'put = "orders."'), "Expected `array`"),
+        ("[tokens]", "unknown field `tokens`"),
+        ("token = 1", "Expected `array`"),
+        ("[[token", "Expected"),
+    ],
+)
+def test_files_that_are_refused(path, text, error):
+    path.write_text(text)
+    with pytest.raises(InvalidSettings, match=f"^token_file {path}: ") as caught:
+        Tokens.load(path)
+    assert error in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o660, 0o602])
+def test_a_file_that_others_may_write_is_refused(path, mode):
+    path.chmod(mode)
+    with pytest.raises(InvalidSettings, match=f"others may write it .mode {mode:o}.*chmod go-w"):
+        Tokens.load(path)
+
+
+def test_a_file_that_others_may_read_is_fine(path):
+    path.chmod(0o444)
+    assert Tokens.load(path).names
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InvalidSettings, match=r"none\.toml: No such file"):
+        Tokens.load(tmp_path / "none.toml")
+    with pytest.raises(InvalidSettings, match="Is a directory"):
+        Tokens.load(tmp_path)
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(InvalidSettings, match="utf-8"):
+        Tokens.load(tmp_path / "bytes")
+
+
+def test_rights_imply_no_other():
+    grant = Grant(admin=("",))
+    assert grant.allows(Right.ADMIN, None)
+    assert not grant.allows(Right.PUT, ["t"])
+
+
+def test_an_entry_knows_its_hash():
+    entry = Entry(name="a", sha256=hash_of("x"), put=("a.",))
+    check_entry(entry, "here")
+    assert entry.digest.hex() == entry.sha256
+
+
+def test_a_check_is_cheap(path):
+    many = "".join(
+        f'[[token]]\nname = "n{n}"\nsha256 = "{hash_of(str(n))}"\nput = ["t"]\n'
+        for n in range(2000)
+    )
+    path.write_text(many)
+    tokens = Tokens.load(path)
+    started = time.perf_counter()
+    for _ in range(1000):
+        tokens.check("1999", Right.PUT, ("t",))
+    assert time.perf_counter() - started < 0.5
+    assert os.path.getsize(path) > 100_000
