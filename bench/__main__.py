@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import byid, lateness, lifecycle, memory, restart
+from bench import beanstalk, byid, http, idle, lateness, lifecycle, memory, restart
 from bench.result import Result
 
 #: For each benchmark: its function, the parameters of a full run, and those of a small one.
@@ -17,7 +17,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
     ),
     "lateness": (
         lateness.run,
-        {"rate": 10_000, "pending": 1_000_000, "seconds": 10, "rounds": 3},
+        {"over": "process", "rate": 10_000, "pending": 1_000_000, "seconds": 10, "rounds": 3},
         {"rate": 2_000, "pending": 20_000, "seconds": 2, "rounds": 1},
     ),
     "memory": (
@@ -26,6 +26,21 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         {"pending": 100_000},
     ),
     "restart": (restart.run, {"pending": 5_000_000, "rounds": 3}, {"pending": 50_000, "rounds": 1}),
+    "http": (
+        http.run,
+        {"batch": 1000, "messages": 400_000, "connections": 64, "rounds": 3},
+        {"messages": 16_000, "rounds": 1},
+    ),
+    "idle": (
+        idle.run,
+        {"pending": 1_000_000, "takers": 1000, "seconds": 30},
+        {"pending": 20_000, "takers": 50, "seconds": 2},
+    ),
+    "beanstalk": (
+        beanstalk.run,
+        {"mode": "pipelined", "seconds": 5, "rounds": 3},
+        {"seconds": 1, "rounds": 1},
+    ),
     "byid": (
         byid.run,
         {"pending": 1_000_000, "batch": 1000, "rounds": 3},

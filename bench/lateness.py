@@ -1,6 +1,7 @@
 """How late messages are taken while many wait: milliseconds from due to taken, 99th percentile."""
 
 import asyncio
+import contextlib
 import tempfile
 import time
 from functools import partial
@@ -13,16 +14,21 @@ from bench import redis_queue
 from bench.filled import dues
 from bench.lifecycle import BODY
 from bench.result import Result, percentile
-from bench.servers import redis_server
+from bench.servers import dwell_server, redis_server
 
 _PART = 1000
 _HEAD_START_MS = 1500
 _LIMIT = 1000
 
 
-def run(*, rate: int, pending: int, seconds: int, rounds: int) -> Result:
-    """Let messages fall due at a rate, with a backlog behind them; one taker acks them."""
-    params = {"rate": rate, "pending": pending, "seconds": seconds}
+def run(*, over: str, rate: int, pending: int, seconds: int, rounds: int) -> Result:
+    """Let messages fall due at a rate, with a backlog behind them.
+
+    One taker in the process acks them, or eight takers that wait at a server (``over`` "http").
+    """
+    if over not in ("process", "http"):
+        raise SystemExit(f"--over: got {over}, expected process or http")
+    params = {"over": over, "rate": rate, "pending": pending, "seconds": seconds}
     result = Result("lateness", params, "ms p99")
     p50: dict[str, list[float]] = {"dwell": [], "redis": []}
     early = [0]
@@ -37,7 +43,7 @@ def run(*, rate: int, pending: int, seconds: int, rounds: int) -> Result:
 
     with redis_server() as (port, _):
         work = {
-            "dwell": partial(_dwell, rate, pending, seconds),
+            "dwell": partial(_dwell_http if over == "http" else _dwell, rate, pending, seconds),
             "redis": partial(_redis, port, rate, pending, seconds),
         }
         result.in_turn(
@@ -67,22 +73,45 @@ def _schedule(rate: int, seconds: int) -> np.ndarray:
 async def _dwell(rate: int, pending: int, seconds: int) -> list[float]:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         async with dwell.open(f"{folder}/store") as queue:
-            for at in range(0, pending, _PART):
-                await queue.put_many("bench", [BODY] * _PART, due=dues(_PART, at) + 3_600_000)
-            due_ms = _schedule(rate, seconds)
-            for at in range(0, len(due_ms), _PART):
-                part = due_ms[at : at + _PART]
-                await queue.put_many("bench", [BODY] * len(part), due=part)
+            count = await _load(queue, rate, pending, seconds)
             late_ms: list[float] = []
-            acks = set()
-            while len(late_ms) < len(due_ms):
-                taken = await queue.take("bench", _LIMIT, wait=5)
-                late_ms += (_now_ms() - taken.due_ms).tolist()
-                ack = asyncio.ensure_future(queue.ack(taken))
-                acks.add(ack)
-                ack.add_done_callback(acks.discard)
-            await asyncio.gather(*acks)
+            await _take_all(queue, count, late_ms)
             return late_ms
+
+
+async def _dwell_http(rate: int, pending: int, seconds: int) -> list[float]:
+    with dwell_server() as address:
+        url = "http://{}:{}".format(*address)
+        async with contextlib.AsyncExitStack() as stack:
+            loader, *takers = [await stack.enter_async_context(dwell.open(url)) for _ in range(9)]
+            count = await _load(loader, rate, pending, seconds)
+            late_ms: list[float] = []
+            await asyncio.gather(*[_take_all(taker, count, late_ms) for taker in takers])
+            return late_ms
+
+
+async def _load(queue: dwell.Queue, rate: int, pending: int, seconds: int) -> int:
+    """Put the backlog, and the messages that are measured; return how many those are."""
+    for at in range(0, pending, _PART):
+        await queue.put_many("bench", [BODY] * _PART, due=dues(_PART, at) + 3_600_000)
+    due_ms = _schedule(rate, seconds)
+    for at in range(0, len(due_ms), _PART):
+        part = due_ms[at : at + _PART]
+        await queue.put_many("bench", [BODY] * len(part), due=part)
+    return len(due_ms)
+
+
+async def _take_all(queue: dwell.Queue, count: int, late_ms: list[float]) -> None:
+    """Take and ack until so many messages were taken, by this taker and its fellows."""
+    acks = set()
+    while len(late_ms) < count:
+        taken = await queue.take("bench", _LIMIT, wait=0.5)
+        late_ms += (_now_ms() - taken.due_ms).tolist()
+        if len(taken):
+            ack = asyncio.ensure_future(queue.ack(taken))
+            acks.add(ack)
+            ack.add_done_callback(acks.discard)
+    await asyncio.gather(*acks)
 
 
 async def _redis(port: int, rate: int, pending: int, seconds: int) -> list[float]:

@@ -35,7 +35,7 @@ def run(*, batch: int, ids: str, messages: int, concurrency: int, rounds: int) -
                 "dwell": partial(
                     _dwell, messages, batch, ids, max(_UNDER_WAY // batch, concurrency)
                 ),
-                "redis": partial(_redis_batches, port, messages // 4, batch, ids),
+                "redis": partial(redis_batches, port, messages // 4, batch, ids),
             }
         result.in_turn(rounds, systems)
     return result
@@ -55,7 +55,7 @@ def _dwell(messages: int, batch: int, ids: str, concurrency: int) -> float:
 
 async def _dwell_async(messages: int, batch: int, ids: str, concurrency: int) -> float:
     share = messages // concurrency
-    work = _dwell_singles if batch == 1 else _dwell_batches
+    work = _dwell_singles if batch == 1 else dwell_batches
     with tempfile.TemporaryDirectory(dir=".") as folder:
         async with dwell.open(folder + "/store") as queue:
             names = own_ids(0, messages) if ids == "caller" else None
@@ -76,13 +76,14 @@ async def _dwell_singles(queue: dwell.Queue, count: int, _: int, ids: list[str] 
     return done
 
 
-async def _dwell_batches(queue: dwell.Queue, count: int, batch: int, ids: list[str] | None) -> int:
+async def dwell_batches(queue: dwell.Queue, count: int, batch: int, ids: list[str] | None) -> int:
+    """Put, take and ack batch after batch; return how many messages went all the way."""
     done = 0
     bodies = [BODY] * batch
     for at in range(0, count - batch + 1, batch):
         await queue.put_many("bench", bodies, ids=ids and ids[at : at + batch])
         taken = await queue.take("bench", batch, wait=10)
-        assert len(taken.bodies) == len(taken)
+        assert sum(map(len, taken.bodies)) == len(taken) * len(BODY)
         await queue.ack(taken)
         done += len(taken)
     return done
@@ -91,7 +92,7 @@ async def _dwell_batches(queue: dwell.Queue, count: int, batch: int, ids: list[s
 # --- Redis ----------------------------------------------------------------------------------------
 
 
-def _redis_batches(port: int, messages: int, batch: int, ids: str) -> float:
+def redis_batches(port: int, messages: int, batch: int, ids: str) -> float:
     """One client; the put of each batch travels with the take and ack of those before it."""
     client = redis.Redis(port=port, protocol=2)
     client.flushall()

@@ -4,9 +4,11 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def free_port() -> int:
@@ -40,6 +42,27 @@ def redis_server() -> Iterator[tuple[int, int]]:
         options += ["--save", "", "--appendonly", "no"]
         with running(["redis-server", *options], port) as server:
             yield port, server.pid
+
+
+@contextlib.contextmanager
+def dwell_server(port_name: str = "http") -> Iterator[tuple[str, int]]:
+    """Run ``dwell serve`` over a new store, every answer after fsync; yield its address."""
+    with dwell_process(port_name) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def dwell_process(
+    port_name: str = "http",
+) -> Iterator[tuple[tuple[str, int], "subprocess.Popen[bytes]"]]:
+    """Run the same; yield its address and the process."""
+    port = free_port()
+    ports = {"http": "off", "beanstalk": "off", port_name: f"127.0.0.1:{port}"}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        options = [f"--{name}={address}" for name, address in ports.items()]
+        program = str(Path(sys.executable).with_name("dwell"))
+        with running([program, "serve", f"{folder}/store", *options], port) as process:
+            yield ("127.0.0.1", port), process
 
 
 @contextlib.contextmanager

@@ -1,0 +1,130 @@
+"""put -> take -> ack over HTTP, client and server as two processes, a second."""
+
+import asyncio
+import json
+import time
+from functools import partial
+from itertools import cycle, islice
+from typing import Any
+
+import uvloop
+
+import dwell
+from bench.lifecycle import BODY, dwell_batches, redis_batches
+from bench.result import Result
+from bench.servers import dwell_server, redis_server
+
+#: How many messages one client has under way.
+_UNDER_WAY = 64_000
+
+
+def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
+    """Measure batches by Dwell's client against Redis, or single verbs over many connections."""
+    params = {"batch": batch, "messages": messages, "connections": connections}
+    if batch == 1:
+        result = Result("http", params, "verbs/s")
+        with dwell_server() as address:
+            result.in_turn(rounds, {"dwell": partial(_singles, address[1], messages, connections)})
+        return result
+    result = Result("http", params, "messages/s")
+    with redis_server() as (port, _), dwell_server() as address:
+        url = "http://{}:{}".format(*address)
+        systems = {
+            "dwell": partial(_batches, url, messages, batch),
+            "redis": partial(redis_batches, port, messages // 4, batch, "queue"),
+        }
+        result.in_turn(rounds, systems)
+    return result
+
+
+def _batches(url: str, messages: int, batch: int) -> float:
+    return uvloop.run(_batches_async(url, messages, batch))
+
+
+async def _batches_async(url: str, messages: int, batch: int) -> float:
+    at_once = max(min(_UNDER_WAY, messages) // batch, 1)
+    async with dwell.open(url) as queue:
+        jobs = [dwell_batches(queue, messages // at_once, batch, None) for _ in range(at_once)]
+        start = time.perf_counter()
+        done = sum(await asyncio.gather(*jobs))
+        return done / (time.perf_counter() - start)
+
+
+# --- single verbs ---------------------------------------------------------------------------------
+
+
+def _singles(port: int, messages: int, connections: int) -> float:
+    return uvloop.run(_singles_async(port, messages, connections))
+
+
+async def _singles_async(port: int, messages: int, connections: int) -> float:
+    """Drive connections that each do one verb after another, with as little work as can be."""
+    loop = asyncio.get_running_loop()
+    share = messages // connections
+    drivers = []
+    for _ in range(connections):
+        _, driver = await loop.create_connection(partial(_Driver, share), "127.0.0.1", port)
+        drivers.append(driver)
+    start = time.perf_counter()
+    for driver in drivers:
+        driver.start()
+    await asyncio.gather(*[driver.done for driver in drivers])
+    return 3 * share * connections / (time.perf_counter() - start)
+
+
+def _request(path: bytes, body: bytes) -> bytes:
+    head = b"POST %s HTTP/1.1\r\nHost: dwell\r\nContent-Type: application/json\r\n" % path
+    return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+_PUT = _request(b"/v1/topics/single/messages", json.dumps({"body": BODY.decode()}).encode())
+_TAKE = _request(b"/v1/take", b'{"topics":"single","wait_ms":10000}')
+
+
+class _Driver(asyncio.Protocol):
+    """One connection; each answer is the signal for the next verb."""
+
+    def __init__(self, messages: int) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._verbs = islice(cycle((self._put, self._take, self._ack)), 3 * messages)
+        self._answer = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def start(self) -> None:
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        if self._is_whole():
+            assert self._answer.startswith(b"HTTP/1.1 200"), self._answer
+            self._next()
+
+    def _is_whole(self) -> bool:
+        head = self._answer.find(b"\r\n\r\n")
+        if head < 0:
+            return False
+        at = self._answer.find(b"content-length: ") + 16
+        size = int(self._answer[at : self._answer.find(b"\r\n", at)])
+        return len(self._answer) >= head + 4 + size
+
+    def _next(self) -> None:
+        verb = next(self._verbs, None)
+        if verb is None:
+            self._transport.close()
+            self.done.set_result(None)
+            return
+        request = verb()
+        self._answer = b""
+        self._transport.write(request)
+
+    def _put(self) -> bytes:
+        return _PUT
+
+    def _take(self) -> bytes:
+        return _TAKE
+
+    def _ack(self) -> bytes:
+        at = self._answer.find(b'"receipt":"') + 11
+        return _request(b"/v1/ack", b'{"receipts":["%s"]}' % self._answer[at : at + 32])
