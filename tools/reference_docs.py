@@ -19,6 +19,7 @@ from dwell.message import TopicSettings
 from dwell.store.embedded import events, folder, snapshot
 from dwell.store.embedded.journal import journal, record
 from dwell.store.embedded.journal.record import SCHEMAS
+from tools import http_docs
 from tools.states_docs import table
 
 ROOT = Path(__file__).parents[1]
@@ -228,6 +229,9 @@ def _example(name: str) -> str:
 
 
 PARTS: dict[str, Callable[[str], str]] = {
+    "endpoints": lambda _: http_docs.endpoints(),
+    "statuses": lambda _: http_docs.statuses(),
+    "wire": lambda _: http_docs.column_maps(),
     "class": _class,
     "columns": _event_columns,
     "constants": _constants,

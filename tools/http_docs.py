@@ -1,0 +1,93 @@
+"""The parts of the HTTP reference that are made from the endpoints and the columns."""
+
+from collections.abc import Iterator
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from dwell.server.http.api import ENDPOINTS
+from dwell.server.http.endpoint import ROWS
+from dwell.server.http.media import Media
+from dwell.wire import columns
+from dwell.wire.problems import CLASSES, RETRY_AFTER_S, STATUSES, status_of
+from tools.states_docs import table
+
+_FORMS = {Media.NDJSON: "NDJSON", Media.ARROW: "Arrow", Media.COLUMNS: "columns"}
+
+_MAPS = {
+    "PutColumns": "a put",
+    "PutAnswerColumns": "the answer to a put",
+    "BatchColumns": "messages: the answer to take, held, peek, list and get",
+    "ReceiptColumns": "ack, release, touch and bury",
+    "ResultColumns": "the answer to those",
+}
+
+
+def endpoints() -> str:
+    """Return a row for each endpoint."""
+    rows = [
+        [
+            f"`{e.method} {e.path.replace(':path', '')}`",
+            str(e.right or "none"),
+            e.summary.replace("``", "`"),
+            _forms(e.takes if e.body is not None else (), e.gives if e.answer else ()),
+        ]
+        for e in ENDPOINTS
+    ]
+    return "\n".join(
+        table(["endpoint", "right", "what it does", "forms beside JSON, MessagePack"], rows)
+    )
+
+
+def _forms(takes: tuple[Media, ...], gives: tuple[Media, ...]) -> str:
+    said = []
+    for word, forms in (("takes", takes), ("gives", gives)):
+        names = [_FORMS[form] for form in forms if form not in ROWS]
+        if names:
+            said.append(f"{word} {', '.join(names)}")
+    return "; ".join(said)
+
+
+def statuses() -> str:
+    """Return a row for each status, with the classes that have it."""
+    by_status: dict[int, list[str]] = {}
+    for name, kind in CLASSES.items():
+        if not kind.__subclasses__() or kind in STATUSES:
+            by_status.setdefault(status_of(kind("")), []).append(f"`{name}`")
+    rows = [
+        [str(status), ", ".join(sorted(names)), f"{after} s" if after else ""]
+        for status, names in sorted(by_status.items())
+        for after in [RETRY_AFTER_S.get(status)]
+    ]
+    return "\n".join(table(["status", "classes", "Retry-After"], rows))
+
+
+def column_maps() -> str:
+    """Return a table of the fields of each map of the columns."""
+    return "\n\n".join(_map(name, what) for name, what in _MAPS.items())
+
+
+def _map(name: str, what: str) -> str:
+    kind: Any = getattr(columns, name)
+    rows = list(_fields(kind))
+    return "\n".join([f"**{what}**", "", *table(["field", "value", "when left out"], rows)])
+
+
+def _fields(kind: Any) -> Iterator[list[str]]:
+    widths: dict[str, Any] = {**columns.NUMBERS, **columns.PUT_NUMBERS, "sizes": np.uint32}
+    widths["topic"] = np.uint32
+    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+    hints = get_type_hints(kind)
+    for place, field in enumerate(kind.__struct_fields__):
+        value = _value(hints[field], widths.get(field))
+        default = "" if place < required else repr(kind.__struct_defaults__[place - required])
+        yield [f"`{field}`", value, f"`{default}`" if default else ""]
+
+
+def _value(hint: Any, width: Any) -> str:
+    if hint == columns.Column:
+        return f"numbers, {np.dtype(width).name}"
+    text = hint.__name__ if isinstance(hint, type) else str(hint)
+    for old, new in (("dwell.store.base.", ""), ("dwell.wire.columns.", ""), ("bytes", "binary")):
+        text = text.replace(old, new)
+    return f"`{text}`".replace("|", "\\|")

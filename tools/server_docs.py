@@ -1,0 +1,147 @@
+"""Make docs/reference/server.md, the reference of ``dwell serve``.
+
+``python -m tools.server_docs`` writes it anew from the settings themselves.
+"""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from dwell.server import tokens
+from dwell.server.settings import FIELDS, Field, ServerSettings
+from dwell.server.sources import DEFAULT, Loaded, show
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "server.md"
+
+_HEAD = """<!-- Made by `python -m tools.server_docs` from src/dwell/server: change that. -->
+# The server
+
+`pip install 'dwell[cli,server]'` brings `dwell serve [STORE]`: one process that opens a store and
+serves it over HTTP and the beanstalk protocol. How to run it in earnest stands on the page
+[operate](../howto/operate.md).
+
+## Settings
+
+Each setting has one name in three forms: an option, an environment variable, and a key of the TOML
+file that `--config` or `DWELL_CONFIG` names. The option counts before the variable, the variable
+before the file, the file before the default. A variable that is empty counts as not set. Paths are
+relative to the folder that the server was started in. `dwell serve --show-config` prints what
+results, with the source of each value, and ends; what it prints is such a file.
+"""
+
+_BETWEEN = """
+Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`; spans are milliseconds, or a number with a
+unit, such as `500ms`, `10s` or `1m30s`. Switches are `true` or `false`; on the command line that is
+`--insecure` or `--no-insecure`.
+
+A value that is not allowed, and a key of the file that is no setting, stop the start with one line
+that says where it stood and what is allowed. An environment variable that only looks like a setting
+(`DWELL_HTPP`) is named in a warning.
+
+As a file, the defaults are:
+
+```toml
+{defaults}```
+
+## Tokens
+
+Without `token_file` everybody who reaches a port may do everything, and so the server listens only
+where nobody but this machine reaches it, unless it is told `insecure`. With one, every request over
+HTTP needs a token with the right it asks for:
+
+| right | allows |
+|---|---|
+| `put` | to put, and what a producer does by id: get, cancel, reschedule |
+| `take` | to take, peek, ack, release, touch and bury |
+| `admin` | to see and change everything else: lists, events, stats, settings, kick, backup |
+
+No right implies another. What touches all topics at once (stats, events, a backup) needs the right
+on all topics, the prefix `""`.
+
+{tokens}
+
+`[anonymous]` is optional: left out, callers without a token may do nothing. It is also all that
+connections of the beanstalk protocol may do, since that protocol has no way to show a token. A
+token that is unknown is refused (401), even where `[anonymous]` would do.
+
+`dwell token` makes a token and its entry. The file must not be writable by others.
+
+## Signals
+
+| signal | what the server does |
+|---|---|
+| SIGTERM, SIGINT | accepts no more, answers what waits, closes the store, ends with 0 |
+| the same again | ends at once with 130; nothing that was answered is lost |
+| SIGUSR1 | drains: takes no new messages any more, everything else goes on |
+| SIGHUP | reads the token file and the certificate again; keeps the old ones if one is wrong |
+
+What is still not answered `grace_ms` after SIGTERM is cut off. Closing the store takes no part of
+the grace; it writes a snapshot, which a start would otherwise make up for.
+
+When it cannot begin, it ends with one line on standard error and an
+[exit code](cli.md#exit-codes): 2 for settings, 3 for a store that is missing, locked or damaged and
+for an address that it cannot have.
+
+## Logs
+
+One line an event, on standard error. With `log_format = "text"`: time, level, logger, message, then
+`name=value` for each field. With `"json"` an object a line, with `time`, `level`, `logger`,
+`message`, the fields, and `error`, a traceback, where there is one. The times are UTC. Control
+characters of strangers are escaped. The first line says `serving`, with the address of each port.
+"""
+
+
+def _table() -> str:
+    lines = ["| setting | default | what it means |", "|---|---|---|"]
+    lines += [f"| {_names(field)} | {_default(field)} | {_meaning(field)} |" for field in _all()]
+    return "\n".join(lines) + "\n"
+
+
+def _all() -> list[Field]:
+    return list(FIELDS.values())
+
+
+def _names(field: Field) -> str:
+    option = "`STORE`" if field.name == "store" else f"`{field.flag}`"
+    return f"`{field.name}`<br>{option}<br>`{field.env}`"
+
+
+def _default(field: Field) -> str:
+    if field.kind is bool:
+        return "`false`"
+    return f"`{field.shown}`" if field.shown else ""
+
+
+def _meaning(field: Field) -> str:
+    is_told = field.choices or field.kind is int
+    return f"{field.about} Allowed: {field.allowed}." if is_told else field.about
+
+
+def _tokens() -> str:
+    """Return what the module says of the file, as Markdown."""
+    doc = (inspect.getdoc(tokens) or "").partition("\n\n")[2].replace("``", "`")
+    block = re.compile(r"::\n\n((?:    .*\n|\n)+)")
+    return block.sub(_fenced, doc)
+
+
+def _fenced(found: re.Match[str]) -> str:
+    return f":\n\n```toml\n{textwrap.dedent(found[1]).strip()}\n```\n\n"
+
+
+def _sections() -> Iterator[str]:
+    yield _HEAD
+    yield _table()
+    plain = Loaded(ServerSettings(), dict.fromkeys(FIELDS, DEFAULT), [])
+    defaults = re.sub(r" *# default$", "", show(plain), flags=re.MULTILINE)
+    yield _BETWEEN.format(defaults=defaults, tokens=_tokens())
+
+
+def render() -> str:
+    """Return what the page has to be."""
+    return "\n".join(_sections()).replace("\n\n\n", "\n\n")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
