@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test check format demo bench crash clean
+.PHONY: help setup packages test check format demo bench fuzz soak crash clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,11 +14,12 @@ setup: $(STAMP) packages ## .venv in the checkout, with everything
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,testing,demo,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,testing,demo,bench]' --group dev
 	@touch $@
 
 packages: ## Debian packages that tests and benchmarks run against
-	@.ci/packages redis-server beanstalkd chromium
+	@.ci/packages redis-server beanstalkd chromium curl openssl \
+		$$(command -v node >/dev/null || echo nodejs npm) $$(command -v go >/dev/null || echo golang-go)
 
 test: setup ## all tests
 	$(PY) -m pytest
@@ -37,6 +38,12 @@ demo: setup ## a year of real flights in a minute, killed once, ending in a repo
 
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small
+
+fuzz: setup ## the fuzz runs, long: a million inputs for each codec
+	DWELL_FUZZ=1000000 $(PY) -m pytest -q --timeout 0 -k fuzz tests/beanstalk tests/http
+
+soak: setup ## 200 connections of mixed load for 10 minutes; the books must balance
+	$(PY) -m bench.soak --minutes 10 --connections 200
 
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q
