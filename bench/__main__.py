@@ -28,7 +28,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
     "restart": (restart.run, {"pending": 5_000_000, "rounds": 3}, {"pending": 50_000, "rounds": 1}),
     "http": (
         http.run,
-        {"batch": 1000, "messages": 400_000, "connections": 64, "rounds": 3},
+        {"batch": 1000, "messages": 0, "connections": 64, "rounds": 3},
         {"messages": 16_000, "rounds": 1},
     ),
     "idle": (

@@ -19,7 +19,11 @@ _UNDER_WAY = 64_000
 
 
 def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
-    """Measure batches by Dwell's client against Redis, or single verbs over many connections."""
+    """Measure batches by Dwell's client against Redis, or single verbs over many connections.
+
+    Without a number of ``messages`` there are enough for some seconds.
+    """
+    messages = messages or (50_000 if batch == 1 else 2_000 * batch)
     params = {"batch": batch, "messages": messages, "connections": connections}
     if batch == 1:
         result = Result("http", params, "verbs/s")

@@ -24,6 +24,7 @@ from dwell.errors import InvalidSettings
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.server import tls
+from dwell.server.allocator import keep_memory
 from dwell.server.gate import Gate
 from dwell.server.notify import notify
 from dwell.server.service import Port, Service
@@ -50,6 +51,7 @@ def run(settings: ServerSettings) -> None:
 
     Raises InvalidSettings, StoreError or PortUnavailable when it cannot begin.
     """
+    keep_memory()
     server = Server(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run())

@@ -25,7 +25,7 @@ from dwell.lazy import LazyIds
 from dwell.message import I64, U16, U32, U64, Kind
 from dwell.store.base import Event
 from dwell.store.embedded.blobs import BlobReader
-from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.table import Table
 
@@ -261,25 +261,23 @@ class EventLog:
     def _write(self, first: int, columns: dict[str, np.ndarray], ids: bytes) -> None:
         names = {number: self.topic_names[number] for number in _distinct(columns["topic"])}
         meta = msgspec.msgpack.encode(names)
-        payload = b"".join(
-            [
-                len(meta).to_bytes(4, "little"),
-                meta,
-                *[columns[name].astype(dtype, copy=False).data for name, dtype in _COLUMNS.items()],
-                ids,
-            ]
-        )
-        count = len(columns["row"])
-        rest = struct.pack("<QQQ", len(payload), first, count)
-        crc = zlib.crc32(payload, zlib.crc32(rest))
-        block = struct.pack("<II", _MAGIC, crc) + rest + payload
+        parts: list[Buffer] = [len(meta).to_bytes(4, "little"), meta]
+        for name, dtype in _COLUMNS.items():
+            parts.append(columns[name].astype(dtype, copy=False).view(np.uint8).data)
+        parts.append(ids)
+        count, length = len(columns["row"]), sum(map(len, parts))
+        rest = struct.pack("<QQQ", length, first, count)
+        crc = zlib.crc32(rest)
+        for part in parts:
+            crc = zlib.crc32(part, crc)
+        parts.insert(0, struct.pack("<II", _MAGIC, crc) + rest)
         number = max(self._files, default=-1)
         if number < 0 or self._files[number][1] > _FILE_BYTES:
             number = first
             self._files[number] = (self._disk.create(self._path(first), 0), 0)
         fd, size = self._files[number]
-        self._disk.write(fd, [block], size)
-        self._files[number] = (fd, size + len(block))
+        self._disk.write(fd, parts, size)
+        self._files[number] = (fd, size + _HEADER.size + length)
         self._blocks.append((first, count, number, size))
 
     def _drop_old(self) -> None:
