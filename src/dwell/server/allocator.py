@@ -1,0 +1,26 @@
+"""The C library's allocator, told to keep memory that a server will need again in a moment.
+
+glibc takes each large block from the system and gives it back when it is freed, and the system
+fills it with zeros page by page at the next use. With batches of hundreds of kilobytes that was a
+third of a server's time. The parameters are those of mallopt(3).
+"""
+
+import ctypes
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+
+#: Free memory beyond this goes back to the system.
+_KEPT_BYTES = 64 * 1024 * 1024
+#: How much more than needed is taken at a time.
+_AHEAD_BYTES = 16 * 1024 * 1024
+#: Blocks larger than this are taken from the system one by one; glibc allows no more.
+_LARGE_BYTES = 32 * 1024 * 1024
+
+
+def keep_memory() -> None:
+    """Keep freed memory for the next batch; does nothing where the C library is not glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_TOP_PAD, _AHEAD_BYTES)
+        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
