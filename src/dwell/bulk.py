@@ -1,16 +1,56 @@
-"""Batches that callers give in one turn of the event loop, joined into one and cut again."""
+"""Batches: made of what callers give, joined with others of the same turn, and cut again."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
+from dwell import columns
 from dwell.lazy import chained
-from dwell.message import U8
+from dwell.message import DEFAULT_PRIORITY, U8
 from dwell.results import Results
 from dwell.store.base import PutAnswer, Puts
 
 _ARRAYS = ("due_ms", "priority", "lease_ms", "max_attempts", "expires_ms")
+
+
+def puts_of(
+    topic: str,
+    bodies: Sequence[object],
+    now_ms: int,
+    levels_ms: Sequence[int] = (),
+    *,
+    ids: object = None,
+    delay: object = None,
+    due: object = None,
+    delay_level: object = None,
+    priority: object = DEFAULT_PRIORITY,
+    lease: object = None,
+    max_attempts: object = None,
+    expires: object = None,
+    ttl: object = None,
+    key: object = None,
+    headers: object = None,
+) -> Puts:
+    """Return the columns of one put, as :meth:`dwell.Queue.put_many` takes them.
+
+    ``levels_ms`` are the topic's delay levels. Raises InvalidInput for the first value that no
+    store may be given.
+    """
+    many = columns.bodies(bodies)
+    size = len(many)
+    due_ms = columns.dues(delay, due, delay_level, size, now_ms, levels_ms)
+    return Puts(
+        topic=topic,
+        bodies=many,
+        due_ms=due_ms,
+        priority=columns.priorities(priority, size),
+        lease_ms=columns.leases(lease, size),
+        max_attempts=columns.max_attempts(max_attempts, size),
+        expires_ms=columns.expiries(expires, ttl, due_ms, now_ms),
+        ids=columns.own_ids(ids, size),
+        extras=columns.extras(key, headers, size),
+    )
 
 
 def joined_puts(many: Sequence[Puts]) -> Puts:

@@ -24,7 +24,7 @@ from dwell.errors import (
     InvalidReceipt,
     InvalidTime,
 )
-from dwell.lazy import sizes_of
+from dwell.lazy import Blobs, sizes_of
 from dwell.message import (
     I64,
     MAX_ATTEMPTS,
@@ -76,7 +76,7 @@ def bodies(given: object) -> Sequence[bytes]:
     """Return bodies as bytes; raises BatchTooLarge before it looks at any of them."""
     many = _sized(given, "bodies", InvalidBody)
     check_count(len(many), "bodies")
-    if set(map(type, many)) <= {bytes}:
+    if isinstance(many, Blobs) or set(map(type, many)) <= {bytes}:
         return _checked_bodies(many)
     return _checked_bodies([_unlimited(value, at) for at, value in enumerate(many)])
 

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from dwell import columns, values
-from dwell.bulk import cut_answer, joined_puts
+from dwell.bulk import cut_answer, joined_puts, puts_of
 from dwell.clock import Clock
 from dwell.errors import BatchTooLarge, IdExists, InvalidLimit, TopicFull
 from dwell.gather import Gatherer
@@ -28,6 +29,7 @@ from dwell.message import (
 )
 from dwell.results import results_of
 from dwell.store.base import (
+    EVERY,
     Cursor,
     EventPage,
     Page,
@@ -37,6 +39,8 @@ from dwell.store.base import (
     RemoteStore,
     Stats,
     Store,
+    Sweep,
+    Wanted,
 )
 from dwell.takers import Takers, Wish
 from dwell.ticker import Ticker
@@ -236,22 +240,24 @@ class Queue(Verbs):
         """
         self.check_open()
         topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
-        many = columns.bodies(bodies)
-        size, now_ms = len(many), self._store.clock.now_ms()
-        levels_ms = await self._levels_ms(topic) if delay_level is not None else ()
-        due_ms = columns.dues(delay, due, delay_level, size, now_ms, levels_ms)
-        puts = Puts(
-            topic=topic,
-            bodies=many,
-            due_ms=due_ms,
-            priority=columns.priorities(priority, size),
-            lease_ms=columns.leases(lease, size),
-            max_attempts=columns.max_attempts(max_attempts, size),
-            expires_ms=columns.expiries(expires, ttl, due_ms, now_ms),
-            ids=columns.own_ids(ids, size),
-            extras=columns.extras(key, headers, size),
+        puts = puts_of(
+            topic,
+            bodies,
+            self._store.clock.now_ms(),
+            await self._levels_ms(topic) if delay_level is not None else (),
+            ids=ids,
+            delay=delay,
+            due=due,
+            delay_level=delay_level,
+            priority=priority,
+            lease=lease,
+            max_attempts=max_attempts,
+            expires=expires,
+            ttl=ttl,
+            key=key,
+            headers=headers,
         )
-        if size == 0:
+        if not len(puts):
             return PutAnswer([], np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64))
         return await self.put_puts(puts, on_conflict)
 
@@ -380,6 +386,27 @@ class Queue(Verbs):
             if page.cursor is None:
                 return
             page = await self.scan(topic, state, cursor=page.cursor, limit=limit)
+
+    async def sweep(
+        self,
+        wanted: Wanted = EVERY,
+        *,
+        start: int = 0,
+        stop: int = 2**63 - 1,
+        limit: int = 1000,
+    ) -> Sweep:
+        """Return some messages in no order, from place ``start`` to before ``stop``.
+
+        What is there during all of a sweep is given once, whatever moves meanwhile; several parts
+        can run side by side. ``limit`` 0 tells only how many places there are.
+        """
+        limit = values.limit(limit) if limit else 0
+        start, stop = values.position(start, "start"), values.position(stop, "stop")
+        topics = values.topics(wanted.topics) if wanted.topics else ()
+        states = tuple(map(values.state, wanted.states))
+        wanted = msgspec.structs.replace(wanted, topics=topics, states=states)
+        self.check_open()
+        return await self._store.sweep(wanted, start, stop if limit else 0, limit)
 
     async def events(self, position: int = 0, limit: int = 1000) -> EventPage:
         """Return at most ``limit`` events from ``position`` on, or from the oldest that is kept."""

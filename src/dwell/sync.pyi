@@ -18,6 +18,7 @@ from dwell.message import (
 from dwell.queue import Queue
 from dwell.results import Results
 from dwell.store.base import (
+    EVERY,
     Cursor,
     EventPage,
     Page,
@@ -25,6 +26,8 @@ from dwell.store.base import (
     PutAnswer,
     Puts,
     Stats,
+    Sweep,
+    Wanted,
 )
 from dwell.values import Delay, Due
 from dwell.verbs import ManyTaken, Taken
@@ -99,6 +102,9 @@ class SyncQueue:
     def pages(
         self, topic: str, state: State | str = State.DELAYED, *, limit: int = 1000
     ) -> Iterator[Batch]: ...
+    def sweep(
+        self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000
+    ) -> Sweep: ...
     def events(self, position: int = 0, limit: int = 1000) -> EventPage: ...
     def stats(self) -> Stats: ...
     def configure(self, topic: str, **changes: Any) -> TopicSettings: ...

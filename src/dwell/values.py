@@ -272,9 +272,9 @@ def limit(value: object, field: str = "limit") -> int:
     return _whole(value, 1, MAX_BATCH_MESSAGES, field, InvalidLimit, "a whole number")
 
 
-def position(value: object) -> int:
-    """Return a position in the events; raises InvalidLimit."""
-    return _whole(value, 0, 2**63 - 1, "position", InvalidLimit, "a whole number")
+def position(value: object, field: str = "position") -> int:
+    """Return a position in the events, or a place; raises InvalidLimit."""
+    return _whole(value, 0, 2**63 - 1, field, InvalidLimit, "a whole number")
 
 
 # --- words ------------------------------------------------------------------------------------

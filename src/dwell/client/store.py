@@ -18,7 +18,6 @@ from dwell.message import (
     U8,
     U64,
     Batch,
-    Kind,
     Message,
     Result,
     State,
@@ -27,25 +26,29 @@ from dwell.message import (
 )
 from dwell.store.base import (
     Cursor,
-    Event,
     EventPage,
     Page,
     PutAnswer,
     Puts,
     RemoteStore,
     Stats,
+    Sweep,
     TopicStats,
+    Wanted,
 )
 from dwell.store.embedded.tar import unpack_tar
 from dwell.wire import columns
 from dwell.wire.columns import (
     BatchColumns,
+    EventColumns,
     PutAnswerColumns,
     ReceiptColumns,
     ResultColumns,
+    SweepColumns,
     answer_of_columns,
     batch_of_columns,
     columns_of_puts,
+    events_of_columns,
     packed_receipts,
 )
 
@@ -279,14 +282,25 @@ class HttpStore(RemoteStore):
         found = _decoded(data, BatchColumns)
         return batch_of_columns(found), found.cursor
 
+    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
+        """Return messages by place."""
+        ask = {"start": start, "stop": stop, "limit": limit, **_words(wanted)}
+        data = await self._connection.call(
+            "POST",
+            "/v1/sweep",
+            _encode(ask),
+            content=_MSGPACK,
+            accept=columns.MEDIA_TYPE,
+            is_safe=True,
+        )
+        found = _decoded(data, SweepColumns)
+        return Sweep(batch_of_columns(found.messages), found.next_place, found.places)
+
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
-        page = await self._get(f"/v1/events?position={position}&limit={limit}", _Events)
-        events = [
-            Event(e.position, e.time_ms, Kind[e.kind.upper()], e.topic, e.id, e.due_ms, e.attempt)
-            for e in page.events
-        ]
-        return EventPage(events, page.next_position, page.first_position)
+        path = f"/v1/events?position={position}&limit={limit}"
+        data = await self._connection.call("GET", path, accept=columns.MEDIA_TYPE, is_safe=True)
+        return events_of_columns(_decoded(data, EventColumns))
 
     async def stats(self) -> Stats:
         """Return the counts."""
@@ -360,22 +374,6 @@ class _Named(msgspec.Struct):
     names: list[tuple[str, str] | None]
 
 
-class _EventRow(msgspec.Struct):
-    position: int
-    time_ms: int
-    kind: str
-    topic: str
-    id: str
-    due_ms: int
-    attempt: int
-
-
-class _Events(msgspec.Struct):
-    events: list[_EventRow]
-    next_position: int
-    first_position: int
-
-
 class _Stats(msgspec.Struct):
     topics: dict[str, TopicStats]
     totals: dict[str, int]
@@ -386,6 +384,12 @@ def _decoded(data: bytes, kind: type[Any]) -> Any:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         raise StoreError(f"got an answer that no Dwell server gives: {error}") from None
+
+
+def _words(wanted: Wanted) -> dict[str, Any]:
+    return msgspec.structs.asdict(wanted) | {
+        "states": [state.name.lower() for state in wanted.states]
+    }
 
 
 def _topic(topic: str) -> str:

@@ -29,7 +29,9 @@ All arrays are NumPy arrays of one dimension and of the batch's length, unless a
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
+from typing import Any, overload
 
 import msgspec
 import numpy as np
@@ -140,6 +142,92 @@ class Event(msgspec.Struct, frozen=True):
     attempt: int
 
 
+class Events(Sequence[Event]):
+    """Events in columns: an :class:`Event` is made only for the one that is looked at.
+
+    Columns of length n: ``positions``, ``time_ms``, ``kind`` (codes of Kind), ``due_ms``,
+    ``attempt`` (arrays), ``topics``, ``ids`` (sequences).
+    """
+
+    __slots__ = ("attempt", "due_ms", "ids", "kind", "positions", "time_ms", "topics")
+
+    def __init__(
+        self,
+        *,
+        positions: I64,
+        time_ms: I64,
+        kind: U8,
+        topics: Sequence[str],
+        ids: Sequence[str],
+        due_ms: I64,
+        attempt: U16,
+    ) -> None:
+        self.positions = positions
+        self.time_ms = time_ms
+        self.kind = kind
+        self.topics = topics
+        self.ids = ids
+        self.due_ms = due_ms
+        self.attempt = attempt
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> "Events":
+        """Return the columns of some events."""
+
+        def column(name: str, dtype: type[np.generic]) -> Any:
+            return np.array([getattr(event, name) for event in events], dtype=dtype)
+
+        return cls(
+            positions=column("position", np.int64),
+            time_ms=column("time_ms", np.int64),
+            kind=column("kind", np.uint8),
+            topics=[event.topic for event in events],
+            ids=[event.id for event in events],
+            due_ms=column("due_ms", np.int64),
+            attempt=column("attempt", np.uint16),
+        )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Events]") -> "Events":
+        """Return the events of all parts, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return cls.of([])
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("positions", "time_ms", "kind", "due_ms", "attempt")
+        }
+        ids = list(chain.from_iterable(part.ids for part in parts))
+        topics = list(chain.from_iterable(part.topics for part in parts))
+        return cls(topics=topics, ids=ids, **arrays)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Events": ...
+    def __getitem__(self, index: int | slice) -> "Event | Events":
+        if isinstance(index, slice):
+            return Events(**{name: getattr(self, name)[index] for name in self.__slots__})
+        return Event(
+            position=int(self.positions[index]),
+            time_ms=int(self.time_ms[index]),
+            kind=Kind(int(self.kind[index])),
+            topic=self.topics[index],
+            id=self.ids[index],
+            due_ms=int(self.due_ms[index]),
+            attempt=int(self.attempt[index]),
+        )
+
+
 @dataclass(slots=True)
 class EventPage:
     """Events in order; ``next_position`` asks for those after them.
@@ -147,9 +235,38 @@ class EventPage:
     ``first_position`` is the oldest that is still kept: asking for less starts there.
     """
 
-    events: Sequence[Event]
+    events: Events
     next_position: int
     first_position: int
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages a sweep gives: all that are left out, or empty, do not choose.
+
+    ``due_from_ms`` is in, ``due_to_ms`` is out.
+    """
+
+    topics: tuple[str, ...] = ()
+    states: tuple[State, ...] = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
+    due_from_ms: int = 0
+    due_to_ms: int = 2**52
+    key: str | None = None
+
+
+#: All messages.
+EVERY = Wanted()
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Some messages of a sweep, in no order; ``next_place`` is None after the last place.
+
+    ``places`` is how many places there are now.
+    """
+
+    messages: Batch
+    next_place: int | None
+    places: int
 
 
 @dataclass(slots=True)
@@ -295,6 +412,15 @@ class Store(ABC):
     @abstractmethod
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
         """Return messages of one state, ordered by due, then arrival, from after ``cursor``."""
+
+    @abstractmethod
+    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
+        """Return at most ``limit`` messages whose places are from ``start`` to before ``stop``.
+
+        A message keeps its place, a number from 0 on, until it is gone. So what is there during all
+        of a sweep is given once, and parts of one can run side by side. An answer may hold fewer
+        than ``limit`` messages, or none, and yet not be the last.
+        """
 
     @abstractmethod
     async def events(self, position: int, limit: int) -> EventPage:

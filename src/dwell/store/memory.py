@@ -10,6 +10,7 @@ import itertools
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -32,12 +33,15 @@ from dwell.store.base import (
     Cursor,
     Event,
     EventPage,
+    Events,
     Page,
     PutAnswer,
     Puts,
     Stats,
     Store,
+    Sweep,
     TopicStats,
+    Wanted,
 )
 from dwell.store.rows import SLACK, Row, Topic
 
@@ -287,6 +291,16 @@ class MemoryStore(Store):
         more = None if is_last or not rows else Cursor(rows[-1].due_ms, rows[-1].arrival)
         return Page(self._batch(rows, receipts=False), more)
 
+    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
+        """Return messages by place, which is the number of their arrival."""
+        self._enter()
+        every = [row for topic in self._topics.values() for row in topic.rows.values()]
+        places = max((row.arrival for row in every), default=-1) + 1
+        found = (row for row in every if start <= row.arrival < stop and row.is_in(wanted))
+        rows = heapq.nsmallest(limit + 1, found, key=attrgetter("arrival"))
+        more = rows[limit].arrival if len(rows) > limit else None
+        return Sweep(self._batch(rows[:limit], receipts=False), more, places)
+
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
         self._enter()
@@ -294,9 +308,8 @@ class MemoryStore(Store):
         first = self._events_dropped + len(self._events) - kept
         start = max(position, first)
         at = start - self._events_dropped
-        events = [
-            Event(start + n, *values) for n, values in enumerate(self._events[at : at + limit])
-        ]
+        found = enumerate(self._events[at : at + limit], start)
+        events = Events.of([Event(position, *values) for position, values in found])
         return EventPage(events, start + len(events), first)
 
     async def stats(self) -> Stats:

@@ -8,7 +8,8 @@ built anew, so that timers which are set and cancelled all day do not pile up.
 import heapq
 from dataclasses import dataclass, field
 
-from dwell.message import State, TopicSettings
+from dwell.message import State, TopicSettings, decode_extra
+from dwell.store.base import Wanted
 
 #: How many worthless entries a heap may hold before it is looked at.
 SLACK = 64
@@ -47,6 +48,15 @@ class Row:
     def own_lease_ms(self) -> int:
         """Return how long a taker has it who asked for nothing else."""
         return self.lease_ms or self.topic.settings.lease_ms
+
+    def is_in(self, wanted: Wanted) -> bool:
+        """Tell whether a sweep gives this message."""
+        return (
+            self.state in wanted.states
+            and wanted.due_from_ms <= self.due_ms < wanted.due_to_ms
+            and (not wanted.topics or self.topic.name in wanted.topics)
+            and (wanted.key is None or decode_extra(self.extra).key == wanted.key)
+        )
 
     def deadline_ms(self) -> int:
         """Return when time itself moves this row next; 0 when it never does."""

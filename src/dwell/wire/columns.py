@@ -14,7 +14,7 @@ import numpy as np
 from dwell.errors import InvalidInput
 from dwell.lazy import Blobs, LazyIds, Same, joined, sizes_of
 from dwell.message import U8, U64, Batch
-from dwell.store.base import Cursor, PutAnswer, Puts
+from dwell.store.base import Cursor, EventPage, Events, PutAnswer, Puts
 
 MEDIA_TYPE = "application/vnd.dwell.columns"
 
@@ -38,6 +38,15 @@ PUT_NUMBERS: dict[str, type[np.generic]] = {
     "lease_ms": np.uint32,
     "max_attempts": np.uint16,
     "expires_ms": np.int64,
+}
+
+#: The same for events.
+EVENT_NUMBERS: dict[str, type[np.generic]] = {
+    "positions": np.int64,
+    "time_ms": np.int64,
+    "kind": np.uint8,
+    "due_ms": np.int64,
+    "attempt": np.uint16,
 }
 
 Column = bytes | int
@@ -98,6 +107,30 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     errors: dict[int, str] = {}
     receipts: bytes | None = None
     cursor: Cursor | None = None
+
+
+class SweepColumns(msgspec.Struct):
+    """A part of a sweep: ``next_place`` is None after the last one."""
+
+    messages: BatchColumns
+    next_place: int | None
+    places: int
+
+
+class EventColumns(msgspec.Struct):
+    """Some events; ``topic`` says for each which of ``topics`` is its own."""
+
+    count: int
+    topics: list[str]
+    topic: Column
+    ids: list[str] | MadeIds
+    positions: Column
+    time_ms: Column
+    kind: Column
+    due_ms: Column
+    attempt: Column
+    next_position: int
+    first_position: int
 
 
 class ReceiptColumns(msgspec.Struct, omit_defaults=True):
@@ -241,11 +274,7 @@ def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns
 
 def batch_of_columns(columns: BatchColumns) -> Batch:
     """Return messages that were written."""
-    size = columns.count
-    numbers = {
-        name: unpacked(getattr(columns, name), size, dtype, name) for name, dtype in NUMBERS.items()
-    }
-    receipts = columns.receipts
+    size, receipts = columns.count, columns.receipts
     return Batch(
         topics=_topics_as_read(columns),
         ids=ids_as_read(columns.ids),
@@ -253,11 +282,20 @@ def batch_of_columns(columns: BatchColumns) -> Batch:
         extras=columns.extras if columns.extras is not None else Same(b"", size),
         errors=columns.errors,
         receipts=None if receipts is None else unpacked_receipts(receipts),
-        **numbers,
+        **_numbers(columns, NUMBERS),
     )
 
 
-def _topics_as_read(columns: BatchColumns) -> Sequence[str]:
+def _numbers(
+    columns: BatchColumns | EventColumns, kinds: dict[str, type[np.generic]]
+) -> dict[str, Any]:
+    return {
+        name: unpacked(getattr(columns, name), columns.count, kind, name)
+        for name, kind in kinds.items()
+    }
+
+
+def _topics_as_read(columns: BatchColumns | EventColumns) -> Sequence[str]:
     if isinstance(columns.topic, int):
         return Same(columns.topics[columns.topic], columns.count) if columns.count else []
     numbers = unpacked(columns.topic, columns.count, np.uint32, "topic")
@@ -276,3 +314,31 @@ def _topics(topics: Sequence[str]) -> tuple[list[str], Column]:
     names = list(dict.fromkeys(topics))
     places = {name: at for at, name in enumerate(names)}
     return names, packed(np.array([places[name] for name in topics], dtype=np.uint32))
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+def columns_of_events(page: EventPage) -> EventColumns:
+    """Return some events as they are written."""
+    events = page.events
+    topics, topic = _topics(events.topics)
+    return EventColumns(
+        count=len(events),
+        topics=topics,
+        topic=topic,
+        ids=ids_as_written(events.ids),
+        next_position=page.next_position,
+        first_position=page.first_position,
+        **{name: packed(getattr(events, name)) for name in EVENT_NUMBERS},
+    )
+
+
+def events_of_columns(columns: EventColumns) -> EventPage:
+    """Return events that were written."""
+    events = Events(
+        topics=_topics_as_read(columns),
+        ids=ids_as_read(columns.ids),
+        **_numbers(columns, EVENT_NUMBERS),
+    )
+    return EventPage(events, columns.next_position, columns.first_position)

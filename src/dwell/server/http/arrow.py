@@ -1,15 +1,14 @@
 """Arrow: messages and events as record batches, for programs that think in columns."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from dwell import columns
 from dwell.errors import InvalidInput
 from dwell.lazy import sizes_of
-from dwell.message import Batch, State, decode_extra
+from dwell.message import Batch, Kind, State, decode_extra
 from dwell.server.http.tables import Table, pyarrow
 from dwell.server.service import Service
-from dwell.store.base import Event, PutAnswer
+from dwell.store.base import Events, PutAnswer
 from dwell.wire.rows import state_text
 
 #: The columns that a put may have, beside ``body``, and the words of the queue for them.
@@ -88,18 +87,18 @@ def messages(batch: Batch) -> bytes:
     return _stream(pa, columns)
 
 
-def events(many: Sequence[Event]) -> bytes:
+def events(many: Events) -> bytes:
     """Return events as an Arrow stream."""
     pa = pyarrow()
-    rows = list(many)
+    words = {int(kind): str(kind) for kind in Kind}
     columns = {
-        "position": pa.array([e.position for e in rows], pa.int64()),
-        "time_ms": pa.array([e.time_ms for e in rows], pa.int64()),
-        "kind": pa.array([str(e.kind) for e in rows], pa.string()),
-        "topic": pa.array([e.topic for e in rows], pa.string()),
-        "id": pa.array([e.id for e in rows], pa.string()),
-        "due_ms": pa.array([e.due_ms for e in rows], pa.int64()),
-        "attempt": pa.array([e.attempt for e in rows], pa.int32()),
+        "position": pa.array(many.positions, pa.int64()),
+        "time_ms": pa.array(many.time_ms, pa.int64()),
+        "kind": pa.array([words[code] for code in many.kind.tolist()], pa.string()),
+        "topic": pa.array(list(many.topics), pa.string()),
+        "id": pa.array(list(many.ids), pa.string()),
+        "due_ms": pa.array(many.due_ms, pa.int64()),
+        "attempt": pa.array(many.attempt, pa.int32()),
     }
     return _stream(pa, columns)
 

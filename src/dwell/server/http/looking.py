@@ -21,10 +21,12 @@ from dwell.server.http.schemas import (
     ListQuery,
     SettingsChange,
     StatsAnswer,
+    SweepRequest,
     TopicsAnswer,
 )
 from dwell.server.http.takes import batch_answer
-from dwell.store.base import Cursor, Stats
+from dwell.store.base import EVERY, Cursor, Stats, Wanted
+from dwell.wire.columns import SweepColumns, columns_of_batch, columns_of_events
 
 _CURSOR = "dwell-cursor"
 _CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,18})")
@@ -82,13 +84,35 @@ def _header_of(text: str | None) -> dict[str, str]:
     return {name: value}
 
 
+async def sweep(call: Call) -> Response:
+    """Give the messages of a range of places, in no order: each that stays is given once."""
+    ask = await call.body(SweepRequest)
+    call.allow(ask.topics or None)
+    wanted = Wanted(
+        topics=tuple(ask.topics),
+        states=EVERY.states if ask.states is None else tuple(map(values.state, ask.states)),
+        due_from_ms=ask.due_from_ms,
+        due_to_ms=ask.due_to_ms,
+        key=ask.key,
+    )
+    found = await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=ask.limit)
+    form = call.asked
+    if form is Media.COLUMNS:
+        columns = SweepColumns(columns_of_batch(found.messages), found.next_place, found.places)
+        return response(msgspec.msgpack.encode(columns), form)
+    rows = message_rows(found.messages, packed=form is Media.MSGPACK)
+    return call.answer({"messages": rows, "next_place": found.next_place, "places": found.places})
+
+
 async def events(call: Call) -> Response:
     """Return what happened, in order, from a position on."""
     call.allow(None)
     ask = call.query(EventsQuery)
     page = await call.queue.events(ask.position, ask.limit)
     form = call.asked
-    if form is Media.ARROW:
+    if form is Media.COLUMNS:
+        answer = response(msgspec.msgpack.encode(columns_of_events(page)), form)
+    elif form is Media.ARROW:
         answer = response(arrow.events(page.events), form)
     elif form is Media.NDJSON:
         answer = response(as_lines(event_rows(page.events)), form)

@@ -293,6 +293,36 @@ class MessagePage(Struct):
     cursor: str | None
 
 
+Place: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class SweepRequest(Request):
+    """Which messages to give, from place ``start`` to before ``stop``.
+
+    Without ``topics`` those of all, without ``states`` those in any.
+    """
+
+    topics: list[Topic] = []
+    states: list[str] | None = None
+    due_from_ms: Moment = 0
+    due_to_ms: Moment = 2**52
+    key: str | None = None
+    start: Place = 0
+    stop: Place = 2**63 - 1
+    limit: Annotated[int, Meta(ge=0, le=MAX_BATCH_MESSAGES)] = 1000
+
+
+class SweepAnswer(Struct):
+    """Some messages; ``next_place`` is where to go on, and null after the last.
+
+    ``places`` is how many places there are now.
+    """
+
+    messages: list[MessageRow]
+    next_place: int | None
+    places: int
+
+
 class PeekQuery(Request):
     """How many of the next messages to look at."""
 

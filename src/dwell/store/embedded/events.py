@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dwell.lazy import LazyIds
-from dwell.message import I64, U16, U32, U64, Kind
-from dwell.store.base import Event
+from dwell.lazy import Blobs, LazyIds, Same
+from dwell.message import I64, U16, U32, Kind
+from dwell.store.base import Events
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.journal.journal import Journal
@@ -62,36 +62,6 @@ class _Part:
         self.count = len(columns["row"])
 
 
-class EventRows(Sequence[Event]):
-    """Events in columns (see _COLUMNS), made into :class:`Event` one at a time."""
-
-    def __init__(
-        self, first: int, columns: dict[str, np.ndarray], topics: dict[int, str], ids: Sequence[str]
-    ) -> None:
-        self.first = first
-        self.columns = columns
-        self._topics = topics
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        columns = self.columns
-        return Event(
-            position=self.first + index,
-            time_ms=int(columns["time_ms"][index]),
-            kind=Kind(int(columns["kind"][index])),
-            topic=self._topics[int(columns["topic"][index])],
-            id=self._ids[index],
-            due_ms=int(columns["due_ms"][index]),
-            attempt=int(columns["attempt"][index]),
-        )
-
-
 class EventLog:
     """Gathers events in memory and writes them in blocks; the oldest files go first."""
 
@@ -105,7 +75,7 @@ class EventLog:
         self._cuts: deque[int] = deque()
         self._blocks: list[tuple[int, int, int, int]] = []
         self._files: dict[int, tuple[int, int]] = {}
-        self._last: EventRows | None = None
+        self._last: Events | None = None
         self.next_position = 0
         self.totals: I64 = np.zeros(_KINDS, dtype=np.int64)
         self.topic_names: list[str] = []
@@ -183,15 +153,16 @@ class EventLog:
         self._unwritten = self.next_position - position
         return parts
 
-    def read(self, position: int, limit: int) -> list[Event]:
+    def read(self, position: int, limit: int) -> Events:
         """Return at most ``limit`` written events from ``position`` on."""
-        events: list[Event] = []
+        parts: list[Events] = []
         position = max(position, self.first_position)
-        while len(events) < limit and (rows := self._rows_at(position)) is not None:
-            start = position - rows.first
-            events += rows[start : start + limit - len(events)]
-            position = rows.first + min(len(rows), start + limit)
-        return events
+        while limit and (block := self._block_with(position)) is not None:
+            start = position - int(block.positions[0])
+            parts.append(block[start : start + limit])
+            position += len(parts[-1])
+            limit -= len(parts[-1])
+        return Events.joined(parts)
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -284,10 +255,11 @@ class EventLog:
         while len(self._files) > 1 and sum(s for _, s in self._files.values()) > self._most_bytes:
             self._remove(min(self._files))
 
-    def _rows_at(self, position: int) -> EventRows | None:
+    def _block_with(self, position: int) -> Events | None:
         """Return the block that holds a position."""
-        if self._last is not None and 0 <= position - self._last.first < len(self._last):
-            return self._last
+        last = self._last
+        if last is not None and last.positions[0] <= position <= last.positions[-1]:
+            return last
         low, high = 0, len(self._blocks)
         while low < high:
             middle = (low + high) // 2
@@ -300,7 +272,7 @@ class EventLog:
         self._last = self._read_block(self._blocks[low])
         return self._last
 
-    def _read_block(self, block: tuple[int, int, int, int]) -> EventRows:
+    def _read_block(self, block: tuple[int, int, int, int]) -> Events:
         first, count, number, at = block
         fd = self._files[number][0]
         length = _HEADER.unpack(self._disk.read_part(fd, _HEADER.size, at))[2]
@@ -325,17 +297,34 @@ def _block_at(data: bytes, at: int, check: bool) -> tuple[int, int, int] | None:
     return first, count, end
 
 
-def _decode(payload: bytes, first: int, count: int) -> EventRows:
+def _decode(payload: bytes, first: int, count: int) -> Events:
     meta_bytes = int.from_bytes(payload[:4], "little")
-    topics = msgspec.msgpack.decode(payload[4 : 4 + meta_bytes], type=dict[int, str])
+    names = msgspec.msgpack.decode(payload[4 : 4 + meta_bytes], type=dict[int, str])
     at = 4 + meta_bytes
     columns: dict[str, np.ndarray] = {}
     for name, dtype in _COLUMNS.items():
         columns[name] = np.frombuffer(payload, dtype=dtype, count=count, offset=at)
         at += columns[name].nbytes
-    ends = (at + np.cumsum(columns["id_bytes"], dtype=np.int64)).tolist()
-    starts = [at, *ends[:-1]]
-    own = [payload[a:b] for a, b in zip(starts, ends, strict=True)]
-    rows: U32 = columns["row"]
-    seqs: U64 = columns["seq"]
-    return EventRows(first, columns, topics, LazyIds(rows, seqs, own))
+    return Events(
+        positions=np.arange(first, first + count, dtype=np.int64),
+        time_ms=columns["time_ms"],
+        kind=columns["kind"],
+        topics=_topics(columns["topic"], names),
+        ids=LazyIds(columns["row"], columns["seq"], _own(payload, at, columns["id_bytes"])),
+        due_ms=columns["due_ms"],
+        attempt=columns["attempt"],
+    )
+
+
+def _topics(numbers: np.ndarray, names: dict[int, str]) -> Sequence[str]:
+    if len(names) == 1:
+        (name,) = names.values()
+        return Same(name, len(numbers))
+    return [names[number] for number in numbers.tolist()]
+
+
+def _own(payload: bytes, at: int, sizes: U16) -> Sequence[bytes] | None:
+    """Return the ids that callers chose, empty where the queue made one."""
+    if not sizes.any():
+        return None
+    return Blobs.packed(payload[at:], sizes.astype(np.int64))

@@ -29,7 +29,18 @@ from dwell.message import (
     TopicSettings,
     retry_delay_ms,
 )
-from dwell.store.base import Cursor, EventPage, Page, PutAnswer, Puts, Stats, Store, TopicStats
+from dwell.store.base import (
+    Cursor,
+    EventPage,
+    Page,
+    PutAnswer,
+    Puts,
+    Stats,
+    Store,
+    Sweep,
+    TopicStats,
+    Wanted,
+)
 from dwell.store.embedded.backup import copy_to, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
 from dwell.store.embedded.core import Core
@@ -41,6 +52,7 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import first_of_each
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
+from dwell.store.embedded.sweeping import swept, with_key
 
 #: More than a take's record needs beside its rows: header, owner and filling.
 _TAKE_BYTES = 2048
@@ -385,13 +397,22 @@ class EmbeddedStore(Store):
             rows = rows[table.due_ms[rows] <= bound]
         return rows[np.lexsort((table.seq[rows], table.due_ms[rows]))][:limit]
 
+    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
+        """Return messages by place, which is the row (see the contract)."""
+        self._begin()
+        rows, place = swept(self._machine, wanted, start, stop, limit)
+        batch = await read(self._core, rows, receipts=False)
+        if wanted.key is not None:
+            batch = with_key(batch, wanted.key)
+        return Sweep(batch, place, self._table.top)
+
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events in order (see the contract)."""
         self._begin()
         log = self._machine.events
         await self._core.flush_events()
         events = log.read(position, limit)
-        following = events[-1].position + 1 if events else max(position, log.first_position)
+        following = max(position, log.first_position) + len(events)
         return EventPage(events, following, log.first_position)
 
     async def stats(self) -> Stats:

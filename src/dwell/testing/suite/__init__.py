@@ -19,11 +19,12 @@ from dwell.testing.suite.picks import Picks
 from dwell.testing.suite.puts import Puts
 from dwell.testing.suite.reading import Reading
 from dwell.testing.suite.receipts import Receipts
+from dwell.testing.suite.sweeps import Sweeps
 from dwell.testing.suite.takes import Takes
 from dwell.testing.suite.times import Times
 
 __all__ = ["StoreSuite"]
 
 
-class StoreSuite(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Notices, Reading):
+class StoreSuite(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Notices, Reading, Sweeps):
     """Everything; override ``make_store``."""

@@ -8,7 +8,7 @@ import pytest
 
 from dwell.errors import StoreClosed
 from dwell.message import State, TopicSettings
-from dwell.store.base import Event, TopicStats
+from dwell.store.base import EVERY, Event, TopicStats
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
 from dwell.testing.suite.ids import one_in_each_state
@@ -30,6 +30,7 @@ VERBS: dict[str, Callable[[Rig], Coroutine[Any, Any, object]]] = {
     "reschedule": lambda rig: rig.reschedule("x"),
     "get": lambda rig: rig.find("x"),
     "scan": lambda rig: rig.store.scan("t", State.READY, None, 1),
+    "sweep": lambda rig: rig.store.sweep(EVERY, 0, 1, 1),
     "events": lambda rig: rig.store.events(0, 1),
     "stats": lambda rig: rig.store.stats(),
     "configure": lambda rig: rig.configure(),

@@ -1,0 +1,57 @@
+"""Sweeping: the rows of the table one after another, whatever they hold."""
+
+import numpy as np
+
+from dwell.message import MAX_BATCH_BYTES, U32, Batch, State, decode_extra
+from dwell.store.base import Wanted
+from dwell.store.embedded.machine import Machine
+
+#: How many rows one call looks at, so that it holds up nobody for longer than a millisecond or two.
+_MOST_LOOKED_AT = 1 << 18
+
+
+def swept(
+    machine: Machine, wanted: Wanted, start: int, stop: int, limit: int
+) -> tuple[U32, int | None]:
+    """Return the next rows of a sweep, and the row to go on with; None when it is at its end."""
+    stop = min(stop, machine.table.top)
+    end = min(start + _MOST_LOOKED_AT, stop)
+    if start >= end:
+        return np.zeros(0, np.uint32), None
+    rows = (np.flatnonzero(_fits(machine, wanted, slice(start, end))) + start).astype(np.uint32)
+    cut = min(limit, _whole_within(machine.table.size_bytes[rows]))
+    if cut < len(rows):
+        end = int(rows[cut])
+        rows = rows[:cut]
+    return rows, end if end < stop else None
+
+
+def with_key(batch: Batch, key: str) -> Batch:
+    """Return the messages of a batch that have a key."""
+    messages = [
+        batch[at] for at, extra in enumerate(batch.extras) if decode_extra(extra).key == key
+    ]
+    return Batch.of(messages) if messages else Batch.empty(receipts=False)
+
+
+def _fits(machine: Machine, wanted: Wanted, part: slice) -> np.ndarray:
+    table = machine.table
+    fits: np.ndarray = _listed(list(wanted.states), len(State))[table.state[part]]
+    if wanted.topics:
+        numbers = [machine.topics.find(name) for name in wanted.topics]
+        known = [number for number in numbers if number is not None]
+        fits &= _listed(known, len(machine.topics.names))[table.topic[part]]
+    due_ms = table.due_ms[part]
+    fits &= (due_ms >= wanted.due_from_ms) & (due_ms < wanted.due_to_ms)
+    return fits
+
+
+def _listed(numbers: list[int], size: int) -> np.ndarray:
+    listed = np.zeros(max(size, 1), dtype=bool)
+    listed[numbers] = True
+    return listed
+
+
+def _whole_within(sizes: U32) -> int:
+    """Return how many of the first messages are one batch by their bytes; at least one."""
+    return max(int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), MAX_BATCH_BYTES, "right")), 1)
