@@ -14,11 +14,12 @@ setup: $(STAMP) packages ## .venv in the checkout, with everything
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,testing,demo,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,spark,testing,demo,bench]' --group dev
 	@touch $@
 
 packages: ## Debian packages that tests and benchmarks run against
 	@.ci/packages redis-server beanstalkd chromium curl openssl \
+		$$(command -v java >/dev/null || echo openjdk-17-jre-headless) \
 		$$(command -v node >/dev/null || echo nodejs npm) $$(command -v go >/dev/null || echo golang-go)
 
 test: setup ## all tests

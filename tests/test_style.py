@@ -55,6 +55,8 @@ ROOMS = {
     "dwell.worker": "worker",
     "dwell.testing": "testing",
     "dwell.cli": "cli",
+    "dwell.spark": "spark",
+    "pyspark_dwell": "spark",
 }
 
 #: What each room may import, beside itself. Imports run downward only.
@@ -72,7 +74,8 @@ MAY_IMPORT = {
     "worker": {"base", "contract", "queue", "open"},
     "testing": {"base", "contract", "memory", "embedded"},
     "server": {"base", "contract", "embedded", "queue", "wire", "open"},
-    "cli": {"base", "contract", "embedded", "queue", "wire", "open", "door", "server", "worker"},
+    "spark": {"base", "contract", "queue", "open", "door"},
+    "cli": {"base", "contract", "embedded", "queue", "wire", "open", "door", "server", "worker", "spark"},
 }
 
 #: The foreign packages, and the rooms that may import each; None for all of them.
@@ -82,7 +85,11 @@ FOREIGN = {
     "aiohttp": {"client"},
     "hypothesis": {"testing"},
     "prometheus_client": {"server"},
-    "pyarrow": {"server"},
+    "jinja2": {"spark"},
+    "matplotlib": {"spark"},
+    "py4j": {"spark"},
+    "pyarrow": {"server", "spark"},
+    "pyspark": {"spark"},
     "pytest": {"testing"},
     "rich": {"cli"},
     "starlette": {"server"},

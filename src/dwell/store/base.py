@@ -233,11 +233,13 @@ class EventPage:
     """Events in order; ``next_position`` asks for those after them.
 
     ``first_position`` is the oldest that is still kept: asking for less starts there.
+    ``end_position`` is that of the next event that will happen.
     """
 
     events: Events
     next_position: int
     first_position: int
+    end_position: int
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ from dwell.store.base import (
     TopicStats,
     Wanted,
 )
-from dwell.store.rows import SLACK, Row, Topic
+from dwell.store.rows import SLACK, Row, Topic, batch_of
 
 _LOW_HALF = 0xFFFF_FFFF
 
@@ -310,7 +310,8 @@ class MemoryStore(Store):
         at = start - self._events_dropped
         found = enumerate(self._events[at : at + limit], start)
         events = Events.of([Event(position, *values) for position, values in found])
-        return EventPage(events, start + len(events), first)
+        end = self._events_dropped + len(self._events)
+        return EventPage(events, start + len(events), first, end)
 
     async def stats(self) -> Stats:
         """Return the counts."""
@@ -566,23 +567,7 @@ class MemoryStore(Store):
     def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
         high = self.number << 32
         words = [(high | row.arrival & _LOW_HALF, row.take) for row in rows] if receipts else []
-        return Batch(
-            topics=[row.topic.name for row in rows],
-            ids=[row.id for row in rows],
-            bodies=[row.body for row in rows],
-            extras=[row.extra for row in rows],
-            due_ms=np.array([row.due_ms for row in rows], np.int64),
-            priority=np.array([row.priority for row in rows], np.uint32),
-            attempt=np.array([row.attempt for row in rows], np.uint16),
-            max_attempts=np.array([row.max_attempts for row in rows], np.uint16),
-            lease_ms=np.array([row.lease_ms for row in rows], np.uint32),
-            lease_until_ms=np.array([row.lease_until_ms for row in rows], np.int64),
-            expires_ms=np.array([row.expires_ms for row in rows], np.int64),
-            state=np.array([row.state for row in rows], np.uint8),
-            numbers=np.array([row.arrival for row in rows], np.uint64),
-            errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
-            receipts=np.array(words, np.uint64).reshape(-1, 2) if receipts else None,
-        )
+        return batch_of(rows, np.array(words, np.uint64).reshape(-1, 2) if receipts else None)
 
 
 def _by_due(row: Row) -> tuple[int, int]:

@@ -6,9 +6,12 @@ built anew, so that timers which are set and cancelled all day do not pile up.
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dwell.message import State, TopicSettings, decode_extra
+import numpy as np
+
+from dwell.message import U64, Batch, State, TopicSettings, decode_extra
 from dwell.store.base import Wanted
 
 #: How many worthless entries a heap may hold before it is looked at.
@@ -102,3 +105,24 @@ class Topic:
             if row.serial == serial:
                 return row
         return None
+
+
+def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
+    """Return the messages of some rows."""
+    return Batch(
+        topics=[row.topic.name for row in rows],
+        ids=[row.id for row in rows],
+        bodies=[row.body for row in rows],
+        extras=[row.extra for row in rows],
+        due_ms=np.array([row.due_ms for row in rows], np.int64),
+        priority=np.array([row.priority for row in rows], np.uint32),
+        attempt=np.array([row.attempt for row in rows], np.uint16),
+        max_attempts=np.array([row.max_attempts for row in rows], np.uint16),
+        lease_ms=np.array([row.lease_ms for row in rows], np.uint32),
+        lease_until_ms=np.array([row.lease_until_ms for row in rows], np.int64),
+        expires_ms=np.array([row.expires_ms for row in rows], np.int64),
+        state=np.array([row.state for row in rows], np.uint8),
+        numbers=np.array([row.arrival for row in rows], np.uint64),
+        errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
+        receipts=receipts,
+    )

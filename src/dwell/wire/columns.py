@@ -131,6 +131,7 @@ class EventColumns(msgspec.Struct):
     attempt: Column
     next_position: int
     first_position: int
+    end_position: int
 
 
 class ReceiptColumns(msgspec.Struct, omit_defaults=True):
@@ -330,6 +331,7 @@ def columns_of_events(page: EventPage) -> EventColumns:
         ids=ids_as_written(events.ids),
         next_position=page.next_position,
         first_position=page.first_position,
+        end_position=page.end_position,
         **{name: packed(getattr(events, name)) for name in EVENT_NUMBERS},
     )
 
@@ -341,4 +343,5 @@ def events_of_columns(columns: EventColumns) -> EventPage:
         ids=ids_as_read(columns.ids),
         **_numbers(columns, EVENT_NUMBERS),
     )
-    return EventPage(events, columns.next_position, columns.first_position)
+    positions = (columns.next_position, columns.first_position, columns.end_position)
+    return EventPage(events, *positions)

@@ -118,9 +118,12 @@ async def events(call: Call) -> Response:
         answer = response(as_lines(event_rows(page.events)), form)
     else:
         rows = event_rows(page.events)
-        answer = call.answer(EventsPage(rows, page.next_position, page.first_position))
+        answer = call.answer(
+            EventsPage(rows, page.next_position, page.first_position, page.end_position)
+        )
     answer.headers["dwell-next-position"] = str(page.next_position)
     answer.headers["dwell-first-position"] = str(page.first_position)
+    answer.headers["dwell-end-position"] = str(page.end_position)
     return answer
 
 

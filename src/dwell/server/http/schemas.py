@@ -349,11 +349,12 @@ class EventRow(Struct):
 
 
 class EventsPage(Struct):
-    """Events in order. ``first_position`` is the oldest that is kept."""
+    """Events in order; the oldest that is kept, and where the next one will stand."""
 
     events: list[EventRow]
     next_position: int
     first_position: int
+    end_position: int
 
 
 class Counts(Struct):

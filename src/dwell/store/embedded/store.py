@@ -413,7 +413,7 @@ class EmbeddedStore(Store):
         await self._core.flush_events()
         events = log.read(position, limit)
         following = max(position, log.first_position) + len(events)
-        return EventPage(events, following, log.first_position)
+        return EventPage(events, following, log.first_position, log.next_position)
 
     async def stats(self) -> Stats:
         """Return the counts."""

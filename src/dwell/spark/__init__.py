@@ -1,0 +1,21 @@
+"""The queue as a table and a stream of Spark: the data source ``dwell``.
+
+::
+
+    spark.read.format("dwell").option("url", "http://localhost:8410").load()
+
+Spark finds it where this package is installed; :func:`register` makes it known elsewhere.
+"""
+
+from pyspark.sql import SparkSession
+
+from dwell.spark.session import FILTER_PUSHDOWN, session
+from dwell.spark.source import DwellSource
+
+__all__ = ["DwellSource", "register", "session"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data source known to a session, and let Spark push filters down to it."""
+    spark.dataSource.register(DwellSource)
+    spark.conf.set(FILTER_PUSHDOWN, "true")

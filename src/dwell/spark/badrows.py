@@ -1,0 +1,57 @@
+"""Bad rows: those that the queue refuses, and why."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet
+
+from dwell.errors import InvalidInput
+
+_SHOWN_CHARS = 300
+
+
+class BadRow(InvalidInput):
+    """A row that the queue refuses, with the reason."""
+
+
+class BadRows:
+    """Keeps the bad rows of one task in a file of a folder; without a folder the first one raises.
+
+    The file's name is that of the task, so that a task which runs again writes the same file.
+    """
+
+    def __init__(self, folder: str | None, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._rows: list[pa.RecordBatch] = []
+        self._reasons: list[str] = []
+
+    def add(self, row: pa.RecordBatch, error: InvalidInput) -> None:
+        """Take in one row; raises BadRow where there is no place for it."""
+        if self._folder is None:
+            raise BadRow(f"row {_shown(row)}: {error}")
+        self._rows.append(row)
+        self._reasons.append(str(error))
+
+    def close(self) -> None:
+        """Write the rows, if there are any."""
+        if self._folder is None or not self._rows:
+            return
+        table = pa.Table.from_batches(self._rows)
+        table = table.append_column("reason", pa.array(self._reasons, pa.string()))
+        files, folder = _opened(self._folder)
+        files.create_dir(folder, recursive=True)
+        path = f"{folder}/bad-{self._name}.parquet"
+        pyarrow.parquet.write_table(table, path, filesystem=files)
+
+
+def _opened(folder: str) -> tuple[Any, str]:
+    if "://" in folder:
+        files, path = pyarrow.fs.FileSystem.from_uri(folder)
+        return files, path
+    return pyarrow.fs.LocalFileSystem(), folder
+
+
+def _shown(row: pa.RecordBatch) -> str:
+    text = str(row.to_pylist()[0])
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

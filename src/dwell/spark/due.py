@@ -1,0 +1,193 @@
+"""The stream of the view ``due``: messages that are due, held while Spark works on them.
+
+The offset counts chunks. A chunk is what one take gave, held at the server by an owner of its own,
+``NAME/NUMBER``; so whoever knows name and number can ask for the same messages again, a task or a
+driver that was started anew. The offset also says which chunks may not be acked yet.
+
+Spark tells of a batch that is done only when there is a next one. But it asks for the latest offset
+from the end of the last batch on as soon as that one is committed, so everything before is acked
+there. (The order of calls is that of Spark's MicroBatchExecution.)
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TypedDict
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from dwell import values
+from dwell.errors import InvalidSettings
+from dwell.message import Batch
+from dwell.spark.keeper import Keeper
+from dwell.spark.options import ReadOptions
+from dwell.spark.remote import Remote, again
+from dwell.spark.tables import message_table
+
+#: How many messages one take asks for, and how many chunks one task reads.
+_CHUNK = 5_000
+_CHUNKS_A_TASK = 10
+#: How many messages one micro-batch has when the options do not say.
+_MOST = 200_000
+#: How many owners one query has, and how many of them may hold one batch: a third, as the batches
+#: before and after it may hold something too.
+_OWNERS = 3072
+_MOST_CHUNKS = _OWNERS // 3
+#: How long one question for more may wait for the first message.
+_WAIT_MS = 50
+
+
+class Offset(TypedDict):
+    """Where a batch ends: chunks before ``chunk``; those from ``unacked`` on may not be acked."""
+
+    name: str
+    chunk: int
+    unacked: int
+
+
+class Chunks(InputPartition):
+    """The chunks of one task."""
+
+    def __init__(self, name: str, start: int, stop: int) -> None:
+        self.name, self.start, self.stop = name, start, stop
+
+    @property
+    def owners(self) -> list[str]:
+        """Who holds the messages."""
+        return [owner_of(self.name, chunk) for chunk in range(self.start, self.stop)]
+
+
+def owner_of(name: str, chunk: int) -> str:
+    """Return who holds a chunk; the store remembers owners, so their names are used again."""
+    return f"{name}/{chunk % _OWNERS}"
+
+
+class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the messages that fall due. One reader a query lives at the driver."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if not options.topic_names:
+            raise InvalidSettings("topics: got none, expected one or more, with commas between")
+        message_table(schema)
+        values.topics(options.topic_names)
+        values.lease_ms(options.lease)
+        self._options, self._schema = options, schema
+        self._remote = Remote(options)
+        self._keeper = Keeper(self._remote, options.lease)
+        #: How many more messages a query that ends with what is due may take.
+        self._left: int | None = None
+        self._acked: int | None = None
+
+    # --- where ----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
+        """Return where a new query begins: with a name that nobody has."""
+        name = self._options.owner or f"spark-{secrets.token_hex(8)}"
+        return {"name": name, "chunk": 0, "unacked": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how many messages a micro-batch may have."""
+        return ReadMaxRows(self._options.max_rows_per_batch or _MOST)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
+        """Ack what came before, take what is due, and return where that ends."""
+        self._ack(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else _MOST
+        if isinstance(limit, ReadAllAvailable) and self._left is not None:
+            most = self._left
+        chunk = start["chunk"]
+        while most > 0 and chunk - start["chunk"] < _MOST_CHUNKS:
+            taken = self._take(
+                start["name"], chunk, min(most, _CHUNK), wait=chunk == start["chunk"]
+            )
+            if not taken:
+                break
+            chunk += 1
+            most -= taken
+        if chunk == start["chunk"]:
+            return start
+        return {"name": start["name"], "chunk": chunk, "unacked": start["chunk"]}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note how many messages are due now: the query ends after so many."""
+        topics = self._remote.queue.stats().topics
+        known = [topics[name] for name in self._options.topic_names if name in topics]
+        self._left = sum(counts.ready for counts in known)
+
+    def _take(self, name: str, chunk: int, limit: int, *, wait: bool) -> int:
+        """Take a chunk; one that was taken before the driver was started anew is taken as it is."""
+        owner = owner_of(name, chunk)
+        if self._left is not None:
+            limit = min(limit, self._left)
+        if not limit:
+            return 0
+        batch = again(lambda: self._ask(owner, limit, wait=wait))
+        if self._left is not None:
+            self._left -= len(batch)
+        self._keeper.keep(owner, batch)
+        return len(batch)
+
+    def _ask(self, owner: str, limit: int, *, wait: bool) -> Batch:
+        """Take messages, if the owner does not have some from a take whose answer was lost."""
+        queue, options = self._remote.queue, self._options
+        held = queue.held(owner)
+        if len(held):
+            return held
+        return queue.take(
+            options.topic_names,
+            limit,
+            lease=options.lease,
+            owner=owner,
+            wait=f"{_WAIT_MS}ms" if wait and self._left is None else 0,
+        )
+
+    # --- done -----------------------------------------------------------------------------------
+
+    def commit(self, end: Offset) -> None:  # type: ignore[override]
+        """Ack what Spark has done."""
+        self._ack(end)
+
+    def _ack(self, done: Offset) -> None:
+        """Ack the chunks before an offset; those of an earlier run of the driver are asked for."""
+        first = done["unacked"] if self._acked is None else self._acked
+        for chunk in range(first, done["chunk"]):
+            self._keeper.ack(owner_of(done["name"], chunk))
+        self._acked = max(done["chunk"], first)
+
+    # --- what -----------------------------------------------------------------------------------
+
+    def partitions(  # type: ignore[override]
+        self, start: Offset, end: Offset
+    ) -> Sequence[InputPartition]:
+        """Return the chunks of a micro-batch, some for each task, and keep them from now on."""
+        name, first, stop = end["name"], start["chunk"], end["chunk"]
+        for chunk in range(first, stop):
+            self._keeper.find(owner_of(name, chunk))
+        count = self._options.partitions or -(-(stop - first) // _CHUNKS_A_TASK)
+        count = max(min(count, stop - first), 1)
+        edges = [first + (stop - first) * at // count for at in range(count + 1)]
+        return [Chunks(name, a, b) for a, b in pairwise(edges) if a < b]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of some chunks."""
+        if not isinstance(partition, Chunks):
+            return
+        table = message_table(self._schema)
+        with self._options.opened() as queue:
+            for owner in partition.owners:
+                held = queue.held(owner)
+                if len(held):
+                    yield table.batch(held)
+
+    def stop(self) -> None:
+        """Let the messages that are held be: the query may be started again."""
+        self._keeper.stop()
+        self._remote.close()

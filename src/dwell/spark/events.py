@@ -1,0 +1,94 @@
+"""The view ``events``: what happened, by position."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from dwell.errors import StoreError
+from dwell.message import MAX_BATCH_MESSAGES
+from dwell.spark.ahead import pages
+from dwell.spark.messages import Places, spans
+from dwell.spark.options import ReadOptions
+from dwell.spark.tables import event_table
+from dwell.store.base import EventPage
+from dwell.sync import SyncQueue
+
+#: How many events one task reads, unless the options say how many tasks there are.
+_EVENTS = 250_000
+_ANYWHERE = 2**62
+
+
+class EventsDropped(StoreError):
+    """Events that were to be read are not kept any more."""
+
+
+def ends_of(queue: SyncQueue) -> tuple[int, int]:
+    """Return the positions of the oldest event that is kept, and of the next that will happen."""
+    page = queue.events(_ANYWHERE, 1)
+    return page.first_position, page.end_position
+
+
+def parts_of(options: ReadOptions, start: int, stop: int) -> list[InputPartition]:
+    """Return the parts of a range of positions, each for one task."""
+    size = max(stop - start, 0)
+    return spans(size, options.partitions or -(-size // _EVENTS), start)
+
+
+def read_events(
+    options: ReadOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a part; raises EventsDropped for those that are not kept any more."""
+    if not isinstance(partition, Places) or partition.start == partition.stop:
+        return
+    table, stop = event_table(schema), partition.stop
+
+    def following(page: EventPage) -> int | None:
+        return page.next_position if page.next_position < stop and page.events else None
+
+    with options.opened() as queue:
+        place = partition.start
+        for page in pages(
+            lambda at: queue.events(at, min(MAX_BATCH_MESSAGES, stop - at)), following, place
+        ):
+            check_kept(options, place, page.first_position)
+            # Where older events are not kept any more, an answer may begin after the part.
+            events = page.events[: int(np.searchsorted(page.events.positions, stop))]
+            if events:
+                yield table.batch(events)
+            place = page.next_position
+
+
+def check_kept(options: ReadOptions, position: int, first: int) -> None:
+    """Refuse to pass over events; raises EventsDropped."""
+    if position < first and options.fail_on_data_loss:
+        raise EventsDropped(
+            f"events: got position {position}, and the oldest event that is kept is {first}; "
+            "set failOnDataLoss=false to go on from there, and let the server keep more "
+            "(--events-bytes)"
+        )
+
+
+class EventsReader(DataSourceReader):
+    """Reads the events that are kept now, or those between two positions."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        event_table(schema)
+        self._options, self._schema = options, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the parts of the events, each for one task."""
+        options = self._options
+        with options.opened() as queue:
+            first, end = ends_of(queue)
+        named = options.start_position
+        start = named if isinstance(named, int) else end if named == "latest" else first
+        check_kept(options, start, first)
+        stop = end if options.end_position is None else min(options.end_position, end)
+        return parts_of(options, max(start, first), stop)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a part."""
+        return read_events(self._options, self._schema, partition)

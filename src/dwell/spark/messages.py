@@ -1,0 +1,118 @@
+"""The view ``messages``: what is pending now, read place by place by many tasks at once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from dwell.message import MAX_BATCH_MESSAGES, State
+from dwell.spark.ahead import pages
+from dwell.spark.options import ReadOptions
+from dwell.spark.tables import message_table
+from dwell.store.base import EVERY, Wanted
+
+#: How many places one task looks at, unless the options say how many tasks there are.
+_PLACES = 250_000
+
+
+class Places(InputPartition):
+    """Places from ``start`` to before ``stop``."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+
+
+class MessagesReader(DataSourceReader):
+    """Reads messages: one that stays during all of the reading is given once."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        message_table(schema)
+        self._options, self._schema = options, schema
+        self._wanted = msgspec.structs.replace(EVERY, topics=options.topic_names)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the parts of the table, each for one task."""
+        with self._options.opened() as queue:
+            places = queue.sweep(limit=0).places
+        return spans(places, self._options.partitions or -(-places // _PLACES))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a part."""
+        if not isinstance(partition, Places):
+            return
+        table, wanted, stop = message_table(self._schema), self._wanted, partition.stop
+        with self._options.opened() as queue:
+            for sweep in pages(
+                lambda place: queue.sweep(wanted, start=place, stop=stop, limit=MAX_BATCH_MESSAGES),
+                lambda sweep: sweep.next_place,
+                partition.start,
+            ):
+                if len(sweep.messages):
+                    yield table.batch(sweep.messages)
+
+
+class FilteredMessagesReader(MessagesReader):
+    """The same, with filters on topic, state, key and due done where the messages are."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take the filters that a sweep knows; yield those that Spark has to do, or do again."""
+        for one in filters:
+            found = _narrowed(self._wanted, one)
+            if found is None or isinstance(one, _TIMES):
+                # A time of Spark has microseconds, so it looks at the edges again.
+                yield one
+            self._wanted = found or self._wanted
+
+
+_TIMES = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+
+
+def _narrowed(wanted: Wanted, one: Filter) -> Wanted | None:
+    """Return what is wanted with a filter; None when the filter is not one of those known."""
+    name = getattr(one, "attribute", ("",))[0]
+    if isinstance(one, EqualTo | In):
+        values = set(one.value) if isinstance(one, In) else {one.value}
+        return _among(wanted, name, values)
+    if name == "due" and isinstance(one, _TIMES) and isinstance(one.value, datetime):
+        return _within(wanted, one)
+    return None
+
+
+def _among(wanted: Wanted, name: str, values: set[Any]) -> Wanted | None:
+    if name == "topic" and not wanted.topics and values:
+        return msgspec.structs.replace(wanted, topics=tuple(map(str, values)))
+    if name == "state":
+        states = tuple(state for state in wanted.states if state.name.lower() in values)
+        return msgspec.structs.replace(wanted, states=states or (State.GONE,))
+    if name == "key" and wanted.key is None and len(values) == 1:
+        return msgspec.structs.replace(wanted, key=str(*values))
+    return None
+
+
+def _within(wanted: Wanted, one: Any) -> Wanted:
+    moment = one.value if one.value.tzinfo else one.value.replace(tzinfo=UTC)
+    ms = int(moment.timestamp() * 1000)
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return msgspec.structs.replace(wanted, due_from_ms=max(wanted.due_from_ms, ms))
+    return msgspec.structs.replace(wanted, due_to_ms=min(wanted.due_to_ms, ms + 1))
+
+
+def spans(size: int, count: int, start: int = 0) -> list[InputPartition]:
+    """Return ``count`` parts, about equal, of ``size`` places from ``start`` on."""
+    count = max(min(count, size), 1)
+    edges = [start + size * at // count for at in range(count + 1)]
+    return [Places(edges[at], edges[at + 1]) for at in range(count)]

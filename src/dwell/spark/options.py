@@ -1,0 +1,103 @@
+"""The options of the data source: what Spark gives as text, checked."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+import dwell
+from dwell.errors import InvalidSettings, InvalidUrl
+from dwell.handle import Handle
+
+_REMOTE = ("http://", "https://", "redis://", "rediss://", "redis+")
+
+#: What Spark itself adds to the options of a stream or of a path.
+_OF_SPARK = {"path", "checkpointlocation", "querytype", "queryname"}
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "")
+
+
+#: A task waits about a minute for a server that is started again.
+_RETRIES = 36
+
+Rows = Annotated[int, Meta(ge=1, le=10_000_000)]
+
+
+class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_plain):
+    """Where the queue is."""
+
+    url: str
+    token: str | None = None
+    ca: str | None = None
+    timeout: Annotated[float, Meta(gt=0)] = 60.0
+
+    def opened(self) -> Handle:
+        """Return the queue, not open yet; raises InvalidUrl for one that is not on a server."""
+        if not self.url.startswith(_REMOTE):
+            raise InvalidUrl(
+                f"url: got {self.url!r:.200}, which one process at a time can open, and Spark is "
+                f"many; run `dwell serve {self.url}` and give its address, http://HOST:8410"
+            )
+        if not self.url.startswith("http"):
+            return dwell.open(self.url)
+        return dwell.open(
+            self.url, token=self.token, ca=self.ca, timeout=self.timeout, retries=_RETRIES
+        )
+
+
+class ReadOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_plain):
+    """How to read: ``topics`` is a list with commas; ``partitions`` 0 means by size.
+
+    ``start_position`` and ``end_position`` are for events, ``lease`` and ``owner`` for what is due.
+    """
+
+    view: Literal["messages", "events", "due"] = "messages"
+    topics: str = ""
+    partitions: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    max_rows_per_batch: Rows | None = None
+    start_position: Annotated[int, Meta(ge=0)] | Literal["earliest", "latest"] = "earliest"
+    end_position: Annotated[int, Meta(ge=0)] | None = None
+    fail_on_data_loss: bool = True
+    lease: str = "5m"
+    owner: str = ""
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The topics that were named."""
+        return tuple(name.strip() for name in self.topics.split(",") if name.strip())
+
+
+class WriteOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_plain):
+    """How to write: what to do with each row, and what to do with a row that is refused.
+
+    ``bad_rows`` is a folder or URI for rows that are refused, ``counts`` a file of the driver for
+    how many rows had which result, ``batch`` how many rows are sent at a time.
+    """
+
+    op: Literal["put", "cancel", "reschedule", "kick"] = "put"
+    topic: str | None = None
+    on_conflict: Literal["keep", "replace", "error"] = "keep"
+    bad_rows: str | None = None
+    counts: str | None = None
+    batch: Annotated[int, Meta(ge=1, le=10_000)] = 5000
+
+
+T = TypeVar("T", ReadOptions, WriteOptions)
+
+
+def parsed(kind: type[T], given: Mapping[str, str]) -> T:
+    """Return the options that Spark was given; raises InvalidSettings."""
+    plain = {key.lower(): value for key, value in given.items() if key.lower() not in _OF_SPARK}
+    numbers = {key: _number(value) for key, value in plain.items() if key.endswith("position")}
+    try:
+        return msgspec.convert(plain | numbers, kind, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        raise InvalidSettings(f"options: {error}; expected {known}") from None
+
+
+def _number(text: str) -> Any:
+    return int(text) if text.isdecimal() else text

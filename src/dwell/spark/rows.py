@@ -1,0 +1,186 @@
+"""Rows: record batches of Spark as what the queue is given."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dwell.bulk import puts_of
+from dwell.errors import InvalidBody, InvalidId, InvalidSettings, InvalidTime, InvalidTopic
+from dwell.lazy import Blobs
+from dwell.message import DEFAULT_PRIORITY, I64
+from dwell.spark.options import WriteOptions
+from dwell.store.base import Puts
+
+#: The columns that say something to the queue; all others are packed into the body.
+KNOWN = (
+    "id",
+    "topic",
+    "body",
+    "due",
+    "delay",
+    "priority",
+    "key",
+    "headers",
+    "lease",
+    "max_attempts",
+    "expires",
+    "ttl",
+)
+
+#: What each verb beside put may be told.
+_ALLOWED = {
+    "cancel": {"id", "topic"},
+    "reschedule": {"id", "topic", "due", "delay"},
+    "kick": {"id", "topic", "delay"},
+}
+
+_MICROS_A_MS = 1000
+
+
+def check_columns(names: list[str], options: WriteOptions) -> None:
+    """Refuse columns that do not fit what is to be done; raises InvalidSettings."""
+    if options.topic is None and "topic" not in names:
+        raise InvalidSettings("topic: got none, expected the option or a column of that name")
+    if "due" in names and "delay" in names:
+        raise InvalidSettings("columns: got due and delay, expected one of them")
+    if options.op == "put":
+        if "body" in names:
+            _refuse(names, set(KNOWN), "put with a body")
+        return
+    if "id" not in names:
+        raise InvalidSettings(f"columns: got {names}, expected id for op={options.op}")
+    if options.op == "reschedule" and not {"due", "delay"} & set(names):
+        raise InvalidSettings(f"columns: got {names}, expected due or delay for op=reschedule")
+    _refuse(names, _ALLOWED[options.op], f"op={options.op}")
+
+
+def _refuse(names: list[str], allowed: set[str], what: str) -> None:
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        expected = ", ".join(name for name in KNOWN if name in allowed)
+        raise InvalidSettings(f"columns: got {unknown} for {what}, expected some of {expected}")
+
+
+def by_topic(rows: pa.RecordBatch, topic: str | None) -> list[tuple[str, pa.RecordBatch]]:
+    """Return the rows of each topic; raises InvalidTopic for a row without one."""
+    if "topic" not in rows.schema.names:
+        assert topic is not None, "the columns were checked"
+        return [(topic, rows)]
+    column = rows.column("topic").fill_null(topic) if topic is not None else rows.column("topic")
+    if column.null_count:
+        raise InvalidTopic("topic: got null, expected a topic")
+    names = column.unique().to_pylist()
+    if len(names) == 1:
+        return [(names[0], rows)]
+    return [(name, rows.filter(pc.equal(column, pa.scalar(name)))) for name in names]
+
+
+def puts_of_rows(topic: str, rows: pa.RecordBatch, now_ms: int, made_ids: list[str]) -> Puts:
+    """Return rows as the columns of a put; raises InvalidInput for the first that is refused.
+
+    ``made_ids`` are those of rows that come without one.
+    """
+    names = rows.schema.names
+    values: dict[str, Any] = {
+        name: _values(rows.column(name), name)
+        for name in names
+        if name in KNOWN and name not in ("id", "topic", "body", "due", "expires", "priority")
+    }
+    if "due" in names:
+        values["due"] = moments(rows.column("due"), "due")
+    elif "delay" not in names:
+        raise InvalidTime("due: got neither due nor delay, expected one of them")
+    elif rows.column("delay").null_count:
+        raise InvalidTime("delay: got null, expected a span")
+    if "expires" in names:
+        values["expires"] = _optional_moments(rows.column("expires"))
+    if "priority" in names:
+        values["priority"] = rows.column("priority").fill_null(DEFAULT_PRIORITY).to_pylist()
+    ids = texts(rows.column("id"), "id") if "id" in names else made_ids
+    return puts_of(topic, _bodies(rows), now_ms, ids=ids, **values)
+
+
+def texts(column: pa.Array, name: str) -> list[str]:
+    """Return the texts of a column; raises InvalidId for a null."""
+    if column.null_count:
+        raise InvalidId(f"{name}: got null, expected an id")
+    if not pa.types.is_string(column.type):
+        column = column.cast(pa.string())
+    many: list[str] = column.to_pylist()
+    return many
+
+
+def moments(column: pa.Array, name: str) -> I64:
+    """Return moments as epoch milliseconds, rounded up; raises InvalidTime for a null.
+
+    Timestamps are moments; whole numbers are epoch milliseconds already.
+    """
+    if column.null_count:
+        raise InvalidTime(f"{name}: got null, expected a moment")
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        # A message may be late by a part of a millisecond, and never early.
+        found: I64 = -(-micros.to_numpy(zero_copy_only=False) // _MICROS_A_MS)
+        return found
+    if pa.types.is_integer(column.type):
+        given: I64 = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return given
+    raise InvalidTime(f"{name}: got a column of {column.type}, expected timestamp or epoch ms")
+
+
+def _optional_moments(column: pa.Array) -> list[int | None]:
+    known = moments(column.drop_null(), "expires").tolist()
+    left = iter(known)
+    return [next(left) if there else None for there in column.is_valid().to_pylist()]
+
+
+def spans(column: pa.Array) -> list[Any]:
+    """Return spans in the words of the queue: texts, seconds, or intervals."""
+    many: list[Any] = column.to_pylist()
+    return many
+
+
+def _values(column: pa.Array, name: str) -> list[Any]:
+    if name == "headers":
+        return [None if pairs is None else dict(pairs) for pairs in column.to_pylist()]
+    return spans(column)
+
+
+# --- bodies -----------------------------------------------------------------------------------
+
+
+def _bodies(rows: pa.RecordBatch) -> Any:
+    names = rows.schema.names
+    if "body" not in names:
+        return _packed(rows.select([name for name in names if name not in KNOWN]))
+    column = rows.column("body")
+    if column.null_count:
+        raise InvalidBody("body: got null, expected bytes or text")
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return _blobs(column)
+    raise InvalidBody(f"body: got a column of {column.type}, expected binary or text")
+
+
+def _blobs(column: pa.Array) -> Blobs:
+    """Return the values of a column without a copy of each."""
+    _, offsets, data = column.buffers()
+    every = np.frombuffer(offsets, np.int32)
+    ends: I64 = every[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    start = int(ends[0]) if len(ends) else 0
+    piece = memoryview(data)[start : int(ends[-1])].tobytes() if data is not None else b""
+    return Blobs(piece, ends[:-1] - start, ends[1:] - start)
+
+
+def _packed(rows: pa.RecordBatch) -> list[bytes]:
+    """Return each row as one object of JSON; raises InvalidBody where there is nothing to pack."""
+    if not rows.num_columns:
+        raise InvalidBody("body: got no column for it, expected body or others to be packed")
+    encode = msgspec.json.Encoder(enc_hook=_plain).encode
+    return [encode(row) for row in rows.to_pylist(maps_as_pydicts="lossy")]
+
+
+def _plain(value: object) -> object:
+    raise InvalidBody(f"body: got a {type(value).__name__} in a column, expected what JSON can say")

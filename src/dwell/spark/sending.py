@@ -1,0 +1,116 @@
+"""The sender: the rows of one task, batch by batch, a few of them under way at once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pyarrow as pa
+
+from dwell import values
+from dwell.errors import InvalidInput
+from dwell.message import MAX_BATCH_BYTES, U8, Result
+from dwell.queue import Queue
+from dwell.spark.badrows import BadRows
+from dwell.spark.options import WriteOptions
+from dwell.spark.rows import by_topic, moments, puts_of_rows, spans, texts
+
+#: How many batches of one task are under way at once.
+_UNDER_WAY = 3
+
+#: A batch is cut so that its bodies fill at most this part of what one call may have.
+_FULL = 0.75
+
+
+class Sender:
+    """Sends rows; ``name`` is the first part of the ids of rows that have none."""
+
+    def __init__(self, queue: Queue, options: WriteOptions, name: str, bad: BadRows) -> None:
+        self._queue, self._options, self._name, self._bad = queue, options, name, bad
+        self._results: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sent = 0
+        verbs: dict[str, Callable[[str, pa.RecordBatch, int], Awaitable[U8]]] = {
+            "put": self._put,
+            "cancel": self._cancel,
+            "reschedule": self._reschedule,
+            "kick": self._kick,
+        }
+        self._do = verbs[options.op]
+
+    async def send(self, rows: pa.RecordBatch) -> None:
+        """Send rows, once there are not too many under way; raises BadRow."""
+        size = _rows_a_batch(rows, self._options.batch)
+        for at in range(0, rows.num_rows, size):
+            while len(self._tasks) >= _UNDER_WAY:
+                await self._settle(asyncio.FIRST_COMPLETED)
+            part = rows.slice(at, size)
+            task = asyncio.create_task(self._send(part, self._sent))
+            self._sent += part.num_rows
+            self._tasks.add(task)
+
+    async def finish(self) -> Counter[str]:
+        """Return how many rows had which result, once all have one."""
+        while self._tasks:
+            await self._settle(asyncio.ALL_COMPLETED)
+        return self._results
+
+    async def _settle(self, when: str) -> None:
+        done, self._tasks = await asyncio.wait(self._tasks, return_when=when)
+        for task in done:
+            task.result()
+
+    async def _send(self, rows: pa.RecordBatch, first: int) -> None:
+        """Do some rows; where one is refused, halve them until it is alone."""
+        try:
+            for topic, part in by_topic(rows, self._options.topic):
+                self._note(await self._do(values.topic(topic), part, first))
+        except InvalidInput as error:
+            if rows.num_rows == 1:
+                self._bad.add(rows, error)
+                self._results["bad"] += 1
+                return
+            half = rows.num_rows // 2
+            await self._send(rows.slice(0, half), first)
+            await self._send(rows.slice(half), first + half)
+
+    def _note(self, codes: U8) -> None:
+        found, counts = np.unique(codes, return_counts=True)
+        for code, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self._results[str(Result(code))] += count
+
+    # --- verbs ----------------------------------------------------------------------------------
+
+    async def _put(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
+        made = [f"{self._name}-{first + at}" for at in range(rows.num_rows)]
+        puts = puts_of_rows(topic, rows, self._queue.clock.now_ms(), made)
+        return (await self._queue.put_puts(puts, self._options.on_conflict)).results
+
+    async def _cancel(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
+        return (await self._queue.cancel(topic, texts(rows.column("id"), "id"))).codes
+
+    async def _reschedule(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
+        ids = texts(rows.column("id"), "id")
+        if "due" in rows.schema.names:
+            due = moments(rows.column("due"), "due")
+            return (await self._queue.reschedule(topic, ids, due=due)).codes
+        return (await self._queue.reschedule(topic, ids, delay=spans(rows.column("delay")))).codes
+
+    async def _kick(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
+        ids = texts(rows.column("id"), "id")
+        if "delay" not in rows.schema.names:
+            return (await self._queue.kick(topic, ids)).codes
+        # One kick has one delay, so those that are alike go together.
+        codes = np.zeros(len(ids), np.uint8)
+        delays = spans(rows.column("delay"))
+        for delay in dict.fromkeys(delays):
+            places = [at for at, each in enumerate(delays) if each == delay]
+            kicked = await self._queue.kick(topic, [ids[at] for at in places], delay=delay or 0)
+            codes[places] = kicked.codes
+        return codes
+
+
+def _rows_a_batch(rows: pa.RecordBatch, most: int) -> int:
+    """Return how many rows are one batch by count and by bytes."""
+    each: int = max(rows.nbytes // max(rows.num_rows, 1), 1)
+    return max(min(most, int(MAX_BATCH_BYTES * _FULL) // each), 1)

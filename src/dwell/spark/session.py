@@ -1,0 +1,40 @@
+"""Sessions of Spark that suit these pipelines."""
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+#: Without this Spark reads everything and filters it itself.
+FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+#: What was measured to halve the time of a small micro-batch, where checkpoints are on local disks.
+_LOCAL_DISKS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+
+def session(
+    name: str, master: str | None = None, settings: dict[str, str] | None = None
+) -> SparkSession:
+    """Return the session of this process, or a new one; ``settings`` are Spark's own.
+
+    Without a ``master`` it is what ``spark-submit`` says, or else this machine.
+    """
+    # Spark starts Python workers by this name, and would else find one without this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    given = dict(settings or {})
+    if master is None and "SPARK_ENV_LOADED" not in os.environ:
+        master = "local[*]"
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            given = {**_LOCAL_DISKS, "spark.ui.enabled": "false", **given}
+    given = {"spark.sql.session.timeZone": "UTC", FILTER_PUSHDOWN: "true", **given}
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

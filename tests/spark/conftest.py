@@ -1,0 +1,88 @@
+"""One Spark session for all tests, and servers that are real processes."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dwell
+from dwell.spark.session import session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.driver.memory": "1g",
+    }
+    spark = session("tests", "local[2,4]", settings)
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+class ServerProcess:
+    """``dwell serve`` over a folder, on a port that stays the same when it starts again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        program = Path(sys.executable).with_name("dwell")
+        words = ["serve", str(self._folder / "store"), "--http", self.url.removeprefix("http://")]
+        with (self._folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [program, *words, "--beanstalk", "off"], stdout=log, stderr=log
+            )
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self._port), 1).close()
+                return
+            assert self.process.poll() is None, (self._folder / "server.log").read_text()
+            time.sleep(0.02)
+        raise AssertionError("the server did not start")
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server of its own, for tests that kill it."""
+    one = ServerProcess(tmp_path)
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """A server that is there for all tests; each uses topics of its own."""
+    one = ServerProcess(tmp_path_factory.mktemp("server"))
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def queue(server):
+    with dwell.open(server.url) as queue:
+        yield queue
