@@ -5,7 +5,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import beanstalk, byid, http, idle, lateness, lifecycle, memory, restart
+from bench import (
+    beanstalk,
+    byid,
+    http,
+    idle,
+    lateness,
+    lifecycle,
+    memory,
+    restart,
+    spark_read,
+    spark_stream,
+    spark_write,
+)
 from bench.result import Result
 
 #: For each benchmark: its function, the parameters of a full run, and those of a small one.
@@ -40,6 +52,21 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         beanstalk.run,
         {"mode": "pipelined", "seconds": 5, "rounds": 3},
         {"seconds": 1, "rounds": 1},
+    ),
+    "spark_write": (
+        spark_write.run,
+        {"rows": 2_000_000, "rounds": 3},
+        {"rows": 20_000, "rounds": 1},
+    ),
+    "spark_read": (
+        spark_read.run,
+        {"view": "messages", "rows": 2_000_000, "rounds": 3},
+        {"rows": 50_000, "rounds": 1},
+    ),
+    "spark_stream": (
+        spark_stream.run,
+        {"mode": "drain", "messages": 1_000_000, "rate": 1000, "seconds": 30, "rounds": 3},
+        {"messages": 20_000, "rounds": 1},
     ),
     "byid": (
         byid.run,

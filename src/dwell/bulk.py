@@ -63,7 +63,7 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
     return Puts(
         topic=first.topic,
         bodies=chained([puts.bodies for puts in many]),
-        ids=None if first.ids is None else list(chain.from_iterable(p.ids or () for p in many)),
+        ids=None if first.ids is None else chained([puts.ids or () for puts in many]),
         extras=extras,
         **arrays,
     )

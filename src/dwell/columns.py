@@ -52,7 +52,7 @@ _MAX_NUMBER = 2**63 - 1
 
 def _sized(given: object, field: str, error: type[InvalidInput]) -> Sequence[Any]:
     """Return what is a sequence of values as one; text and bytes are single values."""
-    if isinstance(given, list | tuple):
+    if isinstance(given, list | tuple | Blobs):
         return given
     if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
         given, Iterable
@@ -107,11 +107,41 @@ def own_ids(given: object, size: int) -> Sequence[bytes] | None:
     many = _sized(given, "ids", InvalidId)
     if len(many) != size:
         raise InvalidId(f"ids: got {len(many)} values, expected {size}, one for each body")
+    if isinstance(many, Blobs):
+        if _are_own_ids(many):
+            return many
+        return [values.own_id(_said(id_), f"ids[{at}]") for at, id_ in enumerate(many)]
     data = _encoded_ids(many)
     # The join finds the mark of the queue's ids in one pass; the odd hit is then looked at closely.
     if data is None or b"\n" + _MARK in b"\n" + b"\n".join(data):
         return [values.own_id(value, f"ids[{at}]") for at, value in enumerate(many)]
     return data
+
+
+def _said(id_: bytes) -> object:
+    try:
+        return id_.decode()
+    except UnicodeDecodeError:
+        return id_
+
+
+def _are_own_ids(ids: Blobs) -> bool:
+    """Tell whether ids in UTF-8 are all such as a caller may choose, without looking at each."""
+    sizes = ids.sizes
+    if not len(ids):
+        return True
+    if not 0 < sizes.min() <= sizes.max() <= MAX_ID_BYTES:
+        return False
+    data = ids.join()
+    firsts = np.frombuffer(data, np.uint8)[np.cumsum(sizes) - sizes]
+    # An id begins with the first byte of a sign, and not with the mark of the queue's own.
+    if ((firsts & 0xC0) == 0x80).any() or (firsts == _MARK[0]).any():
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def any_ids(given: object) -> Sequence[bytes]:

@@ -59,6 +59,14 @@ class Blobs(Sequence[bytes]):
         ends = np.cumsum(sizes)
         return cls(data, ends - sizes, ends)
 
+    @classmethod
+    def of(cls, parts: Sequence[bytes]) -> "Blobs":
+        """Return any blobs in this form."""
+        if isinstance(parts, Blobs):
+            return parts
+        many = list(parts)
+        return cls.packed(b"".join(many), sizes_of(many))
+
     @property
     def sizes(self) -> I64:
         """How long each is."""
@@ -152,8 +160,21 @@ class LazyIds(Sequence[str]):
         part = slice(self._places.start, self._places.stop, self._places.step)
         return self._rows[part], self._seqs[part]
 
+    def own(self) -> Blobs | None:
+        """Return the ids as blobs, when all of them are the caller's."""
+        if self._own is None:
+            return None
+        own = Blobs.of(self._own[self._places.start : self._places.stop : self._places.step])
+        return own if own.sizes.all() else None
+
     def __len__(self) -> int:
         return len(self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        own = self.own()
+        if own is None:
+            return (self[at] for at in range(len(self)))
+        return map(bytes.decode, own)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):

@@ -13,6 +13,7 @@ import msgspec
 from dwell.client.connection import Connection
 from dwell.client.servertime import ServerClock
 from dwell.errors import DwellError, StoreError
+from dwell.lazy import LazyIds
 from dwell.message import (
     I64,
     U8,
@@ -109,7 +110,7 @@ class HttpStore(RemoteStore):
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages; repeated when every id is the caller's own, unless that is an error."""
-        own = None if puts.ids is None else [id_.decode() for id_ in puts.ids]
+        own = None if puts.ids is None else LazyIds.of(puts.ids)
         answer = await self._columns(
             f"{_topic(puts.topic)}/messages?on_conflict={on_conflict}",
             columns_of_puts(puts),

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dwell.message import MAX_BATCH_MESSAGES, State
+from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
 from dwell.spark.options import ReadOptions
 from dwell.spark.tables import message_table
@@ -52,7 +52,7 @@ class MessagesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a part."""
-        if not isinstance(partition, Places):
+        if not isinstance(partition, Places) or not self._wanted.states:
             return
         table, wanted, stop = message_table(self._schema), self._wanted, partition.stop
         with self._options.opened() as queue:
@@ -97,7 +97,7 @@ def _among(wanted: Wanted, name: str, values: set[Any]) -> Wanted | None:
         return msgspec.structs.replace(wanted, topics=tuple(map(str, values)))
     if name == "state":
         states = tuple(state for state in wanted.states if state.name.lower() in values)
-        return msgspec.structs.replace(wanted, states=states or (State.GONE,))
+        return msgspec.structs.replace(wanted, states=states)
     if name == "key" and wanted.key is None and len(values) == 1:
         return msgspec.structs.replace(wanted, key=str(*values))
     return None

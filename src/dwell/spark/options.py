@@ -39,7 +39,7 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
         if not self.url.startswith(_REMOTE):
             raise InvalidUrl(
                 f"url: got {self.url!r:.200}, which one process at a time can open, and Spark is "
-                f"many; run `dwell serve {self.url}` and give its address, http://HOST:8410"
+                f"many; run `dwell serve {self.url}` and give its address, http://host:8410"
             )
         if not self.url.startswith("http"):
             return dwell.open(self.url)

@@ -99,8 +99,14 @@ def puts_of_rows(topic: str, rows: pa.RecordBatch, now_ms: int, made_ids: list[s
         values["expires"] = _optional_moments(rows.column("expires"))
     if "priority" in names:
         values["priority"] = rows.column("priority").fill_null(DEFAULT_PRIORITY).to_pylist()
-    ids = texts(rows.column("id"), "id") if "id" in names else made_ids
+    ids = _ids(rows.column("id")) if "id" in names else made_ids
     return puts_of(topic, _bodies(rows), now_ms, ids=ids, **values)
+
+
+def _ids(column: pa.Array) -> Blobs | list[str]:
+    if column.null_count or not pa.types.is_string(column.type):
+        return texts(column, "id")
+    return _blobs(column)
 
 
 def texts(column: pa.Array, name: str) -> list[str]:
@@ -143,9 +149,17 @@ def spans(column: pa.Array) -> list[Any]:
     return many
 
 
-def _values(column: pa.Array, name: str) -> list[Any]:
+def _span_or_spans(column: pa.Array) -> object:
+    """Return one span where all are the same, as they often are; it is then read once."""
+    known = spans(column.unique())
+    return known[0] if len(known) == 1 else spans(column)
+
+
+def _values(column: pa.Array, name: str) -> object:
     if name == "headers":
         return [None if pairs is None else dict(pairs) for pairs in column.to_pylist()]
+    if name in ("delay", "lease", "ttl"):
+        return _span_or_spans(column)
     return spans(column)
 
 

@@ -52,6 +52,13 @@ EVENT_NUMBERS: dict[str, type[np.generic]] = {
 Column = bytes | int
 
 
+class OwnIds(msgspec.Struct, tag_field="form", tag="own"):
+    """Ids of the caller's in UTF-8, one behind the other; ``sizes`` says how long each is."""
+
+    data: bytes
+    sizes: Column
+
+
 class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The messages of one put, as :class:`dwell.store.base.Puts` has them.
 
@@ -66,15 +73,19 @@ class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     lease_ms: Column
     max_attempts: Column
     expires_ms: Column
-    ids: list[str] | None = None
+    ids: OwnIds | None = None
     extras: list[bytes] | None = None
 
 
-class MadeIds(msgspec.Struct):
+class MadeIds(msgspec.Struct, tag_field="form", tag="made"):
     """Ids that the queue made, ``~row-arrival`` in hexadecimal digits."""
 
     rows: bytes
     arrivals: bytes
+
+
+#: Ids in the form that costs least; a list where some are the queue's and some a caller's.
+MixedIds = list[str] | OwnIds | MadeIds
 
 
 class PutAnswerColumns(msgspec.Struct, omit_defaults=True):
@@ -82,7 +93,7 @@ class PutAnswerColumns(msgspec.Struct, omit_defaults=True):
 
     results: bytes
     numbers: bytes
-    ids: list[str] | MadeIds | None = None
+    ids: MixedIds | None = None
 
 
 class BatchColumns(msgspec.Struct, omit_defaults=True):
@@ -91,7 +102,7 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     count: int
     topics: list[str]
     topic: Column
-    ids: list[str] | MadeIds
+    ids: MixedIds
     bodies: bytes
     sizes: Column
     due_ms: Column
@@ -123,7 +134,7 @@ class EventColumns(msgspec.Struct):
     count: int
     topics: list[str]
     topic: Column
-    ids: list[str] | MadeIds
+    ids: MixedIds
     positions: Column
     time_ms: Column
     kind: Column
@@ -197,7 +208,7 @@ def columns_of_puts(puts: Puts) -> PutColumns:
         count=len(puts),
         bodies=joined(puts.bodies),
         sizes=packed(sizes_of(puts.bodies).astype(np.uint32)),
-        ids=None if puts.ids is None else [id_.decode() for id_ in puts.ids],
+        ids=None if puts.ids is None else _own(puts.ids),
         extras=None if puts.extras is None else list(puts.extras),
         **{name: packed(getattr(puts, name)) for name in PUT_NUMBERS},
     )
@@ -214,7 +225,7 @@ def answer_of_columns(columns: PutAnswerColumns, own: Sequence[str] | None) -> P
     """Return the answer to a put whose ids the caller chose, or the queue."""
     size = len(columns.results)
     numbers = unpacked(columns.numbers, size, np.uint64, "numbers")
-    ids = own if columns.ids is None else ids_as_read(columns.ids)
+    ids = own if columns.ids is None else ids_as_read(columns.ids, size)
     return PutAnswer(ids if ids is not None else [], results_of(columns.results), numbers)
 
 
@@ -225,28 +236,48 @@ def results_of(data: bytes) -> U8:
 
 def bodies_as_read(data: bytes, sizes: Column, count: int) -> Blobs:
     """Return bodies that were written; raises InvalidInput when their sizes do not fit."""
-    each = unpacked(sizes, count, np.uint32, "sizes").astype(np.int64)
+    return _blobs_as_read(data, sizes, count, np.uint32, "bodies")
+
+
+def _blobs_as_read(
+    data: bytes, sizes: Column, count: int, width: type[np.generic], field: str
+) -> Blobs:
+    each = unpacked(sizes, count, width, f"{field}: sizes").astype(np.int64)
     if int(each.sum()) != len(data):
-        raise InvalidInput(f"bodies: got {len(data)} bytes, expected {int(each.sum())}")
+        raise InvalidInput(f"{field}: got {len(data)} bytes, expected {int(each.sum())}")
     return Blobs.packed(data, each)
 
 
 # --- ids --------------------------------------------------------------------------------------
 
 
-def ids_as_written(ids: Sequence[str]) -> list[str] | MadeIds:
+def _own(ids: Sequence[bytes]) -> OwnIds:
+    return OwnIds(joined(ids), packed(sizes_of(ids).astype(np.uint16)))
+
+
+def ids_as_written(ids: Sequence[str]) -> MixedIds:
     """Return ids as they are written; those that the queue made need no text."""
-    made = ids.made() if isinstance(ids, LazyIds) else None
-    if made is None:
+    if not isinstance(ids, LazyIds):
         return list(ids)
+    made = ids.made()
+    if made is None:
+        own = ids.own()
+        return list(ids) if own is None else _own(own)
     rows, arrivals = made
     return MadeIds(rows.astype("<u4").tobytes(), arrivals.astype("<u8").tobytes())
 
 
-def ids_as_read(ids: list[str] | MadeIds) -> Sequence[str]:
+def own_ids_as_read(ids: OwnIds, count: int) -> Blobs:
+    """Return a caller's ids that were written; raises InvalidInput when sizes do not fit."""
+    return _blobs_as_read(ids.data, ids.sizes, count, np.uint16, "ids")
+
+
+def ids_as_read(ids: MixedIds, count: int) -> Sequence[str]:
     """Return ids that were written."""
     if isinstance(ids, list):
         return ids
+    if isinstance(ids, OwnIds):
+        return LazyIds.of(own_ids_as_read(ids, count))
     rows = np.frombuffer(ids.rows, dtype="<u4").astype(np.uint32)
     return LazyIds(rows, np.frombuffer(ids.arrivals, dtype="<u8").astype(np.uint64), None)
 
@@ -278,7 +309,7 @@ def batch_of_columns(columns: BatchColumns) -> Batch:
     size, receipts = columns.count, columns.receipts
     return Batch(
         topics=_topics_as_read(columns),
-        ids=ids_as_read(columns.ids),
+        ids=ids_as_read(columns.ids, columns.count),
         bodies=bodies_as_read(columns.bodies, columns.sizes, size),
         extras=columns.extras if columns.extras is not None else Same(b"", size),
         errors=columns.errors,
@@ -340,7 +371,7 @@ def events_of_columns(columns: EventColumns) -> EventPage:
     """Return events that were written."""
     events = Events(
         topics=_topics_as_read(columns),
-        ids=ids_as_read(columns.ids),
+        ids=ids_as_read(columns.ids, columns.count),
         **_numbers(columns, EVENT_NUMBERS),
     )
     positions = (columns.next_position, columns.first_position, columns.end_position)

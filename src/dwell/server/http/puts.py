@@ -22,7 +22,15 @@ from dwell.server.http.schemas import (
     PutResults,
 )
 from dwell.store.base import Put, Puts
-from dwell.wire.columns import PUT_NUMBERS, PutColumns, bodies_as_read, columns_of_answer, unpacked
+from dwell.wire.columns import (
+    PUT_NUMBERS,
+    OwnIds,
+    PutColumns,
+    bodies_as_read,
+    columns_of_answer,
+    own_ids_as_read,
+    unpacked,
+)
 
 _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
@@ -92,10 +100,14 @@ def _puts_of(topic: str, data: bytes, now_ms: int) -> Puts:
     return Puts(
         topic=topic,
         bodies=bodies,
-        ids=columns.own_ids(given.ids, size),
+        ids=None if given.ids is None else _own_ids(given.ids, size),
         extras=None if given.extras is None else _checked_extras(given.extras, size),
         **numbers,
     )
+
+
+def _own_ids(ids: OwnIds, size: int) -> Sequence[bytes] | None:
+    return columns.own_ids(own_ids_as_read(ids, size), size)
 
 
 def _check_times(times_ms: I64, now_ms: int, field: str) -> None:

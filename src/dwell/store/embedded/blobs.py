@@ -1,6 +1,6 @@
 """Blobs: what of a message stays on disk, read back many at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -80,6 +80,10 @@ class BlobReader:
             return found.tobytes()
         return found[np.arange(longest) < self._id_bytes[:, None]].tobytes()
 
+    def id_blobs(self) -> Blobs:
+        """Return the ids, each empty where the queue made it."""
+        return Blobs.packed(self.ids(), self._id_bytes.astype(np.int64))
+
     def _slices(self, start: I64, end: I64) -> Sequence[bytes]:
         if len(self._segments) == 1:
             ((number, segment),) = self._segments.items()
@@ -113,3 +117,7 @@ class BlobIds(Sequence[bytes]):
         if isinstance(index, slice):
             return BlobIds(self._reader, self._places[index])
         return self._reader.id_at(self._places[index])
+
+    def __iter__(self) -> Iterator[bytes]:
+        places = self._places
+        return iter(self._reader.id_blobs()[places.start : places.stop : places.step])

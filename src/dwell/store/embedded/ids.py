@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dwell.lazy import Blobs, sizes_of
 from dwell.message import U32, U64
 
 _MULTIPLY_A = np.uint64(0x9E3779B97F4A7C15)
@@ -31,7 +32,7 @@ class IdHasher:
 
     def hash(self, topic_seed: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
         """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
-        sizes = np.fromiter(map(len, ids), dtype=np.uint64, count=len(ids))
+        sizes = sizes_of(ids).astype(np.uint64)
         start = np.uint64(self._seed ^ topic_seed)
         first = sizes * _MULTIPLY_A ^ start
         second = (sizes + start) * _MULTIPLY_B
@@ -49,6 +50,11 @@ class IdHasher:
 def _words(ids: Sequence[bytes], longest: int) -> U64:
     """Return the ids as rows of 64-bit words, filled up with zeros."""
     width = (longest + 7) // 8 * 8
+    if isinstance(ids, Blobs):
+        words: U64 = np.zeros((len(ids), width // 8), dtype=np.uint64)
+        its = np.arange(width) < ids.sizes[:, None]
+        words.view(np.uint8)[its] = np.frombuffer(ids.join(), dtype=np.uint8)
+        return words
     return np.array(ids, dtype=f"S{width}").view(np.uint64).reshape(len(ids), -1)
 
 

@@ -1,0 +1,30 @@
+"""The Spark session of the benchmarks: this machine's two cores, which the server has as well."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from dwell.spark import session
+
+
+@contextlib.contextmanager
+def local_spark(name: str) -> Iterator[SparkSession]:
+    """Run Spark as ``local[2]`` until the block ends."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        spark = session(
+            f"bench-{name}",
+            "local[2]",
+            {
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": folder,
+                "spark.ui.showConsoleProgress": "false",
+                "spark.driver.memory": "3g",
+            },
+        )
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            spark.stop()

@@ -1,0 +1,134 @@
+"""Prove that nothing was lost: the books over all events of a server.
+
+Each run reads what is new into a table, closes the books at one position and sets them beside the
+server's own counts. It ends with 1 when they do not balance.
+"""
+
+import sys
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from dwell.spark.pipelines import audit_page
+from dwell.spark.pipelines.books import Books, close, findings, hours
+from dwell.spark.pipelines.closing import Check, absent, checks, closing, oldest
+from dwell.spark.pipelines.command import PipelineFailed, main
+from dwell.spark.pipelines.ledger import Ledger
+from dwell.spark.pipelines.page import inside, save
+from dwell.spark.pipelines.positions import Span
+from dwell.spark.schemas import EVENTS
+
+_DAY_MS = 86_400_000
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose books, and where they are kept."""
+
+    url: Annotated[str, Meta(description="The queue: the address of a server.")]
+    out: Annotated[
+        str,
+        Meta(
+            description="The folder of the books: the events and their checkpoint, which the next "
+            "run goes on with, the tables hours and findings, and audit.html."
+        ),
+    ]
+    max_rows_per_batch: Annotated[
+        int, Meta(ge=1, description="How many events are written at once.")
+    ] = 500_000
+    since: Annotated[
+        Count,
+        Meta(description="Begin with this position. What was known before counts as known."),
+    ] = 0
+    early_ms: Annotated[
+        Count, Meta(description="How many milliseconds before its due a take may be.")
+    ] = 0
+    report: Annotated[bool, Meta(description="Write audit.html. Default: yes.")] = True
+
+
+def run(spark: SparkSession, settings: AuditSettings) -> str:
+    """Bring the table of events up to date and balance the books."""
+    end = closing(settings.url)
+    collect(spark, settings)
+    begin = max(oldest(settings.url), settings.since)
+    events = collected(spark, settings.out)
+    span = Span.of(events, settings.since, max(end.position, settings.since))
+    with Ledger(events, span, settings.early_ms) as ledger:
+        books = close(ledger, events, span)
+        hours(ledger).write.mode("overwrite").parquet(inside(settings.out, "hours"))
+        findings(ledger).write.mode("overwrite").parquet(inside(settings.out, "findings"))
+    found, lost = checks(books, end, begin), books.lost + absent(books, end)
+    if settings.report:
+        page = audit_page.page(books, found, lost)
+        save(spark, inside(settings.out, "audit.html"), page)
+    line = _line(books, lost, found, settings)
+    if not all(check.holds for check in found):
+        raise PipelineFailed(line)
+    return line
+
+
+def collect(spark: SparkSession, settings: AuditSettings) -> None:
+    """Append what is new to the table of events, each event once.
+
+    What a run that was killed has left behind is not in the list of the table's files, and so is
+    not read; the next run begins where the last whole batch ended.
+    """
+    events = (
+        spark.readStream.format("dwell")
+        .option("url", settings.url)
+        .option("view", "events")
+        .option("maxRowsPerBatch", settings.max_rows_per_batch)
+        .load()
+    )
+    # A day is one of UTC, whatever zone the session has, so that no day is written in two zones.
+    day = F.date_from_unix_date(F.expr(f"cast(unix_millis(time) div {_DAY_MS} AS INT)"))
+    query = (
+        events.withColumn("day", day)
+        .writeStream.format("parquet")
+        .queryName("events")
+        .partitionBy("day")
+        .option("path", inside(settings.out, "events"))
+        .option("checkpointLocation", inside(settings.out, "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def collected(spark: SparkSession, out: str) -> DataFrame:
+    """Return the table of events; it is empty before there was one."""
+    try:
+        return spark.read.parquet(inside(out, "events"))
+    except AnalysisException as error:
+        # A table to which nothing was written has no file that could say its columns.
+        if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+            raise
+        return spark.createDataFrame([], EVENTS)
+
+
+def _line(books: Books, lost: int, found: list[Check], settings: AuditSettings) -> str:
+    total = books.total
+    parts = (
+        f"{total.accepted:,} accepted = {total.acked:,} acked + {total.cancelled:,} cancelled"
+        f" + {total.dead:,} dead + {total.pending:,} pending",
+        f"lost {lost:,}, early {total.early:,}, doubled {total.doubled:,}",
+        f"{books.events:,} events"
+        + ("" if books.is_from_start else f" from position {books.first_position:,} on"),
+        *_failed(found),
+        *([f"report {inside(settings.out, 'audit.html')}"] if settings.report else []),
+    )
+    return "audit: " + "; ".join(parts)
+
+
+def _failed(found: list[Check]) -> list[str]:
+    wrong = [f"{c.what}: {c.books:,}, not {c.other:,}" for c in found if not c.holds]
+    return ["the books do not balance: " + ", ".join(wrong)] if wrong else []
+
+
+if __name__ == "__main__":
+    sys.exit(main("audit"))

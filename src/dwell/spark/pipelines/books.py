@@ -1,0 +1,307 @@
+"""The books over events: what was accepted, what became of it, and what should not have been."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from dwell.message import Kind, State
+from dwell.spark.pipelines import rules
+from dwell.spark.pipelines.ledger import HOUR_MS, Ledger, is_kind, name
+from dwell.spark.pipelines.positions import Span, gaps
+
+#: How many entries a list shows; the totals count all.
+MOST_LISTED = 1_000
+
+_PENDING = rules.kinds_into(State.DELAYED, State.READY, State.LEASED)
+_DEAD = rules.kinds_into(State.DEAD)
+_FAULTS = ("is_broken", "is_doubled", "is_early", "is_again")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How late first deliveries were, from the due to the take, in milliseconds."""
+
+    count: int = 0
+    p50_ms: int = 0
+    p90_ms: int = 0
+    p99_ms: int = 0
+    max_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What became of the messages of one topic, or of all.
+
+    ``accepted`` counts lives, not ids: an id that is put again after it was gone is another
+    message. It includes ``known``: messages that were there before the first event of the books.
+    """
+
+    accepted: int = 0
+    known: int = 0
+    acked: int = 0
+    cancelled: int = 0
+    dead: int = 0
+    pending: int = 0
+    deliveries: int = 0
+    again: int = 0
+    broken: int = 0
+    doubled: int = 0
+    early: int = 0
+    late: Lateness = field(default_factory=Lateness)
+
+    @property
+    def whole(self) -> int:
+        """What the accepted messages must add up to."""
+        return self.acked + self.cancelled + self.dead + self.pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One event that is listed, and why."""
+
+    topic: str
+    id: str
+    position: int
+    time_ms: int
+    due_ms: int
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """What happened in one hour, in all topics."""
+
+    start_ms: int
+    kinds: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """The books from one position of the events to before another.
+
+    ``missing`` counts positions without an event, and ``gaps`` names them; ``repeated`` counts
+    events that are there twice. ``again`` counts the deliveries beyond the first by their reason,
+    ``attempts`` the acked messages by their attempts, ``late_ms`` the first deliveries by how late
+    they were. The lists hold the first 1,000.
+    """
+
+    first_position: int = 0
+    next_position: int = 0
+    events: int = 0
+    missing: int = 0
+    repeated: int = 0
+    total: Account = field(default_factory=Account)
+    topics: Mapping[str, Account] = field(default_factory=dict)
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    hours: tuple[Hour, ...] = ()
+    again: Mapping[str, int] = field(default_factory=dict)
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    late_ms: Mapping[int, int] = field(default_factory=dict)
+    gaps: tuple[tuple[int, int], ...] = ()
+    broken: tuple[Entry, ...] = ()
+    doubled: tuple[Entry, ...] = ()
+    early: tuple[Entry, ...] = ()
+    delivered_again: tuple[Entry, ...] = ()
+
+    @property
+    def lost(self) -> int:
+        """How many events cannot be, or are not there: after each, some message is unaccounted."""
+        return self.total.broken + self.missing + self.repeated
+
+    @property
+    def is_from_start(self) -> bool:
+        """Whether the books begin with the first event of the store."""
+        return self.first_position == 0
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether everything adds up, and nothing is lost, early or doubled."""
+        faults = self.lost + self.total.early + self.total.doubled
+        return self.total.accepted == self.total.whole and not faults
+
+
+def books(
+    events: DataFrame, *, since: int = 0, until: int | None = None, early_ms: int = 0
+) -> Books:
+    """Return the books over events with the columns of the view ``events``.
+
+    They begin with the first event that is there from position ``since`` on. Where that is not
+    position 0, messages whose put lies before it are taken as known. They end before ``until``:
+    positions up to it must be there. A take may be ``early_ms`` before its due.
+    """
+    span = Span.of(events, since, until)
+    with Ledger(events, span, early_ms) as ledger:
+        return close(ledger, events, span)
+
+
+def close(ledger: Ledger, events: DataFrame, span: Span) -> Books:
+    """Add up what stands in a ledger over the events of a span."""
+    accounts = _accounts(ledger.cells)
+    kinds, repeated = _kinds(ledger.cells)
+    there = sum(kinds.values())
+    missing = len(span) - there
+    total = accounts.pop(None, Account())
+    return Books(
+        first_position=span.first,
+        next_position=span.following,
+        events=there,
+        missing=missing,
+        repeated=repeated,
+        total=total,
+        topics={str(topic): account for topic, account in accounts.items()},
+        kinds=kinds,
+        hours=_hours(ledger.cells),
+        again=_again(ledger.cells),
+        attempts=_histogram(ledger.cells, "attempt"),
+        late_ms=_histogram(ledger.cells, "late_ms"),
+        gaps=tuple(gaps(events, span, MOST_LISTED)) if missing else (),
+        broken=_listed(ledger.entries, "is_broken") if total.broken else (),
+        doubled=_listed(ledger.entries, "is_doubled") if total.doubled else (),
+        early=_listed(ledger.entries, "is_early") if total.early else (),
+        delivered_again=_listed(ledger.entries, "is_again") if total.again else (),
+    )
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def hours(ledger: Ledger) -> DataFrame:
+    """Return the table of topics and hours: events by kind, lateness, attempts, faults."""
+    acks = F.when(is_kind(Kind.ACK), F.col("n"))
+    return (
+        ledger.cells.where("not is_repeat")
+        .groupBy("topic", F.timestamp_seconds(F.col("hour") * (HOUR_MS // 1000)).alias("hour"))
+        .agg(
+            *(_count(is_kind(kind)).alias(str(kind)) for kind in Kind),
+            *_late_columns(),
+            *(_count(F.col(fault)).alias(fault.removeprefix("is_")) for fault in _FAULTS),
+            (F.sum(F.col("attempt") * acks) / F.sum(acks)).alias("attempts_per_ack"),
+        )
+    )
+
+
+def findings(ledger: Ledger) -> DataFrame:
+    """Return every event that is broken, doubled, early or a delivery again: not only the first."""
+    found = " or ".join(_FAULTS)
+    return ledger.entries.where(found).select(
+        *("topic", "id", "position", "attempt"),
+        F.timestamp_millis("time_ms").alias("time"),
+        F.timestamp_millis("due_ms").alias("due"),
+        name(F.col("kind")).alias("kind"),
+        name(F.col("prior")).alias("after"),
+        name(F.col("origin")).alias("origin"),
+        *(F.col(fault).alias(fault.removeprefix("is_")) for fault in _FAULTS),
+    )
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def _count(which: Column) -> Column:
+    return F.coalesce(F.sum(F.when(which, F.col("n"))), F.lit(0))
+
+
+def _late_columns() -> Iterable[Column]:
+    """Return the columns of lateness; cells without one do not count."""
+    yield _count(F.col("late_ms").isNotNull()).alias("late_count")
+    for part in (50, 90, 99):
+        late = F.expr(f"percentile(late_ms, {part / 100}, n)")
+        yield F.round(late).cast("long").alias(f"late_p{part}_ms")
+    yield F.max("late_max_ms").alias("late_max_ms")
+
+
+def _accounts(cells: DataFrame) -> dict[str | None, Account]:
+    """Return the account of each topic, and of all under None."""
+    # What a message is now, its last event says; what became of it, is counted by itself. That
+    # both add up to what was put is the proof.
+    once = ~F.col("is_repeat")
+    known, last = F.col("is_known") & once, F.col("is_last")
+    sums = {
+        "known": _count(known),
+        "accepted": _count(once & (is_kind(Kind.PUT) | F.col("is_known"))),
+        "acked": _count(once & is_kind(Kind.ACK)),
+        "cancelled": _count(once & is_kind(Kind.CANCEL)),
+        "pending": _count(last & is_kind(*_PENDING)),
+        "dead": _count(last & is_kind(*_DEAD)),
+        "deliveries": _count(once & is_kind(Kind.TAKE)),
+        **{fault.removeprefix("is_"): _count(F.col(fault)) for fault in _FAULTS},
+    }
+    columns = [*(column.alias(key) for key, column in sums.items()), *_late_columns()]
+    rows = cells.rollup("topic").agg(*columns).orderBy("topic").collect()
+    return {row.topic: _account(row, sums) for row in rows}
+
+
+def _account(row: Row, sums: Iterable[str]) -> Account:
+    return Account(
+        **{key: int(row[key]) for key in sums},
+        late=Lateness(
+            count=int(row.late_count),
+            **{f"{part}_ms": int(row[f"late_{part}_ms"] or 0) for part in ("p50", "p90", "p99")},
+            max_ms=int(row.late_max_ms or 0),
+        ),
+    )
+
+
+def _kinds(cells: DataFrame) -> tuple[dict[str, int], int]:
+    """Return the events by kind, and how many are there twice."""
+    rows = cells.groupBy("kind", "is_repeat").agg(F.sum("n").alias("n")).collect()
+    once = {int(row.kind): int(row.n) for row in rows if not row.is_repeat}
+    unknown = {"unknown": once[rules.NONE]} if rules.NONE in once else {}
+    counts = {str(kind): once.get(int(kind), 0) for kind in Kind} | unknown
+    return counts, sum(int(row.n) for row in rows if row.is_repeat)
+
+
+def _hours(cells: DataFrame) -> tuple[Hour, ...]:
+    columns = [_count(is_kind(kind)).alias(str(kind)) for kind in Kind]
+    rows = cells.where("not is_repeat").groupBy("hour").agg(*columns).orderBy("hour").collect()
+    return tuple(
+        Hour(start_ms=int(row.hour) * HOUR_MS, kinds={str(kind): row[str(kind)] for kind in Kind})
+        for row in rows
+    )
+
+
+def _again(cells: DataFrame) -> dict[str, int]:
+    rows = cells.where("is_again").groupBy("origin").agg(F.sum("n").alias("n")).collect()
+    counts: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: -int(row.n)):
+        reason = rules.why_again(int(row.origin))
+        counts[reason] = counts.get(reason, 0) + int(row.n)
+    return counts
+
+
+def _histogram(cells: DataFrame, column: str) -> dict[int, int]:
+    there = cells.where(F.col(column).isNotNull() & ~F.col("is_repeat"))
+    rows = there.groupBy(column).agg(F.sum("n").alias("n")).orderBy(column).collect()
+    return {int(row[column]): int(row.n) for row in rows}
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+def _listed(entries: DataFrame, fault: str) -> tuple[Entry, ...]:
+    rows = entries.where(fault).orderBy("position").limit(MOST_LISTED).collect()
+    return tuple(
+        Entry(
+            topic=row.topic,
+            id=row.id,
+            position=int(row.position),
+            time_ms=int(row.time_ms),
+            due_ms=int(row.due_ms),
+            attempt=int(row.attempt),
+            why=_why(row, fault),
+        )
+        for row in rows
+    )
+
+
+def _why(row: Row, fault: str) -> str:
+    if fault == "is_early":
+        early_ms = math.ceil(row.due_ms - row.time_ms)
+        return f"{early_ms:,} ms early" if early_ms > 0 else "before the due that was asked for"
+    if fault == "is_again":
+        return rules.why_again(int(row.origin))
+    return rules.why_not(int(row.kind), int(row.prior))

@@ -1,0 +1,28 @@
+"""Charts as images that a page can hold."""
+
+import base64
+import io
+from collections.abc import Callable
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+BLUE, RED, GREY = "#2563a8", "#b8402a", "#8a8f98"
+
+Draw = Callable[[Axes], None]
+
+
+def chart(draw: Draw) -> str:
+    """Return what ``draw`` draws, as the address of an image that holds its own data."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    draw(axes)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+
+
+def legend_above(axes: Axes, columns: int) -> None:
+    """Show the legend where no line can be."""
+    axes.legend(frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, 1.18))

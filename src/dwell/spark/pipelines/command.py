@@ -1,0 +1,130 @@
+"""The command of a pipeline: from a command line to a line that says what was done.
+
+``dwell pipeline NAME`` and a pipeline's file under ``spark-submit`` both end here.
+"""
+
+import importlib
+import re
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+import dwell.spark
+from dwell import errors
+from dwell.errors import DwellError, InvalidInput, StoreError
+from dwell.spark.pipelines import progress
+from dwell.spark.pipelines.options import Wanted, parse
+from dwell.spark.session import session
+
+# What an error of the queue's looks like at the end of a traceback from another process.
+_OWN_ERROR = re.compile(r"^(?:[\w.]+: )?dwell\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+# Spark's loggers that print an error which is raised as well, with its whole stack.
+_REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+_DONE, _OTHER, _INPUT, _STORE, _INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class PipelineFailed(DwellError):
+    """A pipeline did its work and what it found is bad; its text is the line to print."""
+
+
+def main(name: str, argv: Sequence[str] | None = None) -> int:
+    """Run a pipeline and return the exit code; its last line goes to standard output.
+
+    1 means that the pipeline found what should not be (the line goes to standard error), 2 that
+    the input was refused, 3 that the store or the server could not do its work.
+    """
+    try:
+        line = _run(name, sys.argv[1:] if argv is None else argv)
+    except SystemExit as ended:
+        # Help was asked for, and printed.
+        return int(ended.code or 0)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except (DwellError, PySparkException, Py4JError) as error:
+        return _say(error)
+    print(line, flush=True)
+    return _DONE
+
+
+def _run(name: str, argv: Sequence[str]) -> str:
+    module = importlib.import_module(f"dwell.spark.pipelines.{name}")
+    about = (module.__doc__ or "").strip()
+    wanted = parse(name, about, getattr(module, f"{name.capitalize()}Settings"), argv)
+    _let_sigterm_interrupt()
+    is_ours = SparkSession.getActiveSession() is None
+    spark = _session(name, wanted)
+    try:
+        return _work(name, module, spark, wanted)
+    finally:
+        if is_ours:
+            spark.stop()
+
+
+def _work(name: str, module: ModuleType, spark: SparkSession, wanted: Wanted) -> str:
+    dwell.spark.register(spark)
+    with progress.shown(spark, name):
+        return str(module.run(spark, wanted.settings))
+
+
+def _session(name: str, wanted: Wanted) -> SparkSession:
+    # Both are needed: the first is for the start, the second for a session that was there.
+    quiet = {"spark.log.level": wanted.log_level, "spark.ui.showConsoleProgress": "false"}
+    spark = session(f"dwell {name}", wanted.master, {**quiet, **wanted.conf})
+    spark.sparkContext.setLogLevel(wanted.log_level)
+    for name in _REPEATERS:
+        PySparkLogger.getLogger(name).disabled = True
+    return spark
+
+
+def _let_sigterm_interrupt() -> None:
+    """Let a polite end of the process be as orderly as Ctrl-C."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def _say(error: Exception) -> int:
+    """Print one line for an error, and return the exit code that it means."""
+    if isinstance(error, PipelineFailed):
+        print(error, file=sys.stderr)
+        return _OTHER
+    known = error if isinstance(error, DwellError) else _own_error(str(error))
+    if known is not None:
+        print(f"{type(known).__name__}: {known}", file=sys.stderr)
+        return _code_of(known)
+    print(f"{type(error).__name__}: {_first_line(error)}", file=sys.stderr)
+    return _INPUT if isinstance(error, AnalysisException) else _OTHER
+
+
+def _code_of(error: DwellError) -> int:
+    if isinstance(error, InvalidInput):
+        return _INPUT
+    return _STORE if isinstance(error, StoreError) else _OTHER
+
+
+def _own_error(text: str) -> DwellError | None:
+    """Return the queue's error that stands in what Spark says of a worker's failure."""
+    found = _OWN_ERROR.findall(text)
+    if not found:
+        return None
+    name, message = found[-1]
+    cls: Any = getattr(errors, name, DwellError)
+    return cls(message) if issubclass(cls, DwellError) else None
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line that says something; a plan or a stack stands below it."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

@@ -1,0 +1,72 @@
+"""What a command line says in SQL, checked against the columns that it is about."""
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+from pyspark.sql import types as T  # noqa: N812
+
+from dwell.errors import InvalidSettings
+
+_AS_JSON = (T.StructType, T.MapType, T.ArrayType)
+_POINTS = (T.TimestampType, T.TimestampNTZType, T.DateType)
+
+
+def column(rows: DataFrame, field: str, text: str) -> Column:
+    """Return an SQL expression over the columns; raises InvalidSettings, naming the option."""
+    try:
+        found = F.expr(text)
+        rows.select(found)
+    except AnalysisException as error:
+        raise InvalidSettings(f"--{field}: got {text!r:.80}: {_reason(error)}") from None
+    return found
+
+
+def chosen(rows: DataFrame, field: str, text: str | None) -> DataFrame:
+    """Return the rows for which an SQL expression is true; all of them without one."""
+    if text is None:
+        return rows
+    column(rows, field, text)
+    try:
+        return rows.where(text)
+    except AnalysisException as error:
+        raise InvalidSettings(f"--{field}: got {text!r:.80}: {_reason(error)}") from None
+
+
+def _reason(error: AnalysisException) -> str:
+    """Return what is wrong; below the first line stands a plan, which nobody needs."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].partition(" SQLSTATE:")[0] if lines else "not an SQL expression"
+
+
+def type_of(rows: DataFrame, what: Column) -> T.DataType:
+    """Return the type of an expression."""
+    return rows.select(what).schema.fields[0].dataType
+
+
+def due_ms(rows: DataFrame, what: Column) -> Column:
+    """Return a point in time as epoch milliseconds: whole numbers are that already.
+
+    A text that is no time becomes null, so that the row is a bad one and not the whole job. Parts
+    of a millisecond are rounded up: nothing is early.
+    """
+    kind = type_of(rows, what)
+    if isinstance(kind, T.IntegralType):
+        return what.cast("long")
+    if not isinstance(kind, (*_POINTS, T.StringType)):
+        allowed = "a timestamp, a date, a text of one, or epoch milliseconds as a whole number"
+        raise InvalidSettings(f"--due: got {kind.simpleString()}, expected {allowed}")
+    return F.ceil(F.unix_micros(what.try_cast("timestamp")) / F.lit(1000)).cast("long")
+
+
+def body(rows: DataFrame, what: Column) -> Column:
+    """Return a body: texts and bytes as they are, what has parts as JSON, the rest as text."""
+    kind = type_of(rows, what)
+    if isinstance(kind, _AS_JSON):
+        return F.to_json(what, {"ignoreNullFields": "false"})
+    return what if isinstance(kind, T.BinaryType) else what.cast("string")
+
+
+def everything(rows: DataFrame) -> Column:
+    """Return all columns as one JSON object."""
+    every = F.struct(*[rows[f"`{name}`"] for name in rows.columns])
+    return F.to_json(every, {"ignoreNullFields": "false"})

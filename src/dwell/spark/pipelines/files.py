@@ -1,0 +1,67 @@
+"""Micro-batches in files: a batch that runs again takes the place of what it wrote before."""
+
+import secrets
+
+from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+#: The columns that the folders stand for.
+TARGET, BATCH = "target", "batch"
+
+_ID_CHARS = 8
+_OWNER = "owner"
+
+
+def write(rows: DataFrame, number: int, out: str, format_: str, options: dict[str, str]) -> None:
+    """Write the rows of a batch to OUT/target=.../batch=....
+
+    Spark runs a micro-batch again when the driver died before the batch was in its log, and what
+    died may have written all, some or none of it. So each batch has folders of its own, named by
+    the query and the number of the batch; what is in them is deleted, and then written anew. The
+    batch may also hold fewer rows, or other targets, than the first time, where leases ended in
+    between: those rows come again in a later batch, so that no folder of the old run may stay.
+
+    The query's id is part of the name, as a query that starts with a new checkpoint counts from 0
+    again, and must not take the folders of its predecessor.
+    """
+    name = batch_name(rows.sparkSession, number)
+    _delete(rows.sparkSession, f"{out}/{TARGET}=*/{BATCH}={name}")
+    named = rows.withColumn(BATCH, F.lit(name))
+    writer = named.write.format(format_).mode("append").options(**options)
+    writer.partitionBy(TARGET, BATCH).save(out)
+
+
+def batch_name(spark: SparkSession, number: int) -> str:
+    """Return the name of a batch, which no other query's batch has; sorts by number."""
+    query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "none"
+    return f"{query[:_ID_CHARS]}-{number:09}"
+
+
+def owner(spark: SparkSession, checkpoint: str) -> str:
+    """Return the name under which a checkpoint's messages are held: the same in every run.
+
+    Spark knows a name only from the first batch on that it has logged, and a driver that dies
+    before that would leave messages to wait for the end of their leases.
+    """
+    system, pattern = _path(spark, f"{checkpoint}/{_OWNER}-*")
+    for found in system.globStatus(pattern) or []:
+        return str(found.getPath().getName())
+    name = f"{_OWNER}-{secrets.token_hex(8)}"
+    system.mkdirs(_path(spark, f"{checkpoint}/{name}")[1])
+    return name
+
+
+def _delete(spark: SparkSession, pattern: str) -> None:
+    """Delete all folders of a pattern."""
+    system, path = _path(spark, pattern)
+    for found in system.globStatus(path) or []:
+        system.delete(found.getPath(), True)
+
+
+def _path(spark: SparkSession, name: str) -> tuple[JavaObject, JavaObject]:
+    """Return the file system that a name is in, of whatever kind, and the path in it."""
+    jvm = spark._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(name)
+    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path

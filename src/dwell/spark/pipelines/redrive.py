@@ -1,0 +1,300 @@
+"""Bring back messages that are dead or have piled up: paced, spread, or copied to other topics.
+
+Which ones is said in SQL over the columns of the view ``messages``. Over a limit, the unimportant
+can be dropped. What was done is kept in a table.
+"""
+
+import sys
+from collections import Counter
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from dwell import values
+from dwell.errors import InvalidSettings
+from dwell.message import MAX_ID_BYTES
+from dwell.spark.pipelines import expressions, pace, sink
+from dwell.spark.pipelines.command import main
+from dwell.spark.pipelines.pace import START_FORM
+
+Text = str | None
+
+_PLACE, _NEW_DUE = "place", "new_due_ms"
+_KNOWN = ("topic", "id", "due", "attempt", "last_error")
+_COPIED = ("body", "priority", "key", "headers", "max_attempts")
+_VERBS = {"dead": "kick", "ready": "reschedule", "delayed": "reschedule"}
+_RESULTS = {"kick": "kicked", "reschedule": "moved", "copy": "copied"}
+
+
+class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which messages, and what becomes of them."""
+
+    url: Annotated[str, Meta(description="The queue: the address of a server.")]
+    topics: Annotated[list[str], Meta(description="Only the messages of this topic.")] = []
+    state: Annotated[
+        Literal["dead", "ready", "delayed"],
+        Meta(description="Only messages in this state."),
+    ] = "dead"
+    where: Annotated[
+        Text, Meta(description="Only these, in SQL: \"last_error LIKE '%timeout%'\".")
+    ] = None
+    pace: Annotated[
+        Text,
+        Meta(description='No more than so many fall due at once: "5000/s", "300/m" or "1000/h".'),
+    ] = None
+    spread: Annotated[
+        Text, Meta(description='Each due moves back by a part of this span: "30m".')
+    ] = None
+    start: Annotated[
+        Text, Meta(description=f"When the first falls due: {START_FORM}. Default: now.")
+    ] = None
+    order_by: Annotated[
+        list[str],
+        Meta(
+            description='Which come first, in SQL, with "desc" after it for the other way round. '
+            "Default: priority, due."
+        ),
+    ] = []
+    limit: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="How many are brought back; the others stay."),
+    ] = None
+    skip: Annotated[
+        bool, Meta(description="Drop the others instead: cancel what is over the limit.")
+    ] = False
+    copy_to: Annotated[
+        list[str],
+        Meta(description="Put a copy into this topic, and leave the message where it is."),
+    ] = []
+    history: Annotated[
+        Text, Meta(description="A Parquet table, to which is added what is done to each message.")
+    ] = None
+    dry_run: Annotated[bool, Meta(description="Count, and change nothing.")] = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings that do not go together; raises InvalidInput."""
+        for name in (*self.topics, *self.copy_to):
+            values.topic(name)
+        pace.pace(self.pace)
+        pace.start_ms(self.start)
+        if self.spread is not None:
+            values.delay_ms(self.spread, "--spread")
+        if self.skip and self.limit is None:
+            raise InvalidSettings("--skip: got it without --limit, over which it would drop")
+
+    @property
+    def verb(self) -> str:
+        """What is done to the messages that are brought back."""
+        return "copy" if self.copy_to else _VERBS[self.state]
+
+
+def run(spark: SparkSession, settings: RedriveSettings) -> str:
+    """Bring back what was chosen, and return how much that was."""
+    start_ms = pace.start_ms(settings.start) or pace.now_ms()
+    plan = _plan(spark, settings, start_ms)
+    if settings.dry_run:
+        return _would(plan, settings, start_ms)
+    # The table comes first: were the run killed after the verbs, nothing would know what they did.
+    # A run that is killed after the table is run again, and adds what was left to do once more.
+    if settings.history is not None:
+        _keep_history(plan, settings)
+    done = _bring_back(plan, settings)
+    dropped = _drop(plan, settings)
+    return _did(plan, settings, done, dropped, start_ms)
+
+
+# --- which messages -------------------------------------------------------------------------------
+
+
+class _Plan(NamedTuple):
+    """What is to be done: ``back`` with its new dues, ``over`` to be dropped, and their counts."""
+
+    back: DataFrame
+    over: DataFrame
+    chosen_count: int
+    back_count: int
+    over_count: int
+    last_ms: int
+
+
+def _plan(spark: SparkSession, settings: RedriveSettings, start_ms: int) -> _Plan:
+    """Decide once: the view changes with the first verb, so nothing may look at it again."""
+    chosen = _chosen(spark, settings)
+    back, over = chosen, chosen.limit(0)
+    if settings.limit is not None:
+        back = chosen.where(F.col(_PLACE) < settings.limit)
+        over = chosen.where(F.col(_PLACE) >= settings.limit) if settings.skip else over
+    timed = _timed(_targeted(back, settings), settings, start_ms)
+    counts = timed.agg(F.count(F.lit(1)), F.max(_NEW_DUE)).first()
+    assert counts is not None
+    return _Plan(timed, over, chosen.count(), counts[0], over.count(), counts[1] or start_ms)
+
+
+def _chosen(spark: SparkSession, settings: RedriveSettings) -> DataFrame:
+    """Return the chosen messages, numbered in their order where somebody asks for it."""
+    reader = spark.read.format("dwell").option("url", settings.url).option("view", "messages")
+    view = reader.option("topics", ",".join(settings.topics)).load()
+    found = expressions.chosen(
+        view.where(F.col("state") == settings.state), "where", settings.where
+    )
+    names = [*_KNOWN, *(_COPIED if settings.copy_to else ())]
+    order = _order(found, settings)
+    columns = [F.col(name) for name in names]
+    narrow = found.select(*columns, *[key.alias(name) for name, (key, _) in order.items()])
+    if settings.limit is None and settings.pace is None:
+        return narrow.select(*columns).persist(StorageLevel.MEMORY_AND_DISK)
+    by = [F.col(name).desc() if falling else F.col(name) for name, (_, falling) in order.items()]
+    return pace.numbered(narrow, _PLACE, by).select(*columns, _PLACE)
+
+
+def _order(found: DataFrame, settings: RedriveSettings) -> dict[str, tuple[Column, bool]]:
+    """Return the columns to sort by; topic and id end every tie, in every run the same way."""
+    order = {}
+    for number, text in enumerate([*(settings.order_by or ["priority", "due"]), "topic", "id"]):
+        plain, _, word = text.strip().rpartition(" ")
+        has_word = word.lower() in ("asc", "desc") and bool(plain)
+        key = expressions.column(found, "order-by", plain if has_word else text)
+        order[f"_order_{number}"] = (key, has_word and word.lower() == "desc")
+    return order
+
+
+# --- when and where to ----------------------------------------------------------------------------
+
+
+def _targeted(back: DataFrame, settings: RedriveSettings) -> DataFrame:
+    """Return the messages with the topic and the id under which each goes on."""
+    if not settings.copy_to:
+        return back.withColumns({"to": F.col("topic"), "to_id": F.col("id")})
+    # Dropping doubles here keeps an id from being put twice in one run.
+    names = [F.lit(name) for name in dict.fromkeys(settings.copy_to)]
+    return back.withColumns({"to": F.explode(F.array(*names)), "to_id": _copy_id()})
+
+
+def _copy_id() -> Column:
+    """Return an id that follows from topic and id, so that a second run finds it there."""
+    joined = F.concat(F.col("topic"), F.lit("/"), F.col("id"))
+    return F.when(F.octet_length(joined) <= MAX_ID_BYTES, joined).otherwise(F.sha2(joined, 256))
+
+
+def _timed(back: DataFrame, settings: RedriveSettings, start_ms: int) -> DataFrame:
+    jitter_ms = pace.jitter_ms(F.concat_ws("/", "to", "to_id"), settings.spread)
+    timed = back.withColumn(_NEW_DUE, F.lit(start_ms).cast("long") + jitter_ms)
+    at = pace.pace(settings.pace)
+    return timed if at is None else pace.paced(timed, _NEW_DUE, at, [F.col(_PLACE), F.col("to")])
+
+
+# --- what is done ---------------------------------------------------------------------------------
+
+
+def _bring_back(plan: _Plan, settings: RedriveSettings) -> Counter[str]:
+    names: dict[str, Any] = {"topic": F.col("to"), "id": F.col("to_id"), "due": F.col(_NEW_DUE)}
+    if settings.verb == "copy":
+        return _copy(plan, settings, names)
+    if settings.verb == "kick":
+        return _kick(plan, settings, names)
+    return sink.write(_renamed(plan.back, names), settings.url, "reschedule")
+
+
+def _copy(plan: _Plan, settings: RedriveSettings, names: dict[str, Any]) -> Counter[str]:
+    names |= {name: F.col(name) for name in _COPIED}
+    # 0 says that the topic's own setting counts, which is said to a put by saying nothing.
+    names["max_attempts"] = F.nullif(F.col("max_attempts"), F.lit(0))
+    counts = sink.write(_renamed(plan.back, names), settings.url, "put", onConflict="keep")
+    counts["copied"] = counts.pop("created", 0)
+    return counts
+
+
+def _kick(plan: _Plan, settings: RedriveSettings, names: dict[str, Any]) -> Counter[str]:
+    """Kick the messages, and put each at its exact time.
+
+    The delay of a kick counts from when the server gets it, which is some seconds later for the
+    last than for the first: a pace would be kept but roughly. A message that is taken before the
+    second verb comes is not moved, and need not be.
+    """
+    away_ms = F.col(_NEW_DUE) - F.unix_millis(F.current_timestamp())
+    kicks = {"topic": names["topic"], "id": names["id"]}
+    kicks["delay"] = F.greatest(away_ms, F.lit(0)) / F.lit(1000.0)
+    counts = sink.write(_renamed(plan.back, kicks), settings.url, "kick")
+    if settings.pace or settings.spread or settings.start:
+        sink.write(_renamed(plan.back, names), settings.url, "reschedule")
+    return counts
+
+
+def _renamed(rows: DataFrame, names: dict[str, Column]) -> DataFrame:
+    return rows.select(*[column.alias(name) for name, column in names.items()])
+
+
+def _drop(plan: _Plan, settings: RedriveSettings) -> Counter[str]:
+    """Cancel what is over the limit; a dead message can be cancelled as it is."""
+    if not plan.over_count:
+        return Counter()
+    return sink.write(plan.over.select("topic", "id"), settings.url, "cancel")
+
+
+def _keep_history(plan: _Plan, settings: RedriveSettings) -> None:
+    assert settings.history is not None
+    back = _history(plan.back, settings.verb, F.timestamp_millis(_NEW_DUE), F.col("to"))
+    over = _history(plan.over, "drop", F.lit(None).cast("timestamp"), F.lit(None).cast("string"))
+    if plan.back_count + plan.over_count:
+        back.unionByName(over).write.mode("append").parquet(settings.history)
+
+
+def _history(rows: DataFrame, what: str, new_due: Column, to: Column) -> DataFrame:
+    names = {
+        "topic": F.col("topic"),
+        "id": F.col("id"),
+        "what": F.lit(what),
+        "when": F.timestamp_millis(F.lit(pace.now_ms())),
+        "old_due": F.col("due"),
+        "new_due": new_due,
+        "to": to,
+        "last_error": F.col("last_error"),
+        "attempt": F.col("attempt"),
+    }
+    return _renamed(rows, names)
+
+
+# --- the line -------------------------------------------------------------------------------------
+
+
+def _did(
+    plan: _Plan,
+    settings: RedriveSettings,
+    done: Counter[str],
+    dropped: Counter[str],
+    start_ms: int,
+) -> str:
+    result = _RESULTS[settings.verb]
+    span = _over(plan.last_ms - start_ms) if done[result] else ""
+    others = sink.shown(Counter({name: done[name] for name in done if name != result}))
+    line = f"redrive: {plan.chosen_count:,} chosen; {done[result]:,} {result}{span}"
+    line += f", {others}" if others else ""
+    if settings.skip:
+        left = dropped.total() - dropped["cancelled"]
+        line += f", {dropped['cancelled']:,} dropped"
+        line += f" ({left:,} were taken or gone before that)" if left else ""
+    return line + (f"; history {settings.history}" if settings.history else "")
+
+
+def _would(plan: _Plan, settings: RedriveSettings, start_ms: int) -> str:
+    span = _over(plan.last_ms - start_ms)
+    line = f"redrive: {plan.chosen_count:,} chosen; would {settings.verb} {plan.back_count:,}{span}"
+    if settings.skip:
+        line += f", drop {plan.over_count:,}"
+    return f"{line} (dry run: nothing was changed)"
+
+
+def _over(span_ms: int) -> str:
+    """Return how long it takes, roughly; nothing where it is at once."""
+    for name, unit_ms in (("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if span_ms >= 2 * unit_ms:
+            return f" over {round(span_ms / unit_ms)} {name}"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main("redrive"))

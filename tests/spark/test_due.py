@@ -1,0 +1,208 @@
+"""The view ``due``: due messages held by owner and offset, acked when Spark is done with them."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from pyspark.errors import PySparkException
+
+import dwell
+
+
+def due(spark, server, **options):
+    given = {"topics": "t", "lease": "60s", **options}
+    return spark.readStream.format("dwell").options(url=server.url, view="due", **given).load()
+
+
+def into(stream, folder, name="out"):
+    return (
+        stream.selectExpr("id", "cast(body AS STRING) body", "due", "attempt", "now() seen")
+        .writeStream.format("parquet")
+        .option("path", str(folder / name))
+        .option("checkpointLocation", str(folder / f"{name}.check"))
+    )
+
+
+def ids(spark, folder, name="out"):
+    return sorted(row.id for row in spark.read.parquet(str(folder / name)).select("id").collect())
+
+
+def put(queue, count, first=0, **values):
+    names = [f"m{n:06d}" for n in range(first, first + count)]
+    for at in range(0, count, 10_000):
+        part = names[at : at + 10_000]
+        queue.put_many("t", [name.encode() for name in part], ids=part, **values)
+    return names
+
+
+def counts(queue):
+    found = queue.stats().topics["t"]
+    return found.delayed, found.ready, found.leased, found.dead
+
+
+def test_available_now_drains_and_acks_the_last_batch_too(spark, server, queue, tmp_path):
+    names = put(queue, 2500)
+    put(queue, 10, first=9000, delay="1h")
+    query = into(due(spark, server, maxRowsPerBatch=1000), tmp_path)
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination()
+    rows = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+    assert rows == [1000, 1000, 500]
+    assert ids(spark, tmp_path) == names
+    assert counts(queue) == (10, 0, 0, 0)
+    assert queue.stats().totals["ack"] == 2500
+
+
+def test_idle_stream_acks_its_last_batch(spark, server, queue, tmp_path):
+    put(queue, 300)
+    query = into(due(spark, server), tmp_path).start()
+    end = time.monotonic() + 60
+    while queue.stats().totals["ack"] < 300:
+        assert time.monotonic() < end, query.exception()
+        time.sleep(0.1)
+    names = put(queue, 5, first=1000, delay="500ms")
+    while queue.stats().totals["ack"] < 305:
+        assert time.monotonic() < end, query.exception()
+        time.sleep(0.1)
+    query.stop()
+    assert ids(spark, tmp_path)[-5:] == names
+    early = spark.read.parquet(str(tmp_path / "out")).where("seen < due").count()
+    assert early == 0
+
+
+def test_leases_are_kept_while_a_batch_runs(spark, server, queue, tmp_path):
+    """A sink that takes longer than the lease has its messages alone."""
+    put(queue, 20)
+    seen = []
+
+    def slow(batch, number):
+        seen.extend(row.id for row in batch.select("id").collect())
+        time.sleep(5)
+
+    query = (
+        due(spark, server, lease="1500ms")
+        .writeStream.foreachBatch(slow)
+        .option("checkpointLocation", str(tmp_path / "check"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(seen) == 20
+    totals = queue.stats().totals
+    assert (totals["take"], totals["ack"], totals["lapse"]) == (20, 20, 0)
+
+
+def test_a_batch_that_failed_gets_the_same_messages(spark, server, queue, tmp_path):
+    names = put(queue, 900)
+    tried = []
+
+    def sink(batch, number):
+        got = sorted(row.id for row in batch.select("id").collect())
+        tried.append((number, got))
+        if len(tried) == 2:
+            raise RuntimeError("this sink fails once")
+
+    def run():
+        query = (
+            due(spark, server, maxRowsPerBatch=300)
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(tmp_path / "check"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(PySparkException, match="fails once"):
+        run()
+    assert counts(queue) == (0, 300, 300, 0)
+    run()
+    assert tried[1] == tried[2]
+    assert sorted(id_ for _, got in tried[:1] + tried[2:] for id_ in got) == names
+    assert queue.stats().totals["ack"] == 900
+    assert queue.stats().totals["take"] == 900
+
+
+def test_driver_killed_between_batches(server, queue, spark, tmp_path):
+    """SIGKILL again and again: nothing lost, nothing twice in a file sink."""
+    names = put(queue, 4000)
+    program = textwrap.dedent(
+        f"""
+        from dwell.spark import session, register
+        spark = session("killed", "local[2]", {{"spark.sql.shuffle.partitions": "2"}})
+        register(spark)
+        stream = spark.readStream.format("dwell").options(
+            url="{server.url}", view="due", topics="t", maxRowsPerBatch="100", lease="120s").load()
+        query = (stream.select("id").writeStream.format("parquet")
+            .option("path", "{tmp_path}/out").option("checkpointLocation", "{tmp_path}/out.check")
+            .start())
+        query.awaitTermination()
+        """
+    )
+    for kills in range(1, 3):
+        driver = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        end = time.monotonic() + 90
+        while queue.stats().totals["ack"] < 500 * kills:
+            assert time.monotonic() < end
+            assert driver.poll() is None
+            time.sleep(0.02)
+        driver.kill()
+        driver.wait()
+    stream = due(spark, server, lease="120s").select("id").writeStream.format("parquet")
+    query = (
+        stream.option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "out.check"))
+        .trigger(availableNow=True)
+    )
+    query.start().awaitTermination()
+    assert ids(spark, tmp_path) == names
+    assert counts(queue) == (0, 0, 0, 0)
+    assert queue.stats().totals["ack"] == 4000
+
+
+def test_server_killed_while_streaming(spark, server, queue, tmp_path):
+    names = put(queue, 6000)
+
+    def restart():
+        server.kill()
+        server.start()
+
+    timer = threading.Timer(2.5, restart)
+    timer.start()
+    into(due(spark, server, maxRowsPerBatch=500), tmp_path).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    timer.join()
+    with dwell.open(server.url) as fresh:
+        assert ids(spark, tmp_path) == names
+        assert counts(fresh) == (0, 0, 0, 0)
+
+
+def test_many_topics_in_the_order_named(spark, server, queue, tmp_path):
+    queue.put_many("a", [b"a"] * 10)
+    queue.put_many("b", [b"b"] * 10)
+    stream = due(spark, server, topics="b, a", maxRowsPerBatch=10)
+    seen = []
+
+    def sink(batch, number):
+        seen.append({row.topic for row in batch.collect()})
+
+    writer = stream.writeStream.foreachBatch(sink).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "check")).start().awaitTermination()
+    assert seen == [{"b"}, {"a"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"topics": ""}, "topics"), ({"lease": "soon"}, "lease"), ({"topics": "a b"}, "topic")],
+)
+def test_bad_options(spark, shared, options, reason, tmp_path):
+    stream = due(spark, shared, **options)
+    with pytest.raises(PySparkException, match=reason):
+        stream.writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path)
+        ).start().processAllAvailable()

@@ -1,0 +1,177 @@
+"""Dead and piled-up messages come back once: paced, spread, copied or dropped, and written down."""
+
+import time
+
+import pytest
+
+import dwell
+import dwell.spark
+from dwell.errors import InvalidInput, InvalidSettings
+from dwell.spark.pipelines import redrive
+
+START = "2030-01-01T00:00:00Z"
+START_MS = 1_893_456_000_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark):
+    dwell.spark.register(spark)
+
+
+@pytest.fixture(scope="module")
+def queue(shared):
+    with dwell.open(shared.url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def run(spark, shared):
+    def go(topic, **given):
+        return redrive.run(
+            spark, redrive.RedriveSettings(url=shared.url, topics=[topic], **given)
+        ).removeprefix("redrive: ")
+
+    return go
+
+
+def bury(queue, topic, count, error="timeout"):
+    ids = [f"{error}-{n:04}" for n in range(count)]
+    priorities = [n % 10 for n in range(count)]
+    queue.put_many(topic, [b"x" * 100] * count, ids=ids, priority=priorities, key="k")
+    taken = queue.take(topic, count)
+    assert len(taken) == count
+    queue.bury(taken, error)
+    return ids
+
+
+def scanned(queue, topic):
+    states = ("delayed", "ready", "dead")
+    return {m.id: m for state in states for page in queue.pages(topic, state) for m in page}
+
+
+def counts(queue, topic):
+    found = queue.stats().topics[topic]
+    return {"delayed": found.delayed, "ready": found.ready, "dead": found.dead}
+
+
+def test_the_dead_come_back_paced_and_only_once(queue, run):
+    bury(queue, "d1", 300)
+    bury(queue, "d1", 100, "refused")
+    given = {"where": "last_error = 'timeout'", "pace": "1/s", "start": START}
+    assert run("d1", **given) == "300 chosen; 300 kicked over 5 min"
+    back = [m for m in scanned(queue, "d1").values() if m.due_ms >= START_MS]
+    assert sorted(m.due_ms for m in back) == [START_MS + n * 1000 for n in range(300)]
+    # The important come first: priority, then due.
+    first = sorted(back, key=lambda m: m.due_ms)
+    assert [m.priority for m in first] == sorted(m.priority for m in back)
+    assert counts(queue, "d1") == {"delayed": 300, "ready": 0, "dead": 100}
+    assert run("d1", **given) == "0 chosen; 0 kicked"
+    assert counts(queue, "d1") == {"delayed": 300, "ready": 0, "dead": 100}
+
+
+def test_a_dry_run_changes_nothing(queue, run, tmp_path):
+    bury(queue, "d2", 100)
+    history = str(tmp_path / "history")
+    line = run("d2", pace="1/m", limit=90, skip=True, dry_run=True, history=history)
+    assert line == "100 chosen; would kick 90 over 89 min, drop 10 (dry run: nothing was changed)"
+    assert counts(queue, "d2")["dead"] == 100
+    assert not (tmp_path / "history").exists()
+
+
+def test_the_unimportant_are_dropped_over_a_limit_and_the_history_tells(
+    spark, queue, run, tmp_path
+):
+    bury(queue, "d3", 100)
+    history = str(tmp_path / "history")
+    given = {"limit": 60, "skip": True, "start": START, "history": history}
+    assert run("d3", **given) == f"100 chosen; 60 kicked, 40 dropped; history {history}"
+    left = scanned(queue, "d3")
+    assert len(left) == 60
+    assert max(m.priority for m in left.values()) == 5
+    rows = spark.read.parquet(history).collect()
+    assert len(rows) == 100
+    kept = {row.id for row in rows if row.what == "kick"}
+    assert kept == set(left)
+    assert all(
+        row.last_error == "timeout" and row.topic == "d3" and row.attempt == 1 for row in rows
+    )
+    assert {row.new_due.timestamp() * 1000 if row.new_due else None for row in rows} == {
+        START_MS,
+        None,
+    }
+    assert run("d3", **given) == f"0 chosen; 0 kicked, 0 dropped; history {history}"
+    assert spark.read.parquet(history).count() == 100
+
+
+def test_without_skip_those_over_the_limit_stay(queue, run):
+    bury(queue, "d4", 20)
+    assert run("d4", limit=5, order_by=["priority desc"], start=START) == "20 chosen; 5 kicked"
+    assert counts(queue, "d4") == {"delayed": 5, "ready": 0, "dead": 15}
+    back = [m.priority for m in scanned(queue, "d4").values() if m.due_ms == START_MS]
+    assert sorted(back) == [7, 8, 8, 9, 9]
+
+
+def test_what_piled_up_is_moved_and_spread_the_same_way_each_time(queue, run):
+    queue.put_many("p1", [b"x"] * 200, ids=[str(n) for n in range(200)])
+    given = {"spread": "10m", "start": START}
+    assert run("p1", state="ready", **given).startswith("200 chosen; 200 moved over ")
+    first = {m.id: m.due_ms for m in scanned(queue, "p1").values()}
+    assert len(set(first.values())) > 150
+    assert all(START_MS <= due_ms < START_MS + 600_000 for due_ms in first.values())
+    assert run("p1", state="ready", **given) == "0 chosen; 0 moved"
+    assert run("p1", state="delayed", **given).startswith("200 chosen; 200 moved over ")
+    assert {m.id: m.due_ms for m in scanned(queue, "p1").values()} == first
+
+
+def test_the_piled_up_are_dropped_over_a_limit(queue, run):
+    queue.put_many("p2", [b"x"] * 50, ids=[str(n) for n in range(50)], priority=list(range(50)))
+    line = run("p2", state="ready", limit=10, skip=True, start=START)
+    assert line == "50 chosen; 10 moved, 40 dropped"
+    assert sorted(m.priority for m in scanned(queue, "p2").values()) == list(range(10))
+
+
+def test_copies_go_to_ten_topics_and_a_second_run_changes_nothing(queue, run):
+    ids = bury(queue, "c0", 50)
+    targets = [f"copy-{n}" for n in range(10)]
+    given = {"copy_to": targets, "pace": "100/s", "start": START}
+    assert run("c0", **given) == "50 chosen; 500 copied over 5 s"
+    assert counts(queue, "c0")["dead"] == 50
+    dues = []
+    for target in targets:
+        found = scanned(queue, target)
+        assert set(found) == {f"c0/{name}" for name in ids}
+        assert all(m.body == b"x" * 100 and m.key == "k" for m in found.values())
+        dues += [m.due_ms for m in found.values()]
+    assert sorted(dues) == [START_MS + n * 10 for n in range(500)]
+    assert run("c0", **given) == "50 chosen; 0 copied, 500 kept"
+    assert all(counts(queue, target)["delayed"] == 50 for target in targets)
+
+
+def test_copies_of_long_ids_have_ids_that_fit(queue, run):
+    queue.put_many("c1", [b"x"] * 2, ids=["a" * 256, "b" * 256])
+    assert run("c1", state="ready", copy_to=["long"], start=START) == "2 chosen; 2 copied"
+    assert sorted(len(name) for name in scanned(queue, "long")) == [64, 64]
+    assert run("c1", state="ready", copy_to=["long"], start=START) == "2 chosen; 0 copied, 2 kept"
+
+
+def test_now_is_the_start_when_none_is_given(queue, run):
+    bury(queue, "n1", 3)
+    before_ms = time.time_ns() // 1_000_000
+    assert run("n1") == "3 chosen; 3 kicked"
+    dues = [m.due_ms for m in scanned(queue, "n1").values()]
+    assert before_ms <= min(dues) <= max(dues) <= time.time_ns() // 1_000_000
+
+
+def test_bad_settings_are_refused_before_anything_is_done(run):
+    with pytest.raises(InvalidSettings, match=r"--where: got 'nope = 1': .*`nope`"):
+        run("x", where="nope = 1")
+    with pytest.raises(InvalidSettings, match=r"--order-by: got 'sideways'"):
+        run("x", order_by=["sideways desc"], limit=1)
+    with pytest.raises(InvalidSettings, match=r"--skip: got it without --limit"):
+        run("x", skip=True)
+    with pytest.raises(InvalidInput, match=r"--spread: got str 'long'"):
+        run("x", spread="long")
+    with pytest.raises(InvalidSettings, match=r"--start: got str 'noon', expected a time with"):
+        run("x", start="noon")
+    with pytest.raises(InvalidInput, match=r"topic: got str 'a b'"):
+        run("x", copy_to=["a b"])

@@ -1,0 +1,227 @@
+"""Rows that wait in the queue and come out as they were: each once, also after a kill."""
+
+import datetime
+import decimal
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+import dwell
+import dwell.spark
+from dwell.errors import InvalidSettings
+from dwell.spark.pipelines import files, packing, relay
+
+KINDS = (
+    "id BIGINT, text STRING, bits BINARY, yes BOOLEAN, day DATE, at TIMESTAMP, "
+    "there TIMESTAMP_NTZ, money DECIMAL(38,10), small TINYINT, real DOUBLE, less FLOAT, "
+    "inner STRUCT<a: INT, b: STRUCT<c: STRING, d: TIMESTAMP>>, many ARRAY<DECIMAL(20,5)>, "
+    "some MAP<STRING, ARRAY<INT>>, `a.b c` STRING"
+)
+AT = datetime.datetime(2026, 7, 1, 12, 30, 15, 123457)
+MOST = decimal.Decimal("1234567890123456789012345678.0123456789")
+ROWS = [
+    (
+        *(1, "ä\"\\\n\u2028\U0001f600", b"\x00\xff", True, AT.date(), AT, AT, MOST, -128),
+        *(0.1 + 0.2, 1.100000023841858, (7, ("c", AT)), [decimal.Decimal("0.00001"), None]),
+        *({"x": [1, None], "y": None}, "odd name"),
+    ),
+    (2, *[None] * 14),
+    (3, "", b"", False, datetime.date(1, 1, 1), datetime.datetime(1883, 1, 1, 0, 0, 0, 1),
+     datetime.datetime(9999, 12, 31, 23, 59, 59, 999999), decimal.Decimal("-0.0000000001"), 0,
+     float("inf"), float("-inf"), (None, None), [], {}, ""),
+    (2**63 - 1, "null", None, None, None, None, None, decimal.Decimal(0), 127, 5e-324, -0.0,
+     (None, (None, None)), [None], {"": []}, None),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark):
+    dwell.spark.register(spark)
+
+
+def canonical(rows):
+    """Return rows as texts, of which NaN and signed zeros too are equal to themselves only."""
+    return sorted(repr(row) for row in rows)
+
+
+def settings(url, folder, **more):
+    given = {"id": "id", "delay": "0", "schema": "id BIGINT, at TIMESTAMP", **more}
+    place = {"source": f"{folder}/in", "out": f"{folder}/out", "checkpoint": f"{folder}/log"}
+    return relay.RelaySettings(url=url, **{**place, **given})
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_column_comes_back_as_it_was(spark):
+    rows = spark.createDataFrame(ROWS, KINDS)
+    packed = rows.select(packing.pack(rows.schema).cast("binary").alias("body"))
+    back = packed.select(packing.unpack(F.col("body"), rows.schema).alias("row")).select("row.*")
+    assert back.schema == rows.schema
+    assert canonical(back.collect()) == canonical(rows.collect())
+
+
+def test_a_body_that_is_not_the_row_fails_and_is_no_row_of_nulls(spark):
+    schema = spark.createDataFrame([], "id BIGINT").schema
+    bodies = spark.createDataFrame([(bytearray(b'{"id": "x"}'),)], "body BINARY")
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+        bodies.select(packing.unpack(F.col("body"), schema)).collect()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("MAP<INT, INT>", "x"), ("ARRAY<STRUCT<y: INTERVAL DAY>>", r"x\[\].y")]
+)
+def test_a_column_that_json_cannot_say_is_refused(spark, kind, name):
+    schema = spark.createDataFrame([], f"x {kind}").schema
+    with pytest.raises(InvalidSettings, match=f"column {name}: got .* a type that JSON can say"):
+        packing.pack(schema)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_path):
+    out = str(tmp_path / "out")
+
+    def write(rows, number):
+        files.write(spark.createDataFrame(rows, "n INT, target STRING"), number, out, "parquet", {})
+
+    write([(1, "a"), (2, "b")], 0)
+    write([(3, "a")], 1)
+    # The second time the batch has other rows, as leases ended in between; then the rest comes.
+    write([(1, "a")], 0)
+    assert sorted(row.n for row in spark.read.parquet(out).collect()) == [1, 3]
+    write([(2, "b")], 2)
+    found = spark.read.parquet(out).select("n", "target").collect()
+    assert sorted(found) == [(1, "a"), (2, "b"), (3, "a")]
+
+
+def test_a_checkpoint_has_one_owner(spark, tmp_path):
+    first = files.owner(spark, str(tmp_path / "one"))
+    assert files.owner(spark, str(tmp_path / "one")) == first
+    assert files.owner(spark, str(tmp_path / "two")) != first
+
+
+# --- the whole way --------------------------------------------------------------------------------
+
+
+def test_exactly_the_rows_that_came_in_go_out_to_their_targets(spark, shared, tmp_path):
+    rows = spark.createDataFrame(ROWS, KINDS)
+    rows.write.parquet(str(tmp_path / "in"))
+    more = {"format": "parquet", "schema": KINDS, "topic": "kinds", "available_now": True}
+    target = "if(id = 2, null, concat('t', id % 2))"
+    given = settings(shared.url, tmp_path, target=target, **more)
+    assert relay.run(spark, given) == "relay: 4 rows in, 4 out"
+    out = spark.read.parquet(given.out)
+    assert canonical(out.drop("target", "batch").collect()) == canonical(rows.collect())
+    targets = {row.id: row.target for row in out.select("id", "target").collect()}
+    assert targets == {1: "t1", 2: None, 3: "t1", 2**63 - 1: "t1"}
+    # The same checkpoint again: what came and went stays as it is.
+    assert relay.run(spark, given) == "relay: 0 rows in, 0 out"
+    assert out.count() == 4
+
+
+def test_rows_wait_until_they_are_due(spark, shared, tmp_path):
+    (tmp_path / "in").mkdir()
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=25)
+    lines = [
+        {"id": n, "at": (soon if n % 2 else soon - datetime.timedelta(hours=1)).isoformat()}
+        for n in range(10)
+    ]
+    (tmp_path / "in" / "a.json").write_text("\n".join(map(json.dumps, lines)))
+    given = {"due": "at", "delay": None, "topic": "waits"}
+    once = settings(shared.url, tmp_path, available_now=True, **given)
+    assert relay.run(spark, once) == "relay: 10 rows in, 5 out"
+    assert {row.id % 2 for row in spark.read.parquet(once.out).collect()} == {0}
+    assert time.time() < soon.timestamp(), "too slow for what is tested here"
+    assert relay.run(spark, settings(shared.url, tmp_path, until_idle="1s", **given)) == (
+        "relay: 0 rows in, 5 out"
+    )
+    assert time.time() >= soon.timestamp()
+    assert sorted(row.id for row in spark.read.parquet(once.out).collect()) == list(range(10))
+
+
+def test_any_stream_can_come_in_and_anything_can_take_it(spark, shared, tmp_path):
+    seen = []
+
+    def collect(rows, number):
+        seen.extend((number, row.value, row.target) for row in rows.collect())
+
+    rate = spark.readStream.format("rate").option("rowsPerSecond", "50").load()
+    stream = rate.where("value < 60")
+    given = settings(
+        shared.url, tmp_path, id="value", delay="'200ms'", target="value % 3", topic="rate",
+        until_idle="3s", out=None, out_format="none",
+    )  # fmt: skip
+    assert relay.relay(spark, stream, given, collect) == "relay: 60 rows in, 60 out"
+    assert sorted(value for _, value, _ in seen) == list(range(60))
+    assert all(target == str(value % 3) for _, value, target in seen)
+
+
+# --- killed ---------------------------------------------------------------------------------------
+
+COUNT, FILES = 12_000, 12
+
+
+def start(url, folder, *more):
+    words = ["--url", url, "--topic", "killed", "--source", f"{folder}/in", "--format", "json"]
+    words += ["--schema", "id BIGINT, name STRING", "--id", "id", "--delay", "id % 3"]
+    words += ["--target", "id % 2", "--out", f"{folder}/out", "--checkpoint", f"{folder}/log"]
+    words += ["--option", "maxFilesPerTrigger=1", "--max-rows", "1500", "--master", "local[2]"]
+    command = [sys.executable, "-m", "dwell.spark.pipelines.relay", *words, *more]
+    with (folder / "relay.log").open("ab") as log:
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
+
+
+def until(condition, process, folder, *, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, (folder / "relay.log").read_text()[-3000:]
+        assert time.monotonic() < end, (folder / "relay.log").read_text()[-3000:]
+        time.sleep(0.01)
+
+
+def test_a_driver_that_is_killed_loses_and_doubles_nothing(spark, server, tmp_path):
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    (tmp_path / "in").mkdir()
+    for part in range(FILES):
+        lines = [json.dumps({"id": n, "name": f"row {n}"}) for n in range(part, COUNT, FILES)]
+        (tmp_path / "in" / f"{part}.json").write_text("\n".join(lines))
+
+    def written():
+        return len(list((tmp_path / "out").glob("target=*/batch=*/*.parquet")))
+
+    for _ in range(2):
+        process = start(server.url, tmp_path)
+        before = written()
+        try:
+            until(lambda before=before: written() > before, process, tmp_path)
+            time.sleep(chance.random())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    in_the_middle = written()
+    with dwell.open(server.url) as queue:
+        before = queue.stats().topics["killed"]
+    process = start(server.url, tmp_path, "--until-idle", "2s")
+    try:
+        out, _ = process.communicate(timeout=200)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, (tmp_path / "relay.log").read_text()[-3000:]
+    assert out.startswith("relay: ")
+    found = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(row.id for row in found) == list(range(COUNT)), (seed, before)
+    assert all(row.name == f"row {row.id}" and row.target == row.id % 2 for row in found)
+    assert written() > in_the_middle, "everything was out before the last run"

@@ -1,0 +1,222 @@
+"""Rows become messages: once, when SQL says, paced, and whatever is killed on the way."""
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+import dwell
+import dwell.spark
+from dwell.errors import InvalidInput, InvalidSettings
+from dwell.spark.pipelines import schedule
+from tests.spark.test_pace import most_in, plainly
+
+NINE = "2030-01-01T09:00:00Z"
+NINE_MS = 1_893_488_400_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark):
+    dwell.spark.register(spark)
+
+
+@pytest.fixture(scope="module")
+def queue(shared):
+    with dwell.open(shared.url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def run(spark, shared):
+    def go(source, **given):
+        given = {"url": shared.url, "source": str(source), "id": "id", **given}
+        return schedule.run(spark, schedule.ScheduleSettings(**given)).removeprefix("schedule: ")
+
+    return go
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "flights.csv"
+    lines = (f"{n},2030-01-0{1 + n % 9} 09:00:00,{n % 3},name {n}" for n in range(90))
+    path.write_text("id,at,carrier,name\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def dues(queue, topic):
+    return {m.id: m.due_ms for page in queue.pages(topic) for m in page}
+
+
+def test_a_second_run_changes_nothing(queue, run, csv):
+    given = {"due": "at", "topic": "twice"}
+    assert run(csv, **given) == "90 rows; 90 created, 0 kept, 0 bad"
+    first = dues(queue, "twice")
+    assert first["1"] == NINE_MS + 86_400_000
+    assert run(csv, **given) == "90 rows; 0 created, 90 kept, 0 bad"
+    assert dues(queue, "twice") == first
+    assert queue.get("twice", "4").json() == {
+        "id": "4", "at": "2030-01-05 09:00:00", "carrier": "1", "name": "name 4"
+    }  # fmt: skip
+
+
+def test_all_of_a_message_is_said_in_sql(queue, run, csv):
+    line = run(
+        csv,
+        id="concat('f-', id)",
+        due="unix_millis(timestamp '2030-01-01 09:00:00 UTC') + int(id)",
+        topic_expr="concat('air-', carrier)",
+        key="carrier",
+        priority="int(id)",
+        headers="map('name', name)",
+        body="named_struct('n', int(id), 'none', null)",
+        where="id < 10",
+    )
+    assert line == "10 rows; 10 created, 0 kept, 0 bad"
+    message = queue.get("air-1", "f-7")
+    assert message.due_ms == NINE_MS + 7
+    assert (message.key, message.priority, message.headers) == ("1", 7, {"name": "name 7"})
+    assert message.json() == {"n": 7, "none": None}
+
+
+def test_other_sources(spark, queue, run, tmp_path):
+    rows = spark.createDataFrame(
+        [(1, datetime.date(2030, 1, 1), "5m"), (2, datetime.date(2030, 1, 2), "1h30m")],
+        "id INT, day DATE, late STRING",
+    )
+    rows.write.parquet(str(tmp_path / "a.parquet"))
+    rows.write.json(str(tmp_path / "json"))
+    rows.createOrReplaceTempView("days")
+    midnight_ms = NINE_MS - 9 * 3_600_000
+    assert run(tmp_path / "a.parquet", due="day", topic="s1").startswith("2 rows; 2 created")
+    assert dues(queue, "s1") == {"1": midnight_ms, "2": midnight_ms + 86_400_000}
+    assert run(tmp_path / "json", format="json", delay="late", start=NINE, topic="s2")[0] == "2"
+    assert dues(queue, "s2") == {"1": NINE_MS + 300_000, "2": NINE_MS + 5_400_000}
+    assert run("days", delay="id", start=NINE, topic="s3").startswith("2 rows; 2 created")
+    assert dues(queue, "s3") == {"1": NINE_MS + 1000, "2": NINE_MS + 2000}
+    with pytest.raises(InvalidSettings, match=r"--format: got none, and '.*/data' does not say"):
+        run(tmp_path / "data", delay="0", topic="s4")
+
+
+def test_jdbc(spark, queue, run, tmp_path):
+    url = f"jdbc:derby:{tmp_path}/db;create=true"
+    given = {"url": url, "driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver"}
+    rows = spark.range(20).select("id", F.lit(NINE_MS).alias("at"))
+    rows.write.format("jdbc").options(**given).option("dbtable", "calls").save()
+    line = run("calls", format="jdbc", option=given, due="at", topic="jdbc")
+    assert line == "20 rows; 20 created, 0 kept, 0 bad"
+    assert set(dues(queue, "jdbc").values()) == {NINE_MS}
+
+
+def test_a_campaign_at_nine_is_paced_and_spread_the_same_in_every_run(spark, queue, run, tmp_path):
+    path = tmp_path / "campaign.parquet"
+    spark.range(20_000).select(F.col("id").cast("string").alias("id")).write.parquet(str(path))
+    nine = f"timestamp '{NINE}'"
+    run(path, due=nine, topic="paced", pace="4000/s", on_conflict="replace")
+    first = dues(queue, "paced")
+    assert most_in(first.values(), 1000) == 4000
+    assert first == plainly([(NINE_MS, str(n)) for n in range(20_000)], 4000, 1000)
+    # The dues are put anew, and are the same.
+    line = run(path, due=nine, topic="paced", pace="4000/s", on_conflict="replace")
+    assert line == "20,000 rows; 0 created, 20,000 replaced, 0 bad"
+    assert dues(queue, "paced") == first
+
+    run(path, due=nine, topic="spread", spread="10s", pace="3000/s")
+    first = dues(queue, "spread")
+    run(path, due=nine, topic="spread", spread="10s", pace="3000/s", on_conflict="replace")
+    assert dues(queue, "spread") == first
+    assert most_in(first.values(), 1000) <= 3000
+    assert min(first.values()) >= NINE_MS
+    assert max(first.values()) - NINE_MS > 9_000
+
+
+def test_nothing_is_due_before_the_start(queue, run, csv):
+    start = "2030-01-04T09:00:00Z"
+    run(csv, due="at", topic="start", start=start)
+    found = sorted(set(dues(queue, "start").values()))
+    assert found == [NINE_MS + day * 86_400_000 for day in range(3, 9)]
+
+
+def test_bad_rows_are_named_or_set_aside(spark, queue, run, csv, tmp_path):
+    given = {"due": "if(id = '5', 'noon', at)", "topic": "bad", "pace": "10/s"}
+    with pytest.raises(Exception, match="due: got null"):
+        run(csv, **given)
+    bad = tmp_path / "bad"
+    line = run(csv, **given, bad_rows=str(bad))
+    assert line.startswith("90 rows; ")
+    assert line.endswith(", 1 bad")
+    assert len(dues(queue, "bad")) == 89
+    assert [row.id for row in spark.read.parquet(str(bad)).collect()] == ["5"]
+    delays = {"delay": "if(id = '5', 'long', '5m')", "bad_rows": str(tmp_path / "bad2")}
+    assert run(csv, **delays, topic="bad2").endswith(", 1 bad")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"due": "nope"}, r"--due: got 'nope': .*`nope`.* cannot be resolved"),
+        ({"due": "at +"}, r"--due: got 'at \+': .*Syntax error"),
+        ({"due": "at", "where": "name"}, r"--where: got 'name': .*"),
+        ({"due": "at", "id": "ids"}, r"--id: got 'ids': .*Did you mean.*`id`"),
+        ({"due": "array(1)"}, r"--due: got array<int>, expected a timestamp, a date"),
+        ({}, r"--due, --delay: got neither, expected one of them"),
+        ({"due": "at", "delay": "1"}, r"--due, --delay: got both, expected one of them"),
+        ({"due": "at", "topic_expr": "id"}, r"--topic, --topic-expr: got both"),
+        ({"due": "at", "spread": "x"}, r"--spread: got str 'x'"),
+        (
+            {"due": "at", "start": "2030-01-01T09:00:00"},
+            r"--start: got str .* a time with its zone",
+        ),
+    ],
+)
+def test_bad_settings_name_the_option(run, csv, given, error):
+    with pytest.raises(InvalidInput, match=error):
+        run(csv, **{"topic": "never", **given})
+
+
+# --- killed ---------------------------------------------------------------------------------------
+
+COUNT = 400_000
+
+
+def start(url, folder):
+    words = ["--url", url, "--source", f"{folder}/many.parquet", "--topic", "killed", "--id", "id"]
+    words += ["--due", f"timestamp '{NINE}'", "--pace", "5000/s", "--body", "repeat('x', 200)"]
+    command = [
+        sys.executable,
+        "-m",
+        "dwell.spark.pipelines.schedule",
+        "--master",
+        "local[2]",
+        *words,
+    ]
+    with (folder / "schedule.log").open("ab") as log:
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
+
+
+def test_a_run_that_is_killed_is_run_again(spark, server, queue, tmp_path):
+    name = F.format_string("%06d", "id").alias("id")
+    spark.range(COUNT).select(name).write.parquet(str(tmp_path / "many.parquet"))
+    with dwell.open(server.url) as queue:
+        first = start(server.url, tmp_path)
+        while "killed" not in (topics := queue.stats().topics) or not topics["killed"].delayed:
+            assert first.poll() is None, (tmp_path / "schedule.log").read_text()[-3000:]
+            time.sleep(0.01)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
+        put = queue.stats().topics["killed"].delayed
+        assert 0 < put < COUNT, "too fast or too slow to be killed halfway"
+        second = start(server.url, tmp_path)
+        out, _ = second.communicate(timeout=200)
+        assert second.returncode == 0, (tmp_path / "schedule.log").read_text()[-3000:]
+        put = COUNT - int(out.split()[3].replace(",", ""))
+        assert out == f"schedule: {COUNT:,} rows; {COUNT - put:,} created, {put:,} kept, 0 bad\n"
+        assert put > 0
+        found = dues(queue, "killed")
+    assert found == {f"{n:06}": NINE_MS + n // 5 for n in range(COUNT)}
