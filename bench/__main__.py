@@ -14,6 +14,7 @@ from bench import (
     lifecycle,
     memory,
     restart,
+    spark_audit,
     spark_read,
     spark_stream,
     spark_write,
@@ -68,6 +69,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         {"mode": "drain", "messages": 1_000_000, "rate": 1000, "seconds": 30, "rounds": 3},
         {"messages": 20_000, "rounds": 1},
     ),
+    "spark_audit": (spark_audit.run, {"events": 10_000_000}, {"events": 50_000}),
     "byid": (
         byid.run,
         {"pending": 1_000_000, "batch": 1000, "rounds": 3},

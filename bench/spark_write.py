@@ -42,7 +42,7 @@ def run(*, rows: int, rounds: int) -> Result:
         }
         for write in systems.values():
             # The first job starts Python workers and compiles.
-            write(frame(min(rows, 20_000)))
+            write(frame(-(-rows // 4)))
         result.in_turn(
             rounds,
             {name: partial(_measured, write, frame(rows), rows) for name, write in systems.items()},

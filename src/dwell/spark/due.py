@@ -103,18 +103,18 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _MOST
         if isinstance(limit, ReadAllAvailable) and self._left is not None:
             most = self._left
-        chunk = start["chunk"]
-        while most > 0 and chunk - start["chunk"] < _MOST_CHUNKS:
-            taken = self._take(
-                start["name"], chunk, min(most, _CHUNK), wait=chunk == start["chunk"]
-            )
-            if not taken:
-                break
-            chunk += 1
+        first = chunk = start["chunk"]
+        is_full = True
+        # A chunk that is not full had all that was due; asking on would gather drop by drop.
+        while is_full and most > 0 and chunk - first < _MOST_CHUNKS:
+            limit = min(most, _CHUNK)
+            taken = self._take(start["name"], chunk, limit, wait=chunk == first)
+            is_full = taken >= limit
+            chunk += taken > 0
             most -= taken
-        if chunk == start["chunk"]:
+        if chunk == first:
             return start
-        return {"name": start["name"], "chunk": chunk, "unacked": start["chunk"]}
+        return {"name": start["name"], "chunk": chunk, "unacked": first}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note how many messages are due now: the query ends after so many."""
