@@ -98,7 +98,7 @@ def _sections() -> Iterator[str]:
     yield "## Exit codes\n\n" + _table(["code", "meaning"], exits) + "\n"
     for title, commands in GROUPS.items():
         yield f"## {title}\n"
-        for name, function, example in commands:
+        for name, function, example, _ in commands:
             command = group.commands[name]
             yield f"### {name}\n\n```\n{_usage(command)}\n```\n"
             yield f"{inspect.getdoc(function)}\n\n```\n{example}\n```\n"

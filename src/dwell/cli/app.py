@@ -14,6 +14,7 @@ from dwell.cli.exits import MEANINGS, Code, Commands
 from dwell.cli.ids import cancel, get, kick, reschedule
 from dwell.cli.listing import list_messages
 from dwell.cli.output import Output
+from dwell.cli.pipeline import FORWARD, pipeline
 from dwell.cli.put import put
 from dwell.cli.receipts import ack, bury, release, touch
 from dwell.cli.serve import serve
@@ -32,6 +33,7 @@ class _Command(NamedTuple):
     name: str
     function: Callable[..., None]
     example: str
+    settings: dict[str, Any] | None = None
 
 
 #: The commands, in the groups and in the order in which the help shows them.
@@ -60,6 +62,14 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
     "Server": (
         _Command("serve", serve, "dwell serve ./data --http 127.0.0.1:8410"),
         _Command("token", token, "dwell token orders --put orders. --take orders."),
+    ),
+    "Spark": (
+        _Command(
+            "pipeline",
+            pipeline,
+            "dwell pipeline forecast --url http://localhost:8410 --out ./forecast",
+            FORWARD,
+        ),
     ),
     "Care": (
         _Command("settings", settings, "dwell settings emails lease_ms=5m max_attempts=3"),
@@ -124,6 +134,9 @@ def start(
 
 for _panel, _commands in GROUPS.items():
     for _command in _commands:
-        app.command(_command.name, rich_help_panel=_panel, epilog=f"Example: `{_command.example}`")(
-            _command.function
-        )
+        app.command(
+            _command.name,
+            rich_help_panel=_panel,
+            epilog=f"Example: `{_command.example}`",
+            context_settings=_command.settings,
+        )(_command.function)

@@ -51,7 +51,8 @@ def listing() -> str:
         "Usage: dwell pipeline NAME [OPTIONS]\n\n"
         "Run a Spark pipeline over a queue, on this machine or on a cluster.\n\n"
         f"Pipelines:\n{lines}\n"
-        "dwell pipeline NAME --help shows the options of one."
+        "dwell pipeline NAME --help shows the options of one.\n\n"
+        "Example: dwell pipeline forecast --url http://localhost:8410 --out ./forecast"
     )
 
 

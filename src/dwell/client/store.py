@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,9 @@ from dwell.wire.columns import (
 _encode = msgspec.msgpack.Encoder().encode
 _CODES = {str(result): int(result) for result in Result}
 
+#: What the token is called in the environment.
+TOKEN_NAME = "DWELL_TOKEN"
+
 #: How long to wait for the answer of a take that was cancelled, to give back what it took.
 _GRACE_S = 5.0
 
@@ -66,7 +70,8 @@ _AGAIN_S = 0.02
 class HttpStore(RemoteStore):
     """The store of a server. ``url`` is ``http://localhost:8410`` or ``https://``.
 
-    ``token`` is sent with each request. ``timeout`` is how long an answer may take beyond any
+    ``token`` is sent with each request; left out, it is what the environment says in
+    ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any
     waiting that was asked for; ``connections`` is how many requests are under way at once, beside
     those of takes that wait; ``ca`` is a file of certificates to trust. A verb that is safe to
     repeat is repeated, ``retries`` times at most, when the server cannot be reached or is busy.
@@ -86,7 +91,7 @@ class HttpStore(RemoteStore):
         self._connection = Connection(
             url,
             self.clock,
-            token=token,
+            token=os.environ.get(TOKEN_NAME) if token is None else token,
             timeout_s=timeout,
             connections=connections,
             retries=retries,

@@ -107,9 +107,9 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_full = True
         # A chunk that is not full had all that was due; asking on would gather drop by drop.
         while is_full and most > 0 and chunk - first < _MOST_CHUNKS:
-            limit = min(most, _CHUNK)
-            taken = self._take(start["name"], chunk, limit, wait=chunk == first)
-            is_full = taken >= limit
+            asked = min(most, _CHUNK)
+            taken = self._take(start["name"], chunk, asked, wait=chunk == first)
+            is_full = taken >= asked
             chunk += taken > 0
             most -= taken
         if chunk == first:

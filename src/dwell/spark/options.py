@@ -1,5 +1,6 @@
 """The options of the data source: what Spark gives as text, checked."""
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,6 +11,7 @@ import dwell
 from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.handle import Handle
 
+_TOKEN = "DWELL_TOKEN"
 _REMOTE = ("http://", "https://", "redis://", "rediss://", "redis+")
 
 #: What Spark itself adds to the options of a stream or of a path.
@@ -91,6 +93,9 @@ T = TypeVar("T", ReadOptions, WriteOptions)
 def parsed(kind: type[T], given: Mapping[str, str]) -> T:
     """Return the options that Spark was given; raises InvalidSettings."""
     plain = {key.lower(): value for key, value in given.items() if key.lower() not in _OF_SPARK}
+    if "token" not in plain and _TOKEN in os.environ:
+        # Known to the driver only; from here on it travels with the options.
+        plain["token"] = os.environ[_TOKEN]
     numbers = {key: _number(value) for key, value in plain.items() if key.endswith("position")}
     try:
         return msgspec.convert(plain | numbers, kind, strict=False)

@@ -35,11 +35,12 @@ class ForecastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         24
     )
     days: Annotated[
-        float | None,
-        Meta(ge=0, le=_MOST_DAYS, description="Or how many days ahead, instead of hours."),
+        Annotated[float, Meta(ge=0, le=_MOST_DAYS)] | None,
+        Meta(description="Or how many days ahead, instead of hours."),
     ] = None
     capacity: Annotated[
-        float | None, Meta(gt=0, description="How many messages a second can be worked off.")
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="How many messages a second can be worked off."),
     ] = None
     report: Annotated[bool, Meta(description="Write forecast.html. Default: yes.")] = True
 
