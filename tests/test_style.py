@@ -75,7 +75,18 @@ MAY_IMPORT = {
     "testing": {"base", "contract", "memory", "embedded"},
     "server": {"base", "contract", "embedded", "queue", "wire", "open"},
     "spark": {"base", "contract", "queue", "open", "door"},
-    "cli": {"base", "contract", "embedded", "queue", "wire", "open", "door", "server", "worker", "spark"},
+    "cli": {
+        "base",
+        "contract",
+        "embedded",
+        "queue",
+        "wire",
+        "open",
+        "door",
+        "server",
+        "worker",
+        "spark",
+    },
 }
 
 #: The foreign packages, and the rooms that may import each; None for all of them.

@@ -453,6 +453,22 @@ def run_as(test, tokens, *names):
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_a_token_from_the_environment(tokens, monkeypatch):
+    monkeypatch.setenv("DWELL_TOKEN", "admin")
+
+    async def main():
+        async with (
+            served(MemoryStore(RealClock()), tokens=tokens) as server,
+            dwell.open(server.url) as queue,
+        ):
+            assert (await queue.put("orders.1", "x")).result is Result.CREATED
+            with pytest.raises(errors.Unauthorized):
+                async with dwell.open(server.url, token="wrong"):
+                    pass
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("token", [None, "wrong"])
 def test_without_a_good_token_nothing_is_done(tokens, token):
     async def main():

@@ -21,6 +21,7 @@ def spark(tmp_path_factory):
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-Dderby.stream.error.file=/dev/null",
     }
     spark = session("tests", "local[2,4]", settings)
     spark.sparkContext.setLogLevel("OFF")
@@ -31,8 +32,8 @@ def spark(tmp_path_factory):
 class ServerProcess:
     """``dwell serve`` over a folder, on a port that stays the same when it starts again."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder, self._options = folder, options
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -44,7 +45,7 @@ class ServerProcess:
         words = ["serve", str(self._folder / "store"), "--http", self.url.removeprefix("http://")]
         with (self._folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [program, *words, "--beanstalk", "off"], stdout=log, stderr=log
+                [program, *words, "--beanstalk", "off", *self._options], stdout=log, stderr=log
             )
         end = time.monotonic() + 20
         while time.monotonic() < end:

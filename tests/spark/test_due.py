@@ -125,6 +125,18 @@ def test_a_batch_that_failed_gets_the_same_messages(spark, server, queue, tmp_pa
     assert queue.stats().totals["take"] == 900
 
 
+def test_what_an_earlier_driver_took_and_never_planned(spark, server, queue, tmp_path):
+    """A driver that died before it wrote an offset left messages held by its next owners."""
+    names = put(queue, 30)
+    for chunk in range(2):
+        queue.take("t", 10, owner=f"mine/{chunk}", lease="1h")
+    query = into(due(spark, server, owner="mine"), tmp_path).trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert ids(spark, tmp_path) == names
+    assert counts(queue) == (0, 0, 0, 0)
+    assert queue.stats().totals["take"] == 30
+
+
 def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     """SIGKILL again and again: nothing lost, nothing twice in a file sink."""
     names = put(queue, 4000)

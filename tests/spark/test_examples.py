@@ -1,12 +1,16 @@
-"""The scripts of examples/spark print what they say, against a real server."""
+"""The scripts of examples/spark and the page of the campaign print what they say."""
 
 import ast
 import runpy
+import socket
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "examples" / "spark"
+from tests.pages import blocks_of, run_page
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "spark"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
 
 
@@ -34,3 +38,17 @@ def test_a_script_prints_what_it_says(path, spark, shared, monkeypatch, capsys):
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_is_made_of_cells(path):
     assert path.read_text().count("\n# %% ") >= 3
+
+
+def test_the_page_of_the_campaign_is_true(spark, tmp_path, monkeypatch):
+    """Its Python runs here, in a session that is there already, and against its own server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    text = (ROOT / "docs" / "howto" / "spark.md").read_text().replace("<!-- skip -->\n", "")
+    text = text.replace("serve ./queue", f"serve ./queue --http 127.0.0.1:{port}")
+    page = tmp_path / "page.md"
+    page.write_text(text.replace("8410", port))
+    assert [block.language for block in blocks_of(page.read_text())].count("python") == 8
+    monkeypatch.chdir(tmp_path)
+    assert run_page(page) == []

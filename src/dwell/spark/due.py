@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from dwell import values
-from dwell.errors import InvalidSettings
+from dwell.errors import InvalidSettings, ServerUnreachable
 from dwell.message import Batch
 from dwell.spark.keeper import Keeper
 from dwell.spark.options import ReadOptions
@@ -85,6 +85,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: How many more messages a query that ends with what is due may take.
         self._left: int | None = None
         self._acked: int | None = None
+        self._is_new = True
 
     # --- where ----------------------------------------------------------------------------------
 
@@ -123,31 +124,38 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = sum(counts.ready for counts in known)
 
     def _take(self, name: str, chunk: int, limit: int, *, wait: bool) -> int:
-        """Take a chunk; one that was taken before the driver was started anew is taken as it is."""
+        """Take a chunk, and return how many messages it has.
+
+        A driver that was started anew first finds the chunks that were taken before it and are not
+        part of a batch yet.
+        """
         owner = owner_of(name, chunk)
+        if self._is_new:
+            held = self._keeper.find(owner)
+            if held:
+                return held
+            self._is_new = False
         if self._left is not None:
-            limit = min(limit, self._left)
+            limit, wait = min(limit, self._left), False
         if not limit:
             return 0
-        batch = again(lambda: self._ask(owner, limit, wait=wait))
+        batch = self._ask(owner, limit, wait=wait)
         if self._left is not None:
             self._left -= len(batch)
         self._keeper.keep(owner, batch)
         return len(batch)
 
     def _ask(self, owner: str, limit: int, *, wait: bool) -> Batch:
-        """Take messages, if the owner does not have some from a take whose answer was lost."""
+        """Take messages; where the answer to a take was lost, its owner has them."""
         queue, options = self._remote.queue, self._options
-        held = queue.held(owner)
-        if len(held):
-            return held
-        return queue.take(
-            options.topic_names,
-            limit,
-            lease=options.lease,
-            owner=owner,
-            wait=f"{_WAIT_MS}ms" if wait and self._left is None else 0,
-        )
+        wait_ms = _WAIT_MS if wait else 0
+        try:
+            return queue.take(
+                options.topic_names, limit, lease=options.lease, owner=owner, wait=f"{wait_ms}ms"
+            )
+        except ServerUnreachable:
+            held = again(lambda: queue.held(owner))
+        return held if len(held) else self._ask(owner, limit, wait=wait)
 
     # --- done -----------------------------------------------------------------------------------
 

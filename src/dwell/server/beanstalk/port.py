@@ -1,12 +1,12 @@
 """The port: sockets that speak the beanstalk protocol. It knows nothing of what is said."""
 
 import asyncio
-import socket
 import ssl as tls
 from typing import cast
 
 from dwell.server.beanstalk.desk import Desk
 from dwell.server.beanstalk.session import Session
+from dwell.server.listening import bound
 from dwell.server.service import Service
 
 #: How many bytes of replies wait to be read before no more commands are done.
@@ -110,8 +110,7 @@ class BeanstalkPort:
     async def start(self) -> None:
         """Begin to accept; raises OSError when the address cannot be had."""
         self._empty = asyncio.Event()
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.create_server((self._host, self._port), family=family, backlog=_BACKLOG)
+        listener = bound(self._host, self._port)
         self._address = listener.getsockname()[:2]
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Connection(self), sock=listener, ssl=self._ssl, backlog=_BACKLOG
