@@ -49,7 +49,18 @@ from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
 from dwell.message import Batch, Kind, Message, Result, State, TopicSettings
 from dwell.queue import Queue
 from dwell.results import Results
-from dwell.store.base import Cursor, Event, EventPage, Page, Put, PutAnswer, Stats, TopicStats
+from dwell.store.base import (
+    Cursor,
+    Event,
+    EventPage,
+    Page,
+    Put,
+    PutAnswer,
+    Stats,
+    Sweep,
+    TopicStats,
+    Wanted,
+)
 from dwell.sync import SyncQueue
 
 __all__ = [
@@ -101,10 +112,12 @@ __all__ = [
     "StoreFailed",
     "StoreLocked",
     "StoreTooNew",
+    "Sweep",
     "SyncQueue",
     "TopicFull",
     "TopicSettings",
     "TopicStats",
     "Unauthorized",
+    "Wanted",
     "open",
 ]

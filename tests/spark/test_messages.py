@@ -76,6 +76,8 @@ def test_columns(table):
     [
         ("topic = 'view.a'", 3000, ""),
         ("topic IN ('view.a', 'view.c')", 3001, ""),
+        ("topic IN ('view.c', NULL)", 1, ""),
+        ("topic = 'no topic'", 0, ""),
         ("topic = 'view.b' AND state = 'dead'", 10, ""),
         ("topic = 'view.b' AND state IN ('dead', 'leased')", 20, ""),
         ("topic = 'view.b' AND state = 'none'", 0, ""),

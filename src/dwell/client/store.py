@@ -91,7 +91,7 @@ class HttpStore(RemoteStore):
         self._connection = Connection(
             url,
             self.clock,
-            token=os.environ.get(TOKEN_NAME) if token is None else token,
+            token=(os.environ.get(TOKEN_NAME) or None) if token is None else token,
             timeout_s=timeout,
             connections=connections,
             retries=retries,

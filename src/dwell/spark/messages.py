@@ -19,6 +19,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from dwell import values as checks
+from dwell.errors import InvalidTopic
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
 from dwell.spark.options import ReadOptions
@@ -47,7 +49,7 @@ class MessagesReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of the table, each for one task."""
         with self._options.opened() as queue:
-            places = queue.sweep(limit=0).places
+            places = queue.sweep(self._wanted, limit=0).places
         return spans(places, self._options.partitions or -(-places // _PLACES))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -78,6 +80,9 @@ class FilteredMessagesReader(MessagesReader):
             self._wanted = found or self._wanted
 
 
+#: What makes a sweep give nothing.
+_NOTHING: dict[str, Any] = {"states": ()}
+
 _TIMES = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -93,14 +98,26 @@ def _narrowed(wanted: Wanted, one: Filter) -> Wanted | None:
 
 
 def _among(wanted: Wanted, name: str, values: set[Any]) -> Wanted | None:
-    if name == "topic" and not wanted.topics and values:
-        return msgspec.structs.replace(wanted, topics=tuple(map(str, values)))
+    # A comparison with null is never true, and no topic has a name that none may have.
+    values = values - {None}
+    if name == "topic" and not wanted.topics:
+        topics = tuple(value for value in values if is_topic(value))
+        return msgspec.structs.replace(wanted, **({"topics": topics} if topics else _NOTHING))
     if name == "state":
         states = tuple(state for state in wanted.states if state.name.lower() in values)
         return msgspec.structs.replace(wanted, states=states)
     if name == "key" and wanted.key is None and len(values) == 1:
         return msgspec.structs.replace(wanted, key=str(*values))
     return None
+
+
+def is_topic(value: object) -> bool:
+    """Tell whether a topic may have this name."""
+    try:
+        checks.topic(value)
+    except InvalidTopic:
+        return False
+    return True
 
 
 def _within(wanted: Wanted, one: Any) -> Wanted:

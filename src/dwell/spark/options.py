@@ -92,8 +92,8 @@ T = TypeVar("T", ReadOptions, WriteOptions)
 
 def parsed(kind: type[T], given: Mapping[str, str]) -> T:
     """Return the options that Spark was given; raises InvalidSettings."""
-    plain = {key.lower(): value for key, value in given.items() if key.lower() not in _OF_SPARK}
-    if "token" not in plain and _TOKEN in os.environ:
+    plain = {key.lower(): value for key, value in given.items() if not _is_of_spark(key)}
+    if "token" not in plain and os.environ.get(_TOKEN):
         # Known to the driver only; from here on it travels with the options.
         plain["token"] = os.environ[_TOKEN]
     numbers = {key: _number(value) for key, value in plain.items() if key.endswith("position")}
@@ -102,6 +102,11 @@ def parsed(kind: type[T], given: Mapping[str, str]) -> T:
     except msgspec.ValidationError as error:
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
         raise InvalidSettings(f"options: {error}; expected {known}") from None
+
+
+def _is_of_spark(key: str) -> bool:
+    # A table of the catalog has each option twice, once with this prefix.
+    return key.lower() in _OF_SPARK or key.lower().startswith("option.")
 
 
 def _number(text: str) -> Any:
