@@ -34,7 +34,7 @@ format: setup ## write the format that check wants
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-demo: setup ## a year of real flights in a minute, killed once, ending in a report
+demo: setup ## a year of real flights through Spark, the server killed once, ending in an audit
 	$(PY) -m examples.flights --out report
 
 bench: setup ## all benchmarks, small

@@ -1,64 +1,78 @@
-"""Run the flights job: a year in about a minute, killed once on the way, ending in a report."""
+"""Run the flights job: a year on Spark, the server killed once on the way, ending in a report."""
 
 import argparse
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-from examples.flights import audit, report
-from examples.flights.data import load
-from examples.flights.plan import Flights
+from pyspark.sql import SparkSession
+
+import dwell.spark
+from examples.flights import audit, data, replay, report
+from examples.flights.plan import Replay, expected
+from examples.flights.processes import Server, now_ms
 
 _YEAR_MIN = 365 * 24 * 60
-_HEAD_START_MS = 6_000
+
+#: How long Spark has to schedule before anything falls due: to begin with, and for each row.
+_HEAD_START_MS = 12_000
+_ROWS_A_MS = 20
 
 
 def main() -> int:
     """Run the job and report; 0 if everything adds up."""
     options = _parser().parse_args()
-    folder = Path(options.out) / "work"
-    shutil.rmtree(folder, ignore_errors=True)
+    out = Path(options.out).resolve()
+    folder, kept = out / "work", out / "audit"
+    for old in (folder, kept):
+        shutil.rmtree(old, ignore_errors=True)
     folder.mkdir(parents=True)
-    flights = load(options.flights)
-    print(f"{len(flights):,} flights, {options.speed:,.0f} times as fast as the year was")
-    start_ms = time.time_ns() // 1_000_000 + _HEAD_START_MS
-    killed = _run(folder, flights, start_ms, options.speed, kill=not options.no_kill)
-    books = audit.audit(folder / "store", flights, killed)
-    page = Path(options.out) / "flights.html"
-    page.write_text(report.page(books, flights))
+    spark = _session(folder)
+    try:
+        with Server(folder) as server:
+            books = _run(spark, server, folder, kept, options)
+    finally:
+        spark.stop()
+    page = out / "flights.html"
+    page.write_text(report.page(books, "audit/audit.html"))
     report.show(books)
-    print(f"\nThe report with its charts: {page}")
+    print(f"\nThe report with its charts: {page}, and of the audit: {kept / 'audit.html'}")
     shutil.rmtree(folder)
     return 0 if books.is_balanced else 1
 
 
 def _run(
-    folder: Path, flights: Flights, start_ms: int, speed: float, *, kill: bool
-) -> audit.Outage | None:
-    """Run the replay to its end; return when it was killed and when it went on, if it was."""
-    flights.save(folder / "flights")
-    words = [str(folder), str(start_ms), str(speed)]
-    command = [sys.executable, "-m", "examples.flights.replay", *words]
-    first = subprocess.Popen(command)
-    outage = None
-    if kill:
-        span_ms = int((flights.due.max() - flights.news.min()) * 60_000 / speed)
-        time.sleep(max(start_ms + span_ms * 0.4 - time.time_ns() // 1_000_000, 0) / 1000)
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-        down_ms = time.time_ns() // 1_000_000
-        print("killed the process (SIGKILL); starting it again on the same store")
-        (folder / "ready").unlink(missing_ok=True)
-        first = subprocess.Popen(command)
-        while not (folder / "ready").exists() and first.poll() is None:
-            time.sleep(0.005)
-        outage = audit.Outage(down_ms, time.time_ns() // 1_000_000)
-    if first.wait() != 0:
-        raise SystemExit(f"the replay ended with status {first.returncode}")
-    return outage
+    spark: SparkSession, server: Server, folder: Path, kept: Path, options: argparse.Namespace
+) -> audit.Books:
+    """Replay the flights against a server, and balance the books."""
+    flights = data.load(options.flights)
+    source = folder / "flights.parquet"
+    data.save(flights, source)
+    print(f"{len(flights):,} flights, {options.speed:,.0f} times as fast as the year was")
+    _warm_up(spark, server.url)
+    start_ms = now_ms() + _HEAD_START_MS + len(flights) // _ROWS_A_MS
+    times = Replay.of(flights, start_ms, options.speed)
+    outage = replay.run(spark, server, str(source), times, kill=not options.no_kill)
+    truth = expected(spark, str(source), times)
+    return audit.balance(spark, server.url, kept, truth, outage)
+
+
+def _warm_up(spark: SparkSession, url: str) -> None:
+    """Let Spark start what it needs to talk to the server: that takes seconds, and only once."""
+    spark.read.format("dwell").option("url", url).load().count()
+
+
+def _session(folder: Path) -> SparkSession:
+    """Return a session that tries a task again which a killed server has failed."""
+    settings = {
+        "spark.log.level": "OFF",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = dwell.spark.session("flights", "local[2,4]", settings)
+    dwell.spark.register(spark)
+    return spark
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", default="report", help="folder of the report (default: report)")
     parser.add_argument("--speed", type=float, default=_YEAR_MIN, help="times real time")
     parser.add_argument("--flights", type=int, default=None, help="only the first so many")
-    parser.add_argument("--no-kill", action="store_true", help="leave the process alone")
+    parser.add_argument("--no-kill", action="store_true", help="leave the server alone")
     return parser
 
 

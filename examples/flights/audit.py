@@ -1,26 +1,21 @@
-"""The books of the flights job: each message through the event log, beside the data set."""
+"""The books of the flights job: what the audit found, beside the data set, flight by flight."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-import dwell
-from dwell import Kind
-from examples.flights.plan import Flights
-from examples.flights.replay import TOPIC, fails_once, has_no_address
+from dwell.spark.pipelines import audit
+from dwell.spark.pipelines.command import PipelineFailed
+from examples.flights.processes import Outage
 
-_PAGE = 10_000
 _CAUGHT_UP_MS = 20
-
-
-class Outage(NamedTuple):
-    """When the process was killed, and when it was at work again (epoch milliseconds)."""
-
-    down_ms: int
-    up_ms: int
+_UNEXPLAINED = "unexplained"
+_RETRY = "retry: the handler failed"
 
 
 class Check(NamedTuple):
@@ -36,139 +31,157 @@ class Check(NamedTuple):
         return self.queue == self.data
 
 
-@dataclass(slots=True)
+class Day(NamedTuple):
+    """The reminders of one day of the year."""
+
+    day: date
+    planned: int
+    cancelled: int
+    moved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """What became of everything.
 
-    ``again`` counts the deliveries beyond the first by their reason; ``late_ms`` holds the
-    lateness of each first delivery, ``outage_ms`` of those that were late because the process was
-    down: from the kill until the worker has caught up.
+    ``line`` is what the audit says, and ``is_sound`` whether its books balance by themselves.
+    ``again`` counts the deliveries beyond the first by their reason. ``late_ms`` counts the first
+    deliveries by how late they were, ``outage_ms`` those that were late because the server was
+    away: from the kill until the worker has caught up.
     """
 
-    accepted: int = 0
-    acked: int = 0
-    cancelled: int = 0
-    dead: int = 0
-    pending: int = 0
-    moved: int = 0
-    lost: int = 0
-    early: int = 0
-    deliveries: int = 0
-    unexplained: int = 0
-    again: Counter[str] = field(default_factory=Counter)
-    late_ms: list[int] = field(default_factory=list)
-    outage_ms: list[int] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    outage: Outage | None = None
-    is_behind: bool = False
+    line: str
+    is_sound: bool
+    checks: tuple[Check, ...]
+    deliveries: int
+    again: Mapping[str, int]
+    late_ms: Mapping[int, int]
+    outage_ms: Mapping[int, int]
+    days: tuple[Day, ...]
+    outage: Outage | None
 
     @property
     def is_balanced(self) -> bool:
-        """Whether nothing is lost, early or unexplained, and the data set agrees."""
-        whole = self.acked + self.cancelled + self.dead + self.pending
-        faults = self.lost + self.early + self.unexplained
-        return self.accepted == whole and not faults and all(c.holds for c in self.checks)
+        """Whether the audit's books balance, all is explained, and the data set agrees."""
+        holds = all(check.holds for check in self.checks)
+        return self.is_sound and holds and not self.again.get(_UNEXPLAINED)
 
 
-class _Life:
-    """What the events said so far of one message."""
-
-    __slots__ = ("end", "freed_ms", "since", "taken_ms", "takes")
-
-    def __init__(self) -> None:
-        self.end: Kind | None = None
-        self.since = Kind.PUT
-        self.takes = 0
-        self.taken_ms = 0
-        self.freed_ms = 0
-
-
-def audit(store: Path, flights: Flights, outage: Outage | None) -> Books:
-    """Read the event log of a store and balance the books."""
-    books = Books(outage=outage)
-    lives: dict[str, _Life] = {}
-    moved: set[str] = set()
-    with dwell.open(store) as queue:
-        counts = queue.stats().topics[TOPIC]
-        books.pending = counts.delayed + counts.ready + counts.leased
-        page = queue.events(0, limit=_PAGE)
-        while len(page.events):
-            for event in page.events:
-                _enter(books, lives.setdefault(event.id, _Life()), event)
-                if event.kind == Kind.MOVE:
-                    moved.add(event.id)
-            page = queue.events(page.next_position, limit=_PAGE)
-    _close(books, lives, moved, flights)
+def balance(
+    spark: SparkSession, url: str, out: Path, flights: DataFrame, outage: Outage | None
+) -> Books:
+    """Run the audit of a server into a folder, and set its tables beside the data set."""
+    try:
+        line, is_sound = audit.run(spark, audit.AuditSettings(url=url, out=str(out))), True
+    except PipelineFailed as error:
+        line, is_sound = str(error), False
+    events = spark.read.parquet(str(out / "events"))
+    again = reasons(events, spark.read.parquet(str(out / "findings")), outage)
+    lives = lives_of(events).cache()
+    sums = lives.selectExpr("sum(takes) AS takes", f"{_caught_up(outage)} AS caught_up").head()
+    assert sums is not None, "sums are one row"
+    down = f"first_ms BETWEEN {outage.down_ms} AND {sums.caught_up}" if outage else "false"
+    books = Books(
+        line=line,
+        is_sound=is_sound,
+        checks=checks(lives, flights, again),
+        deliveries=sums.takes or 0,
+        again=again,
+        late_ms=_lateness(lives.where(f"NOT ({down})")),
+        outage_ms=_lateness(lives.where(down)),
+        days=_days(flights),
+        outage=outage,
+    )
+    lives.unpersist()
     return books
 
 
-def _enter(books: Books, life: _Life, event: dwell.Event) -> None:
-    """Enter one event into the books."""
-    kind = event.kind
-    if kind == Kind.PUT:
-        books.accepted += 1
-    elif kind == Kind.TAKE:
-        _enter_take(books, life, event)
-    elif kind in (Kind.ACK, Kind.CANCEL, Kind.BURY, Kind.EXHAUST, Kind.EXPIRE):
-        life.end = kind
-    life.since = kind
+def lives_of(events: DataFrame) -> DataFrame:
+    """Return what the events say of each message; of its first delivery, when and for which due."""
+    return events.groupBy("id").agg(
+        *_columns(
+            puts="count_if(kind = 'put')",
+            takes="count_if(kind = 'take')",
+            moves="count_if(kind = 'move')",
+            end="max_by(kind, position)",
+            first_ms="unix_millis(min(time) FILTER (WHERE kind = 'take'))",
+            taken_due_ms="unix_millis(min_by(due, position) FILTER (WHERE kind = 'take'))",
+        )
+    )
 
 
-def _enter_take(books: Books, life: _Life, event: dwell.Event) -> None:
-    books.deliveries += 1
-    late_ms = event.time_ms - event.due_ms
-    books.early += late_ms < 0
-    if life.takes:
-        books.again[_reason(life, books.outage)] += 1
-    else:
-        is_late = _is_behind(books, event, late_ms)
-        (books.outage_ms if is_late else books.late_ms).append(late_ms)
-    life.takes += 1
-    life.taken_ms = event.time_ms
+def checks(lives: DataFrame, flights: DataFrame, again: Mapping[str, int]) -> tuple[Check, ...]:
+    """Return all that must hold between the queue and the data set."""
+    row = flights.join(lives, "id", "full").agg(*_columns(**_SUMS)).head()
+    assert row is not None, "sums are one row"
+    kept = row.flights - row.gone
+    return (
+        Check("accepted = flights", row.accepted, row.flights),
+        Check("cancelled = flights that never left", row.cancelled, row.gone),
+        Check("moved = flights 15 minutes late or more", row.moved, row.late),
+        Check("dead = reminders without an address", row.dead, row.without_address),
+        Check("acked = all others", row.acked, kept - row.without_address),
+        Check("each flight's end is the right one", row.right_end, row.flights),
+        Check("each was sent for the right due", row.right_due, kept),
+        Check("retries = handlers that failed", again.get(_RETRY, 0), row.failing),
+    )
 
 
-def _is_behind(books: Books, event: dwell.Event, late_ms: int) -> bool:
-    """Tell whether the worker is still at what fell due while the process was down."""
-    if books.outage and not books.is_behind and not books.outage_ms:
-        books.is_behind = event.time_ms > books.outage.down_ms
-    if late_ms < _CAUGHT_UP_MS:
-        books.is_behind = False
-    return books.is_behind
+_SUMS = {
+    "flights": "count(planned_ms)",
+    "gone": "count_if(is_cancelled)",
+    "late": "count_if(is_late)",
+    "without_address": "count_if(kind = 'bury')",
+    "failing": "count_if(kind = 'ack' AND fails_once)",
+    "accepted": "coalesce(sum(puts), 0)",
+    "cancelled": "count_if(end = 'cancel')",
+    "moved": "count_if(moves > 0)",
+    "dead": "count_if(end IN ('bury', 'exhaust', 'expire'))",
+    "acked": "count_if(end = 'ack')",
+    "right_end": "count_if(end = kind)",
+    "right_due": "count_if(taken_due_ms = due_ms AND NOT is_cancelled)",
+}
 
 
-def _reason(life: _Life, outage: Outage | None) -> str:
-    """Return why a message is delivered again: what ended the delivery before."""
-    if life.since == Kind.RELEASE:
-        return "retry: the handler failed"
-    if life.since == Kind.LAPSE and outage and life.taken_ms <= outage.down_ms:
-        return "crash: the process was killed while it held the message"
-    if life.since == Kind.LAPSE:
-        return "lease ended while the handler was at work"
-    return "unexplained"
+def reasons(events: DataFrame, findings: DataFrame, outage: Outage | None) -> dict[str, int]:
+    """Count the deliveries beyond the first by what ended the delivery before."""
+    again = findings.where("again").select("id", "position", "origin")
+    takes = events.where("kind = 'take'").selectExpr("id", "position AS taken", "time")
+    before = again.join(takes, "id").where("taken < position")
+    taken = before.groupBy("id", "position", "origin").agg(*_columns(at="unix_millis(max(time))"))
+    reason = f"""CASE
+        WHEN origin = 'release' THEN '{_RETRY}'
+        WHEN origin = 'lapse' AND at <= {outage.down_ms if outage else 0}
+            THEN 'crash: the server was killed while the worker had the message'
+        WHEN origin = 'lapse' THEN 'lease ended while the handler was at work'
+        ELSE '{_UNEXPLAINED}' END AS reason"""
+    rows = taken.selectExpr(reason).groupBy("reason").count().collect()
+    return {row.reason: _count(row) for row in rows}
 
 
-def _close(books: Books, lives: dict[str, _Life], moved: set[str], flights: Flights) -> None:
-    ends = Counter(life.end for life in lives.values())
-    books.acked, books.cancelled = ends[Kind.ACK], ends[Kind.CANCEL]
-    books.dead = ends[Kind.BURY] + ends[Kind.EXHAUST] + ends[Kind.EXPIRE]
-    books.moved = len(moved)
-    books.unexplained = books.again["unexplained"]
-    books.lost = len(set(flights.ids) - lives.keys()) + ends[None] - books.pending
-    flying = [name for name, gone in zip(flights.ids, flights.cancelled, strict=True) if not gone]
-    buried = sum(map(has_no_address, flying))
-    failing = sum(fails_once(name) and not has_no_address(name) for name in flying)
-    books.checks = [
-        Check("accepted = flights", books.accepted, len(flights)),
-        Check("cancelled = flights that never left", books.cancelled, int(flights.cancelled.sum())),
-        Check(
-            "moved = flights 15 minutes late or more", books.moved, int((flights.delay > 0).sum())
-        ),
-        Check("dead = reminders without an address", books.dead, buried),
-        Check("acked = all others", books.acked, len(flying) - buried),
-        Check("retries = handlers that failed", books.again["retry: the handler failed"], failing),
-    ]
+def _caught_up(outage: Outage | None) -> str:
+    """Return the SQL of when the worker has sent what fell due while the server was away."""
+    after = f"first_ms > {outage.up_ms if outage else 0}"
+    in_time = f"first_ms - taken_due_ms < {_CAUGHT_UP_MS}"
+    return f"coalesce(min(first_ms) FILTER (WHERE {after} AND {in_time}), max(first_ms), 0)"
 
 
-def percentile(values: list[int], part: float) -> int:
-    """Return a percentile; 0 of nothing."""
-    return int(np.percentile(values, part)) if values else 0
+def _lateness(lives: DataFrame) -> dict[int, int]:
+    late = lives.where("takes > 0").selectExpr("first_ms - taken_due_ms AS late_ms")
+    return {row.late_ms: _count(row) for row in late.groupBy("late_ms").count().collect()}
+
+
+def _days(flights: DataFrame) -> tuple[Day, ...]:
+    sums = _columns(
+        planned="count(*)", cancelled="count_if(is_cancelled)", moved="count_if(is_late)"
+    )
+    return tuple(Day(*row) for row in flights.groupBy("day").agg(*sums).orderBy("day").collect())
+
+
+def _columns(**named: str) -> list[Column]:
+    return [F.expr(text).alias(name) for name, text in named.items()]
+
+
+def _count(row: Row) -> int:
+    # A row is a tuple too, so its count by name would be that of tuples.
+    return int(row["count"])

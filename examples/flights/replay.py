@@ -1,140 +1,93 @@
-"""The process that is killed: it schedules the reminders, replays the news, and sends what is due.
+"""The replay: Spark schedules and brings the news, while the server is killed once."""
 
-``python -m examples.flights.replay FOLDER START_MS SPEED``. The folder holds the flights (see
-plan.py). Started again after a crash with the same words, it goes on from the store.
-"""
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 
-import asyncio
-import logging
-import sys
-import zlib
-from pathlib import Path
-
-import numpy as np
+from pyspark.sql import DataFrame, SparkSession
 
 import dwell
-from dwell.worker import Bury, Worker
-from examples.flights.plan import Flights, read
+from dwell.spark.pipelines import schedule
+from examples.flights.plan import BODY, ID, NEWS_MS, TOPIC, Replay, expected
+from examples.flights.processes import Outage, Server, now_ms, worker
 
-TOPIC = "reminder"
-LEASE = "2s"
-_PART = 5000
-_STEP_S = 0.01
-
-
-class Times:
-    """From the minutes of 2013 to the milliseconds in which they are replayed."""
-
-    def __init__(self, flights: Flights, start_ms: int, speed: float) -> None:
-        self._first = int(flights.news.min())
-        self._start_ms = start_ms
-        self._speed = speed
-
-    def ms(self, minutes: np.ndarray) -> np.ndarray:
-        """Return when each minute comes in this replay (epoch milliseconds)."""
-        passed_ms = (minutes - self._first) * 60_000 / self._speed
-        return self._start_ms + passed_ms.astype(np.int64)
+_KILL_AT = 0.4
+_SLICE_MS = 3_000
+_LONGEST_REST_MS = 120_000
 
 
-def fails_once(flight_id: str) -> bool:
-    """Tell whether the first try to send this reminder fails: one in a thousand."""
-    return zlib.crc32(flight_id.encode()) % 1000 == 1
+def run(
+    spark: SparkSession, server: Server, source: str, replay: Replay, *, kill: bool
+) -> Outage | None:
+    """Replay everything to its end; return when the server was away, if it was killed."""
+    print(_schedule(spark, server.url, source, replay), flush=True)
+    news = News(expected(spark, source, replay), server.url)
+    # What is known before anything falls due is told before anybody can take it.
+    news.tell(now_ms())
+    # The kill comes when it comes, and not when Spark is idle.
+    with worker(server.url) as sender, ThreadPoolExecutor(1) as aside:
+        killing = aside.submit(_kill, server, replay.part_ms(_KILL_AT)) if kill else None
+        news.follow(replay.end_ms - NEWS_MS)
+        outage = killing.result() if killing else None
+        _wait_until_done(server.url, sender, replay.end_ms)
+    return outage
 
 
-def has_no_address(flight_id: str) -> bool:
-    """Tell whether this reminder can never be sent: one in twenty thousand."""
-    return zlib.crc32(flight_id.encode()) % 20_000 == 2
+def _schedule(spark: SparkSession, url: str, source: str, replay: Replay) -> str:
+    settings = schedule.ScheduleSettings(
+        url=url, source=source, id=ID, due=replay.due_ms(), body=BODY, topic=TOPIC
+    )
+    return schedule.run(spark, settings)
 
 
-def send(message: dwell.Message) -> None:
-    """Send one reminder, as a handler does: it may fail now, or for good."""
-    if has_no_address(message.id):
-        raise Bury("no address to send to")
-    if fails_once(message.id) and message.attempt == 1:
-        raise ConnectionError("mail server said 421")
+class News:
+    """Tells the queue what really happened, slice by slice of the replay's time.
+
+    Spark repeats a task that a killed server has failed, and a verb that was done already changes
+    nothing when it is done again.
+    """
+
+    def __init__(self, flights: DataFrame, url: str) -> None:
+        self._news = flights.where("is_cancelled OR is_late").cache()
+        self._url = url
+        self._told_ms = 0
+
+    def follow(self, end_ms: int) -> None:
+        """Tell what becomes known, until all is known that there is by ``end_ms``."""
+        while self._told_ms <= end_ms:
+            began_ms = now_ms()
+            self.tell(began_ms)
+            time.sleep(max(began_ms + _SLICE_MS - now_ms(), 0) / 1000)
+        self._news.unpersist()
+
+    def tell(self, until_ms: int) -> None:
+        """Tell all that is known by now and was not told before."""
+        part = self._news.where(f"news_ms > {self._told_ms} AND news_ms <= {until_ms}")
+        self._write(part.where("is_cancelled").select("id"), "cancel")
+        self._write(part.where("is_late").selectExpr("id", "due_ms AS due"), "reschedule")
+        self._told_ms = until_ms
+
+    def _write(self, rows: DataFrame, op: str) -> None:
+        writer = rows.write.format("dwell").mode("append")
+        writer.option("url", self._url).option("topic", TOPIC).option("op", op).save()
 
 
-async def main(folder: Path, start_ms: int, speed: float) -> None:
-    """Do the job, from wherever it was left."""
-    flights = read(folder / "flights")
-    times = Times(flights, start_ms, speed)
-    async with dwell.open(folder / "store") as queue:
-        if not (folder / "scheduled").exists():
-            await _schedule(queue, flights, times)
-            (folder / "scheduled").touch()
-        news = _News(queue, flights, times, folder / "news")
-        # What was known before anything else falls due has to be told first.
-        await news.tell()
-        (folder / "ready").touch()
-        worker = Worker(queue, owner="reminders")
-        worker.on(TOPIC, concurrency=64, lease=LEASE, retry="200ms")(_send)
-        serving = asyncio.create_task(worker.serve())
-        while not (news.is_over and await _is_done(queue)):
-            await asyncio.sleep(_STEP_S)
-            await news.tell()
-        worker.stop()
-        await serving
+def _kill(server: Server, at_ms: int) -> Outage:
+    time.sleep(max(at_ms - now_ms(), 0) / 1000)
+    print("killing the server (SIGKILL) and starting it again on the same store", flush=True)
+    return server.kill()
 
 
-async def _send(message: dwell.Message) -> None:
-    send(message)
+def _wait_until_done(url: str, sender: subprocess.Popen[bytes], end_ms: int) -> None:
+    """Wait until nothing is pending; raises SystemExit when that does not come."""
+    with dwell.open(url) as queue:
+        while not _is_done(counts := queue.stats().topics[TOPIC]):
+            if sender.poll() is not None:
+                raise SystemExit(f"the worker ended with status {sender.returncode}")
+            if now_ms() > end_ms + _LONGEST_REST_MS:
+                raise SystemExit(f"reminders are left: {counts}")
+            time.sleep(0.1)
 
 
-async def _schedule(queue: dwell.Queue, flights: Flights, times: Times) -> None:
-    """Put every reminder; those that are there already, from before a crash, are kept."""
-    due_ms = times.ms(flights.due)
-    for at in range(0, len(flights), _PART):
-        part = slice(at, at + _PART)
-        await queue.put_many(TOPIC, flights.bodies[part], ids=flights.ids[part], due=due_ms[part])
-
-
-class _News:
-    """Tells the queue what really happened, in the order in which it became known."""
-
-    def __init__(self, queue: dwell.Queue, flights: Flights, times: Times, place: Path) -> None:
-        self._queue = queue
-        happened = np.flatnonzero(flights.cancelled | (flights.delay > 0))
-        self._which = happened[np.argsort(flights.news[happened], kind="stable")]
-        self._at_ms = times.ms(flights.news[self._which])
-        self._due_ms = times.ms(flights.due + flights.delay)
-        self._flights = flights
-        self._place = place
-        self._told = int(place.read_text()) if place.exists() else 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether everything was told."""
-        return self._told == len(self._which)
-
-    async def tell(self) -> None:
-        """Tell all that is known by now."""
-        now_ms = dwell.RealClock().now_ms()
-        until = int(np.searchsorted(self._at_ms, now_ms, side="right"))
-        for start in range(self._told, until, _PART):
-            await self._tell(self._which[start : min(start + _PART, until)])
-        if until > self._told:
-            self._told = until
-            # Written after the fact: a crash in between tells some of it twice, which is harmless.
-            new = self._place.with_suffix(".new")
-            new.write_text(str(until))
-            new.rename(self._place)
-
-    async def _tell(self, which: np.ndarray) -> None:
-        ids, cancelled = self._flights.ids, self._flights.cancelled
-        gone, late = which[cancelled[which]], which[~cancelled[which]]
-        if len(gone):
-            await self._queue.cancel(TOPIC, [ids[index] for index in gone])
-        if len(late):
-            names = [ids[index] for index in late]
-            await self._queue.reschedule(TOPIC, names, due=self._due_ms[late])
-
-
-async def _is_done(queue: dwell.Queue) -> bool:
-    counts = (await queue.stats()).topics[TOPIC]
+def _is_done(counts: dwell.TopicStats) -> bool:
     return counts.delayed == counts.ready == counts.leased == 0
-
-
-if __name__ == "__main__":
-    # Every handler that fails is logged with its traceback; here hundreds fail by design.
-    logging.getLogger("dwell.worker").setLevel(logging.CRITICAL)
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
