@@ -22,8 +22,11 @@ packages: ## Debian packages that tests and benchmarks run against
 		$$(command -v java >/dev/null || echo openjdk-17-jre-headless) \
 		$$(command -v node >/dev/null || echo nodejs npm) $$(command -v go >/dev/null || echo golang-go)
 
+# Those of Spark wait for it most of the time, so the others run beside them.
 test: setup ## all tests
-	$(PY) -m pytest
+	@log=$$(mktemp); $(PY) -m pytest tests/spark >$$log 2>&1 & spark=$$!; \
+	$(PY) -m pytest --ignore tests/spark -p no:cacheprovider; rest=$$?; \
+	wait $$spark; spark=$$?; cat $$log; rm $$log; exit $$((rest + spark))
 
 check: setup ## format, lint, types
 	$(PY) -m ruff format --check .

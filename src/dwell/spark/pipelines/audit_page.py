@@ -57,6 +57,9 @@ def _draw_load(axes: Axes, books: Books) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set(ylabel="events an hour", ylim=(0, None))
     if len(times):
+        # A single hour would else stand in the middle of some years.
+        hour = np.timedelta64(1, "h")
+        axes.set_xlim(times[0] - hour, times[-1] + hour)
         legend_above(axes, 3)
 
 
