@@ -241,7 +241,8 @@ def test_each_fault_at_each_call_leaves_nothing_half(tmp_path: Path, fault: str)
             assert not list(tmp_path.glob("*.new"))
             assert not list((tmp_path / "store").glob("*.new"))
         assert 5 < at < 1000
-        assert disk._open == opened
+        # The store's own upkeep may have closed something meanwhile.
+        assert disk._open <= opened
         disk.free()
         # The store has noticed nothing.
         await script.store.put(puts_of(["more"], script.clock.now_ms()), "keep")
