@@ -54,6 +54,7 @@ from dwell.wire.columns import (
     packed_receipts,
 )
 
+_MSGPACK = "application/msgpack"
 _encode = msgspec.msgpack.Encoder().encode
 _CODES = {str(result): int(result) for result in Result}
 
@@ -255,15 +256,11 @@ class HttpStore(RemoteStore):
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""
-        data = await self._connection.call(
-            "POST",
-            f"{_topic(topic)}/get",
-            _encode({"ids": _texts(ids)}),
-            content=_MSGPACK,
-            accept=columns.MEDIA_TYPE,
-            is_safe=True,
+        ask = {"ids": _texts(ids)}
+        batch = await self._post(
+            f"{_topic(topic)}/get", ask, BatchColumns, is_safe=True, accept=columns.MEDIA_TYPE
         )
-        found = {message.id: message for message in batch_of_columns(_decoded(data, BatchColumns))}
+        found = {message.id: message for message in batch_of_columns(batch)}
         return [found.get(id_) for id_ in _texts(ids)]
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
@@ -284,29 +281,21 @@ class HttpStore(RemoteStore):
         return Page(*await self._look(path))
 
     async def _look(self, path: str) -> tuple[Batch, Cursor | None]:
-        data = await self._connection.call("GET", path, accept=columns.MEDIA_TYPE, is_safe=True)
-        found = _decoded(data, BatchColumns)
+        found = await self._get(path, BatchColumns, accept=columns.MEDIA_TYPE)
         return batch_of_columns(found), found.cursor
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place."""
         ask = {"start": start, "stop": stop, "limit": limit, **_words(wanted)}
-        data = await self._connection.call(
-            "POST",
-            "/v1/sweep",
-            _encode(ask),
-            content=_MSGPACK,
-            accept=columns.MEDIA_TYPE,
-            is_safe=True,
+        found = await self._post(
+            "/v1/sweep", ask, SweepColumns, is_safe=True, accept=columns.MEDIA_TYPE
         )
-        found = _decoded(data, SweepColumns)
         return Sweep(batch_of_columns(found.messages), found.next_place, found.places)
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
         path = f"/v1/events?position={position}&limit={limit}"
-        data = await self._connection.call("GET", path, accept=columns.MEDIA_TYPE, is_safe=True)
-        return events_of_columns(_decoded(data, EventColumns))
+        return events_of_columns(await self._get(path, EventColumns, accept=columns.MEDIA_TYPE))
 
     async def stats(self) -> Stats:
         """Return the counts."""
@@ -339,13 +328,15 @@ class HttpStore(RemoteStore):
 
     # --- inside -------------------------------------------------------------------------------
 
-    async def _get(self, path: str, kind: type[Any]) -> Any:
-        data = await self._connection.call("GET", path, accept=_MSGPACK, is_safe=True)
+    async def _get(self, path: str, kind: type[Any], *, accept: str = _MSGPACK) -> Any:
+        data = await self._connection.call("GET", path, accept=accept, is_safe=True)
         return _decoded(data, kind)
 
-    async def _post(self, path: str, ask: object, kind: type[Any], *, is_safe: bool) -> Any:
+    async def _post(
+        self, path: str, ask: object, kind: type[Any], *, is_safe: bool, accept: str = _MSGPACK
+    ) -> Any:
         data = await self._connection.call(
-            "POST", path, _encode(ask), content=_MSGPACK, accept=_MSGPACK, is_safe=is_safe
+            "POST", path, _encode(ask), content=_MSGPACK, accept=accept, is_safe=is_safe
         )
         return _decoded(data, kind)
 
@@ -355,9 +346,6 @@ class HttpStore(RemoteStore):
             "POST", path, _encode(ask), content=media, accept=media, is_safe=is_safe
         )
         return _decoded(data, kind)
-
-
-_MSGPACK = "application/msgpack"
 
 
 class _Ended(msgspec.Struct):

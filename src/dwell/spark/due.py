@@ -11,7 +11,6 @@ there. (The order of calls is that of Spark's MicroBatchExecution.)
 
 import secrets
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import TypedDict
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from dwell.errors import InvalidSettings, ServerUnreachable
 from dwell.message import Batch
 from dwell.spark.keeper import Keeper
 from dwell.spark.options import ReadOptions
+from dwell.spark.parts import cut
 from dwell.spark.remote import Remote, again
 from dwell.spark.tables import message_table
 
@@ -179,10 +179,8 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name, first, stop = end["name"], start["chunk"], end["chunk"]
         for chunk in range(first, stop):
             self._keeper.find(owner_of(name, chunk))
-        count = self._options.partitions or -(-(stop - first) // _CHUNKS_A_TASK)
-        count = max(min(count, stop - first), 1)
-        edges = [first + (stop - first) * at // count for at in range(count + 1)]
-        return [Chunks(name, a, b) for a, b in pairwise(edges) if a < b]
+        ranges = cut(first, stop, self._options.partitions, _CHUNKS_A_TASK)
+        return [Chunks(name, *ends) for ends in ranges if first < stop]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of some chunks."""

@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 from dwell.errors import StoreError
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
-from dwell.spark.messages import Places, spans
 from dwell.spark.options import ReadOptions
+from dwell.spark.parts import Places, places
 from dwell.spark.tables import event_table
 from dwell.store.base import EventPage
 from dwell.sync import SyncQueue
@@ -33,8 +33,7 @@ def ends_of(queue: SyncQueue) -> tuple[int, int]:
 
 def parts_of(options: ReadOptions, start: int, stop: int) -> list[InputPartition]:
     """Return the parts of a range of positions, each for one task."""
-    size = max(stop - start, 0)
-    return spans(size, options.partitions or -(-size // _EVENTS), start)
+    return places(start, stop, options.partitions, _EVENTS)
 
 
 def read_events(

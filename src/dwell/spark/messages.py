@@ -24,18 +24,12 @@ from dwell.errors import InvalidTopic
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
 from dwell.spark.options import ReadOptions
+from dwell.spark.parts import Places, places
 from dwell.spark.tables import message_table
 from dwell.store.base import EVERY, Wanted
 
 #: How many places one task looks at, unless the options say how many tasks there are.
 _PLACES = 250_000
-
-
-class Places(InputPartition):
-    """Places from ``start`` to before ``stop``."""
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
 
 
 class MessagesReader(DataSourceReader):
@@ -49,8 +43,8 @@ class MessagesReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of the table, each for one task."""
         with self._options.opened() as queue:
-            places = queue.sweep(self._wanted, limit=0).places
-        return spans(places, self._options.partitions or -(-places // _PLACES))
+            end = queue.sweep(self._wanted, limit=0).places
+        return places(0, end, self._options.partitions, _PLACES)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a part."""
@@ -126,10 +120,3 @@ def _within(wanted: Wanted, one: Any) -> Wanted:
     if isinstance(one, GreaterThan | GreaterThanOrEqual):
         return msgspec.structs.replace(wanted, due_from_ms=max(wanted.due_from_ms, ms))
     return msgspec.structs.replace(wanted, due_to_ms=min(wanted.due_to_ms, ms + 1))
-
-
-def spans(size: int, count: int, start: int = 0) -> list[InputPartition]:
-    """Return ``count`` parts, about equal, of ``size`` places from ``start`` on."""
-    count = max(min(count, size), 1)
-    edges = [start + size * at // count for at in range(count + 1)]
-    return [Places(edges[at], edges[at + 1]) for at in range(count)]
