@@ -14,7 +14,7 @@ setup: $(STAMP) packages ## .venv in the checkout, with everything
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,spark,testing,demo,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,redis,spark,testing,demo,bench]' --group dev
 	@touch $@
 
 packages: ## Debian packages that tests and benchmarks run against
@@ -53,4 +53,4 @@ crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q
 
 clean: ## remove what setup and the commands made
-	rm -rf .venv report build dist
+	rm -rf .venv report build dist bench/bullmq/node_modules

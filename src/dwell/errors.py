@@ -17,6 +17,7 @@ The tree, one sentence each::
     │  ├─ InvalidSettings       a topic setting is unknown or has a value that is not allowed
     │  ├─ InvalidLimit          a limit, cursor or position is out of range
     │  ├─ InvalidUrl            a store's URL names no kind of store that exists
+    │  ├─ InvalidQuery          a predicate is not an expression that can be evaluated
     │  └─ BatchTooLarge         a batch holds more messages or bytes than one request may
     ├─ IdExists                 put with on_conflict="error" met an id that exists; nothing was put
     ├─ TopicFull                a topic is at max_pending and refuses more; nothing was put
@@ -30,6 +31,7 @@ The tree, one sentence each::
        ├─ StoreTooNew           the store was written in a newer format than this version reads
        ├─ StoreDamaged          a record that was once safe on disk can no longer be read
        ├─ DiskFull              there is no room on the disk; what was accepted before is safe
+       ├─ StoreFull             the engine that keeps the store has no memory left for new messages
        ├─ StoreFailed           a write or an fsync failed; no more writes until it is opened again
        ├─ ServerBusy            the server has as much under way as it may; nothing was done
        ├─ ServerDraining        the server takes no new messages, as it is about to stop
@@ -97,6 +99,10 @@ class InvalidUrl(InvalidInput):
     """A store's URL names no kind of store that exists."""
 
 
+class InvalidQuery(InvalidInput):
+    """A predicate is not an expression that can be evaluated."""
+
+
 class BatchTooLarge(InvalidInput):
     """A batch holds more messages or bytes than one request may."""
 
@@ -135,6 +141,10 @@ class StoreDamaged(StoreError):
 
 class DiskFull(StoreError):
     """There is no room on the disk; what was accepted before is safe."""
+
+
+class StoreFull(StoreError):
+    """The engine that keeps the store has no memory left for new messages; acks still work."""
 
 
 class StoreFailed(StoreError):

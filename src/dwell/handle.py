@@ -15,7 +15,10 @@ from dwell.sync import SyncQueue
 
 # A single letter before the colon is a drive of Windows, and so a path.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
-_FORMS = '"memory:", a path, "file:" and a path, or the "http://" address of a server'
+_FORMS = (
+    '"memory:", a path, "file:" and a path, the "http://" address of a server, '
+    'or the "redis://" address of a Redis or Valkey'
+)
 
 
 class Handle:
@@ -67,9 +70,11 @@ def open(  # noqa: A001 - read as dwell.open
     """Return a handle on the store that a URL names; nothing is opened before ``with``.
 
     ``"memory:"`` keeps messages in this process; a path, or ``"file:"`` and a path, keeps them in
-    that folder; ``"http://localhost:8410"`` is a server's (``clock`` is then the server's own).
+    that folder; ``"http://localhost:8410"`` is a server's (``clock`` is then the server's own);
+    ``"redis://localhost:6379/0"`` keeps them in a Redis or Valkey that many instances share.
     ``options`` are the store's: see :class:`dwell.store.memory.MemoryStore`,
-    ``dwell.store.embedded.EmbeddedStore`` and ``dwell.client.store.HttpStore``. Raises InvalidUrl.
+    ``dwell.store.embedded.EmbeddedStore``, ``dwell.store.redis.RedisStore`` and
+    ``dwell.client.store.HttpStore``. Raises InvalidUrl.
     """
     return Handle(_store(url, clock or RealClock(), options))
 
@@ -88,6 +93,8 @@ def _store(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -
         return _embedded(unquote(rest.removeprefix("//")), clock, options)
     if scheme in ("http", "https"):
         return _http(text, options)
+    if scheme.startswith(("redis", "valkey")):
+        return _redis(text, clock, options)
     raise InvalidUrl(f"url: got {text!r:.80}, expected {_FORMS}")
 
 
@@ -97,6 +104,14 @@ def _http(url: str, options: dict[str, Any]) -> Store:
     except ImportError as error:
         raise InvalidUrl(f"url: {url!r:.80} needs dwell[client]: {error}") from None
     return HttpStore(url, **options)
+
+
+def _redis(url: str, clock: Clock, options: dict[str, Any]) -> Store:
+    try:
+        from dwell.store.redis import RedisStore
+    except ImportError as error:
+        raise InvalidUrl(f"url: a store on Redis needs dwell[redis]: {error}") from None
+    return RedisStore(url, clock=clock, **options)
 
 
 def _embedded(path: str, clock: Clock, options: dict[str, Any]) -> Store:

@@ -34,6 +34,7 @@ MAX_ATTEMPTS = 65_535
 MAX_LEASE_MS = 7 * 24 * 3_600_000
 MAX_DELAY_MS = 100 * 366 * 24 * 3_600_000
 MAX_ERROR_CHARS = 1_000
+MAX_QUERY_CHARS = 1_000
 
 DEFAULT_PRIORITY = 1024
 
@@ -336,6 +337,13 @@ class Batch(Sequence[Message]):
             errors={i: m.last_error for i, m in enumerate(messages) if m.last_error is not None},
             receipts=receipts_from_text(taken) if len(taken) == len(messages) else None,
         )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Batch]", *, receipts: bool = True) -> "Batch":
+        """Return the messages of all parts, one behind the other."""
+        if not parts:
+            return cls.empty(receipts=receipts)
+        return parts[0] if len(parts) == 1 else cls.of([m for part in parts for m in part])
 
     def __len__(self) -> int:
         return self._size

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 import numpy as np
 
-from dwell import columns, values
+from dwell import columns, search, values
 from dwell.bulk import cut_answer, joined_puts, puts_of
 from dwell.clock import Clock
 from dwell.errors import BatchTooLarge, IdExists, InvalidLimit, TopicFull
@@ -37,9 +37,11 @@ from dwell.store.base import (
     PutAnswer,
     Puts,
     RemoteStore,
+    Stale,
     Stats,
     Store,
     Sweep,
+    TopicStats,
     Wanted,
 )
 from dwell.takers import Takers, Wish
@@ -128,6 +130,7 @@ class Queue(Verbs):
     async def open(self) -> None:
         """Open the store and begin to keep its time; raises StoreError."""
         self._store.wake = self._takers.wake
+        self._store.waiting = lambda: self._takers.waiting
         if self._ticker is not None:
             self._store.plan = self._ticker.plan
         await self._store.open()
@@ -339,6 +342,23 @@ class Queue(Verbs):
             return Batch.empty()
         return await self._store.take_ids(topic, many, values.lease_ms(lease), values.owner(owner))
 
+    async def take_where(
+        self, topic: str, where: str, limit: int = 1, *, lease: Delay | None = None, owner: str = ""
+    ) -> Batch:
+        """Take at most ``limit`` ready messages whose bodies match, by due, without waiting.
+
+        ``where`` is an expression of JMESPath, as for :meth:`find`; a paused topic gives none. When
+        the call is cancelled, what it had taken is given back. Raises InvalidQuery.
+        """
+        topic, where, limit = values.topic(topic), values.where(where), values.limit(limit)
+        lease_ms, owner = values.lease_ms(lease), values.owner(owner)
+        self.check_open()
+        if isinstance(self._store, RemoteStore):
+            return await self._store.take_where(topic, where, limit, lease_ms, owner)
+        matching = search.predicate(where)
+        page = await search.take_where(self._store, topic, matching, None, limit, lease_ms, owner)
+        return page.messages
+
     async def peek(self, topic: str, limit: int = 1) -> Batch:
         """Return the ready messages that a take would give first, and leave them as they are."""
         topic, limit = values.topic(topic), values.limit(limit)
@@ -387,6 +407,34 @@ class Queue(Verbs):
                 return
             page = await self.scan(topic, state, cursor=page.cursor, limit=limit)
 
+    async def find(
+        self, topic: str, where: str, *, state: State | str = State.READY, limit: int = 1000
+    ) -> Batch:
+        """Return at most ``limit`` messages of one state whose bodies match, by due.
+
+        ``where`` is an expression of JMESPath over the body, decoded as JSON: ``city == 'Rome'``. A
+        message matches when the answer is anything but false, null or empty; a body that is not
+        JSON, or not of the kind that the expression is for, does not. Raises InvalidQuery.
+        """
+        topic, where = values.topic(topic), values.where(where)
+        state, limit = values.state(state), values.limit(limit)
+        self.check_open()
+        if isinstance(self._store, RemoteStore):
+            return await self._store.find(topic, where, state, limit)
+        matching = search.predicate(where)
+        return (await search.find(self._store, topic, matching, state, None, limit)).messages
+
+    async def clear(self, topic: str) -> int:
+        """Cancel every message of a topic that nobody has taken; return how many those were.
+
+        Those that are leased stay, with their takers, and so do the topic's settings.
+        """
+        topic = values.topic(topic)
+        self.check_open()
+        if isinstance(self._store, RemoteStore):
+            return await self._store.clear(topic)
+        return (await search.clear(self._store, topic))[0]
+
     async def sweep(
         self,
         wanted: Wanted = EVERY,
@@ -418,6 +466,22 @@ class Queue(Verbs):
         """Return how many messages are in which state, and how often what has happened."""
         self.check_open()
         return await self._store.stats()
+
+    async def sizes(self, topic: str) -> list[TopicStats]:
+        """Return how many messages of a topic are in which state, an entry for each shard."""
+        topic = values.topic(topic)
+        self.check_open()
+        return await self._store.sizes(topic)
+
+    async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
+        """Compare the parts of the store; return at most ``limit`` things that only some know.
+
+        A store that is whole answers with none. With ``repair`` those that are returned are put
+        right: no message that has its body is lost by that.
+        """
+        limit = values.limit(limit)
+        self.check_open()
+        return await self._store.find_stale(repair=bool(repair), limit=limit)
 
     # --- settings -----------------------------------------------------------------------------
 

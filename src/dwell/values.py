@@ -24,6 +24,7 @@ from dwell.errors import (
     InvalidKey,
     InvalidLimit,
     InvalidPriority,
+    InvalidQuery,
     InvalidSettings,
     InvalidTime,
     InvalidTopic,
@@ -40,6 +41,7 @@ from dwell.message import (
     MAX_KEY_BYTES,
     MAX_LEASE_MS,
     MAX_PRIORITY,
+    MAX_QUERY_CHARS,
     MAX_TOPIC_CHARS,
     QUEUE_ID_MARK,
     State,
@@ -175,6 +177,14 @@ def error_text(value: object, field: str = "error") -> str | None:
     if not isinstance(value, str):
         raise refusal(InvalidInput, field, value, "text, or None")
     return value[:MAX_ERROR_CHARS].encode("utf-8", "backslashreplace").decode()
+
+
+def where(value: object) -> str:
+    """Return a predicate as it is; whether it can be evaluated is not looked at here."""
+    if isinstance(value, str) and 0 < len(value) <= MAX_QUERY_CHARS:
+        return value
+    allowed = f"an expression of JMESPath of 1-{MAX_QUERY_CHARS} characters"
+    raise refusal(InvalidQuery, "where", value, allowed)
 
 
 # --- times ------------------------------------------------------------------------------------

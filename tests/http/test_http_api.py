@@ -686,3 +686,66 @@ def test_no_more_connections_than_are_allowed():
             await few.stop()
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+# --- queries ----------------------------------------------------------------------------------
+
+
+def test_find_and_take_where_as_json():
+    async def test(caller):
+        rows = [{"id": f"{n}", "body": {"n": n}, "due_ms": n + 1} for n in range(5)]
+        await caller.post("/v1/topics/t/messages", [*rows, {"id": "x", "body": "no json"}])
+        ask = {"where": "n != `1`", "limit": 2}
+        page = await caller.post("/v1/topics/t/find", ask)
+        assert [row["id"] for row in page["messages"]] == ["0", "2"]
+        assert (page["messages"][0]["body"], page["messages"][0].get("receipt")) == (
+            '{"n": 0}',
+            None,
+        )
+        page = await caller.post("/v1/topics/t/find", {**ask, "cursor": page["cursor"]})
+        assert [row["id"] for row in page["messages"]] == ["3", "4"]
+        page = await caller.post("/v1/topics/t/find", {**ask, "cursor": page["cursor"]})
+        assert page == {"messages": [], "cursor": None}
+        ask = {"where": "n > `1`", "limit": 2, "lease": "5m", "owner": "me"}
+        page = await caller.post("/v1/topics/t/take-where", ask)
+        assert [row["id"] for row in page["messages"]] == ["2", "3"]
+        assert page["cursor"] is None
+        receipts = [row["receipt"] for row in page["messages"]]
+        answer = await caller.post("/v1/ack", {"receipts": receipts})
+        assert answer == {"results": ["acked", "acked"]}
+        assert await caller.get("/v1/topics/t/sizes") == {
+            "shards": [{"delayed": 0, "ready": 4, "leased": 0, "dead": 0}]
+        }
+        assert await caller.ask("POST", "/v1/topics/t/clear") == {
+            "cancelled": 4,
+            "is_complete": True,
+        }
+        assert await caller.post("/v1/find-stale", {}) == {"stale": []}
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("/v1/topics/t/find", {}, "InvalidInput"),
+        ("/v1/topics/t/find", {"where": ""}, "InvalidInput"),
+        ("/v1/topics/t/find", {"where": "a["}, "InvalidQuery"),
+        ("/v1/topics/t/find", {"where": "@", "state": "gone"}, "InvalidInput"),
+        ("/v1/topics/t/find", {"where": "@", "cursor": "1"}, "InvalidLimit"),
+        ("/v1/topics/t/find", {"where": "@", "limit": 10_001}, "InvalidInput"),
+        ("/v1/topics/a b/find", {"where": "@"}, "InvalidTopic"),
+        ("/v1/topics/t/take-where", {"where": "nope(@)"}, "InvalidQuery"),
+        ("/v1/topics/t/take-where", {"where": "@", "lease": "1s", "lease_ms": 1}, "InvalidInput"),
+        ("/v1/topics/t/take-where", {"where": "@", "owner": "x" * 257}, "InvalidId"),
+        ("/v1/topics/a b/clear", {}, "InvalidTopic"),
+        ("/v1/find-stale", {"limit": 0}, "InvalidInput"),
+        ("/v1/find-stale", {"repair": "yes"}, "InvalidInput"),
+    ],
+)
+def test_bad_queries(path, body, error):
+    async def test(caller):
+        answer = await caller.post(path.replace(" ", "%20"), body)
+        assert (caller.status, answer["error"]) == (400, error)
+
+    run(test)

@@ -20,6 +20,7 @@ from dwell.worker import Bury, Retry, Worker
 from tests.cli.conftest import Cli
 from tests.cli.test_cli_look import TestLooking, messages  # noqa: F401 - run here, too
 from tests.cli.test_cli_put import *  # noqa: F403 - run here, too
+from tests.cli.test_cli_queries import TestQueries, orders  # noqa: F401 - run here, too
 from tests.cli.test_cli_receipts import *  # noqa: F403 - run here, too
 from tests.http.served import Served, served
 from tests.server.process import COMMAND, ServerProcess

@@ -13,11 +13,11 @@ import pytest
 import dwell
 from dwell import errors
 from dwell.client.connection import checked_base
-from dwell.client.servertime import ServerClock
 from dwell.clock import RealClock
 from dwell.message import Result
 from dwell.server.gate import Gate
 from dwell.server.tokens import Tokens, hash_of
+from dwell.servertime import ServerClock
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from tests.http.between import between
@@ -770,7 +770,7 @@ class _Time:
 
     def __init__(self, monkeypatch, ahead_s):
         self.now_s, self.ahead_s = 1000.0, ahead_s
-        monkeypatch.setattr("dwell.client.servertime.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("dwell.servertime.time.monotonic", lambda: self.now_s)
         self.clock = ServerClock()
 
     def server_ms(self):

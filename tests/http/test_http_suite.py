@@ -7,6 +7,7 @@ from dwell.testing.suite.arrows import Arrows
 from dwell.testing.suite.ids import ByIdVerbs
 from dwell.testing.suite.picks import Picks
 from dwell.testing.suite.puts import Puts
+from dwell.testing.suite.queries import Queries
 from dwell.testing.suite.reading import Reading
 from dwell.testing.suite.receipts import Receipts
 from dwell.testing.suite.takes import Takes
@@ -14,7 +15,7 @@ from dwell.testing.suite.times import Times
 from tests.http.served import ServedStore
 
 
-class Groups(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Reading):
+class Groups(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Reading, Queries):
     """All groups but the one on notices, which a remote store does not give."""
 
 

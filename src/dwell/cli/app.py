@@ -8,9 +8,11 @@ import typer
 
 from dwell.cli.backup import backup
 from dwell.cli.check import check
+from dwell.cli.clear import clear
 from dwell.cli.counts import stats, topics
 from dwell.cli.events import events
 from dwell.cli.exits import MEANINGS, Code, Commands
+from dwell.cli.find import find
 from dwell.cli.ids import cancel, get, kick, reschedule
 from dwell.cli.listing import list_messages
 from dwell.cli.output import Output
@@ -20,6 +22,7 @@ from dwell.cli.receipts import ack, bury, release, touch
 from dwell.cli.serve import serve
 from dwell.cli.session import Session
 from dwell.cli.settings import settings
+from dwell.cli.stale import stale
 from dwell.cli.take import take
 from dwell.cli.token import token
 from dwell.cli.work import work
@@ -52,9 +55,11 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
         _Command("reschedule", reschedule, "dwell reschedule emails order-17 --delay 2h"),
         _Command("cancel", cancel, "dwell cancel emails order-17 order-18"),
         _Command("kick", kick, "dwell kick emails --limit 100"),
+        _Command("clear", clear, "dwell clear emails --yes"),
     ),
     "What is there": (
         _Command("list", list_messages, "dwell list emails --state dead --all"),
+        _Command("find", find, """dwell find emails "contains(to, '@example.org')" --state dead"""),
         _Command("topics", topics, "dwell topics"),
         _Command("stats", stats, "dwell --json stats"),
         _Command("events", events, "dwell events --from 1200 --limit 50"),
@@ -74,6 +79,7 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
     "Care": (
         _Command("settings", settings, "dwell settings emails lease_ms=5m max_attempts=3"),
         _Command("check", check, "dwell --store ./data check --repair"),
+        _Command("stale", stale, "dwell --store http://localhost:8410 stale"),
         _Command("backup", backup, "dwell --store ./data backup ./copy"),
     ),
 }

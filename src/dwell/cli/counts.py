@@ -1,18 +1,32 @@
 """How many messages there are: ``stats`` and ``topics``."""
 
+from typing import Annotated
+
 import typer
 from rich.text import Text
 
 from dwell.cli.output import Output, table
-from dwell.cli.session import session_of
+from dwell.cli.session import Session, session_of
 from dwell.store.base import TopicStats
 
 _STATES = tuple(TopicStats.__dataclass_fields__)
 
 
-def stats(context: typer.Context) -> None:
+def stats(
+    context: typer.Context,
+    shards: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Only this topic, and each shard of the store on its own.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Count the messages by topic and state, and what has happened to messages so far."""
     session = session_of(context)
+    if shards is not None:
+        return _show_shards(session, shards)
     with session.queue() as queue:
         found = queue.stats()
     if session.out.json:
@@ -22,6 +36,19 @@ def stats(context: typer.Context) -> None:
         _show_topics(session.out, found.topics)
         session.out.line("")
         _show_totals(session.out, found.totals)
+    return None
+
+
+def _show_shards(session: Session, topic: str) -> None:
+    with session.queue() as queue:
+        sizes = queue.sizes(topic)
+    if session.out.json:
+        session.out.object({"topic": topic, "shards": list(map(_counts, sizes))})
+        return
+    made = table("shard", *_STATES, right=("shard", *_STATES))
+    for shard, counts in enumerate(sizes):
+        made.add_row(str(shard), *(f"{count:,}" for count in _counts(counts).values()))
+    session.out.show(made)
 
 
 def topics(context: typer.Context) -> None:

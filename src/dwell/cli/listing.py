@@ -43,7 +43,7 @@ def list_messages(
     size = _PAGE if most is None else min(most, _PAGE)
     with session.queue() as queue:
         messages = _messages(queue, topic, states, size)
-        _print(session.out, islice(messages, most))
+        print_messages(session.out, islice(messages, most))
         if most is not None and next(messages, None) is not None:
             session.out.note("there are more: a larger --limit, or --all, shows them")
 
@@ -59,7 +59,8 @@ def _messages(
             yield from page.messages
 
 
-def _print(out: Output, messages: Iterator[Message]) -> None:
+def print_messages(out: Output, messages: Iterator[Message]) -> None:
+    """Print messages as objects, or in tables."""
     if out.json:
         for message in messages:
             out.object(message_object(message))

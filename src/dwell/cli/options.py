@@ -47,4 +47,5 @@ LeaseOption = Annotated[
         show_default=False,
     ),
 ]
+WHERE_HELP = "Only bodies in JSON for which this expression of JMESPath is true."
 AllOption = Annotated[bool, typer.Option("--all", help="All of them, whatever the limit.")]

@@ -4,11 +4,15 @@ from typing import Annotated
 
 import typer
 
+from dwell import values
 from dwell.cli.exits import require
 from dwell.cli.messages import message_block
-from dwell.cli.options import LeaseOption
+from dwell.cli.options import WHERE_HELP, LeaseOption
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
+from dwell.errors import InvalidInput
+from dwell.message import Batch
+from dwell.sync import SyncQueue
 from dwell.wire.rows import message_object, span_of
 
 
@@ -28,6 +32,14 @@ def take(
     owner: Annotated[
         str, typer.Option(metavar="NAME", help="Who takes them.", show_default=False)
     ] = "",
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help=f"{WHERE_HELP} Then of one topic, by due, without --wait.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Take messages that are due, and print them with their receipts.
 
@@ -35,8 +47,17 @@ def take(
     come back.
     """
     session = session_of(context)
+    span, waiting = span_of(lease), span_of(wait)
+    if where is not None and (len(topics) != 1 or values.delay_ms(waiting, "wait")):
+        raise InvalidInput("where: expected one topic, and no --wait")
+
+    def taken(queue: SyncQueue) -> Batch:
+        if where is not None:
+            return queue.take_where(topics[0], where, limit, lease=span, owner=owner)
+        return queue.take(topics, limit, lease=span, owner=owner, wait=waiting)
+
     with session.queue() as queue:
-        batch = queue.take(topics, limit, lease=span_of(lease), owner=owner, wait=span_of(wait))
+        batch = taken(queue)
     now_ms = RealClock().now_ms()
     for message in batch:
         if session.out.json:
@@ -44,5 +65,6 @@ def take(
         else:
             session.out.line(message_block(message, now_ms))
     if not batch:
-        session.out.note(f"nothing is due in {', '.join(topics)}")
+        is_like_it = "" if where is None else " that matches"
+        session.out.note(f"nothing{is_like_it} is due in {', '.join(topics)}")
     require(len(batch) > 0)

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from dwell.client.servertime import ServerClock
 from dwell.errors import (
     DwellError,
     InvalidInput,
@@ -23,6 +22,7 @@ from dwell.errors import (
     StoreClosed,
     StoreError,
 )
+from dwell.servertime import ServerClock
 from dwell.wire.problems import error_of
 
 _FORM = "an address such as http://localhost:8410"

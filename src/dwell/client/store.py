@@ -12,7 +12,6 @@ from urllib.parse import quote
 import msgspec
 
 from dwell.client.connection import Connection
-from dwell.client.servertime import ServerClock
 from dwell.errors import DwellError, StoreError
 from dwell.lazy import LazyIds
 from dwell.message import (
@@ -26,6 +25,7 @@ from dwell.message import (
     TopicSettings,
     receipts_to_text,
 )
+from dwell.servertime import ServerClock
 from dwell.store.base import (
     Cursor,
     EventPage,
@@ -33,6 +33,7 @@ from dwell.store.base import (
     PutAnswer,
     Puts,
     RemoteStore,
+    Stale,
     Stats,
     Sweep,
     TopicStats,
@@ -63,6 +64,9 @@ TOKEN_NAME = "DWELL_TOKEN"
 
 #: How long to wait for the answer of a take that was cancelled, to give back what it took.
 _GRACE_S = 5.0
+
+#: How long a server may take beyond the usual to read all of its store.
+_CHECK_S = 600.0
 
 #: How soon to end again a wait that had not begun.
 _AGAIN_S = 0.02
@@ -137,29 +141,29 @@ class HttpStore(RemoteStore):
             "wait_ms": wait_ms,
             "poll": secrets.token_hex(8) if wait_ms else "",
         }
-        return await self._take(ask, wait_ms)
+        return (await self._take("/v1/take", ask, wait_ms)).messages
 
-    async def _take(self, ask: dict[str, Any], wait_ms: int = 0) -> Batch:
+    async def _take(self, path: str, ask: dict[str, Any], wait_ms: int = 0) -> Page:
         """Take; what a call that was cancelled takes all the same is given back."""
-        task = asyncio.ensure_future(self._ask_to_take(ask, wait_ms))
+        task = asyncio.ensure_future(self._ask_to_take(path, ask, wait_ms))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             await self._give_back(task, ask.get("poll", ""))
             raise
 
-    async def _ask_to_take(self, ask: dict[str, Any], wait_ms: int) -> Batch:
+    async def _ask_to_take(self, path: str, ask: dict[str, Any], wait_ms: int) -> Page:
         data = await self._connection.call(
             "POST",
-            "/v1/take",
+            path,
             _encode(ask),
             content=_MSGPACK,
             accept=columns.MEDIA_TYPE,
             wait_s=wait_ms / 1000,
         )
-        return batch_of_columns(_decoded(data, BatchColumns))
+        return _page(_decoded(data, BatchColumns))
 
-    async def _give_back(self, task: "asyncio.Task[Batch]", poll: str) -> None:
+    async def _give_back(self, task: "asyncio.Task[Page]", poll: str) -> None:
         """Give back what a take took that nobody waits for any more; end its wait for that."""
         ending = asyncio.ensure_future(self._end(poll)) if poll else None
         try:
@@ -169,7 +173,11 @@ class HttpStore(RemoteStore):
             if ending is not None:
                 ending.cancel()
         with contextlib.suppress(DwellError, asyncio.CancelledError):
-            batch = task.result() if task.done() else await task
+            page = task.result() if task.done() else await task
+            await self._let_go([page.messages])
+
+    async def _let_go(self, taken: Sequence[Batch]) -> None:
+        for batch in taken:
             if batch.receipts is not None and len(batch):
                 await self.release(batch.receipts, 0, None, counted=False)
 
@@ -182,15 +190,36 @@ class HttpStore(RemoteStore):
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready."""
         ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
-        return await self._take(ask)
+        return (await self._take("/v1/take", ask)).messages
+
+    async def take_where(
+        self, topic: str, where: str, limit: int, lease_ms: int, owner: str
+    ) -> Batch:
+        """Lease ready messages whose bodies match, which the server looks for."""
+        ask = {"where": where, "lease_ms": lease_ms, "owner": owner}
+        taken: list[Batch] = []
+        try:
+            cursor: Cursor | None = None
+            while missing := limit - sum(map(len, taken)):
+                part = ask | {"limit": missing, "cursor": _cursor_text(cursor)}
+                page = await self._take(f"{_topic(topic)}/take-where", part)
+                taken.append(page.messages)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        except BaseException:
+            with contextlib.suppress(DwellError):
+                await self._let_go(taken)
+            raise
+        return Batch.joined(taken)
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
-        return (await self._look(f"{_topic(topic)}/peek?limit={limit}"))[0]
+        return (await self._look(f"{_topic(topic)}/peek?limit={limit}")).messages
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
-        return (await self._look(f"/v1/held?owner={quote(owner, safe='')}"))[0]
+        return (await self._look(f"/v1/held?owner={quote(owner, safe='')}")).messages
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -242,6 +271,14 @@ class HttpStore(RemoteStore):
         """Forget messages that nobody has taken."""
         return await self._by_id(topic, "cancel", {"ids": _texts(ids)})
 
+    async def clear(self, topic: str) -> int:
+        """Cancel every message of a topic that nobody has taken, a part a request."""
+        count, is_complete = 0, False
+        while not is_complete:
+            done: _Cleared = await self._post(f"{_topic(topic)}/clear", {}, _Cleared, is_safe=False)
+            count, is_complete = count + done.cancelled, done.is_complete
+        return count
+
     async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
         """Change when messages fall due; safe to repeat."""
         ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
@@ -277,12 +314,33 @@ class HttpStore(RemoteStore):
             return Page(Batch.empty(receipts=False), None)
         path = f"{_topic(topic)}/messages?state={state.name.lower()}&limit={limit}"
         if cursor is not None:
-            path += f"&cursor={cursor.due_ms}.{cursor.arrival}"
-        return Page(*await self._look(path))
+            path += f"&cursor={_cursor_text(cursor)}"
+        return await self._look(path)
 
-    async def _look(self, path: str) -> tuple[Batch, Cursor | None]:
-        found = await self._get(path, BatchColumns, accept=columns.MEDIA_TYPE)
-        return batch_of_columns(found), found.cursor
+    async def find(self, topic: str, where: str, state: State, limit: int) -> Batch:
+        """Return messages whose bodies match, which the server looks for."""
+        ask = {"where": where, "state": state.name.lower()}
+        found: list[Batch] = []
+        cursor: Cursor | None = None
+        while missing := limit - sum(map(len, found)):
+            part = ask | {"limit": missing, "cursor": _cursor_text(cursor)}
+            page = _page(
+                await self._post(
+                    f"{_topic(topic)}/find",
+                    part,
+                    BatchColumns,
+                    is_safe=True,
+                    accept=columns.MEDIA_TYPE,
+                )
+            )
+            found.append(page.messages)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return Batch.joined(found, receipts=False)
+
+    async def _look(self, path: str) -> Page:
+        return _page(await self._get(path, BatchColumns, accept=columns.MEDIA_TYPE))
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place."""
@@ -301,6 +359,26 @@ class HttpStore(RemoteStore):
         """Return the counts."""
         found = await self._get("/v1/stats", _Stats)
         return Stats(found.topics, found.totals)
+
+    async def sizes(self, topic: str) -> list[TopicStats]:
+        """Return the counts of one topic, for each shard of the server's store."""
+        found: _Sizes = await self._get(f"{_topic(topic)}/sizes", _Sizes)
+        return found.shards
+
+    async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
+        """Let the server compare the parts of its store."""
+        ask = {"repair": repair, "limit": limit}
+        data = await self._connection.call(
+            "POST",
+            "/v1/find-stale",
+            _encode(ask),
+            content=_MSGPACK,
+            accept=_MSGPACK,
+            wait_s=_CHECK_S,
+            is_safe=not repair,
+        )
+        found: _StaleAnswer = _decoded(data, _StaleAnswer)
+        return found.stale
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic; safe to repeat."""
@@ -356,6 +434,19 @@ class _StoreAnswer(msgspec.Struct):
     number: int
 
 
+class _Cleared(msgspec.Struct):
+    cancelled: int
+    is_complete: bool
+
+
+class _Sizes(msgspec.Struct):
+    shards: list[TopicStats]
+
+
+class _StaleAnswer(msgspec.Struct):
+    stale: list[Stale]
+
+
 class _Words(msgspec.Struct):
     results: list[str]
 
@@ -378,6 +469,14 @@ def _decoded(data: bytes, kind: type[Any]) -> Any:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         raise StoreError(f"got an answer that no Dwell server gives: {error}") from None
+
+
+def _page(found: BatchColumns) -> Page:
+    return Page(batch_of_columns(found), found.cursor)
+
+
+def _cursor_text(cursor: Cursor | None) -> str | None:
+    return None if cursor is None else f"{cursor.due_ms}.{cursor.arrival}"
 
 
 def _words(wanted: Wanted) -> dict[str, Any]:

@@ -27,7 +27,7 @@ All arrays are NumPy arrays of one dimension and of the batch's length, unless a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
@@ -289,11 +289,28 @@ class Stats:
     totals: dict[str, int] = field(default_factory=dict)
 
 
+class Stale(msgspec.Struct, frozen=True):
+    """One thing in a store that only a part of the store knows, and what is missing of it.
+
+    ``problem`` is ``no body``: an index or a state knows a message whose body is gone; ``no
+    state``: a body that its state or its index does not know; or ``no message``: an index or a
+    count knows a message that is not there. ``id`` is empty where it cannot be told, and ``number``
+    is 0, too, where a count is wrong.
+    """
+
+    topic: str
+    id: str
+    number: int
+    problem: str
+    repaired: bool = False
+
+
 class Store(ABC):
     """What keeps the messages. Every verb is a batch; the docstrings say only what is special.
 
     ``wake(topic, count)`` is called when ``count`` more messages of a topic can be taken, and
-    ``plan()`` when the next deadline may have come nearer. The queue sets both before ``open``.
+    ``plan()`` when the next deadline may have come nearer. The queue sets both before ``open``, and
+    ``waiting``.
     """
 
     clock: Clock
@@ -305,6 +322,8 @@ class Store(ABC):
     timings: Mapping[str, Histogram] = MappingProxyType({})
     wake: Callable[[str, int], None] = staticmethod(lambda topic, count: None)
     plan: Callable[[], None] = staticmethod(lambda: None)
+    #: Returns the topics that somebody waits for, for a store that other instances share.
+    waiting: Callable[[], Collection[str]] = staticmethod(tuple)
 
     @abstractmethod
     async def open(self) -> None:
@@ -432,6 +451,18 @@ class Store(ABC):
     async def stats(self) -> Stats:
         """Return the counts."""
 
+    async def sizes(self, topic: str) -> list[TopicStats]:
+        """Return the counts of one topic, an entry for each shard that the store has."""
+        return [(await self.stats()).topics.get(topic, TopicStats())]
+
+    async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
+        """Compare the parts of the store; return at most ``limit`` things that only some know.
+
+        With ``repair`` those are put right: of a message whose body is there nothing is lost, it
+        stands again where its state says; what has no body, or is no message, is forgotten.
+        """
+        return []
+
     @abstractmethod
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""
@@ -466,6 +497,23 @@ class RemoteStore(Store):
 
         When the call is cancelled, what it would have given is given back.
         """
+
+    @abstractmethod
+    async def find(self, topic: str, where: str, state: State, limit: int) -> Batch:
+        """Return at most ``limit`` messages of one state whose bodies match a predicate."""
+
+    @abstractmethod
+    async def take_where(
+        self, topic: str, where: str, limit: int, lease_ms: int, owner: str
+    ) -> Batch:
+        """Lease at most ``limit`` ready messages whose bodies match a predicate.
+
+        When the call is cancelled, what it would have given is given back.
+        """
+
+    @abstractmethod
+    async def clear(self, topic: str) -> int:
+        """Cancel every message of a topic that nobody has taken; return how many."""
 
     def ready(self, topic: str) -> int:
         """Return 0: what is ready is known where the messages are."""

@@ -37,6 +37,7 @@ from dwell.store.base import (
     Page,
     PutAnswer,
     Puts,
+    Stale,
     Stats,
     Store,
     Sweep,
@@ -44,6 +45,7 @@ from dwell.store.base import (
     Wanted,
 )
 from dwell.store.rows import SLACK, Row, Topic, batch_of
+from dwell.store.strays import Strays
 
 _LOW_HALF = 0xFFFF_FFFF
 
@@ -318,6 +320,16 @@ class MemoryStore(Store):
         self._enter()
         topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self._topics.items()}
         return Stats(topics, {str(kind): count for kind, count in self._totals.items()})
+
+    async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
+        """Compare the rows, the indexes, the heaps and the counts."""
+        self._enter()
+        strays = Strays(self._topics, self._numbered, self._taken, self._deadlines)
+        found = strays.find()[:limit]
+        if repair:
+            self._woken += strays.repair(found, self._move)
+            self._announce()
+        return [stray.told(repaired=repair) for stray in found]
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""

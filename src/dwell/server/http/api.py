@@ -1,7 +1,7 @@
 """The API: every endpoint, in the order in which the documents show them."""
 
 from dwell.message import TopicSettings
-from dwell.server.http import care, command, ids, looking, push, puts, takes
+from dwell.server.http import care, command, ids, looking, push, puts, queries, takes
 from dwell.server.http import schemas as s
 from dwell.server.http.endpoint import ROWS, ROWS_COLUMNS, Endpoint
 from dwell.server.http.media import Media
@@ -33,6 +33,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         s.Messages,
         body=s.TakeRequest,
         gives=_MANY,
+        group="take",
+    ),
+    Endpoint(
+        "POST",
+        f"{_T}/take-where",
+        queries.take_where,
+        _TAKE,
+        s.MessagePage,
+        body=s.TakeWhereRequest,
+        gives=ROWS_COLUMNS,
         group="take",
     ),
     Endpoint("POST", "/v1/polls/{poll}/end", takes.end_wait, _TAKE, s.EndAnswer, group="take"),
@@ -115,6 +125,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "DELETE", f"{_T}/messages/{{id:path}}", ids.cancel_one, _PUT, s.Results, group="by id"
     ),
+    Endpoint("POST", f"{_T}/clear", queries.clear, _PUT, s.ClearAnswer, group="by id"),
     Endpoint("POST", "/v1/named", ids.named, _ADMIN, s.Named, body=s.NamedRequest, group="by id"),
     Endpoint(
         "GET",
@@ -124,6 +135,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         s.MessagePage,
         s.ListQuery,
         gives=(*_LOOK, Media.COLUMNS),
+        group="looking",
+    ),
+    Endpoint(
+        "POST",
+        f"{_T}/find",
+        queries.find,
+        _ADMIN,
+        s.MessagePage,
+        body=s.FindRequest,
+        gives=ROWS_COLUMNS,
         group="looking",
     ),
     Endpoint(
@@ -148,6 +169,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/v1/topics", looking.topics, _ADMIN, s.TopicsAnswer, group="looking"),
     Endpoint("GET", "/v1/stats", looking.stats, _ADMIN, s.StatsAnswer, group="looking"),
+    Endpoint("GET", f"{_T}/sizes", looking.sizes, _ADMIN, s.SizesAnswer, group="looking"),
     Endpoint("GET", f"{_T}/settings", looking.settings, _PUT, TopicSettings, group="settings"),
     Endpoint(
         "PATCH",
@@ -169,6 +191,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/v1/store", care.store, _TAKE, s.StoreAnswer, group="care"),
     Endpoint("GET", "/v1/backup", care.backup, _ADMIN, None, group="care"),
+    Endpoint(
+        "POST",
+        "/v1/find-stale",
+        care.find_stale,
+        _ADMIN,
+        s.StaleAnswer,
+        body=s.StaleRequest,
+        group="care",
+    ),
     Endpoint("GET", "/metrics", care.metrics, _ADMIN, None, group="care"),
     Endpoint("GET", "/healthz", care.healthz, None, None, group="care"),
     Endpoint("GET", "/readyz", care.readyz, None, None, group="care"),

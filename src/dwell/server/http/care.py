@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from dwell.errors import DwellError
 from dwell.server.http.call import Call
 from dwell.server.http.metrics import CONTENT_TYPE, exposition
-from dwell.server.http.schemas import StoreAnswer
+from dwell.server.http.schemas import StaleAnswer, StaleRequest, StaleRow, StoreAnswer
 from dwell.store.embedded.tar import checkpoint_tar
 
 
@@ -39,6 +39,15 @@ async def readyz(call: Call) -> Response:
     except DwellError as error:
         return PlainTextResponse(f"{type(error).__name__}: {error}\n", 503)
     return PlainTextResponse("ready\n")
+
+
+async def find_stale(call: Call) -> Response:
+    """Compare the parts of the store, and return what only some of them know; or put it right."""
+    call.allow(None)
+    ask = await call.body(StaleRequest)
+    found = await call.queue.find_stale(repair=ask.repair, limit=ask.limit)
+    rows = [StaleRow(one.topic, one.id, one.number, one.problem, one.repaired) for one in found]
+    return call.answer(StaleAnswer(rows))
 
 
 async def metrics(call: Call) -> Response:

@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dwell import search as pages
 from dwell import values
 from dwell.message import Batch, Message, State, decode_extra
 from dwell.queue import Queue
 from dwell.server.http.schemas import Filter
-from dwell.store.base import Cursor
+from dwell.store.base import Cursor, Page
 
-_PAGE = 1000
-
-#: How many messages one request of a list may look at, to find those that match.
+#: How many messages one request may look at, to find those that match, or cancel.
 MOST_LOOKED_AT = 100_000
 
 
@@ -20,25 +19,23 @@ async def search(
     queue: Queue, topic: str, state: State, wanted: Filter, cursor: Cursor | None, limit: int
 ) -> tuple[list[Batch], Cursor | None]:
     """Return at most ``limit`` messages that match, in parts, and where to go on."""
-    found: list[Batch] = []
-    missing, looked = limit, 0
+
+    async def scan(cursor: Cursor | None, limit: int) -> Page:
+        return await queue.scan(topic, state, cursor=cursor, limit=limit)
+
+    async def matching(page: Batch) -> list[int]:
+        return _matching(page, wanted)
+
     start = Cursor(wanted.due_from_ms - 1, 2**63 - 1)
     cursor = start if cursor is None or cursor.due_ms < start.due_ms else cursor
-    while missing and looked < MOST_LOOKED_AT:
-        page = await queue.scan(topic, state, cursor=cursor, limit=_PAGE)
-        looked += len(page.messages)
-        places = _matching(page.messages, wanted)[:missing]
-        missing -= len(places)
-        if places:
-            found.append(_at(page.messages, places))
-        if not missing and places[-1] + 1 < len(page.messages):
-            # The same page again, up to the last that was wanted, says where that one stands.
-            page = await queue.scan(topic, state, cursor=cursor, limit=places[-1] + 1)
-        cursor = page.cursor
-        last_ms = page.messages.due_ms[-1] if len(page.messages) else wanted.due_to_ms
-        if cursor is None or last_ms >= wanted.due_to_ms:
-            return found, None
-    return found, cursor
+    return await pages.search(
+        scan,
+        matching,
+        cursor,
+        limit,
+        most=MOST_LOOKED_AT,
+        until_ms=wanted.due_to_ms,
+    )
 
 
 async def collect(
@@ -68,10 +65,6 @@ def _matching(page: Batch, wanted: Filter) -> list[int]:
     if wanted.key is not None or wanted.headers:
         fits = list(_having(page, fits, wanted))
     return fits
-
-
-def _at(page: Batch, places: list[int]) -> Batch:
-    return page if len(places) == len(page) else Batch.of([page[at] for at in places])
 
 
 def _having(page: Batch, places: Sequence[int], wanted: Filter) -> Iterator[int]:

@@ -20,12 +20,13 @@ from dwell.server.http.schemas import (
     Filter,
     ListQuery,
     SettingsChange,
+    SizesAnswer,
     StatsAnswer,
     SweepRequest,
     TopicsAnswer,
 )
 from dwell.server.http.takes import batch_answer
-from dwell.store.base import EVERY, Cursor, Stats, Wanted
+from dwell.store.base import EVERY, Cursor, Stats, TopicStats, Wanted
 from dwell.wire.columns import SweepColumns, columns_of_batch, columns_of_events
 
 _CURSOR = "dwell-cursor"
@@ -38,7 +39,7 @@ async def list_messages(call: Call) -> Response:
     NDJSON and Arrow answers have the next cursor in the header ``dwell-cursor``.
     """
     topic, ask = call.allowed_topic(), call.query(ListQuery)
-    state, cursor = values.state(ask.state), _cursor_of(ask.cursor)
+    state, cursor = values.state(ask.state), cursor_of(ask.cursor)
     form = call.asked
     if form is Media.COLUMNS:
         page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
@@ -50,8 +51,8 @@ async def list_messages(call: Call) -> Response:
         headers=_header_of(ask.header),
     )
     parts, cursor = await search(call.queue, topic, state, wanted, cursor, ask.limit)
-    found = parts[0] if len(parts) == 1 else Batch.of([m for part in parts for m in part])
-    following = None if cursor is None else f"{cursor.due_ms}.{cursor.arrival}"
+    found = Batch.joined(parts, receipts=False)
+    following = cursor_text(cursor)
     if form is Media.ARROW:
         return _with_cursor(response(arrow.messages(found), form), following)
     if form is Media.NDJSON:
@@ -66,13 +67,19 @@ def _with_cursor(answer: Response, following: str | None) -> Response:
     return answer
 
 
-def _cursor_of(text: str | None) -> Cursor | None:
+def cursor_of(text: str | None) -> Cursor | None:
+    """Return a cursor from its text; raises InvalidLimit."""
     if text is None:
         return None
     found = _CURSOR_TEXT.fullmatch(text)
     if found is None:
         raise values.refusal(InvalidLimit, "cursor", text, "the cursor of an answer")
     return Cursor(int(found[1]), int(found[2]))
+
+
+def cursor_text(cursor: Cursor | None) -> str | None:
+    """Return a cursor as it is written."""
+    return None if cursor is None else f"{cursor.due_ms}.{cursor.arrival}"
 
 
 def _header_of(text: str | None) -> dict[str, str]:
@@ -141,7 +148,17 @@ async def topics(call: Call) -> Response:
 
 
 def _counts(found: Stats) -> dict[str, Counts]:
-    return {name: Counts(t.delayed, t.ready, t.leased, t.dead) for name, t in found.topics.items()}
+    return {name: _count(topic) for name, topic in found.topics.items()}
+
+
+def _count(topic: TopicStats) -> Counts:
+    return Counts(topic.delayed, topic.ready, topic.leased, topic.dead)
+
+
+async def sizes(call: Call) -> Response:
+    """Return how many messages of a topic are in which state, for each shard of the store."""
+    shards = await call.queue.sizes(call.allowed_topic())
+    return call.answer(SizesAnswer(list(map(_count, shards))))
 
 
 async def settings(call: Call) -> Response:

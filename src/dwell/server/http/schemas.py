@@ -12,6 +12,7 @@ from dwell.message import (
     MAX_ID_BYTES,
     MAX_LEASE_MS,
     MAX_PRIORITY,
+    MAX_QUERY_CHARS,
 )
 from dwell.wire.rows import Line
 
@@ -101,6 +102,27 @@ class TakeRequest(Request):
     wait_ms: Wait = 0
     ids: Ids | None = None
     poll: str = ""
+
+
+Where: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_QUERY_CHARS,
+        description="An expression of JMESPath over the body, decoded as JSON.",
+    ),
+]
+
+
+class TakeWhereRequest(Request):
+    """Which ready messages to take, for how long, and from after which ``cursor``."""
+
+    where: Where
+    limit: Limit = 1
+    lease: Span | None = None
+    lease_ms: Lease | None = None
+    owner: str = ""
+    cursor: str | None = None
 
 
 class MessageRow(Struct, omit_defaults=True):
@@ -253,6 +275,13 @@ class Bulk(Struct):
     is_complete: bool
 
 
+class ClearAnswer(Struct):
+    """How many messages were cancelled; when ``is_complete`` is false there may be more."""
+
+    cancelled: int
+    is_complete: bool
+
+
 class Found(Struct):
     """A message for each id, null where it is unknown."""
 
@@ -291,6 +320,15 @@ class MessagePage(Struct):
 
     messages: list[MessageRow]
     cursor: str | None
+
+
+class FindRequest(Request):
+    """Which messages of one state to return, from after which ``cursor``."""
+
+    where: Where
+    state: str = "ready"
+    cursor: str | None = None
+    limit: Limit = 1000
 
 
 Place: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -373,6 +411,12 @@ class StatsAnswer(Struct):
     totals: dict[str, int]
 
 
+class SizesAnswer(Struct):
+    """The counts of one topic, for each shard of the store."""
+
+    shards: list[Counts]
+
+
 class TopicsAnswer(Struct):
     """The topics, by name."""
 
@@ -386,6 +430,29 @@ class StoreAnswer(Struct):
     version: str
     now_ms: int
     is_draining: bool
+
+
+class StaleRequest(Request):
+    """How many things to return at most, and whether to put them right."""
+
+    repair: bool = False
+    limit: Limit = 1000
+
+
+class StaleRow(Struct):
+    """One thing that only a part of the store knows: no body, no state or no message."""
+
+    topic: str
+    id: str
+    number: int
+    problem: str
+    repaired: bool
+
+
+class StaleAnswer(Struct):
+    """What only parts of the store know."""
+
+    stale: list[StaleRow]
 
 
 class EndAnswer(Struct):

@@ -19,6 +19,7 @@ from dwell.server.http.schemas import (
     ReleaseRequest,
     Taken,
     TakeRequest,
+    TakeWhereRequest,
     TouchRequest,
 )
 from dwell.server.http.schemas import Results as ResultsAnswer
@@ -42,7 +43,7 @@ async def take(call: Call) -> Response:
     topics = [ask.topics] if isinstance(ask.topics, str) else ask.topics
     call.allow(topics)
     call.service.check_waiting(len(call.waits))
-    lease = _lease(ask)
+    lease = lease_of(ask)
     if ask.ids is not None:
         if len(topics) != 1:
             raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")
@@ -61,7 +62,8 @@ async def take(call: Call) -> Response:
     return batch_answer(call, batch)
 
 
-def _lease(ask: TakeRequest) -> Delay | None:
+def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
+    """Return the lease that is asked for, in whichever way it is said."""
     if ask.lease_ms:
         if ask.lease is not None:
             raise InvalidInput("lease: got lease and lease_ms together, expected one of them")

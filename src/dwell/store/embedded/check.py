@@ -97,8 +97,9 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
     core.open(now_ms, lambda topic, count, paused: None, tolerant=report.findings)
     try:
         report.findings += _snapshot_damage(disk, folder)
-        ranges = _whole_ranges(core.journal, report)
-        lost = _unreadable(core.machine, ranges)
+        numbers = sorted(core.journal.segments)
+        ranges = [part for number in numbers for part in whole_ranges(core.journal, number, report)]
+        lost = unreadable(core.machine, ranges)
         if len(lost):
             report.findings.append(f"{len(lost)} messages are lost: their bodies are damaged")
             core.machine.drop(lost)
@@ -120,34 +121,33 @@ def _snapshot_damage(disk: Disk, folder: Path) -> list[str]:
     return damage
 
 
-def _whole_ranges(journal: Journal, report: Report) -> np.ndarray:
-    """Return where in the journal the whole frames' records are, as rows of start and end.
+def whole_ranges(journal: Journal, number: int, report: Report) -> list[tuple[int, int]]:
+    """Return where the records of a segment's whole frames are, as positions of start and end.
 
-    Segments that the start did not read are looked at here for the first time.
+    A segment that the start did not read is looked at here for the first time.
     """
     ranges: list[tuple[int, int]] = []
-    for number in sorted(journal.segments):
-        report.segments += 1
-        for frame, broken_from in journal.frames_of(number):
-            if broken_from is not None:
-                path = journal.segments[number].path
-                offset = broken_from % journal.segment_bytes
-                words = f"{path}: damaged from offset {offset}"
-                if not any(words in finding for finding in report.findings):
-                    report.findings.append(words)
-            if frame is not None:
-                base = number * journal.segment_bytes
-                ranges.append((base + frame.start, base + frame.end))
-                report.bytes += frame.end - frame.start
-    return np.array(ranges, dtype=np.int64).reshape(-1, 2)
+    base = number * journal.segment_bytes
+    report.segments += 1
+    for frame, broken_from in journal.frames_of(number):
+        if broken_from is not None:
+            path = journal.segments[number].path
+            words = f"{path}: damaged from offset {broken_from - base}"
+            if not any(words in finding for finding in report.findings):
+                report.findings.append(words)
+        if frame is not None:
+            ranges.append((base + frame.start, base + frame.end))
+            report.bytes += frame.end - frame.start
+    return ranges
 
 
-def _unreadable(machine: Machine, ranges: np.ndarray) -> U32:
+def unreadable(machine: Machine, whole: list[tuple[int, int]]) -> U32:
     """Return the rows of messages whose blobs do not lie in a whole frame."""
     table = machine.table
     rows = table.rows_where(lambda part: table.state[part] != State.GONE)
-    if not len(rows) or not len(ranges):
+    if not len(rows) or not whole:
         return rows
+    ranges = np.array(whole, dtype=np.int64)
     start = table.position[rows]
     index = np.maximum(np.searchsorted(ranges[:, 0], start, side="right") - 1, 0)
     inside = (start >= ranges[index, 0]) & (start + table.size_bytes[rows] <= ranges[index, 1])

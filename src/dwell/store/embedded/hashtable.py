@@ -58,6 +58,11 @@ class Index:
             return
         self._slots[self._place_of_rows(hashes, rows)] = _DELETED
 
+    def rows(self) -> U32:
+        """Return all rows, in no order."""
+        rows: U32 = self._slots[(self._slots != _EMPTY) & (self._slots != _DELETED)] - np.uint32(1)
+        return rows
+
     def rebuild(self, rows: U32, more: int = 0) -> None:
         """Hold exactly these rows, with room for ``more``."""
         self._slots = np.zeros(_capacity_for(len(rows) + more), dtype=np.uint32)
@@ -101,8 +106,7 @@ class Index:
     def _reserve(self, more: int) -> None:
         if 2 * (self._used + more) <= len(self._slots):
             return
-        rows = self._slots[(self._slots != _EMPTY) & (self._slots != _DELETED)] - np.uint32(1)
-        self.rebuild(rows, more)
+        self.rebuild(self.rows(), more)
 
 
 class Remembered:

@@ -129,17 +129,11 @@ class Machine:
 
     def pop_ready(self, topic: int, limit: int) -> U32:
         """Return the first messages that can be taken now; the caller must take them."""
-        runs, table = self.topics.ready[topic], self.table
+        runs = self.topics.ready[topic]
         found: list[U32] = []
         missing, last = limit, None
         while missing and (chunk := runs.pop(missing)) is not None:
-            rows = chunk.rows
-            good = table.state[rows] == State.READY
-            good &= table.seq[rows] == chunk.seq
-            good &= table.due_ms[rows] == chunk.due_ms
-            good &= table.priority[rows] == chunk.priority
-            if not good.all():
-                rows = rows[good]
+            rows = self._still_ready(chunk)
             # One message may stand here again, right behind, when it was moved away and back.
             again = rows[1:] == rows[:-1]
             if again.any():
@@ -152,6 +146,20 @@ class Machine:
             found.append(rows)
             missing -= len(rows)
         return np.concatenate(found) if len(found) != 1 else found[0]
+
+    def ready_rows(self) -> U32:
+        """Return the rows that stand among what can be taken, and can be."""
+        chunks = (chunk for runs in self.topics.ready for chunk in runs.entries())
+        return np.concatenate([np.zeros(0, np.uint32), *map(self._still_ready, chunks)])
+
+    def _still_ready(self, chunk: Chunk) -> U32:
+        """Return the rows of the entries that still mean something."""
+        rows, table = chunk.rows, self.table
+        good = table.state[rows] == State.READY
+        good &= table.seq[rows] == chunk.seq
+        good &= table.due_ms[rows] == chunk.due_ms
+        good &= table.priority[rows] == chunk.priority
+        return rows if good.all() else rows[good]
 
     def peek_ready(self, topic: int, limit: int) -> U32:
         """Return the first messages that can be taken now, and leave them in their places."""
@@ -195,13 +203,19 @@ class Machine:
             wheel.clear()
         table = self.table
         for start in range(0, table.top, _REBUILD_STEP):
-            state = table.state[start : min(start + _REBUILD_STEP, table.top)]
-            waiting = (state == State.DELAYED) | (state == State.READY)
-            rows = (np.flatnonzero(waiting) + start).astype(np.uint32)
-            if len(rows):
-                self._wait(rows, now_ms)
-            leased = (np.flatnonzero(state == State.LEASED) + start).astype(np.uint32)
-            self.leases.add(leased, table.lease_until_ms[leased])
+            self.place(
+                np.arange(start, min(start + _REBUILD_STEP, table.top), dtype=np.uint32), now_ms
+            )
+
+    def place(self, rows: U32, now_ms: int) -> None:
+        """Let messages stand in the wheels and the ready runs, where their states say."""
+        table = self.table
+        state = table.state[rows]
+        waiting = rows[(state == State.DELAYED) | (state == State.READY)]
+        if len(waiting):
+            self._wait(waiting, now_ms)
+        leased = rows[state == State.LEASED]
+        self.leases.add(leased, table.lease_until_ms[leased])
 
     def _wait(self, rows: U32, now_ms: int) -> None:
         """Let messages wait for their due, or be ready if it has come."""

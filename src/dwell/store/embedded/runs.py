@@ -133,6 +133,10 @@ class Runs:
             newer, older = self._runs.pop(), self._runs.pop()
             self._runs.append(Run(joined([*older.chunks, *newer.chunks]).ordered()))
 
+    def entries(self) -> list[Chunk]:
+        """Return all entries, in no order."""
+        return [chunk for run in self._runs for chunk in run.chunks]
+
     def pop(self, limit: int) -> Chunk | None:
         """Remove and return the first ``limit`` entries, or as many as there are; None if none."""
         if not self._runs:

@@ -35,12 +35,14 @@ from dwell.store.base import (
     Page,
     PutAnswer,
     Puts,
+    Stale,
     Stats,
     Store,
     Sweep,
     TopicStats,
     Wanted,
 )
+from dwell.store.embedded import strays
 from dwell.store.embedded.backup import copy_to, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
 from dwell.store.embedded.core import Core
@@ -425,6 +427,24 @@ class EmbeddedStore(Store):
         }
         totals = self._machine.events.totals
         return Stats(topics, {str(kind): int(totals[kind]) for kind in Kind})
+
+    async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
+        """Read the journal, and compare table, index, wheels and counts (see the contract)."""
+        self._begin()
+        whole, until = await strays.whole_frames(self._core)
+        now_ms = self._begin()
+        found = strays.find(self._machine, whole, until).first(limit)
+        answer = strays.told(self._core, found, repaired=repair)
+        if repair and answer:
+            # What ends messages has to be written, so the room for it comes first.
+            self._core.reserve(_TAKE_BYTES + 16 * len(found.bodiless))
+            lost = strays.mend(self._machine, found, now_ms)
+            self._deadline_ms = self._machine.next_deadline_ms()
+            self.plan()
+            if lost is not None:
+                self._write(lost)
+                await self._core.committed()
+        return answer
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""

@@ -155,14 +155,26 @@ class Table(Columns):
 
     def recount(self) -> None:
         """Count anew, when a snapshot was read."""
+        counted = self._counted()
+        self._counts_of(len(counted))
+        self._counts[:] = 0
+        self._counts[: len(counted)] = counted
+
+    def miscounts(self) -> I64:
+        """Return by topic and state how many more are counted than there are."""
+        counted = self._counted()
+        self._counts_of(len(counted))
+        more = self._counts.copy()
+        more[: len(counted)] -= counted
+        more[:, State.GONE] = 0
+        return more
+
+    def _counted(self) -> I64:
         state, topic = self.state[: self.top], self.topic[: self.top]
         live = state != State.GONE
         topics = int(topic.max(initial=0)) + 1
         key = topic[live].astype(np.int64) * _STATES + state[live]
-        counted = np.bincount(key, minlength=topics * _STATES).reshape(topics, _STATES)
-        self._counts_of(topics)
-        self._counts[:] = 0
-        self._counts[:topics] = counted
+        return np.bincount(key, minlength=topics * _STATES).reshape(topics, _STATES)
 
     def rows_where(self, test: "Callable[[slice], np.ndarray]") -> U32:
         """Return the rows for which ``test(part)`` is true, looking at a part at a time."""

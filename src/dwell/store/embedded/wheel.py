@@ -90,12 +90,16 @@ class Wheel:
         """Throw away entries that mean nothing, when all but ``live`` do and they are many."""
         if self._entries <= 2 * live + _DEAL_AT:
             return
-        rows = [run[1] for run in self._runs] + self._undealt
-        rows += [np.frombuffer(slot, dtype=np.uint32) for slot in self._slots.values()]
-        everything = np.unique(np.concatenate(rows))
+        everything = self.rows()
         self.clear()
         at_ms = self._current(everything)
         self.add(everything[at_ms > 0], at_ms[at_ms > 0])
+
+    def rows(self) -> U32:
+        """Return the distinct rows that have an entry, whether it means anything or not."""
+        rows = [run[1] for run in self._runs] + self._undealt
+        rows += [np.frombuffer(slot, dtype=np.uint32) for slot in self._slots.values()]
+        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.uint32)
 
     def clear(self) -> None:
         """Forget every entry."""

@@ -17,6 +17,7 @@ from dwell.testing.suite.ids import ByIdVerbs
 from dwell.testing.suite.notices import Notices
 from dwell.testing.suite.picks import Picks
 from dwell.testing.suite.puts import Puts
+from dwell.testing.suite.queries import Queries
 from dwell.testing.suite.reading import Reading
 from dwell.testing.suite.receipts import Receipts
 from dwell.testing.suite.sweeps import Sweeps
@@ -26,5 +27,7 @@ from dwell.testing.suite.times import Times
 __all__ = ["StoreSuite"]
 
 
-class StoreSuite(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Notices, Reading, Sweeps):
+class StoreSuite(
+    Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Notices, Reading, Sweeps, Queries
+):
     """Everything; override ``make_store``."""

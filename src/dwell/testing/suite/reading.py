@@ -33,6 +33,7 @@ VERBS: dict[str, Callable[[Rig], Coroutine[Any, Any, object]]] = {
     "sweep": lambda rig: rig.store.sweep(EVERY, 0, 1, 1),
     "events": lambda rig: rig.store.events(0, 1),
     "stats": lambda rig: rig.store.stats(),
+    "sizes": lambda rig: rig.store.sizes("t"),
     "configure": lambda rig: rig.configure(),
     "tick": lambda rig: rig.tick(),
 }

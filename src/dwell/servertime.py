@@ -22,6 +22,7 @@ class ServerClock(RealClock):
         self._ahead_ms = 0.0
         self._unsure_s = float("inf")
         self._heard_at = 0.0
+        self._least_ahead_ms = 0.0
 
     def now_ms(self) -> int:
         """Return the server's time; this machine's before the first answer."""
@@ -29,6 +30,13 @@ class ServerClock(RealClock):
             return super().now_ms()
         # The server cuts off parts of a millisecond, so they are rounded up here.
         return math.ceil(time.monotonic() * 1000 + self._ahead_ms)
+
+    def least_ms(self) -> int:
+        """Return the earliest time that the server can have now."""
+        if not self._heard_at:
+            return super().now_ms()
+        drift_ms = (time.monotonic() - self._heard_at) * _DRIFT * 1000
+        return math.floor(time.monotonic() * 1000 + self._least_ahead_ms - drift_ms)
 
     def hear(self, server_ms: int, asked_at: float) -> None:
         """Learn what time the server had at some moment since the question (monotonic)."""
@@ -39,4 +47,5 @@ class ServerClock(RealClock):
         was_set = early_ms > took_s * 1000 + 1 or early_ms < -unsure_s * 1000 - 1
         if took_s <= unsure_s or was_set:
             self._ahead_ms = server_ms - asked_at * 1000
+            self._least_ahead_ms = server_ms - now * 1000
             self._unsure_s, self._heard_at = took_s, now

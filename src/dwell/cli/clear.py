@@ -1,0 +1,27 @@
+"""``dwell clear``: cancel everything that waits in a topic."""
+
+from typing import Annotated
+
+import typer
+
+from dwell import values
+from dwell.cli.exits import require
+from dwell.cli.options import TopicArgument
+from dwell.cli.session import session_of
+
+
+def clear(
+    context: typer.Context,
+    topic: TopicArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+) -> None:
+    """Cancel every message of a topic that nobody has taken: delayed, ready and dead ones.
+
+    Those that are leased stay, with their takers.
+    """
+    session = session_of(context)
+    question = f"Cancel every message of {values.topic(topic)} that nobody has taken?"
+    with session.queue() as queue:
+        require(yes or typer.confirm(question, err=True))
+        count = queue.clear(topic)
+    session.out.confirm({"topic": topic, "cancelled": count}, f"{count:,} cancelled")

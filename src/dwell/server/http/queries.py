@@ -1,0 +1,70 @@
+"""Queries: messages by their bodies, and all messages of a topic, a bounded part a request."""
+
+from starlette.responses import Response
+
+from dwell import search, values
+from dwell.server.http.call import Call
+from dwell.server.http.filters import MOST_LOOKED_AT
+from dwell.server.http.looking import cursor_of, cursor_text
+from dwell.server.http.media import Media
+from dwell.server.http.rows import message_rows
+from dwell.server.http.schemas import ClearAnswer, FindRequest, TakeWhereRequest
+from dwell.server.http.takes import batch_answer, lease_of
+from dwell.store.base import Page
+
+
+async def find(call: Call) -> Response:
+    """Return messages of one state whose bodies match ``where``, by due, from after ``cursor``.
+
+    A request looks at 100,000 messages at most: there may be more as long as the answer has a
+    cursor, even when it has no messages.
+    """
+    topic, ask = call.allowed_topic(), await call.body(FindRequest)
+    page = await search.find(
+        call.queue.store,
+        topic,
+        search.predicate(ask.where),
+        values.state(ask.state),
+        cursor_of(ask.cursor),
+        ask.limit,
+        most=MOST_LOOKED_AT,
+    )
+    return _answer(call, page)
+
+
+async def take_where(call: Call) -> Response:
+    """Take ready messages whose bodies match ``where``, by due, from after ``cursor``, at once.
+
+    A request looks at 100,000 messages at most: there may be more as long as the answer has a
+    cursor. It has none when as many were taken as were asked for.
+    """
+    topic, ask = call.allowed_topic(), await call.body(TakeWhereRequest)
+    page = await search.take_where(
+        call.queue.store,
+        topic,
+        search.predicate(ask.where),
+        cursor_of(ask.cursor),
+        ask.limit,
+        values.lease_ms(lease_of(ask)),
+        values.owner(ask.owner),
+        most=MOST_LOOKED_AT,
+    )
+    call.service.note_taken(page.messages)
+    return _answer(call, page)
+
+
+async def clear(call: Call) -> Response:
+    """Cancel every message of a topic that nobody has taken; those that are leased stay.
+
+    A request cancels about 100,000 messages at most, and says whether those were all.
+    """
+    topic = call.allowed_topic()
+    count, is_complete = await search.clear(call.queue.store, topic, most=MOST_LOOKED_AT)
+    return call.answer(ClearAnswer(count, is_complete))
+
+
+def _answer(call: Call, page: Page) -> Response:
+    if call.asked is Media.COLUMNS:
+        return batch_answer(call, page.messages, page.cursor)
+    rows = message_rows(page.messages, packed=call.asked is Media.MSGPACK)
+    return call.answer({"messages": rows, "cursor": cursor_text(page.cursor)})

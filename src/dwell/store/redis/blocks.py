@@ -1,0 +1,167 @@
+"""Blocks: up to 64 messages of one put as one string, as scripts/shared.lua reads them."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dwell.lazy import sizes_of
+from dwell.message import I64, U8
+from dwell.store.base import Puts
+from dwell.store.redis.numbers import SLOTS
+
+HEAD = struct.Struct(">BBBBHI6sIIH6s6sIB")
+SLOT_BYTES = 17
+_WAITING = 1
+_ELSEWHERE = 2
+_OWN_IDS = 1
+
+#: A block is read whole when one message of it is taken out, so it must not be large.
+_MOST_BYTES = 32 * 1024
+_LARGE_BYTES = 2048
+#: The dues of a block lie this close together, or an eighth of the time until the first.
+_SPAN_MS = 3_600_000
+#: What is due sooner is put with what is due in the same millisecond only: it stays a block then.
+_SOON_MS = 1_000
+
+
+@dataclass(slots=True)
+class Block:
+    """The text of a block, and the places of its messages in the put."""
+
+    text: bytes
+    places: I64
+    names_end: int
+
+    @property
+    def names(self) -> bytes:
+        """Everything but extras and bodies, marked as the part that it is."""
+        return bytes([_ELSEWHERE]) + self.text[1 : self.names_end]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the text is better not handed to a script, which hashes all that it is given."""
+        return self.names_end > 0 and len(self.text) - self.names_end > _LARGE_BYTES
+
+
+def blocks_of(puts: Puts, places: I64, now_ms: int, *, may_sort: bool) -> list[Block]:
+    """Return some messages of a put as blocks.
+
+    Messages that differ in due alone may be sorted by it: those of a block are due together then.
+    """
+    many = _Columns(puts, places, may_sort)
+    return [many.block(start, stop) for start, stop in _cuts(many, now_ms)]
+
+
+def _cuts(many: "_Columns", now_ms: int) -> Iterator[tuple[int, int]]:
+    due_ms, ends = many.due_ms, np.cumsum(many.sizes)
+    changes = np.append(np.flatnonzero(many.is_other()) + 1, len(due_ms))
+    is_sorted = many.is_sorted
+    start = 0
+    while start < len(due_ms):
+        first = int(due_ms[start])
+        stop = min(start + SLOTS, int(changes[np.searchsorted(changes, start, side="right")]))
+        before = int(ends[start - 1]) if start else 0
+        stop = min(stop, max(int(np.searchsorted(ends, before + _MOST_BYTES)), start + 1))
+        if is_sorted:
+            span = 0 if first <= now_ms + _SOON_MS else max(_SPAN_MS, (first - now_ms) // 8)
+            stop = min(stop, int(np.searchsorted(due_ms, first + span, side="right")))
+        yield start, stop
+        start = stop
+
+
+class _Columns:
+    """The columns of a put in the order in which blocks take them."""
+
+    def __init__(self, puts: Puts, places: I64, may_sort: bool) -> None:
+        alike = ("priority", "lease_ms", "max_attempts")
+        self._puts = puts
+        may_sort &= all(_is_uniform(getattr(puts, name)) for name in alike)
+        due_ms = puts.due_ms[places]
+        self.is_sorted = bool(np.all(due_ms[1:] >= due_ms[:-1]))
+        if may_sort and not self.is_sorted:
+            places = places[np.argsort(due_ms, kind="stable")]
+            self.is_sorted = True
+        self.places = places
+        self.due_ms = puts.due_ms[places]
+        self.expires_ms = puts.expires_ms[places]
+        self._alike = {name: getattr(puts, name)[places] for name in alike}
+        self.bodies = _picked(puts.bodies, places)
+        self.ids = None if puts.ids is None else _picked(puts.ids, places)
+        self.extras = None if puts.extras is None else _picked(puts.extras, places)
+        self._id_sizes = _sizes(self.ids, len(places))
+        self._extra_sizes = _sizes(self.extras, len(places))
+        self.sizes = sizes_of(self.bodies) + self._id_sizes + self._extra_sizes
+        self._topic = puts.topic.encode()
+
+    def is_other(self) -> np.ndarray:
+        """Tell of each message but the first whether it cannot be in the block before it."""
+        others = [column[1:] != column[:-1] for column in self._alike.values()]
+        others.append((self.expires_ms[1:] != 0) != (self.expires_ms[:-1] != 0))
+        if not self.is_sorted:
+            others.append(self.due_ms[1:] < self.due_ms[:-1])
+        result: np.ndarray = np.logical_or.reduce(others)
+        return result
+
+    def block(self, start: int, stop: int) -> Block:
+        """Return messages as one block."""
+        part = slice(start, stop)
+        size, due_ms = stop - start, self.due_ms[part]
+        index_at = HEAD.size + len(self._topic)
+        id_ends = index_at + SLOT_BYTES * size + np.cumsum(self._id_sizes[part])
+        head = HEAD.pack(
+            *(_WAITING, size, size, 0 if self.ids is None else _OWN_IDS, 0, 0, bytes(6)),
+            int(self._alike["priority"][start]),
+            int(self._alike["lease_ms"][start]),
+            int(self._alike["max_attempts"][start]),
+            int(due_ms.min()).to_bytes(6, "big"),
+            int(due_ms.max()).to_bytes(6, "big"),
+            int(id_ends[-1]),
+            len(self._topic),
+        )
+        data_sizes = self.sizes[part] - self._id_sizes[part]
+        data_ends = id_ends[-1] + np.cumsum(data_sizes)
+        index = np.zeros((size, SLOT_BYTES), np.uint8)
+        index[:, 1:7] = _in_bytes(due_ms, 8)[:, 2:]
+        index[:, 7:11] = _in_bytes(id_ends, 4)
+        index[:, 11:15] = _in_bytes(data_ends, 4)
+        index[:, 15:17] = _in_bytes(self._extra_sizes[part], 2)
+        ids = b"" if self.ids is None else b"".join(self.ids[part])
+        text = b"".join([head, self._topic, index.tobytes(), ids, self._data(part)])
+        expiries = self._expiries(part)
+        names_end = 0 if expiries else int(id_ends[-1])
+        return Block(expiries + text, self.places[part], names_end)
+
+    def _data(self, part: slice) -> bytes:
+        if self.extras is None:
+            return b"".join(self.bodies[part])
+        pairs = zip(self.extras[part], self.bodies[part], strict=True)
+        return b"".join([piece for pair in pairs for piece in pair])
+
+    def _expiries(self, part: slice) -> bytes:
+        """Return what stands before a block whose messages expire."""
+        expires_ms = self.expires_ms[part]
+        if not expires_ms.any():
+            return b""
+        return bytes([0, len(expires_ms)]) + _in_bytes(expires_ms, 8)[:, 2:].tobytes()
+
+
+def _is_uniform(column: np.ndarray) -> bool:
+    return bool(np.all(column == column[0]))
+
+
+def _picked(values: Sequence[bytes], places: I64) -> Sequence[bytes]:
+    """Return some values in a new order, and the values themselves where that is all of them."""
+    size = len(places)
+    if size == len(values) and size and places[0] == 0 and np.all(places[1:] == places[:-1] + 1):
+        return values
+    return [values[at] for at in places.tolist()]
+
+
+def _sizes(values: Sequence[bytes] | None, count: int) -> I64:
+    return np.zeros(count, np.int64) if values is None else sizes_of(values)
+
+
+def _in_bytes(column: np.ndarray, width: int) -> U8:
+    return column.astype(f">u{width}").view(np.uint8).reshape(-1, width)

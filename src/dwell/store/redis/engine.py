@@ -1,0 +1,293 @@
+"""The engine: scripts run on a Redis, on the master that Sentinel names, or on a cluster.
+
+A script that may have run is asked for again with a mark; a shard keeps the last answer of each
+call under way, so that it is done once. redis-py keeps the connections.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import random
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, Sentinel
+from redis.asyncio.client import PubSub
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from dwell.errors import (
+    AccessDenied,
+    InvalidInput,
+    ServerUnreachable,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+)
+from dwell.store.redis.options import Options
+from dwell.store.redis.scripts import Script
+
+#: How long one answer may take at most, before the connection is given up.
+_ANSWER_S = 5.0
+_CONNECT_S = 2.0
+#: A large value whose script never comes is gone after this.
+_LARGE_MS = 60_000
+_FIRST_WAIT_S = 0.02
+_LONGEST_WAIT_S = 1.0
+
+#: What passes: the engine starts, fails over, moves a slot, or cannot be reached.
+_PASSING = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.ClusterError,
+    exceptions.RedisClusterException,
+    exceptions.TryAgainError,
+    exceptions.MasterDownError,
+    exceptions.MovedError,
+    exceptions.AskError,
+    OSError,
+)
+_PASSING_WORDS = ("NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "LOADING", "BUSY", "UNBLOCKED")
+
+
+class Engine:
+    """Runs scripts; the prefix begins every key."""
+
+    def __init__(self, options: Options) -> None:
+        self.address = options.address
+        #: The name of this instance, by which it knows what it published itself.
+        self.name = secrets.token_hex(8)
+        self._prefix = options.prefix
+        self._timeout_s = options.timeout_s
+        # Half of the time is left to try again on another connection.
+        self._answer_s = min(_ANSWER_S, self._timeout_s / 2)
+        self._connect_s = min(_CONNECT_S, self._timeout_s / 2)
+        self._min_replicas = options.min_replicas
+        self._connections = options.connections
+        self._ca = options.ca
+        self._client: Any = None
+        self._slots: list[int] = []
+        self._new_slot = itertools.count()
+        self._serials = itertools.count(1)
+        #: How many commands were sent.
+        self.commands = 0
+
+    def base(self, shard: int) -> str:
+        """Return what the keys of a shard begin with; they lie in one slot of a cluster."""
+        return f"{self._prefix}:{{{shard}}}"
+
+    async def open(self) -> None:
+        """Connect; raises StoreError when the engine cannot keep a store."""
+        self._client = self._make_client()
+        try:
+            await self._patiently(self._check)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def check(self) -> None:
+        """Raise StoreClosed unless the engine is open."""
+        if self._client is None:
+            raise StoreClosed("the store on Redis is not open")
+
+    def subscription(self) -> PubSub:
+        """Return a subscription to nothing yet, on a connection of its own."""
+        self.check()
+        subscription: PubSub = self._client.pubsub()
+        return subscription
+
+    async def run(
+        self,
+        shard: int,
+        script: Script,
+        now_ms: int,
+        *own: object,
+        large: Sequence[tuple[int, bytes]] = (),
+    ) -> list[Any]:
+        """Return what a script answers; raises StoreError when it could not be run for certain.
+
+        ``large`` values travel beside the script, which finds each under its place.
+        """
+        slot = heapq.heappop(self._slots) if self._slots else next(self._new_slot)
+        serial, is_again = next(self._serials), [False]
+
+        async def once() -> list[Any]:
+            mark = b"1" if is_again[0] else b"0"
+            is_again[0] = True
+            base = self.base(shard)
+            first = [
+                ("SET", f"{base}:new:{self.name}:{serial}:{place}", value, "PX", _LARGE_MS)
+                for place, value in large
+            ]
+            own_first = (now_ms, self.name, shard, slot, serial, mark)
+            return await self._eval(script, first, base, *own_first, *own)
+
+        answer: list[Any] = await self._patiently(once)
+        # A call that was cut off may still run: its slot is not used again.
+        heapq.heappush(self._slots, slot)
+        return answer
+
+    async def ask(self, *command: object) -> Any:
+        """Run one plain command that is safe to repeat, on the first shard's node."""
+
+        async def once() -> Any:
+            self.check()
+            return await self._client.execute_command(*command)
+
+        return await self._patiently(once)
+
+    async def _eval(
+        self, script: Script, first: Sequence[tuple[object, ...]], key: str, *arguments: object
+    ) -> list[Any]:
+        self.check()
+        # While a cluster moves the slot, a script must not run where a part of the keys is: of
+        # these two one is always there and one never, so that the nodes answer TRYAGAIN by then.
+        called = (2, key, f"{key}:meta", *arguments)
+        try:
+            return await self._send(first, ("EVALSHA", script.digest, *called))
+        except exceptions.NoScriptError:
+            return await self._send(first, ("EVAL", script.text, *called))
+
+    async def _send(
+        self, first: Sequence[tuple[object, ...]], command: tuple[object, ...]
+    ) -> list[Any]:
+        """Send a command, after others and before a wait for replicas, all on one connection."""
+        self.commands += 1 + len(first)
+        if not first and not self._min_replicas:
+            answer: list[Any] = await self._client.execute_command(*command)
+            return answer
+        pipeline = self._client.pipeline(transaction=False)
+        for other in (*first, command):
+            pipeline.execute_command(*other)
+        if not self._min_replicas:
+            return list((await pipeline.execute())[-1])
+        pipeline.execute_command("WAIT", self._min_replicas, int(self._answer_s * 500))
+        *_, answer, replicas = await pipeline.execute()
+        if replicas < self._min_replicas:
+            raise exceptions.TimeoutError(
+                f"{replicas} replicas have it in time, and min_replicas is {self._min_replicas}"
+            )
+        return answer
+
+    async def _patiently(self, once: Any) -> Any:
+        """Try until the time is over; who waits longer each time lets others in."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._timeout_s
+        wait_s, last = _FIRST_WAIT_S, None
+        while True:
+            try:
+                async with asyncio.timeout_at(give_up_at):
+                    return await once()
+            except (exceptions.RedisError, OSError) as error:
+                # A try that was cut off by the end of the time knows no reason.
+                last = error if str(error) or last is None else last
+                if not _passes(error) or loop.time() + wait_s > give_up_at:
+                    raise self._told(last) from None
+            await asyncio.sleep(wait_s * (0.5 + random.random()))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _told(self, error: Exception) -> Exception:
+        """Return what the caller is told."""
+        text = f"{self.address}: {str(error) or type(error).__name__}"
+        if isinstance(error, exceptions.OutOfMemoryError) or "OOM command" in str(error):
+            return StoreFull(f"{text}; nothing was put")
+        if isinstance(
+            error,
+            exceptions.AuthenticationError
+            | exceptions.NoPermissionError
+            | exceptions.AuthorizationError,
+        ):
+            return AccessDenied(text)
+        if _passes(error):
+            return ServerUnreachable(text)
+        return StoreFailed(text)
+
+    # --- making the client --------------------------------------------------------------------
+
+    def _make_client(self) -> Any:
+        common: dict[str, Any] = {
+            "username": self.address.username,
+            "password": self.address.password,
+            "socket_timeout": self._answer_s,
+            "socket_connect_timeout": self._connect_s,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        if self.address.kind == "cluster":
+            if self.address.is_secure:
+                common |= {"ssl": True, "ssl_ca_certs": self._ca}
+            nodes = [ClusterNode(host, port) for host, port in self.address.hosts]
+            return RedisCluster(startup_nodes=nodes, max_connections=self._connections, **common)
+        common["db"] = self.address.database
+        if self.address.kind == "sentinel":
+            if self.address.is_secure:
+                common |= {"ssl": True, "ssl_ca_certs": self._ca}
+            sentinel_kwargs = {
+                "socket_timeout": self._connect_s,
+                "socket_connect_timeout": self._connect_s,
+            }
+            made: Any = Sentinel
+            sentinel = made(list(self.address.hosts), sentinel_kwargs=sentinel_kwargs, **common)
+            return sentinel.master_for(self.address.service)
+        host, port = self.address.hosts[0]
+        kind: type[Connection] = Connection
+        if self.address.is_secure:
+            kind = SSLConnection
+            common["ssl_ca_certs"] = self._ca
+        pool = BlockingConnectionPool(
+            max_connections=self._connections,
+            timeout=None,
+            connection_class=kind,
+            host=host,
+            port=port,
+            **common,
+        )
+        return Redis.from_pool(pool)
+
+    async def _check(self) -> None:
+        """Refuse an engine that is too old, or that would drop messages to make room."""
+        if self.address.kind == "cluster":
+            await self._client.initialize()
+            found = await self._client.info("all", target_nodes="primaries")
+            facts = found.values() if "redis_version" not in found else [found]
+        else:
+            facts = [await self._client.info("all")]
+        check_facts(facts)
+
+
+def check_facts(facts: Iterable[dict[str, Any]]) -> None:
+    """Refuse what an engine says of itself, when it cannot keep a store."""
+    for of in facts:
+        version = str(of.get("redis_version", "0"))
+        if int(version.split(".")[0]) < 7:
+            raise StoreError(f"Redis {version}: expected 7.0 or later, or Valkey")
+        policy = of.get("maxmemory_policy", "noeviction")
+        if int(of.get("maxmemory", 0)) and policy != "noeviction":
+            raise InvalidInput(
+                f"maxmemory-policy: got {policy}, expected noeviction: it would drop messages"
+            )
+
+
+def _passes(error: Exception) -> bool:
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+        return False
+    return isinstance(error, _PASSING) or str(error).startswith(_PASSING_WORDS)
+
+
+async def close_quietly(subscription: PubSub) -> None:
+    """Close a subscription whose connection may be broken."""
+    with contextlib.suppress(exceptions.RedisError, OSError):
+        await subscription.aclose()  # type: ignore[no-untyped-call]

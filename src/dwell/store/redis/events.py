@@ -1,0 +1,104 @@
+"""Events: what the scripts wrote into the log of a shard, as columns."""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dwell.store.base import Events
+from dwell.store.redis.blocks import SLOT_BYTES
+from dwell.store.redis.records import names_of
+
+_ONE = struct.Struct(">BBBHIHH")
+_BLOCK = struct.Struct(">BBB7sHHI")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one call of a script wrote down; ``first`` is the position of its first event."""
+
+    shard: int
+    first: int
+    count: int
+    time_ms: int
+    text: bytes
+
+
+class Columns:
+    """The columns of events, growing."""
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.time_ms: list[int] = []
+        self.kind: list[int] = []
+        self.topics: list[str] = []
+        self.ids: list[str] = []
+        self.due_ms: list[int] = []
+        self.attempt: list[int] = []
+
+    def add(self, entry: Entry) -> None:
+        """Add one entry of a log."""
+        at, text = 0, entry.text
+        while at < len(text):
+            is_one = text[at] == 0
+            at = self._add_one(text, at) if is_one else self._add_block(entry.shard, text, at)
+        self.positions.extend(range(entry.first, entry.first + entry.count))
+        self.time_ms.extend([entry.time_ms] * entry.count)
+
+    def _add_one(self, text: bytes, at: int) -> int:
+        topic: int
+        id_: int
+        _, kind, topic, high, low, attempt, id_ = _ONE.unpack_from(text, at)
+        at += _ONE.size
+        self.kind.append(kind)
+        self.topics.append(text[at : at + topic].decode())
+        self.ids.append(text[at + topic : at + topic + id_].decode())
+        self.due_ms.append(high << 32 | low)
+        self.attempt.append(attempt)
+        return at + topic + id_
+
+    def _add_block(self, shard: int, text: bytes, at: int) -> int:
+        topic: int
+        size: int
+        _, kind, topic, n, attempt, count, size = _BLOCK.unpack_from(text, at)
+        at += _BLOCK.size
+        name, part = text[at : at + topic].decode(), text[at + topic : at + topic + size]
+        slots = part[0]
+        index = np.frombuffer(part, np.uint8, SLOT_BYTES * slots, 1).reshape(slots, SLOT_BYTES)
+        # In the block the ids follow the index and the topic follows the head; here they follow
+        # one byte and the index.
+        offset = int.from_bytes(index[-1, 7:11].tobytes(), "big") - size
+        first, ids_at = int.from_bytes(n, "big"), 1 + SLOT_BYTES * slots
+        names = names_of(first, shard, index, part, ids_at, offset)
+        self.kind.extend([kind] * count)
+        self.topics.extend([name] * count)
+        self.ids.extend(names.ids)
+        self.due_ms.extend(names.due_ms.tolist())
+        self.attempt.extend([attempt] * count)
+        return at + topic + size
+
+    def events(self, start: int, limit: int) -> Events:
+        """Return at most ``limit`` events from position ``start`` on."""
+        skip = bisect_left(self.positions, start)
+        part = slice(skip, skip + limit)
+        return Events(
+            positions=np.array(self.positions[part], np.int64),
+            time_ms=np.array(self.time_ms[part], np.int64),
+            kind=np.array(self.kind[part], np.uint8),
+            topics=self.topics[part],
+            ids=self.ids[part],
+            due_ms=np.array(self.due_ms[part], np.int64),
+            attempt=np.array(self.attempt[part], np.uint16),
+        )
+
+
+def entries_of(found: Sequence[Sequence]) -> list[Entry]:  # type: ignore[type-arg]
+    """Return what a stream gave."""
+    entries = []
+    for name, values in found:
+        of = dict(zip(values[::2], values[1::2], strict=True))
+        count, ends = int(of[b"n"]), int(name.split(b"-")[0])
+        entries.append(Entry(int(of.get(b"s", 0)), ends - count, count, int(of[b"t"]), of[b"e"]))
+    return entries

@@ -1,0 +1,55 @@
+"""The log: all events of a store in one order, whose positions have no gap.
+
+A store of one shard has its events in that shard. Of several, each has its own, and whoever reads
+moves what is new there into one log, in the first shard: each step says up to where it was moved
+before, so that instances that do it at once move nothing twice.
+"""
+
+from typing import Any
+
+from dwell.store.base import EventPage
+from dwell.store.redis.events import Columns, entries_of
+from dwell.store.redis.shards import Shards
+
+#: How many events are moved at a time.
+_MOVED = 5_000
+
+
+class Log:
+    """Reads the events of a store."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def page(self, position: int, limit: int) -> EventPage:
+        """Return at most ``limit`` events from ``position`` on."""
+        is_one = self._shards.count == 1
+        if not is_one:
+            await self.gather()
+        answer = await self._shards.run(0, "events", position, limit, "events" if is_one else "log")
+        columns = Columns()
+        for entry in entries_of(answer[0]):
+            columns.add(entry)
+        start = max(position, answer[1])
+        events = columns.events(start, limit)
+        return EventPage(events, start + len(events), answer[1], answer[2])
+
+    async def gather(self) -> None:
+        """Move what happened in each shard until now into the log."""
+        for shard in range(self._shards.count):
+            while await self._gather_some(shard):
+                pass
+
+    async def _gather_some(self, shard: int) -> bool:
+        """Move some events of a shard; tell whether there may be more."""
+        answer = await self._shards.run(0, "gathered", shard)
+        moved = int(answer[0])
+        found: list[Any] = await self._shards.run(shard, "events", moved, _MOVED, "events")
+        entries = entries_of(found[0])
+        if not entries:
+            return False
+        ends = entries[-1].first + entries[-1].count
+        parts = [part for entry in entries for part in (entry.count, entry.time_ms, entry.text)]
+        await self._shards.run(0, "gather", shard, moved, ends, *parts)
+        await self._shards.run(shard, "trim", ends)
+        return True

@@ -1,0 +1,77 @@
+"""Options: what the URL of a store on Redis, and the keywords beside it, may say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dwell.errors import InvalidUrl
+from dwell.store.redis.address import Address, parsed
+from dwell.store.redis.numbers import MOST_SHARDS
+
+#: From how many messages on a block is worth more than the messages one by one.
+PACKED = 8
+
+#: The least, the most and the usual of each whole number.
+_NUMBERS = {
+    "shards": (1, MOST_SHARDS, 0),
+    "home": (0, MOST_SHARDS - 1, 0),
+    "min_replicas": (0, 100, 0),
+    "max_events": (0, 10**12, 1_000_000),
+    "connections": (1, 10_000, 64),
+    "packed": (1, 1_000, PACKED),
+}
+_LONGEST_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All of them; ``shards`` is 0 where the store itself says."""
+
+    address: Address
+    prefix: str
+    timeout_s: float
+    ca: str | None
+    shards: int
+    home: int
+    min_replicas: int
+    max_events: int
+    connections: int
+    packed: int
+
+
+def options_of(url: str, keywords: Mapping[str, Any]) -> Options:
+    """Return the options of a store; raises InvalidUrl for one that is unknown or out of range."""
+    address, query = parsed(url)
+    given: dict[str, Any] = {**query, **keywords}
+    numbers = {name: _number(given.pop(name, None), name) for name in _NUMBERS}
+    prefix = str(given.pop("prefix", "dwell"))
+    timeout_s, ca = _seconds(given.pop("timeout", 10.0)), given.pop("ca", None)
+    if given:
+        raise InvalidUrl(f"url: got the option {next(iter(given))!r:.80}, which is unknown")
+    if not prefix or set(prefix) & set("{}\0"):
+        raise InvalidUrl(f"prefix: got {prefix!r:.80}, expected text without braces")
+    if numbers["min_replicas"] and address.kind == "cluster":
+        raise InvalidUrl("min_replicas: is not for a cluster; set min-replicas-to-write there")
+    return Options(address, prefix, timeout_s, ca, **numbers)
+
+
+def _number(value: object, name: str) -> int:
+    low, high, usual = _NUMBERS[name]
+    if value is None:
+        return usual
+    text = str(value)
+    if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
+        raise InvalidUrl(f"{name}: got {text!r:.80}, expected a whole number from {low} to {high}")
+    return int(text)
+
+
+def _seconds(value: object) -> float:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_S:
+        raise InvalidUrl(
+            f"timeout: got {value!r:.80}, expected seconds, more than 0, at most {_LONGEST_S:.0f}"
+        )
+    return seconds

@@ -1,0 +1,124 @@
+"""Putting: which messages go to which shard, and as what they travel."""
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from dwell.errors import IdExists, TopicFull
+from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
+from dwell.store.base import PutAnswer, Puts
+from dwell.store.redis.blocks import Block, blocks_of
+from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
+from dwell.store.redis.shards import Shards
+
+
+class Putter:
+    """Puts messages into the shards of a store."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._turns = itertools.count()
+
+    async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Add messages; of several shards each does its part by itself."""
+        puts = self._settled(puts)
+        parts = self._parts(puts)
+        done = await asyncio.gather(
+            *[self._put(shard, puts, places, on_conflict) for shard, places in parts.items()]
+        )
+        results = np.zeros(len(puts), np.uint8)
+        numbers = np.zeros(len(puts), np.uint64)
+        for places, some_results, some_numbers in done:
+            results[places], numbers[places] = some_results, some_numbers
+        if puts.ids is None:
+            ids = [f"{QUEUE_ID_MARK}{one:x}" for one in numbers.tolist()]
+        else:
+            ids = [id_.decode() for id_ in puts.ids]
+        numbers[results != Result.CREATED] = 0
+        return PutAnswer(ids, results, numbers)
+
+    def _settled(self, puts: Puts) -> Puts:
+        """Let what is due now by the latest time that the engine can have be due there, too."""
+        clock = self._shards.server_clock
+        if clock is None:
+            return puts
+        now_ms, least_ms = clock.now_ms(), clock.least_ms()
+        is_now = (puts.due_ms <= now_ms) & (puts.due_ms > least_ms)
+        if not is_now.any():
+            return puts
+        return dataclasses.replace(puts, due_ms=np.where(is_now, least_ms, puts.due_ms))
+
+    def _parts(self, puts: Puts) -> dict[int, I64]:
+        """Return which messages go to which shard: by key, else by id, else all to the next."""
+        count, turn = self._shards.count, next(self._turns) % self._shards.count
+        if count == 1 or (puts.ids is None and puts.extras is None):
+            return {turn: np.arange(len(puts))}
+        extras = puts.extras if puts.extras is not None else [b""] * len(puts)
+        ids = puts.ids if puts.ids is not None else [b""] * len(puts)
+        shards = [
+            shard_for(id_, extra, count) if id_ or extra else turn
+            for id_, extra in zip(ids, extras, strict=True)
+        ]
+        return {shard: np.array(places) for shard, places in shares(shards).items()}
+
+    async def _put(
+        self, shard: int, puts: Puts, places: I64, on_conflict: str
+    ) -> tuple[I64, U8, U64]:
+        own = _own(puts.ids)
+        # Of an id that stands twice the first, or the last, counts: the order must stay.
+        for may_sort in (own != b"2", False):
+            blocks = blocks_of(puts, places, self._shards.clock.now_ms(), may_sort=may_sort)
+            large = () if self._shards.is_cluster else tuple(_large(blocks))
+            beside = {place for place, _ in large}
+            texts = [
+                block.names if place in beside else block.text
+                for place, block in enumerate(blocks, 1)
+            ]
+            how = (puts.topic, on_conflict, own, int(may_sort))
+            answer = await self._shards.run(shard, "put", *how, *texts, large=large)
+            if answer[0] != b"unsorted":
+                break
+        _check(answer, puts.topic)
+        results = np.frombuffer(answer[2], np.uint8)
+        found = np.concatenate([block.places for block in blocks])
+        return found, results, _numbers(answer[1], blocks, shard)
+
+
+def shard_for(id_: bytes, extra: bytes, count: int) -> int:
+    """Return the shard of a message: that of its key, if it has one, or else of its id."""
+    key = decode_extra(extra).key if extra else None
+    return shard_of(id_ if key is None else b"key " + key.encode(), count)
+
+
+def _large(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:
+    return [(place, block.text) for place, block in enumerate(blocks, 1) if block.is_large]
+
+
+def _own(ids: Sequence[bytes] | None) -> bytes:
+    """Return whose ids they are: the queue's, the caller's, or the caller's with one twice."""
+    if ids is None:
+        return b"0"
+    return b"1" if len(set(ids)) == len(ids) else b"2"
+
+
+def _check(answer: list, topic: str) -> None:  # type: ignore[type-arg]
+    if answer[0] == b"exists":
+        raise IdExists(f"topic {topic!r}: id {answer[1].decode()!r:.80} exists")
+    if answer[0] == b"full":
+        pending, limit, new = answer[1:4]
+        raise TopicFull(
+            f"topic {topic!r}: {pending} messages are pending and max_pending is {limit}, "
+            f"so {new} more are refused"
+        )
+
+
+def _numbers(first: int, blocks: Sequence[Block], shard: int) -> U64:
+    parts = [
+        np.uint64(number((first + at) * SLOTS, shard))
+        + (np.arange(len(block.places), dtype=np.uint64) << np.uint64(8))
+        for at, block in enumerate(blocks)
+    ]
+    return np.concatenate(parts)

@@ -1,0 +1,108 @@
+-- Forget messages that are done.
+-- ARGV: from 7 on groups of receipts: first number of a block in 7 bytes, take in 4, slots in 1 each.
+-- Answers {a byte for each receipt: 5 acked, 9 stale; finish()}.
+local said = answered()
+if said then return said end
+settle()
+local ids = {}
+
+local function forget_id(topic, id)
+  if is_made(id) then return end
+  local names = ids[topic]
+  if not names then names = {}; ids[topic] = names end
+  names[#names + 1] = id
+end
+
+local function end_block(n, b, text)
+  note_block(4, n, b, b.attempt, names_of(text, b))
+  call('ZREM', LEASES, member(n) .. 'b')
+  drop_block(n)
+end
+
+-- Ack a block of which nothing is gone, as a whole.
+local function ack_whole(n, b)
+  local text = names_at(n, b)
+  count(b.topic, 'leased', -b.live)
+  if b.flags == 1 then
+    for _, id in ipairs(ids_of(text, b, n)) do forget_id(b.topic, id) end
+  end
+  end_block(n, b, text)
+end
+
+-- Ack what is still in its block; return which slots were.
+local function ack_block(n, b, slots)
+  local text = names_at(n, b)
+  local marks, live = {}, b.live
+  local names, index = ids_of(text, b, n), index_of(text, b)
+  for i = 1, #slots do
+    local slot = slots:byte(i)
+    if slot < b.size and not marks[slot] and index[5 * slot + 1] == 0 then
+      marks[slot] = i
+      live = live - 1
+      if b.flags == 1 then forget_id(b.topic, names[slot + 1]) end
+    end
+  end
+  count(b.topic, 'leased', live - b.live)
+  if live == 0 then
+    end_block(n, b, text)
+    return marks
+  end
+  for i = 1, #slots do
+    local slot = slots:byte(i)
+    if marks[slot] == i then
+      note(4, b.topic, names[slot + 1], index[5 * slot + 2], b.attempt)
+      call('SETRANGE', block_key(n), b.index + 17 * slot, '\1')
+    end
+  end
+  call('SETRANGE', block_key(n), 2, string.char(live))
+  return marks
+end
+
+local function ack_loose(n, take, slots, marks)
+  local names, done, places, results, seen = {}, {}, {}, {}, {}
+  for i = 1, #slots do names[i] = member(n + slots:byte(i)) end
+  local texts = look_up('HMGET', MESSAGES, names)
+  for i = 1, #slots do
+    local r = texts[i] and not seen[names[i]] and decode(texts[i])
+    if marks[slots:byte(i)] == i then
+      results[i] = '\5'
+    elseif r and r.state == LEASED and r.take == take and r.ends > now then
+      seen[names[i]] = true
+      done[#done + 1] = names[i]
+      if slots:byte(i) > 0 or call('EXISTS', block_key(n)) == 0 then places[#places + 1] = n + slots:byte(i) end
+      results[i] = '\5'
+      count(r.topic, 'leased', -1)
+      note(4, r.topic, r.id, r.due, r.attempt)
+      if r.owner ~= '' then call('SREM', key('owner', r.owner), names[i]) end
+      forget_id(r.topic, r.id)
+    else
+      results[i] = '\9'
+    end
+  end
+  if #done > 0 then
+    call('HDEL', MESSAGES, unpack(done))
+    call('ZREM', LEASES, unpack(done))
+    leave(places)
+  end
+  return table.concat(results)
+end
+
+local ALL = ''
+for slot = 0, 63 do ALL = ALL .. string.char(slot) end
+local results = {}
+for i = 7, #ARGV do
+  local n, take = unpack_from('>I7I4', ARGV[i])
+  local slots = ARGV[i]:sub(12)
+  local b, marks = head_at(n), {}
+  local is_held = b and b.state == LEASED and b.take == take and b.ends > now
+  if is_held and b.live == b.size and slots == ALL:sub(1, b.size) then
+    ack_whole(n, b)
+    results[#results + 1] = string.rep('\5', b.size)
+  else
+    if is_held then marks = ack_block(n, b, slots) end
+    results[#results + 1] = ack_loose(n, take, slots, marks)
+  end
+end
+
+for topic, names in pairs(ids) do remember(topic, names) end
+return answer({table.concat(results), finish()})

@@ -1,0 +1,180 @@
+-- Add messages to one topic.
+-- ARGV: 7 topic; 8 'keep', 'replace' or 'error'; 9 '1' if the ids are the caller's and may exist,
+-- '2' if one stands twice; 10 '1' if the messages were sorted; from 11 on blocks, as shared.lua
+-- says, each of messages with the same priority, lease and attempts; a block with expiries has
+-- them in front, 6 bytes each. Of a large block only the names are given, with 2 as state: its
+-- whole text is in the key `new:<instance>:<call>:<its place>`, which ends by itself if this call never comes.
+-- Answers {'ok', number of the first block, a byte for each result, ...}, or {'exists', id}, or
+-- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped;
+-- what follows is what finish() gives.
+local said = answered()
+if said then return said end
+local topic, on_conflict, own = ARGV[7], ARGV[8], ARGV[9] ~= '0'
+local function new_key(i) return base .. ':new:' .. ARGV[2] .. ':' .. ARGV[5] .. ':' .. i end
+local CREATED, KEPT, REPLACED, DROPPED, HELD = 1, 2, 3, 4, 13
+local IDS = key('ids', topic)
+local of = settings(topic)
+
+local blocks, ids, total, elsewhere = {}, {}, 0, {}
+for i = 11, #ARGV do
+  local text, expiries = ARGV[i], nil
+  if text:byte(1) == 0 then
+    local size = text:byte(2)
+    expiries = {unpack_from('>' .. string.rep('I6', size), text, 3)}
+    text = text:sub(3 + 6 * size)
+  end
+  local b = head_of(text)
+  local is_elsewhere = text:byte(1) == 2
+  b.state = WAITING
+  local block = {text = text, head = b, expiries = expiries}
+  blocks[#blocks + 1] = block
+  if is_elsewhere then
+    block.key = new_key(#blocks)
+    elsewhere[#elsewhere + 1] = block.key
+  end
+  if own then
+    for at, id in ipairs(ids_of(text, b, 0)) do ids[total + at] = id end
+  end
+  total = total + b.size
+end
+
+if #elsewhere > 0 and call('EXISTS', unpack(elsewhere)) < #elsewhere then
+  return redis.error_reply('TRYAGAIN the messages have not come whole')
+end
+settle()
+
+-- What is there already, and what is remembered.
+local there, earlier, is_clean = {}, {}, ARGV[9] ~= '2'
+if own then
+  local found = look_up('HMGET', IDS, ids)
+  for i = 1, total do
+    if found[i] then
+      local ends = remembered_until(found[i])
+      if not ends then
+        there[ids[i]] = unpack_from('>I7', found[i])
+        is_clean = false
+      elseif ends > now and on_conflict == 'keep' then
+        there[ids[i]] = -1
+        is_clean = false
+      elseif ends > now then
+        earlier[ids[i]] = ends
+        is_clean = false
+      end
+    end
+  end
+  if on_conflict == 'error' then
+    local seen = {}
+    for i = 1, total do
+      if there[ids[i]] or seen[ids[i]] then return answer({'exists', ids[i], finish()}) end
+      seen[ids[i]] = true
+    end
+  end
+end
+
+local room = total
+if of.max_pending > 0 then
+  local limit = math.ceil(of.max_pending / SHARDS)
+  local pending = call('HMGET', key('counts', topic), 'delayed', 'ready')
+  local waiting = (pending[1] or 0) + (pending[2] or 0)
+  local changed = counts[topic] or {}
+  waiting = waiting + (changed.delayed or 0) + (changed.ready or 0)
+  room = math.max(limit - waiting, 0)
+  if of.on_full == 'refuse' then
+    local new, seen = total, {}
+    for i = 1, #ids do
+      if there[ids[i]] or seen[ids[i]] then new = new - 1 end
+      seen[ids[i]] = true
+    end
+    if new > room then return answer({'full', waiting, limit, new, finish()}) end
+  end
+end
+if total > room then
+  is_clean = false
+  if ARGV[10] == '1' then return {'unsorted', finish()} end
+end
+
+local first = call('HINCRBY', META, 'block', #blocks) - #blocks + 1
+local results, fresh = {}, {}
+
+local function put_one(n, r)
+  local old = there[r.id]
+  if old and (old < 0 or on_conflict ~= 'replace') then return KEPT end
+  if old then
+    -- What this very call has put is as it was put, whatever its expiry says.
+    local was = fresh[old] and decode(call('HGET', MESSAGES, member(old))) or load(old)
+    if was.state == LEASED then return HELD end
+    lift(old, was)
+    r.take = was.take
+    n = old
+  elseif room <= 0 then
+    return DROPPED
+  else
+    room = room - 1
+    if own then
+      call('HSET', IDS, r.id, member(n))
+      if earlier[r.id] then call('HSET', key('earlier', topic), r.id, earlier[r.id]) end
+      there[r.id] = n
+    end
+    enter({n})
+  end
+  fresh[n] = true
+  note(old and 2 or 1, topic, r.id, r.due, 0)
+  wait(n, r)
+  save(n, r)
+  return old and REPLACED or CREATED
+end
+
+-- Keep a block as it is: all its messages are new, and nothing is to be planned for one alone.
+local function put_block(n, block)
+  local b = block.head
+  if block.key then
+    call('RENAME', block.key, block_key(n))
+    call('PERSIST', block_key(n))
+  else
+    call('SET', block_key(n), block.text)
+  end
+  note_block(1, n, b, 0, names_of(block.text, b))
+  enter({n})
+  local ready, delayed = block_entry(n, b)
+  if b.last <= now then
+    call('ZADD', key('ready', topic), b.priority, ready)
+    count(topic, 'ready', b.size)
+    wake(topic, b.size)
+  else
+    call('ZADD', key('delayed', topic), b.due, delayed)
+    count(topic, 'delayed', b.size)
+    if b.last - b.due > tonumber(call('HGET', key('counts', topic), 'span') or 0) then
+      call('HSET', key('counts', topic), 'span', b.last - b.due)
+    end
+  end
+end
+
+local fields, at = {}, 0
+for i = 1, #blocks do
+  local block = blocks[i]
+  local b, n = block.head, (first + i - 1) * 64
+  learn_priority(topic, b.priority)
+  if is_clean and b.size >= PACKED and not block.expiries and (b.due == b.last or b.due > now) then
+    put_block(n, block)
+    for slot = 0, b.size - 1 do
+      if own then
+        fields[#fields + 1] = ids[at + slot + 1]
+        fields[#fields + 1] = member(n + slot)
+      end
+    end
+    results[#results + 1] = string.rep(string.char(CREATED), b.size)
+  else
+    local messages = unpacked(block.key and call('GET', block.key) or block.text, b, n)
+    if block.key then call('DEL', block.key) end
+    for slot = 0, b.size - 1 do
+      local r = messages[slot]
+      if block.expiries then r.expires = block.expiries[slot + 1] end
+      results[#results + 1] = string.char(put_one(n + slot, r))
+    end
+  end
+  at = at + b.size
+end
+-- A small hash is a list that is searched from its start; one long value makes it a table.
+if #fields > 128 then call('HSETNX', IDS, '', string.rep(' ', 65)) end
+many('HSET', IDS, fields)
+return answer({'ok', first, table.concat(results), finish()})

@@ -1,0 +1,123 @@
+-- Lease ready messages, topic after topic.
+-- ARGV: 7 limit; 8 lease in ms, 0 for each message's own; 9 owner; from 10 on topics.
+-- Answers {'ok', entries, finish()}: entries are pairs of a member and the text of the message that
+-- it names, as it is after the take, or '' for a block, which the caller reads by itself; or {'again'} when the order is not known before more time has passed
+-- into the queue.
+local taken = answered()
+if taken then
+  for i = 1, #taken, 2 do
+    taken[i + 1] = #taken[i] == 7 and call('HGET', MESSAGES, taken[i]) or ''
+  end
+  return {'ok', taken, finish()}
+end
+local limit, lease_ms, owner = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local is_settled, has_lapsed = settle()
+if not has_lapsed then return {'again', finish()} end
+local entries, leases, fields, left = {}, {}, {}, limit
+
+local function lease_block(n, b)
+  local ends = now + (lease_ms > 0 and lease_ms or b.lease > 0 and b.lease or settings(b.topic).lease_ms)
+  local head = pack('>BBBBI2I4I6', LEASED, b.size, b.live, b.flags, b.attempt + 1, b.take + 1, ends)
+  call('SETRANGE', block_key(n), 0, head)
+  local entry = member(n) .. 'b'
+  leases[#leases + 1] = ends
+  leases[#leases + 1] = entry
+  entries[#entries + 1] = entry
+  entries[#entries + 1] = ''
+  note_block(3, n, b, b.attempt + 1, names_of(names_at(n, b), b))
+  left = left - b.live
+end
+
+local function lease(n, text, topic)
+  local state, attempt, take, ends, due, priority, expires, own = unpack_from('>BI2I4I6I6I4I6I4', text)
+  local usual = settings(topic).lease_ms
+  ends = now + (lease_ms > 0 and lease_ms or own > 0 and own or usual)
+  if owner == '' then
+    text = pack('>BI2I4I6', LEASED, attempt + 1, take + 1, ends) .. text:sub(14)
+  else
+    local r = decode(text)
+    r.state, r.attempt, r.take, r.ends, r.owner = LEASED, attempt + 1, take + 1, ends, owner
+    text = encode(r)
+    call('SADD', key('owner', owner), member(n))
+  end
+  if expires > 0 then call('ZREM', key('expiring', topic), member(n)) end
+  leases[#leases + 1] = ends
+  leases[#leases + 1] = member(n)
+  fields[#fields + 1] = member(n)
+  fields[#fields + 1] = text
+  entries[#entries + 1] = member(n)
+  entries[#entries + 1] = text
+  local id_size = unpack_from('>I2', text, 37)
+  note(3, topic, text:sub(45 + #topic, 44 + #topic + id_size), due, attempt + 1)
+  left = left - 1
+end
+
+-- Lease the first entries that are loose; their texts are fetched together.
+local function take_loose(topic, found)
+  local names, gone = {}, {}
+  for i = 1, #found do names[i] = found[i]:sub(7) end
+  local texts = look_up('HMGET', MESSAGES, names)
+  for i = 1, #found do
+    local expires = unpack_from('>I6', texts[i], 24)
+    local n = unpack_from('>I7', names[i])
+    if expires > 0 and expires <= now then
+      load(n)
+    else
+      lease(n, texts[i], topic)
+      gone[#gone + 1] = found[i]
+    end
+  end
+  many('ZREM', key('ready', topic), gone)
+  count(topic, 'ready', -#gone)
+  count(topic, 'leased', #gone)
+end
+
+-- Lease a block whole; or make it loose, when a part is wanted or an owner is to be known.
+local function take_block(topic, entry)
+  local n = unpack_from('>I7', entry, 7)
+  local b = head_at(n)
+  if owner ~= '' or b.live > left then
+    explode(n, call('GET', block_key(n)), b)
+    return false
+  end
+  lease_block(n, b)
+  call('ZREM', key('ready', topic), entry)
+  count(topic, 'ready', -b.live)
+  count(topic, 'leased', b.live)
+  return true
+end
+
+-- Lease what stands in front, up to where blocks and loose messages meet; false if nothing does.
+local function take_some(topic)
+  local found = call('ZRANGE', key('ready', topic), 0, math.min(left, 1000) - 1)
+  local loose = {}
+  for i = 1, #found do
+    if #found[i] == 13 then
+      loose[#loose + 1] = found[i]
+    elseif #loose > 0 or left <= 0 or not take_block(topic, found[i]) then
+      break
+    end
+    if left <= #loose then break end
+  end
+  if #loose > 0 then take_loose(topic, loose) end
+  return #found > 0
+end
+
+for i = 10, #ARGV do
+  local topic = ARGV[i]
+  if left > 0 and not settings(topic).paused then
+    if not is_settled and call('HGET', base .. ':known', topic) == 'mixed' then
+      return {'again', finish()}
+    end
+    while left > 0 and take_some(topic) do end
+  end
+end
+many('HSET', MESSAGES, fields)
+many('ZADD', LEASES, leases)
+local said = {}
+for i = 1, #entries, 2 do
+  said[i] = entries[i]
+  said[i + 1] = ''
+end
+answer(said)
+return {'ok', entries, finish()}

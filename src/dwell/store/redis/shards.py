@@ -1,0 +1,203 @@
+"""Shards: the parts of a store, and how a verb is run on each of them that it concerns."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dwell.clock import Clock, RealClock
+from dwell.errors import ForeignReceipt, InvalidInput, StoreError, StoreTooNew
+from dwell.message import U8, U64, Result
+from dwell.servertime import ServerClock
+from dwell.store.redis.engine import Engine
+from dwell.store.redis.numbers import Group, groups_of, shard_of, shares
+from dwell.store.redis.options import Options
+from dwell.store.redis.records import Row, loose
+from dwell.store.redis.scripts import Script, scripts
+from dwell.store.redis.wakes import Wakes
+
+FORMAT = 1
+
+#: How many messages one call of a verb may name: more would hold the engine for too long.
+_MOST_IDS = 400
+
+
+class Config(msgspec.Struct, array_like=True):
+    """What all instances of a store agree on."""
+
+    format: int
+    number: int
+    shards: int
+
+
+class Shards:
+    """The shards of one store; ``wake`` and ``plan`` are those of the store."""
+
+    def __init__(
+        self,
+        options: Options,
+        clock: Clock | None,
+        wake: Callable[[str, int], None],
+        plan: Callable[[], None],
+    ) -> None:
+        self.engine = Engine(options)
+        self.is_cluster = options.address.kind == "cluster"
+        #: With a real clock the time is that of the engine.
+        self.server_clock = ServerClock() if clock is None or isinstance(clock, RealClock) else None
+        self.clock: Clock = self.server_clock or clock or RealClock()
+        self.number = 0
+        self.count = 0
+        #: The next deadline of each shard, 0 for none.
+        self.deadlines_ms: dict[int, int] = {}
+        #: When the queue wakes up next, 0 for never.
+        self.planned_ms = 0
+        self._options = options
+        self._wake = wake
+        self._plan = plan
+        self._scripts: dict[str, Script] = {}
+        self._wakes: Wakes | None = None
+
+    async def open(self) -> None:
+        """Connect, and learn or decide what all instances agree on; raises StoreError."""
+        await self.engine.open()
+        try:
+            config = await self._agree()
+            self.number, self.count = config.number, config.shards
+            self._scripts = scripts(self.count, self._options.packed, self._options.max_events)
+            self.deadlines_ms, self.planned_ms = {}, 0
+            await self.run(self._options.home % self.count, "tick")
+        except BaseException:
+            await self.engine.close()
+            raise
+        self._wakes = Wakes(self.engine, range(self.count), self._hear)
+        self._wakes.start()
+
+    async def close(self) -> None:
+        """Let go of the engine."""
+        if self._wakes is not None:
+            await self._wakes.stop()
+            self._wakes = None
+        await self.engine.close()
+
+    async def _agree(self) -> Config:
+        key, asked = f"{self.engine.base(0)}:store", self._options.shards
+        new = Config(FORMAT, secrets.randbelow(2**31 - 1) + 1, asked or 1)
+        await self.engine.ask("SET", key, msgspec.msgpack.encode(new), "NX")
+        data = await self.engine.ask("GET", key)
+        try:
+            config = msgspec.msgpack.decode(data, type=Config)
+        except (msgspec.MsgspecError, TypeError):
+            raise StoreError(f"{key}: got what no Dwell store has there") from None
+        if config.format > FORMAT:
+            raise StoreTooNew(f"{key}: format {config.format}, this version reads {FORMAT}")
+        if asked and config.shards != asked:
+            raise InvalidInput(
+                f"shards: got {asked}, and the store has {config.shards}; "
+                "`dwell reshard` raises the number"
+            )
+        return config
+
+    def round(self) -> Iterator[int]:
+        """Yield all shards, from the home shard of this instance on."""
+        home = self._options.home
+        return ((home + step) % self.count for step in range(self.count))
+
+    # --- running ------------------------------------------------------------------------------
+
+    async def run(
+        self, shard: int, name: str, *own: object, large: Sequence[tuple[int, bytes]] = ()
+    ) -> list[Any]:
+        """Run a script, again while time has more to do before it; hear what it says at its end."""
+        while True:
+            asked_at = asyncio.get_running_loop().time()
+            now_ms = self.clock.now_ms() if self.server_clock is None else 0
+            answer = await self.engine.run(shard, self._scripts[name], now_ms, *own, large=large)
+            now_ms, next_ms, new = answer[-1]
+            if self.server_clock is not None:
+                self.server_clock.hear(now_ms, asked_at)
+            self._hear(shard, next_ms, new)
+            if answer[0] != b"again":
+                return answer
+
+    async def run_all(self, name: str, *own: object) -> list[list[Any]]:
+        """Run a script on every shard."""
+        calls = [self.run(shard, name, *own) for shard in range(self.count)]
+        return list(await asyncio.gather(*calls))
+
+    def _hear(self, shard: int, next_ms: int, new: list[Any]) -> None:
+        """Wake takers for what is new, and let the queue ask again when a deadline is nearer."""
+        self.deadlines_ms[shard] = next_ms
+        for topic, count in zip(new[::2], new[1::2], strict=True):
+            self._wake(topic.decode() if isinstance(topic, bytes) else topic, int(count))
+        if next_ms and (not self.planned_ms or next_ms < self.planned_ms):
+            self.planned_ms = next_ms
+            self._plan()
+
+    def rows(self, shard: int, answer: list[Any]) -> list[Row]:
+        """Return the messages of an answer that begins with pairs of n and text."""
+        now_ms = answer[-1][0]
+        pairs = zip(answer[0][::2], answer[0][1::2], strict=True)
+        return [loose(n, shard, text, now_ms) for n, text in pairs if text is not None]
+
+    # --- by receipt and by id -----------------------------------------------------------------
+
+    def groups(self, receipts: U64) -> dict[int, list[Group]]:
+        """Return receipts in groups by shard; raises ForeignReceipt for those of other stores."""
+        foreign = receipts[:, 0] >> np.uint64(32) != self.number
+        if foreign.any():
+            at = int(foreign.argmax())
+            raise ForeignReceipt(f"receipt {at} of {len(receipts)} was made by another store")
+        groups = [group for group in groups_of(receipts) if group.shard < self.count]
+        parts = shares([group.shard for group in groups])
+        return {shard: [groups[at] for at in places] for shard, places in parts.items()}
+
+    async def by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
+        """Run a verb on each shard's receipts, ``most`` groups at a time, one after another."""
+        results = np.full(len(receipts), Result.STALE, np.uint8)
+        for shard, groups in self.groups(receipts).items():
+            for at in range(0, len(groups), most):
+                part = groups[at : at + most]
+                answer = await self.run(shard, verb, *own, *[group.text for group in part])
+                codes, before = np.frombuffer(answer[0], np.uint8), 0
+                for group in part:
+                    count = group.stop - group.start
+                    results[group.start : group.stop] = codes[before : before + count]
+                    before += count
+        return results
+
+    async def by_id(
+        self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
+    ) -> U8:
+        """Run a verb where each id is; what is unknown there is looked for on the other shards.
+
+        A message with a key is in the shard of its key. ``own`` returns what the verb is told
+        beside the ids at some places.
+        """
+        results = np.full(len(ids), Result.UNKNOWN, np.uint8)
+
+        async def ask(shard: int, places: list[int]) -> None:
+            for at in range(0, len(places), _MOST_IDS):
+                part = places[at : at + _MOST_IDS]
+                answer = await self.run(shard, verb, *own(part), *[ids[at] for at in part])
+                results[part] = np.frombuffer(answer[0], np.uint8)
+
+        homes = [shard_of(id_, self.count) for id_ in ids]
+        for shard, places in shares(homes).items():
+            await ask(shard, places)
+        for step in range(1, self.count):
+            left: list[int] = np.flatnonzero(results == Result.UNKNOWN).tolist()
+            others = [(homes[at] + step) % self.count for at in left]
+            for shard, places in shares(others).items():
+                await ask(shard, [left[at] for at in places])
+        return results
+
+    async def everywhere(
+        self, ids: Sequence[bytes], ask: Callable[[int, Sequence[bytes]], Awaitable[None]]
+    ) -> None:
+        """Ask every shard for ids, a bounded number at a time."""
+        for shard in range(self.count):
+            for at in range(0, len(ids), _MOST_IDS):
+                await ask(shard, ids[at : at + _MOST_IDS])

@@ -1,0 +1,398 @@
+"""The store on Redis: every verb is one script on each shard that it touches."""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dwell.clock import Clock
+from dwell.message import I64, U8, U64, Batch, Kind, Message, State, TopicSettings, decode_extra
+from dwell.store.base import (
+    Cursor,
+    EventPage,
+    Page,
+    PutAnswer,
+    Puts,
+    Stale,
+    Stats,
+    Store,
+    Sweep,
+    TopicStats,
+    Wanted,
+)
+from dwell.store.redis.log import Log
+from dwell.store.redis.numbers import SLOTS, number, shares, split
+from dwell.store.redis.options import options_of
+from dwell.store.redis.putting import Putter
+from dwell.store.redis.records import Leased, Row, batch_of, loose
+from dwell.store.redis.shards import Shards
+
+#: A message that the channel lost is found by a tick, this long after it at the latest.
+_FALLBACK_MS = 1_000
+#: How many groups of receipts one call of a verb may have: more would hold the engine for too
+#: long. Most acks are of whole blocks, which cost little.
+_MOST_RECEIPTS = 8
+_MOST_ACKS = 1_000
+#: More than any n of a shard.
+_MOST_N = 2**45
+_FAR_BACK = -(2**62)
+
+
+class RedisStore(Store):
+    """A store on Redis 7 or Valkey, for any number of instances.
+
+    ``url`` is ``redis://host:6379/0``, ``rediss://`` (TLS), ``redis+sentinel://host:26379/service``
+    or ``redis+cluster://host:6379``; ``valkey`` may stand for ``redis``. Its query may give the
+    options: ``shards`` is how many parts the messages are in (1 when the store is made, later
+    what it was made with), ``home`` the shard that this instance takes from first, ``prefix`` what
+    every key begins with. ``min_replicas`` is how many replicas must have a change before it is
+    answered. ``timeout`` is how many seconds a verb tries to reach the engine. Each shard keeps
+    about ``max_events`` events. ``ca`` is a file of certificates to trust. Messages of one put
+    that are alike are kept in blocks, from ``packed`` of them on.
+
+    With a real clock, time is that of the engine.
+    """
+
+    most_joined = 4000
+
+    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+        self._shards = Shards(
+            options_of(url, options),
+            clock,
+            lambda topic, count: self.wake(topic, count),
+            lambda: self.plan(),
+        )
+        self.clock = self._shards.clock
+        self._putter = Putter(self._shards)
+        self._log = Log(self._shards)
+
+    @property
+    def commands(self) -> int:
+        """How many commands were sent to the engine."""
+        return self._shards.engine.commands
+
+    async def open(self) -> None:
+        """Connect, and learn or decide what all instances agree on; raises StoreError."""
+        await self._shards.open()
+        self.number = self._shards.number
+
+    async def close(self) -> None:
+        """Let go of the engine."""
+        await self._shards.close()
+
+    def check(self) -> None:
+        """Raise StoreClosed unless the store is open."""
+        self._shards.engine.check()
+
+    # --- put and take -------------------------------------------------------------------------
+
+    async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Add messages; of several shards each does its part by itself."""
+        self.check()
+        return await self._putter.put(puts, on_conflict)
+
+    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+        """Lease ready messages, from the home shard on round all others."""
+        self.check()
+        leased = Leased(self.number)
+        for shard in self._shards.round():
+            has_more = True
+            while has_more and len(leased) < limit:
+                left = limit - len(leased)
+                answer = await self._shards.run(shard, "take", left, lease_ms, owner, *topics)
+                now_ms, next_ms, _ = answer[-1]
+                leased.add(shard, await self._texts(shard, answer[1]), now_ms)
+                # One call makes only so many messages ready; what is due may be more.
+                has_more = 0 < next_ms <= now_ms
+        return leased.batch()
+
+    async def _texts(
+        self, shard: int, entries: Sequence[bytes]
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Return what was taken with its texts; blocks are read here, past Lua.
+
+        A block that is gone by now was leased for less time than its text needed to come.
+        """
+        members = entries[::2]
+        blocks = [entry for entry in members if len(entry) == 8]
+        if not blocks:
+            return list(zip(members, entries[1::2], strict=True))
+        base = self._shards.engine.base(shard)
+        keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in blocks]
+        found = dict(zip(blocks, await self._shards.engine.ask("MGET", *keys), strict=True))
+        pairs = zip(members, entries[1::2], strict=True)
+        return [(entry, found.get(entry, text)) for entry, text in pairs]
+
+    def ready(self, topic: str) -> int:
+        """Return 0: what is ready is known where the messages are."""
+        return 0
+
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready."""
+        found: dict[bytes, Row] = {}
+
+        async def ask(shard: int, some: Sequence[bytes]) -> None:
+            answer = await self._shards.run(shard, "take_ids", topic, lease_ms, owner, *some)
+            for entry, text in zip(answer[1][::2], answer[1][1::2], strict=True):
+                row = loose(int.from_bytes(entry[:7], "big"), shard, text, answer[-1][0])
+                found[row.id.encode()] = row
+
+        await self._shards.everywhere(ids, ask)
+        rows = [found.pop(id_) for id_ in ids if id_ in found]
+        return batch_of(rows, self.number)
+
+    async def peek(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first."""
+        rows: list[Row] = []
+        for shard in self._shards.round():
+            if len(rows) < limit:
+                answer = await self._shards.run(shard, "peek", topic, limit - len(rows))
+                rows += self._shards.rows(shard, answer)
+        return batch_of(rows)
+
+    async def held(self, owner: str) -> Batch:
+        """Return again what an owner holds."""
+        self.check()
+        answers = await self._shards.run_all("held", owner)
+        rows = [row for at, answer in enumerate(answers) for row in self._shards.rows(at, answer)]
+        return batch_of(sorted(rows, key=_by_due), self.number)
+
+    # --- by receipt ---------------------------------------------------------------------------
+
+    async def ack(self, receipts: U64) -> U8:
+        """Forget messages that are done."""
+        return await self._by_receipt("ack", receipts, _MOST_ACKS)
+
+    async def release(
+        self,
+        receipts: U64,
+        delay_ms: int | None,
+        error: str | None,
+        *,
+        counted: bool,
+        priority: int | None = None,
+    ) -> U8:
+        """Give messages back."""
+        delay = b"" if delay_ms is None else delay_ms
+        own = (delay, int(counted), b"" if priority is None else priority, *_text(error))
+        return await self._by_receipt("release", receipts, _MOST_RECEIPTS, *own)
+
+    async def touch(self, receipts: U64, lease_ms: int) -> U8:
+        """Let leases end later, or sooner."""
+        return await self._by_receipt("touch", receipts, _MOST_RECEIPTS, lease_ms)
+
+    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
+        """Set messages aside as dead."""
+        own = (b"" if priority is None else priority, *_text(reason))
+        return await self._by_receipt("bury", receipts, _MOST_RECEIPTS, *own)
+
+    async def _by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
+        self.check()
+        return await self._shards.by_receipt(verb, receipts, most, *own)
+
+    async def taken_from(self, receipts: U64) -> set[str]:
+        """Return the topics of the messages whose receipts are still good."""
+        self.check()
+        topics: set[str] = set()
+        for shard, groups in self._shards.groups(receipts).items():
+            answer = await self._shards.run(shard, "taken_from", *[group.text for group in groups])
+            topics |= {topic.decode() for topic in answer[0]}
+        return topics
+
+    # --- by id --------------------------------------------------------------------------------
+
+    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+        """Bring dead messages back."""
+        return await self._by_id("kick", ids, lambda _: (topic, delay_ms))
+
+    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+        """Forget messages that nobody has taken."""
+        return await self._by_id("cancel", ids, lambda _: (topic,))
+
+    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+        """Change when messages fall due."""
+        data = due_ms.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
+        return await self._by_id("reschedule", ids, lambda places: (topic, data[places].tobytes()))
+
+    async def _by_id(
+        self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
+    ) -> U8:
+        self.check()
+        return await self._shards.by_id(verb, ids, own)
+
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+        """Return messages by id."""
+        found: dict[str, Row] = {}
+
+        async def ask(shard: int, some: Sequence[bytes]) -> None:
+            for row in self._shards.rows(shard, await self._shards.run(shard, "get", topic, *some)):
+                found[row.id] = row
+
+        await self._shards.everywhere(ids, ask)
+        messages = {message.id: message for message in batch_of(list(found.values()))}
+        return [messages.get(id_.decode()) for id_ in ids]
+
+    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number."""
+        self.check()
+        names: list[tuple[str, str] | None] = [None] * len(numbers)
+        pairs = [split(value) for value in numbers.tolist()]
+        for shard, places in shares([shard for _, shard in pairs]).items():
+            places = [at for at in places if pairs[at][0] < _MOST_N]
+            if shard < self._shards.count and places:
+                answer = await self._shards.run(shard, "named", *[pairs[at][0] for at in places])
+                told = zip(places, answer[0][::2], answer[0][1::2], strict=True)
+                for at, topic, id_ in told:
+                    names[at] = (topic.decode(), id_.decode()) if topic is not None else None
+        return names
+
+    # --- looking ------------------------------------------------------------------------------
+
+    async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
+        """Return a page of messages of one state, by due."""
+        self.check()
+        if state is State.GONE:
+            return Page(Batch.empty(receipts=False), None)
+        rows: list[Row] = []
+        for shard in range(self._shards.count):
+            due_ms, after = (_FAR_BACK, 0) if cursor is None else (cursor.due_ms, cursor.arrival)
+            n, of = split(after)
+            # Among the same due, what is in a shard before the cursor's has a lower number.
+            n = n if of >= shard else n - 1
+            answer = await self._shards.run(
+                shard, "scan", topic, state.name.lower(), due_ms, n, limit
+            )
+            rows += [loose(entry[1], shard, entry[2], answer[-1][0]) for entry in answer[0]]
+        rows = heapq.nsmallest(limit + 1, rows, key=_by_due)
+        last = rows[limit - 1] if len(rows) > limit else None
+        more = Cursor(last.due_ms, last.number) if last is not None else None
+        return Page(batch_of(rows[:limit]), more)
+
+    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
+        """Return messages by place: the shards take turns in giving a place to each n."""
+        self.check()
+        count, found, cut, places = self._shards.count, [], stop, 0
+        for shard in range(count):
+            span = [max(-((shard - place) // count), 0) for place in (start, stop)]
+            answer = await self._shards.run(shard, "sweep", *span, limit)
+            rows = [row for row in self._shards.rows(shard, answer) if _is_in(row, wanted)]
+            found += [((row.number >> 8) * count + shard, row) for row in rows]
+            cut = min(cut, answer[1] * count + shard) if answer[1] else cut
+            places = max(places, answer[2] * count)
+        found = sorted(pair for pair in found if pair[0] < cut)
+        if len(found) > limit:
+            cut = found[limit][0]
+        more = cut if start < cut < stop else None
+        return Sweep(batch_of([row for _, row in found[:limit]]), more, places)
+
+    async def events(self, position: int, limit: int) -> EventPage:
+        """Return events from a position on."""
+        self.check()
+        return await self._log.page(position, limit)
+
+    async def stats(self) -> Stats:
+        """Return the counts."""
+        self.check()
+        stats = Stats()
+        for shard in range(self._shards.count):
+            answer = await self._shards.run(shard, "stats")
+            for name, *counts in zip(*[iter(answer[0])] * 5, strict=True):
+                of = stats.topics.setdefault(name.decode(), TopicStats())
+                _add(of, counts)
+            for kind, count in zip(answer[1][::2], answer[1][1::2], strict=True):
+                word = str(Kind(int(kind)))
+                stats.totals[word] = stats.totals.get(word, 0) + int(count)
+        return stats
+
+    async def sizes(self, topic: str) -> list[TopicStats]:
+        """Return the counts of one topic, shard by shard."""
+        self.check()
+        sizes = []
+        for shard in range(self._shards.count):
+            answer = await self._shards.run(shard, "stats")
+            of = TopicStats()
+            for name, *counts in zip(*[iter(answer[0])] * 5, strict=True):
+                if name.decode() == topic:
+                    _add(of, counts)
+            sizes.append(of)
+        return sizes
+
+    async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
+        """Compare the parts of each shard; this takes time, and the shard stands still for it."""
+        self.check()
+        found: list[Stale] = []
+        for shard in range(self._shards.count):
+            answer = await self._shards.run(shard, "stale", int(repair), max(limit - len(found), 0))
+            for topic, id_, n, problem in zip(*[iter(answer[0])] * 4, strict=True):
+                of = number(n, shard) if n else 0
+                stale = Stale(topic.decode(), id_.decode(), of, problem.decode(), repair)
+                found.append(stale)
+        return found
+
+    # --- settings and time --------------------------------------------------------------------
+
+    async def configure(self, topic: str, settings: TopicSettings) -> None:
+        """Set what holds for a topic on every shard; safe to repeat."""
+        self.check()
+        data = msgspec.msgpack.encode(msgspec.to_builtins(settings))
+        for shard in range(self._shards.count):
+            await self._shards.run(shard, "configure", topic, data)
+
+    async def settings(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic."""
+        self.check()
+        data = await self._shards.engine.ask("HGET", f"{self._shards.engine.base(0)}:topics", topic)
+        if data is None:
+            return TopicSettings()
+        return msgspec.convert(msgspec.msgpack.decode(data), TopicSettings)
+
+    async def tick(self, now_ms: int) -> int | None:
+        """Do what time asks for on every shard, and return when it next asks for something."""
+        self.check()
+        topics = list(self.waiting())
+        count = self._shards.count
+        await asyncio.gather(*[self._tick(shard, topics) for shard in range(count)])
+        nexts = [next_ms for next_ms in self._shards.deadlines_ms.values() if next_ms]
+        deadline_ms = min(nexts, default=None)
+        self._shards.planned_ms = deadline_ms or 0
+        if self._shards.server_clock is None:
+            return deadline_ms
+        latest_ms = self.clock.now_ms() + _FALLBACK_MS
+        return latest_ms if deadline_ms is None else min(deadline_ms, latest_ms)
+
+    async def _tick(self, shard: int, topics: list[str]) -> None:
+        while True:
+            answer = await self._shards.run(shard, "tick", *topics)
+            woken = {topic for topic, _ in zip(*[iter(answer[-1][2])] * 2, strict=True)}
+            for topic, count in zip(*[iter(answer[1])] * 2, strict=True):
+                if topic not in woken:
+                    self.wake(topic.decode(), count)
+            if answer[0]:
+                return
+
+
+def _text(text: str | None) -> tuple[int, bytes]:
+    return (0, b"") if text is None else (1, text.encode())
+
+
+def _by_due(row: Row) -> tuple[int, int]:
+    return row.due_ms, row.number
+
+
+def _is_in(row: Row, wanted: Wanted) -> bool:
+    return (
+        row.state in wanted.states
+        and wanted.due_from_ms <= row.due_ms < wanted.due_to_ms
+        and (not wanted.topics or row.topic in wanted.topics)
+        and (wanted.key is None or decode_extra(row.extra).key == wanted.key)
+    )
+
+
+def _add(of: TopicStats, counts: Sequence[int]) -> None:
+    of.delayed += counts[0]
+    of.ready += counts[1]
+    of.leased += counts[2]
+    of.dead += counts[3]

@@ -1,0 +1,82 @@
+"""Wakes: what other instances tell of messages that are ready and of deadlines that are nearer."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from redis import exceptions
+
+from dwell.store.redis.engine import Engine, close_quietly
+
+_log = logging.getLogger(__name__)
+_PAUSE_S = 0.5
+#: After so long a silence the engine is asked whether it is there; after twice that it is not.
+_SILENCE_S = 2.0
+
+#: Called with the next deadline of a shard, 0 for none, and pairs of topic and count.
+Heard = Callable[[int, int, list[Any]], None]
+
+_Pairs = list[tuple[str, int]]
+
+
+class Wakes:
+    """Listens to the channel of every shard. What is lost is found by the next tick."""
+
+    def __init__(self, engine: Engine, shards: Iterable[int], heard: Heard) -> None:
+        self._engine = engine
+        self._heard = heard
+        self._shards = {f"{engine.base(shard)}:wake".encode(): shard for shard in shards}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen; needs a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        task, self._task = self._task, None
+        while task is not None and not task.done():
+            # A connection that is being made can answer a cancellation with a time-out.
+            task.cancel()
+            await asyncio.wait([task], timeout=0.1)
+
+    async def _run(self) -> None:
+        while self._task is not None:
+            try:
+                await self._listen()
+            except (exceptions.RedisError, OSError) as error:
+                _log.warning("the channel of wakes is broken, trying again: %s", error)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _listen(self) -> None:
+        subscription = self._engine.subscription()
+        try:
+            await subscription.subscribe(*self._shards)
+            heard_at = _now()
+            while _now() - heard_at < 2 * _SILENCE_S:
+                told = await subscription.get_message(timeout=_SILENCE_S)
+                if told is None:
+                    await subscription.ping()
+                    continue
+                heard_at = _now()
+                if told["type"] == "message":
+                    self._hear(told["channel"], told["data"])
+            raise exceptions.TimeoutError("the engine is silent")
+        finally:
+            await close_quietly(subscription)
+
+    def _hear(self, channel: bytes, data: bytes) -> None:
+        shard = self._shards.get(channel)
+        try:
+            name, next_ms, new = msgspec.msgpack.decode(data, type=tuple[str, int, list[str | int]])
+            pairs = msgspec.convert(list(zip(new[::2], new[1::2], strict=True)), _Pairs)
+        except ValueError:
+            return
+        if shard is not None and name != self._engine.name:
+            self._heard(shard, next_ms, [part for pair in pairs for part in pair])
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,70 @@
+"""Queries: the size of a topic shard by shard, and whether the parts of a store agree."""
+
+from dwell.message import State
+from dwell.store.base import TopicStats
+from dwell.testing.rig import Rig, Suite, receipts_of, scenario
+from dwell.testing.suite.arrows import LATER_MS
+from dwell.testing.suite.ids import one_in_each_state
+
+_STATES = [state.name.lower() for state in State if state is not State.GONE]
+
+
+async def _mixed_life(rig: Rig) -> None:
+    """Let messages go every way that there is, and stay in every state."""
+    await one_in_each_state(rig)
+    await rig.configure("u", max_attempts=1, remember_ms=0)
+    await rig.put_made(5, delay_ms=50)
+    await rig.put(*"abcdefgh", topic="u", delay_ms=5, expires_in_ms=1_000)
+    await rig.reschedule("a", "b", topic="u", delay_ms=LATER_MS)
+    await rig.cancel("c", topic="u")
+    rig.advance(60)
+    batch = await rig.take(4, topics=["u", "t"], lease_ms=100)
+    receipts = receipts_of(batch)
+    await rig.ack(receipts[:1])
+    await rig.release(receipts[1:2])
+    await rig.touch(receipts[2:3], 5_000)
+    await rig.bury(receipts[3:])
+    await rig.put("d", "h", topic="u", delay_ms=70, on_conflict="replace")
+    rig.advance(2_000)
+    await rig.kick("dead", delay_ms=10)
+    rig.advance(20)
+    await rig.release(receipts_of(await rig.take(2, topics=["t"])), 30, counted=False)
+
+
+class Queries(Suite):
+    """The verbs ``sizes`` and ``find_stale``."""
+
+    @scenario
+    async def test_sizes_add_up(self, rig: Rig) -> None:
+        """The shards of a topic hold together what the counts say, each state on its own."""
+        await one_in_each_state(rig)
+        await rig.put(*(f"{number}" for number in range(100)), topic="u")
+        await rig.put(*(f"{number}" for number in range(100, 130)), topic="u", delay_ms=LATER_MS)
+        await rig.take(20, topics=["u"])
+        topics = (await rig.store.stats()).topics
+        for topic in ("t", "u"):
+            sizes = await rig.store.sizes(topic)
+            for state in _STATES:
+                total = sum(getattr(size, state) for size in sizes)
+                assert total == getattr(topics[topic], state)
+        assert topics["u"] == TopicStats(delayed=30, ready=80, leased=20)
+
+    @scenario
+    async def test_sizes_of_an_unknown_topic(self, rig: Rig) -> None:
+        """Every shard holds nothing, and asking makes no topic."""
+        sizes = await rig.store.sizes("none")
+        assert len(sizes) >= 1
+        assert set(map(repr, sizes)) == {repr(TopicStats())}
+        assert "none" not in (await rig.store.stats()).topics
+
+    @scenario
+    async def test_the_parts_of_a_store_agree(self, rig: Rig) -> None:
+        """Whatever becomes of messages, each is in all of its places; a repair changes nothing."""
+        assert await rig.store.find_stale() == []
+        await _mixed_life(rig)
+        before = (await rig.store.stats()).topics, len(await rig.events())
+        assert await rig.store.find_stale() == []
+        assert await rig.store.find_stale(repair=True, limit=1) == []
+        assert ((await rig.store.stats()).topics, len(await rig.events())) == before
+        rig.clock.advance(-1_000)
+        assert await rig.store.find_stale() == []
