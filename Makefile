@@ -37,8 +37,9 @@ format: setup ## write the format that check wants
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-demo: setup ## a year of real flights through Spark, the server killed once, ending in an audit
-	$(PY) -m examples.flights --out report
+STORE := embedded
+demo: setup ## a year of real flights through Spark, the server killed once, ending in an audit (STORE=redis)
+	$(PY) -m examples.flights --out report --store $(STORE)
 
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small

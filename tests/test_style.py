@@ -85,6 +85,7 @@ MAY_IMPORT = {
         "base",
         "contract",
         "embedded",
+        "redis",
         "queue",
         "wire",
         "open",

@@ -53,9 +53,9 @@ HTTP needs a token with the right it asks for:
 
 | right | allows |
 |---|---|
-| `put` | to put, and what a producer does by id: get, cancel, reschedule |
-| `take` | to take, peek, ack, release, touch and bury |
-| `admin` | to see and change everything else: lists, events, stats, settings, kick, backup |
+| `put` | to put, and what a producer does by id or topic: get, cancel, reschedule, clear |
+| `take` | to take, also by body, peek, ack, release, touch and bury |
+| `admin` | to see and change all else: lists, find, events, stats, settings, kick, stale, backup |
 
 No right implies another. What touches all topics at once (stats, events, a backup) needs the right
 on all topics, the prefix `""`.

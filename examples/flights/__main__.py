@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import dwell.spark
 from examples.flights import audit, data, replay, report
 from examples.flights.plan import Replay, expected
-from examples.flights.processes import Server, now_ms
+from examples.flights.processes import Server, now_ms, store_of
 
 _YEAR_MIN = 365 * 24 * 60
 
@@ -29,7 +29,7 @@ def main() -> int:
     folder.mkdir(parents=True)
     spark = _session(folder)
     try:
-        with Server(folder) as server:
+        with store_of(options.store, folder) as store, Server(folder, store) as server:
             books = _run(spark, server, folder, kept, options)
     finally:
         spark.stop()
@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", default="report", help="folder of the report (default: report)")
     parser.add_argument("--speed", type=float, default=_YEAR_MIN, help="times real time")
     parser.add_argument("--flights", type=int, default=None, help="only the first so many")
+    parser.add_argument("--store", choices=["embedded", "redis"], default="embedded")
     parser.add_argument("--no-kill", action="store_true", help="leave the server alone")
     return parser
 

@@ -24,15 +24,36 @@ class Outage(NamedTuple):
     up_ms: int
 
 
-class Server:
-    """``dwell serve`` over a folder, on a free port that stays its own."""
+@contextlib.contextmanager
+def store_of(kind: str, folder: Path) -> Iterator[str]:
+    """Return the store that the server is to keep: a folder, or a Redis that loses nothing."""
+    if kind == "embedded":
+        yield str(folder / "store")
+        return
+    port = _free_address().rpartition(":")[2]
+    words = ["--port", port, "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    safe = ["--appendonly", "yes", "--appendfsync", "always"]
+    with (folder / "redis.log").open("ab") as log:
+        process = subprocess.Popen(["redis-server", *words, *safe], stdout=log, stderr=log)
+    try:
+        yield f"redis://127.0.0.1:{port}/0?max_events=10000000"
+    finally:
+        stop(process)
 
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = "{}:{}".format(*probe.getsockname())
+
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "{}:{}".format(*probe.getsockname())
+
+
+class Server:
+    """``dwell serve`` over a store, on a free port that stays its own."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        address = _free_address()
         self.url = f"http://{address}"
-        words = ["serve", str(folder / "store"), "--http", address, "--beanstalk", "off"]
+        words = ["serve", store, "--http", address, "--beanstalk", "off"]
         self._command = [str(Path(sys.executable).with_name("dwell")), *words]
         self._log = folder / "server.log"
 

@@ -5,8 +5,10 @@ import itertools
 import pytest
 
 from dwell.store.embedded.store import EmbeddedStore
+from dwell.store.redis import RedisStore
 from tests.beanstalk.player import Player, dialogues
 from tests.beanstalk.served import Served, beanstalkd
+from tests.redis.servers import redis_server
 
 _DIALOGUES = dialogues()
 _tubes = itertools.count()
@@ -31,7 +33,13 @@ def embedded(tmp_path_factory):
         yield served.number
 
 
-@pytest.mark.parametrize("server", ["real", "memory", "embedded"])
+@pytest.fixture(scope="module")
+def redis():
+    with redis_server() as engine, Served(lambda: RedisStore(engine.url)) as served:
+        yield served.number
+
+
+@pytest.mark.parametrize("server", ["real", "memory", "embedded", "redis"])
 @pytest.mark.parametrize("name", _DIALOGUES)
 def test_both_servers_say_the_same(name, server, request):
     number = request.getfixturevalue(server)

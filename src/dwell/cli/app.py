@@ -19,6 +19,7 @@ from dwell.cli.output import Output
 from dwell.cli.pipeline import FORWARD, pipeline
 from dwell.cli.put import put
 from dwell.cli.receipts import ack, bury, release, touch
+from dwell.cli.reshard import reshard
 from dwell.cli.serve import serve
 from dwell.cli.session import Session
 from dwell.cli.settings import settings
@@ -81,6 +82,7 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
         _Command("check", check, "dwell --store ./data check --repair"),
         _Command("stale", stale, "dwell --store http://localhost:8410 stale"),
         _Command("backup", backup, "dwell --store ./data backup ./copy"),
+        _Command("reshard", reshard, "dwell --store redis://localhost:6379/0 reshard 8"),
     ),
 }
 

@@ -106,7 +106,7 @@ class Server:
     async def _queue(self) -> AsyncIterator[Queue]:
         settings = self._settings
         options: dict[str, Any] = {}
-        if settings.store.lower() != "memory:":
+        if settings.is_folder:
             options = {"sync": settings.sync, "events_bytes": settings.events_bytes}
         async with open_queue(settings.store, **options) as queue:
             yield queue
@@ -155,7 +155,7 @@ class Server:
         found = {name: str(Address(*port.address[:2])) for name, port in places}
         self._warn()
         fields = {
-            "store": self._settings.store,
+            "store": self._settings.store_shown,
             **found,
             "tls": self._tls is not None,
             "tokens": len(self._tokens.names),

@@ -23,7 +23,9 @@ _MAX_SYNC_MS = 60_000
 # A single letter before the colon is a drive of Windows, and so a path.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
-_OWN_URL = re.compile(r"memory:$|file:", re.IGNORECASE)
+_OWN_URL = re.compile(r"memory:$|file:|(redis|valkey)[a-z+]*:", re.IGNORECASE)
+_SHARED = re.compile(r"(redis|valkey)[a-z+]*:", re.IGNORECASE)
+_LOGIN = re.compile(r"//[^/@]*@")
 
 _MIB = 1024 * 1024
 _MANY = 1_000_000
@@ -50,9 +52,10 @@ class Address(NamedTuple):
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a server runs; raises InvalidSettings when its values do not go together."""
 
-    store: Annotated[str, Meta(title="STORE", description="The store: a folder, or memory:.")] = (
-        "./dwell-data"
-    )
+    store: Annotated[
+        str,
+        Meta(title="STORE", description="The store: a folder, memory:, or redis://HOST:PORT/DB."),
+    ] = "./dwell-data"
     http: Annotated[str, Meta(title="HOST:PORT", description="Where HTTP listens, or off.")] = (
         "127.0.0.1:8410"
     )
@@ -128,7 +131,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def _check_values(self) -> None:
         is_url = _SCHEME.match(self.store) and not _OWN_URL.match(self.store)
         if not self.store or is_url:
-            raise refusal("store", self.store, "a folder or memory:")
+            raise refusal("store", self.store, "a folder, memory:, or the address of a Redis")
         sync = _SYNC.fullmatch(self.sync)
         if sync is None or int(sync[1] or 1) > _MAX_SYNC_MS:
             raise refusal(
@@ -136,6 +139,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         _address("http", self.http)
         _address("beanstalk", self.beanstalk)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the store is a folder, of which this process is the only one to write."""
+        return self.store.lower() != "memory:" and not _SHARED.match(self.store)
+
+    @property
+    def store_shown(self) -> str:
+        """The store as it may be shown: without user and password."""
+        return _LOGIN.sub("//", self.store)
 
     @property
     def addresses(self) -> dict[str, Address]:

@@ -12,7 +12,7 @@ from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.handle import Handle
 
 _TOKEN = "DWELL_TOKEN"
-_REMOTE = ("http://", "https://", "redis://", "rediss://", "redis+")
+_REMOTE = ("http://", "https://", "redis", "valkey")
 
 #: What Spark itself adds to the options of a stream or of a path.
 _OF_SPARK = {"path", "checkpointlocation", "querytype", "queryname"}
@@ -44,7 +44,7 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
                 f"many; run `dwell serve {self.url}` and give its address, http://host:8410"
             )
         if not self.url.startswith("http"):
-            return dwell.open(self.url)
+            return dwell.open(self.url, ca=self.ca, timeout=self.timeout)
         return dwell.open(
             self.url, token=self.token, ca=self.ca, timeout=self.timeout, retries=_RETRIES
         )

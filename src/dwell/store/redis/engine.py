@@ -41,6 +41,9 @@ _LARGE_MS = 60_000
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
 
+#: All that can go wrong with an engine; redis-py has two roots.
+ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
+
 #: What passes: the engine starts, fails over, moves a slot, or cannot be reached.
 _PASSING = (
     exceptions.ConnectionError,
@@ -73,6 +76,7 @@ class Engine:
         self._connections = options.connections
         self._ca = options.ca
         self._client: Any = None
+        self._sentinels: list[Any] = []
         self._slots: list[int] = []
         self._new_slot = itertools.count()
         self._serials = itertools.count(1)
@@ -96,7 +100,8 @@ class Engine:
         """Close all connections."""
         client, self._client = self._client, None
         if client is not None:
-            await client.aclose()
+            for one in (client, *self._sentinels):
+                await one.aclose()
 
     def check(self) -> None:
         """Raise StoreClosed unless the engine is open."""
@@ -172,15 +177,21 @@ class Engine:
         pipeline = self._client.pipeline(transaction=False)
         for other in (*first, command):
             pipeline.execute_command(*other)
+        if self._min_replicas:
+            pipeline.execute_command("WAIT", self._min_replicas, int(self._answer_s * 500))
+        answers = await pipeline.execute(raise_on_error=False)
+        for error in answers:
+            # What the pipeline itself would raise repeats what was sent, which is not for logs.
+            if isinstance(error, Exception):
+                raise error
         if not self._min_replicas:
-            return list((await pipeline.execute())[-1])
-        pipeline.execute_command("WAIT", self._min_replicas, int(self._answer_s * 500))
-        *_, answer, replicas = await pipeline.execute()
+            return list(answers[-1])
+        answer, replicas = answers[-2:]
         if replicas < self._min_replicas:
             raise exceptions.TimeoutError(
                 f"{replicas} replicas have it in time, and min_replicas is {self._min_replicas}"
             )
-        return answer
+        return list(answer)
 
     async def _patiently(self, once: Any) -> Any:
         """Try until the time is over; who waits longer each time lets others in."""
@@ -191,7 +202,8 @@ class Engine:
             try:
                 async with asyncio.timeout_at(give_up_at):
                     return await once()
-            except (exceptions.RedisError, OSError) as error:
+            except ERRORS as met:
+                error = _cause(met)
                 # A try that was cut off by the end of the time knows no reason.
                 last = error if str(error) or last is None else last
                 if not _passes(error) or loop.time() + wait_s > give_up_at:
@@ -203,7 +215,7 @@ class Engine:
         """Return what the caller is told."""
         text = f"{self.address}: {str(error) or type(error).__name__}"
         if isinstance(error, exceptions.OutOfMemoryError) or "OOM command" in str(error):
-            return StoreFull(f"{text}; nothing was put")
+            return StoreFull(f"{text} (OOM: the memory is full); nothing was put")
         if isinstance(
             error,
             exceptions.AuthenticationError
@@ -241,6 +253,7 @@ class Engine:
             }
             made: Any = Sentinel
             sentinel = made(list(self.address.hosts), sentinel_kwargs=sentinel_kwargs, **common)
+            self._sentinels = sentinel.sentinels
             return sentinel.master_for(self.address.service)
         host, port = self.address.hosts[0]
         kind: type[Connection] = Connection
@@ -281,6 +294,13 @@ def check_facts(facts: Iterable[dict[str, Any]]) -> None:
             )
 
 
+def _cause(error: Exception) -> Exception:
+    """Return why no node of a cluster could be reached, when that was a refusal."""
+    refusals = exceptions.AuthenticationError | exceptions.AuthorizationError
+    cause = error.__cause__
+    return cause if isinstance(cause, refusals) else error
+
+
 def _passes(error: Exception) -> bool:
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
         return False
@@ -289,5 +309,5 @@ def _passes(error: Exception) -> bool:
 
 async def close_quietly(subscription: PubSub) -> None:
     """Close a subscription whose connection may be broken."""
-    with contextlib.suppress(exceptions.RedisError, OSError):
+    with contextlib.suppress(*ERRORS):
         await subscription.aclose()  # type: ignore[no-untyped-call]

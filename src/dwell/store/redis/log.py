@@ -34,6 +34,16 @@ class Log:
         events = columns.events(start, limit)
         return EventPage(events, start + len(events), answer[1], answer[2])
 
+    async def begin(self) -> None:
+        """Let the log go on where the events of the one shard that there was are."""
+        answer = await self._shards.run(0, "events", 0, 0, "events")
+        await self._shards.engine.ask(
+            "HSETNX", f"{self._shards.engine.base(0)}:meta", "logged", answer[1]
+        )
+        await self._shards.engine.ask(
+            "HSETNX", f"{self._shards.engine.base(0)}:gathered", "0", answer[1]
+        )
+
     async def gather(self) -> None:
         """Move what happened in each shard until now into the log."""
         for shard in range(self._shards.count):

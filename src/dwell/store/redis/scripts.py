@@ -12,9 +12,10 @@ from dwell.message import TopicSettings
 _RUN_WHEN_FULL = {"ack", "bury", "cancel", "release", "take", "take_ids", "tick", "touch"}
 
 NAMES = (
-    *("ack", "bury", "cancel", "configure", "events", "gather", "gathered", "get", "held"),
-    *("kick", "named", "peek", "put", "release", "reschedule", "scan", "stale", "stats"),
-    *("sweep", "take", "take_ids", "taken_from", "tick", "touch", "trim"),
+    *("ack", "adopt", "bury", "cancel", "configure", "disown", "events", "gather", "gathered"),
+    *("get", "held", "kick", "memories", "named", "peek", "put", "release", "remember"),
+    *("reschedule", "scan", "stale", "stats", "sweep", "take", "take_ids", "taken_from"),
+    *("tick", "touch", "trim"),
 )
 
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from dwell.clock import Clock, RealClock
-from dwell.errors import ForeignReceipt, InvalidInput, StoreError, StoreTooNew
+from dwell.errors import ForeignReceipt, InvalidInput, StoreError, StoreLocked, StoreTooNew
 from dwell.message import U8, U64, Result
 from dwell.servertime import ServerClock
 from dwell.store.redis.engine import Engine
@@ -26,11 +26,12 @@ _MOST_IDS = 400
 
 
 class Config(msgspec.Struct, array_like=True):
-    """What all instances of a store agree on."""
+    """What all instances of a store agree on; ``target`` is not 0 while messages move."""
 
     format: int
     number: int
     shards: int
+    target: int = 0
 
 
 class Shards:
@@ -60,11 +61,18 @@ class Shards:
         self._scripts: dict[str, Script] = {}
         self._wakes: Wakes | None = None
 
-    async def open(self) -> None:
-        """Connect, and learn or decide what all instances agree on; raises StoreError."""
+    async def open(self, *, is_alone: bool = False) -> None:
+        """Connect, and learn or decide what all instances agree on; raises StoreError.
+
+        Who is alone may open a store whose messages move, and hears nothing of others.
+        """
         await self.engine.open()
         try:
             config = await self._agree()
+            if config.target and not is_alone:
+                raise StoreLocked(
+                    f"the store is on its way to {config.target} shards; `dwell reshard` ends that"
+                )
             self.number, self.count = config.number, config.shards
             self._scripts = scripts(self.count, self._options.packed, self._options.max_events)
             self.deadlines_ms, self.planned_ms = {}, 0
@@ -72,8 +80,9 @@ class Shards:
         except BaseException:
             await self.engine.close()
             raise
-        self._wakes = Wakes(self.engine, range(self.count), self._hear)
-        self._wakes.start()
+        if not is_alone:
+            self._wakes = Wakes(self.engine, range(self.count), self._hear)
+            self._wakes.start()
 
     async def close(self) -> None:
         """Let go of the engine."""
@@ -82,8 +91,37 @@ class Shards:
             self._wakes = None
         await self.engine.close()
 
+    async def listeners(self) -> int:
+        """Return how many instances listen, as far as one node knows."""
+        channel = f"{self.engine.base(0)}:wake"
+        found = await self.engine.ask("PUBSUB NUMSUB", channel)
+        return int(
+            dict(found)[channel.encode()] if found and isinstance(found[0], tuple) else found[1]
+        )
+
+    async def announce_move(self, target: int) -> None:
+        """Write down that messages move; raises InvalidInput when they move elsewhere already."""
+        config = await self._agree()
+        if config.target not in (0, target):
+            raise InvalidInput(
+                f"shards: got {target}, and the store is on its way to {config.target}; "
+                "end that first"
+            )
+        await self._write(Config(FORMAT, self.number, self.count, target))
+
+    async def end_move(self, target: int) -> None:
+        """Write down the new number of shards."""
+        await self._write(Config(FORMAT, self.number, target))
+
+    async def _write(self, config: Config) -> None:
+        await self.engine.ask("SET", self._config_key, msgspec.msgpack.encode(config))
+
+    @property
+    def _config_key(self) -> str:
+        return f"{self.engine.base(0)}:store"
+
     async def _agree(self) -> Config:
-        key, asked = f"{self.engine.base(0)}:store", self._options.shards
+        key, asked = self._config_key, self._options.shards
         new = Config(FORMAT, secrets.randbelow(2**31 - 1) + 1, asked or 1)
         await self.engine.ask("SET", key, msgspec.msgpack.encode(new), "NX")
         data = await self.engine.ask("GET", key)

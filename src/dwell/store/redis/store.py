@@ -9,7 +9,18 @@ import msgspec
 import numpy as np
 
 from dwell.clock import Clock
-from dwell.message import I64, U8, U64, Batch, Kind, Message, State, TopicSettings, decode_extra
+from dwell.message import (
+    I64,
+    MAX_BATCH_MESSAGES,
+    U8,
+    U64,
+    Batch,
+    Kind,
+    Message,
+    State,
+    TopicSettings,
+    decode_extra,
+)
 from dwell.store.base import (
     Cursor,
     EventPage,
@@ -127,8 +138,8 @@ class RedisStore(Store):
         return [(entry, found.get(entry, text)) for entry, text in pairs]
 
     def ready(self, topic: str) -> int:
-        """Return 0: what is ready is known where the messages are."""
-        return 0
+        """Return as many as anybody can ask for: what is ready is known to the engine only."""
+        return MAX_BATCH_MESSAGES
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready."""

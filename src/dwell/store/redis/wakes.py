@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from redis import exceptions
 
-from dwell.store.redis.engine import Engine, close_quietly
+from dwell.store.redis.engine import ERRORS, Engine, close_quietly
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 0.5
@@ -46,7 +46,7 @@ class Wakes:
         while self._task is not None:
             try:
                 await self._listen()
-            except (exceptions.RedisError, OSError) as error:
+            except ERRORS as error:
                 _log.warning("the channel of wakes is broken, trying again: %s", error)
             await asyncio.sleep(_PAUSE_S)
 

@@ -1,0 +1,29 @@
+"""``dwell reshard``: more shards for a store on Redis."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from dwell.cli.session import session_of
+from dwell.errors import InvalidUrl
+
+
+def reshard(
+    context: typer.Context,
+    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="How many it is to have.")],
+) -> None:
+    """Give a store on Redis more shards; stop all its instances first.
+
+    Messages move to where their ids and keys belong by the new number. A run that was cut off is
+    made again with the same number. Leases that are under way end.
+    """
+    session = session_of(context)
+    if not session.store.startswith(("redis", "valkey")):
+        raise InvalidUrl(f"url: got {session.store!r:.80}, expected the address of a Redis")
+    from dwell.store.redis.resharding import reshard as move
+
+    moved = asyncio.run(move(session.store, shards))
+    session.out.confirm(
+        {"shards": shards, "moved": moved}, f"{shards} shards; {moved:,} messages have moved"
+    )

@@ -1,0 +1,110 @@
+"""Resharding: more shards for a store that nobody has open, without losing a message.
+
+A message moves when its id, or its key, belongs to another shard by the new number: first it is
+taken in there, then it is let go. Both are harmless when they are done again, so a run that was cut
+off is made again with the same number. Ids that the queue made name their shard and stay.
+"""
+
+from dwell.errors import InvalidInput, StoreLocked
+from dwell.message import QUEUE_ID_MARK
+from dwell.store.redis.log import Log
+from dwell.store.redis.numbers import MOST_SHARDS, shard_of, shares
+from dwell.store.redis.options import options_of
+from dwell.store.redis.putting import shard_for
+from dwell.store.redis.shards import Shards
+
+#: How many messages one call takes in: as many as a block of numbers has.
+_PART = 64
+_EVERY_N = 2**45
+
+
+async def reshard(url: str, shards: int) -> int:
+    """Give a store ``shards`` shards; return how many messages have moved.
+
+    Raises InvalidInput for a number that is not above the present one, and StoreLocked while an
+    instance has the store open. Leases that are under way end.
+    """
+    store = Shards(options_of(url, {}), None, lambda topic, count: None, lambda: None)
+    await store.open(is_alone=True)
+    try:
+        return await _Move(store, shards).run()
+    finally:
+        await store.close()
+
+
+class _Move:
+    """One move of a store from its number of shards to a larger one."""
+
+    def __init__(self, shards: Shards, target: int) -> None:
+        if not shards.count < target <= MOST_SHARDS:
+            raise InvalidInput(
+                f"shards: got {target}, expected more than the store's {shards.count}, "
+                f"at most {MOST_SHARDS}"
+            )
+        self._shards = shards
+        self._before = shards.count
+        self._target = target
+        self._moved = 0
+
+    async def run(self) -> int:
+        """Move everything, and write down the new number."""
+        if await self._shards.listeners():
+            raise StoreLocked("an instance has the store open; stop all of them first")
+        await self._shards.announce_move(self._target)
+        await self._copy_settings()
+        for shard in range(self._before):
+            await self._move_messages(shard)
+            await self._move_memories(shard)
+        if self._before == 1:
+            await Log(self._shards).begin()
+        await self._shards.end_move(self._target)
+        return self._moved
+
+    async def _copy_settings(self) -> None:
+        engine = self._shards.engine
+        found = await engine.ask("HGETALL", f"{engine.base(0)}:topics")
+        pairs = zip(found[::2], found[1::2], strict=True) if isinstance(found, list) else found
+        for topic, data in dict(pairs).items():
+            for shard in range(self._before, self._target):
+                await self._shards.run(shard, "configure", topic, data)
+
+    async def _move_messages(self, shard: int) -> None:
+        n = 0
+        while True:
+            answer = await self._shards.run(shard, "sweep", n, _EVERY_N, 1_000)
+            rows = self._shards.rows(shard, answer)
+            homes = [
+                shard
+                if row.id.startswith(QUEUE_ID_MARK)
+                else shard_for(row.id.encode(), row.extra, self._target)
+                for row in rows
+            ]
+            for home, places in shares(homes).items():
+                if home != shard:
+                    pairs = [answer[0][2 * at : 2 * at + 2] for at in places]
+                    await self._move(shard, home, pairs)
+            n = answer[1]
+            if not n:
+                return
+
+    async def _move(self, shard: int, home: int, pairs: list[list[bytes]]) -> None:
+        for at in range(0, len(pairs), _PART):
+            part = pairs[at : at + _PART]
+            await self._shards.run(home, "adopt", *[text for _, text in part])
+            await self._shards.run(shard, "disown", *[n for n, _ in part])
+            self._moved += len(part)
+
+    async def _move_memories(self, shard: int) -> None:
+        """Let the new shard of an id remember it; the old one forgets it in its time."""
+        engine = self._shards.engine
+        for topic in await engine.ask("HKEYS", f"{engine.base(shard)}:known"):
+            cursor = b"0"
+            while True:
+                cursor, told, _ = await self._shards.run(shard, "memories", topic, cursor)
+                homes = [shard_of(id_, self._target) for id_ in told[::2]]
+                for home, places in shares(homes).items():
+                    if home != shard:
+                        pairs = [value for at in places for value in told[2 * at : 2 * at + 2]]
+                        await self._shards.run(home, "remember", topic, *pairs)
+                if cursor == b"0":
+                    break

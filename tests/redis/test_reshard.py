@@ -1,0 +1,165 @@
+"""More shards for a store that has messages: nothing is lost, and nothing is there twice."""
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+import dwell
+from dwell import State
+from dwell.errors import InvalidInput, StoreLocked
+from dwell.store.redis.engine import Engine
+from dwell.store.redis.resharding import reshard
+
+MANY = 1_000
+
+
+@pytest.fixture
+def url(redis_url):
+    return f"{redis_url}?prefix={uuid.uuid4().hex}"
+
+
+async def fill(queue: dwell.Queue) -> None:
+    """Put messages of every state, with and without keys, and let some ids be remembered."""
+    await queue.configure("t", max_attempts=3)
+    await queue.put_many("t", ["done"] * 100, ids=[f"done-{n}" for n in range(100)])
+    await queue.ack(await queue.take("t", 100))
+    await queue.put_many("t", ["dead"] * 100, ids=[f"dead-{n}" for n in range(100)])
+    await queue.bury(await queue.take("t", 100), "broken")
+    await queue.put_many("t", ["held"] * 100, ids=[f"held-{n}" for n in range(100)])
+    await queue.take("t", 100, owner="me")
+    await queue.put_many("t", ["far"] * MANY, ids=[f"far-{n}" for n in range(MANY)], delay="1h")
+    await queue.put_many("t", ["made"] * 100, delay="1h")
+    keys = [f"key-{n % 7}" for n in range(100)]
+    await queue.put_many("t", keys, ids=[f"keyed-{n}" for n in range(100)], key=keys, delay="1h")
+
+
+async def seen(queue: dwell.Queue) -> dict[str, tuple]:
+    """Return all that is there; what was held is ready again, so it is shown as if it were."""
+    found = {}
+    for state in (State.DELAYED, State.READY, State.LEASED, State.DEAD):
+        async for batch in queue.pages("t", state):
+            for m in batch:
+                assert m.id not in found, "a message is there twice"
+                shown = State.READY if m.state is State.LEASED else m.state
+                found[m.id] = (shown, m.body, m.due_ms, m.attempt, m.key, m.last_error)
+    return found
+
+
+async def check(queue: dwell.Queue, before: dict[str, tuple]) -> None:
+    assert await seen(queue) == before
+    assert await queue.find_stale() == []
+    again = await queue.put_many("t", ["x"] * 100, ids=[f"done-{n}" for n in range(100)])
+    assert {put.result for put in again} == {dwell.Result.KEPT}
+    ids = [f"far-{n}" for n in range(0, MANY, 2)]
+    assert (await queue.cancel("t", ids)).count(dwell.Result.CANCELLED) == len(ids)
+    made = [id_ for id_ in before if id_.startswith("~")]
+    assert (await queue.cancel("t", made)).count(dwell.Result.CANCELLED) == len(made)
+    sizes = await queue.sizes("t")
+    assert len(sizes) == 4
+    assert all(size.delayed for size in sizes)
+    assert (await queue.settings("t")).max_attempts == 3
+
+
+async def whole_log(queue: dwell.Queue) -> list[tuple[int, str, str]]:
+    events, position = [], 0
+    while True:
+        page = await queue.events(position, 1000)
+        events += [(e.position, str(e.kind), e.id) for e in page.events]
+        if not page.events:
+            return events
+        position = page.next_position
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_nothing_is_lost(url, first):
+    async def play():
+        async with dwell.open(url, shards=first) as queue:
+            await fill(queue)
+            before, log = await seen(queue), await whole_log(queue)
+        moved = await reshard(url, 4)
+        assert moved > MANY // 3
+        async with dwell.open(url) as queue:
+            assert (await whole_log(queue))[: len(log)] == log
+            await check(queue, before)
+
+    asyncio.run(play())
+
+
+def test_a_move_that_is_cut_off_is_made_again(url, monkeypatch):
+    """It may end at any call; until it is made again, nobody can open the store."""
+
+    async def play(fails_at: int) -> bool:
+        calls, run = 0, Engine.run
+
+        async def failing(self, shard, script, *own, **large):
+            nonlocal calls
+            calls += script.name in ("adopt", "disown", "remember")
+            if calls == fails_at:
+                raise dwell.ServerUnreachable("cut off")
+            return await run(self, shard, script, *own, **large)
+
+        own = f"{url}{fails_at}"
+        async with dwell.open(own) as queue:
+            await fill(queue)
+            before = await seen(queue)
+        monkeypatch.setattr(Engine, "run", failing)
+        try:
+            await reshard(own, 4)
+            return True
+        except dwell.ServerUnreachable:
+            pass
+        finally:
+            monkeypatch.setattr(Engine, "run", run)
+        with pytest.raises(StoreLocked, match="on its way to 4 shards"):
+            async with dwell.open(own):
+                pass
+        with pytest.raises(InvalidInput, match="on its way to 4"):
+            await reshard(own, 8)
+        await reshard(own, 4)
+        async with dwell.open(own) as queue:
+            await check(queue, before)
+        return False
+
+    for fails_at in range(1, 60, 7):
+        if asyncio.run(play(fails_at)):
+            break
+
+
+def test_a_store_that_is_open_stays(url):
+    async def play():
+        async with dwell.open(url) as queue:
+            await queue.put("t", "x", id="x")
+            await asyncio.sleep(0.2)
+            with pytest.raises(StoreLocked, match="an instance has the store open"):
+                await reshard(url, 4)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("shards", [0, 1, 2, 257])
+def test_numbers_that_are_refused(url, shards):
+    async def play():
+        async with dwell.open(url, shards=2):
+            pass
+        with pytest.raises(
+            InvalidInput, match=f"shards: got {shards}, expected more than the store"
+        ):
+            await reshard(url, shards)
+
+    asyncio.run(play())
+
+
+def test_command(url):
+    with dwell.open(url) as queue:
+        queue.put_many("t", ["x"] * 100, ids=[f"{n}" for n in range(100)])
+    dwell_ = str(Path(sys.executable).with_name("dwell"))
+    done = subprocess.run(
+        [dwell_, "--store", url, "reshard", "4"], capture_output=True, text=True, check=True
+    )
+    assert "4 shards" in done.stdout
+    with dwell.open(url) as queue:
+        assert sum(size.ready for size in queue.sizes("t")) == 100
