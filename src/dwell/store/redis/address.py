@@ -48,7 +48,9 @@ def parsed(url: str) -> tuple[Address, dict[str, str]]:
         raise _refusal(url)
     try:
         found = tuple(_host(one, usual) for one in (hosts or "localhost").split(","))
-        database = int(path[0]) if path else 0
+        database = _database(path[0]) if path else 0
+        if len(found) > 1 and not kind:
+            raise ValueError(hosts)
     except ValueError:
         raise _refusal(url) from None
     address = Address(
@@ -61,6 +63,12 @@ def parsed(url: str) -> tuple[Address, dict[str, str]]:
         is_secure=engine.endswith("s") and engine != "redis",
     )
     return address, dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+def _database(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(text)
+    return int(text)
 
 
 def _host(text: str, usual: int) -> tuple[str, int]:

@@ -6,19 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dwell.lazy import sizes_of
+from dwell.lazy import joined, sizes_of
 from dwell.message import I64, U8
 from dwell.store.base import Puts
 from dwell.store.redis.numbers import SLOTS
 
 HEAD = struct.Struct(">BBBBHI6sIIH6s6sIB")
-SLOT_BYTES = 17
+#: Bytes of a slot among the names, and behind them.
+NAME_BYTES = 9
+DATA_BYTES = 6
 _WAITING = 1
 _ELSEWHERE = 2
 _OWN_IDS = 1
 
-#: A block is read whole when one message of it is taken out, so it must not be large.
-_MOST_BYTES = 32 * 1024
+#: The largest that the usual allocator of Redis keeps without padding it to whole pages; less what
+#: stands before the messages.
+_MOST_BYTES = 14_336 - 300
 _LARGE_BYTES = 2048
 #: The dues of a block lie this close together, or an eighth of the time until the first.
 _SPAN_MS = 3_600_000
@@ -51,11 +54,12 @@ def blocks_of(puts: Puts, places: I64, now_ms: int, *, may_sort: bool) -> list[B
     Messages that differ in due alone may be sorted by it: those of a block are due together then.
     """
     many = _Columns(puts, places, may_sort)
-    return [many.block(start, stop) for start, stop in _cuts(many, now_ms)]
+    cuts = list(_cuts(many, now_ms))
+    return many.blocks(np.array([start for start, _ in cuts]), np.array([stop for _, stop in cuts]))
 
 
 def _cuts(many: "_Columns", now_ms: int) -> Iterator[tuple[int, int]]:
-    due_ms, ends = many.due_ms, np.cumsum(many.sizes)
+    due_ms, ends = many.due_ms, np.cumsum(many.sizes + NAME_BYTES + DATA_BYTES)
     changes = np.append(np.flatnonzero(many.is_other()) + 1, len(due_ms))
     is_sorted = many.is_sorted
     start = 0
@@ -104,38 +108,44 @@ class _Columns:
         result: np.ndarray = np.logical_or.reduce(others)
         return result
 
-    def block(self, start: int, stop: int) -> Block:
-        """Return messages as one block."""
-        part = slice(start, stop)
-        size, due_ms = stop - start, self.due_ms[part]
+    def blocks(self, starts: I64, stops: I64) -> list[Block]:
+        """Return the messages from each start to its stop as a block."""
+        sizes = stops - starts
         index_at = HEAD.size + len(self._topic)
-        id_ends = index_at + SLOT_BYTES * size + np.cumsum(self._id_sizes[part])
+        id_ends = index_at + NAME_BYTES * sizes.repeat(sizes) + _sums(self._id_sizes, starts, sizes)
+        names_ends = id_ends[stops - 1]
+        data_at = (names_ends + DATA_BYTES * sizes).repeat(sizes)
+        data_ends = data_at + _sums(self.sizes - self._id_sizes, starts, sizes)
+        names = np.zeros((len(self.due_ms), NAME_BYTES), np.uint8)
+        names[:, 1:7] = _in_bytes(self.due_ms, 8)[:, 2:]
+        names[:, 7:9] = _in_bytes(id_ends, 2)
+        data = np.empty((len(self.due_ms), DATA_BYTES), np.uint8)
+        data[:, :4] = _in_bytes(data_ends, 4)
+        data[:, 4:] = _in_bytes(self._extra_sizes, 2)
+        cuts = zip(starts.tolist(), stops.tolist(), names_ends.tolist(), strict=True)
+        return [self._block(slice(start, stop), names, data, end) for start, stop, end in cuts]
+
+    def _block(self, part: slice, names: U8, data: U8, names_end: int) -> Block:
+        size, due_ms, first = part.stop - part.start, self.due_ms[part], part.start
         head = HEAD.pack(
             *(_WAITING, size, size, 0 if self.ids is None else _OWN_IDS, 0, 0, bytes(6)),
-            int(self._alike["priority"][start]),
-            int(self._alike["lease_ms"][start]),
-            int(self._alike["max_attempts"][start]),
+            int(self._alike["priority"][first]),
+            int(self._alike["lease_ms"][first]),
+            int(self._alike["max_attempts"][first]),
             int(due_ms.min()).to_bytes(6, "big"),
             int(due_ms.max()).to_bytes(6, "big"),
-            int(id_ends[-1]),
+            names_end,
             len(self._topic),
         )
-        data_sizes = self.sizes[part] - self._id_sizes[part]
-        data_ends = id_ends[-1] + np.cumsum(data_sizes)
-        index = np.zeros((size, SLOT_BYTES), np.uint8)
-        index[:, 1:7] = _in_bytes(due_ms, 8)[:, 2:]
-        index[:, 7:11] = _in_bytes(id_ends, 4)
-        index[:, 11:15] = _in_bytes(data_ends, 4)
-        index[:, 15:17] = _in_bytes(self._extra_sizes[part], 2)
-        ids = b"" if self.ids is None else b"".join(self.ids[part])
-        text = b"".join([head, self._topic, index.tobytes(), ids, self._data(part)])
+        ids = b"" if self.ids is None else joined(self.ids[part])
+        pieces = [head, self._topic, names[part].tobytes(), ids, data[part].tobytes()]
         expiries = self._expiries(part)
-        names_end = 0 if expiries else int(id_ends[-1])
-        return Block(expiries + text, self.places[part], names_end)
+        text = b"".join([expiries, *pieces, self._data(part)])
+        return Block(text, self.places[part], 0 if expiries else names_end)
 
     def _data(self, part: slice) -> bytes:
         if self.extras is None:
-            return b"".join(self.bodies[part])
+            return joined(self.bodies[part])
         pairs = zip(self.extras[part], self.bodies[part], strict=True)
         return b"".join([piece for pair in pairs for piece in pair])
 
@@ -145,6 +155,14 @@ class _Columns:
         if not expires_ms.any():
             return b""
         return bytes([0, len(expires_ms)]) + _in_bytes(expires_ms, 8)[:, 2:].tobytes()
+
+
+def _sums(sizes: I64, starts: I64, counts: I64) -> I64:
+    """Return the running sums of sizes, which begin anew with each block."""
+    sums = np.cumsum(sizes)
+    before = sums[starts] - sizes[starts]
+    result: I64 = sums - before.repeat(counts)
+    return result
 
 
 def _is_uniform(column: np.ndarray) -> bool:

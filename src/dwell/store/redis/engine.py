@@ -1,7 +1,7 @@
 """The engine: scripts run on a Redis, on the master that Sentinel names, or on a cluster.
 
-A script that may have run is asked for again with a mark; a shard keeps the last answer of each
-call under way, so that it is done once. redis-py keeps the connections.
+A script that may have run is asked for again by the same number: a shard keeps the last answer of
+each call under way, so that it is done once. redis-py keeps the connections.
 """
 
 import asyncio
@@ -41,8 +41,10 @@ _LARGE_MS = 60_000
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
 
+#: What a connection raises that redis-py closes under those who use it, as it does in clusters.
+_CLOSED_UNDER_US = (AttributeError, RuntimeError)
 #: All that can go wrong with an engine; redis-py has two roots.
-ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
+ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, *_CLOSED_UNDER_US)
 
 #: What passes: the engine starts, fails over, moves a slot, or cannot be reached.
 _PASSING = (
@@ -56,6 +58,7 @@ _PASSING = (
     exceptions.MovedError,
     exceptions.AskError,
     OSError,
+    *_CLOSED_UNDER_US,
 )
 _PASSING_WORDS = ("NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "LOADING", "BUSY", "UNBLOCKED")
 
@@ -86,6 +89,10 @@ class Engine:
     def base(self, shard: int) -> str:
         """Return what the keys of a shard begin with; they lie in one slot of a cluster."""
         return f"{self._prefix}:{{{shard}}}"
+
+    def channel(self, shard: int) -> str:
+        """Return where a shard tells of what can be taken."""
+        return f"{self.base(shard)}:wake"
 
     async def open(self) -> None:
         """Connect; raises StoreError when the engine cannot keep a store."""
@@ -127,17 +134,15 @@ class Engine:
         ``large`` values travel beside the script, which finds each under its place.
         """
         slot = heapq.heappop(self._slots) if self._slots else next(self._new_slot)
-        serial, is_again = next(self._serials), [False]
+        serial = next(self._serials)
 
         async def once() -> list[Any]:
-            mark = b"1" if is_again[0] else b"0"
-            is_again[0] = True
             base = self.base(shard)
             first = [
                 ("SET", f"{base}:new:{self.name}:{serial}:{place}", value, "PX", _LARGE_MS)
                 for place, value in large
             ]
-            own_first = (now_ms, self.name, shard, slot, serial, mark)
+            own_first = (now_ms, self.name, shard, slot, serial)
             return await self._eval(script, first, base, *own_first, *own)
 
         answer: list[Any] = await self._patiently(once)
@@ -150,6 +155,7 @@ class Engine:
 
         async def once() -> Any:
             self.check()
+            self.commands += 1
             return await self._client.execute_command(*command)
 
         return await self._patiently(once)
@@ -242,7 +248,9 @@ class Engine:
             if self.address.is_secure:
                 common |= {"ssl": True, "ssl_ca_certs": self._ca}
             nodes = [ClusterNode(host, port) for host, port in self.address.hosts]
-            return RedisCluster(startup_nodes=nodes, max_connections=self._connections, **common)
+            # Without steps a slot that has moved does not close the connections to all nodes.
+            common |= {"max_connections": self._connections, "reinitialize_steps": 0}
+            return RedisCluster(startup_nodes=nodes, **common)
         common["db"] = self.address.database
         if self.address.kind == "sentinel":
             if self.address.is_secure:
@@ -271,7 +279,7 @@ class Engine:
         return Redis.from_pool(pool)
 
     async def _check(self) -> None:
-        """Refuse an engine that is too old, or that would drop messages to make room."""
+        """Refuse an engine that is too old, that would drop messages, or where we may not wake."""
         if self.address.kind == "cluster":
             await self._client.initialize()
             found = await self._client.info("all", target_nodes="primaries")
@@ -279,6 +287,8 @@ class Engine:
         else:
             facts = [await self._client.info("all")]
         check_facts(facts)
+        # A script that may not publish would be broken off at its end. Nobody hears an empty word.
+        await self._client.execute_command("PUBLISH", self.channel(0), b"")
 
 
 def check_facts(facts: Iterable[dict[str, Any]]) -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dwell.store.base import Events
-from dwell.store.redis.blocks import SLOT_BYTES
-from dwell.store.redis.records import names_of
+from dwell.store.redis.records import Names
 
 _ONE = struct.Struct(">BBBHIHH")
-_BLOCK = struct.Struct(">BBB7sHHI")
+_BLOCK = struct.Struct(">BB7sHHI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +59,16 @@ class Columns:
         return at + topic + id_
 
     def _add_block(self, shard: int, text: bytes, at: int) -> int:
-        topic: int
         size: int
-        _, kind, topic, n, attempt, count, size = _BLOCK.unpack_from(text, at)
+        _, kind, n, attempt, count, size = _BLOCK.unpack_from(text, at)
         at += _BLOCK.size
-        name, part = text[at : at + topic].decode(), text[at + topic : at + topic + size]
-        slots = part[0]
-        index = np.frombuffer(part, np.uint8, SLOT_BYTES * slots, 1).reshape(slots, SLOT_BYTES)
-        # In the block the ids follow the index and the topic follows the head; here they follow
-        # one byte and the index.
-        offset = int.from_bytes(index[-1, 7:11].tobytes(), "big") - size
-        first, ids_at = int.from_bytes(n, "big"), 1 + SLOT_BYTES * slots
-        names = names_of(first, shard, index, part, ids_at, offset)
+        names = Names(shard, [(int.from_bytes(n, "big"), text[at : at + size])])
         self.kind.extend([kind] * count)
-        self.topics.extend([name] * count)
+        self.topics.extend(names.topics())
         self.ids.extend(names.ids)
         self.due_ms.extend(names.due_ms.tolist())
         self.attempt.extend([attempt] * count)
-        return at + topic + size
+        return at + size
 
     def events(self, start: int, limit: int) -> Events:
         """Return at most ``limit`` events from position ``start`` on."""

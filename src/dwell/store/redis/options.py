@@ -16,7 +16,7 @@ _NUMBERS = {
     "shards": (1, MOST_SHARDS, 0),
     "home": (0, MOST_SHARDS - 1, 0),
     "min_replicas": (0, 100, 0),
-    "max_events": (0, 10**12, 1_000_000),
+    "max_events": (0, 10**12, 100_000),
     "connections": (1, 10_000, 64),
     "packed": (1, 1_000, PACKED),
 }

@@ -2,12 +2,14 @@
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dwell.message import I64, QUEUE_ID_MARK, U8, Batch, State
-from dwell.store.redis.blocks import HEAD, SLOT_BYTES
+from dwell.lazy import Blobs, LazyIds, Same
+from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Batch, State
+from dwell.store.redis.blocks import DATA_BYTES, HEAD, NAME_BYTES
 from dwell.store.redis.numbers import number, receipts_of
 
 #: state, attempt, take, end of lease, due, priority, expiry, lease, most attempts, then sizes.
@@ -56,38 +58,53 @@ def loose(n: int, shard: int, text: bytes, now_ms: int) -> Row:
     )
 
 
+def is_of_block(entry: bytes) -> bool:
+    """Tell whether an entry of a take names a block: n, a mark, and the number of the take."""
+    return len(entry) == 12
+
+
+def _is_of(entry: bytes, text: bytes) -> bool:
+    """Tell whether a text is what the take of an entry has."""
+    at = 6 if is_of_block(entry) else 3
+    return text[0] == State.LEASED and text[at : at + 4] == entry[-4:]
+
+
 class Leased:
     """The messages of a take, gathered shard by shard."""
 
     def __init__(self, store: int) -> None:
         self._store = store
         self._parts: list[Batch] = []
-        self._rows: list[Row] = []
+        self._size = 0
 
-    def add(self, shard: int, entries: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
-        """Add what was taken of one shard: members with their texts, None for what is gone."""
-        for entry, text in entries:
-            if text is None:
-                continue
-            n = int.from_bytes(entry[:7], "big")
-            if len(entry) == 7:
-                self._rows.append(loose(n, shard, text, now_ms))
+    def add(self, shard: int, entries: Iterable[tuple[bytes, bytes | None]], now_ms: int) -> None:
+        """Add what was taken of one shard: entries with their texts.
+
+        What is gone by now, or somebody else's, was leased for less time than its text needed.
+        """
+        found = [(entry, text) for entry, text in entries if text and _is_of(entry, text)]
+        for is_block, some in groupby(found, key=lambda pair: is_of_block(pair[0])):
+            pairs = [(int.from_bytes(entry[:7], "big"), text) for entry, text in some]
+            if is_block:
+                part = blocks_batch(shard, pairs, self._store)
             else:
-                self._end_rows()
-                self._parts.append(_block_batch(n, shard, text, self._store))
+                part = batch_of([loose(n, shard, text, now_ms) for n, text in pairs], self._store)
+            self._parts.append(part)
+            self._size += len(part)
 
     def __len__(self) -> int:
-        return len(self._rows) + sum(map(len, self._parts))
+        return self._size
 
     def batch(self) -> Batch:
         """Return all of them."""
-        self._end_rows()
         return joined(self._parts)
 
-    def _end_rows(self) -> None:
-        if self._rows:
-            self._parts.append(batch_of(self._rows, self._store))
-            self._rows = []
+    def held(self, now_ms: int) -> Batch:
+        """Return those that are still leased, in order of due."""
+        batch = self.batch()
+        is_held = (batch.state == State.LEASED) & (batch.lease_until_ms > now_ms)
+        order = np.lexsort((batch.numbers, batch.due_ms))
+        return picked(batch, order[is_held[order]])
 
 
 def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
@@ -132,65 +149,106 @@ def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
     )
 
 
-class Names(NamedTuple):
-    """The slots of a block that are still there: which, their dues and ids, where data starts."""
+class Names:
+    """What blocks of one shard say of those of their messages that are still there, in columns.
 
-    slots: I64
-    due_ms: I64
-    ids: list[str]
-    data_starts: I64
-    data_ends: I64
-    extra_sizes: I64
+    ``heads`` are the blocks' own, ``block`` says for each message which block it is in. Offsets are
+    in ``text``, all texts one behind the other.
+    """
+
+    def __init__(self, shard: int, pairs: Sequence[tuple[int, bytes]]) -> None:
+        self.texts = [text for _, text in pairs]
+        self.text = b"".join(self.texts)
+        self.heads = [HEAD.unpack_from(text) for text in self.texts]
+        self.sizes = np.array([head[1] for head in self.heads])
+        index_at = np.array([HEAD.size + head[-1] for head in self.heads])
+        index = self.rows(index_at, NAME_BYTES)
+        block = np.arange(len(self.sizes)).repeat(self.sizes)
+        self.firsts = np.cumsum(self.sizes) - self.sizes
+        self.offsets = np.cumsum([0, *map(len, self.texts[:-1])])[block]
+        id_ends = _number(index[:, 7:9])
+        id_starts = self.starts(id_ends, index_at + NAME_BYTES * self.sizes)
+        self.live = np.flatnonzero(index[:, 0] == 0)
+        slots = np.arange(len(block)) - self.firsts[block]
+        numbers = (np.array([n for n, _ in pairs])[block] + slots) * 256 + shard
+        self.block = block[self.live]
+        self.due_ms = _number(index[:, 1:7])[self.live]
+        self.numbers: U64 = numbers[self.live].astype(np.uint64)
+        self.ids = _ids(self.blobs(id_starts, id_ends), self.numbers)
+
+    def rows(self, starts: I64, width: int) -> U8:
+        """Return what each block has for its slots from some place on, a row a slot."""
+        spans = zip(self.texts, starts.tolist(), self.sizes.tolist(), strict=True)
+        parts = [text[at : at + width * size] for text, at, size in spans]
+        return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, width)
+
+    def starts(self, ends: I64, firsts: I64) -> I64:
+        """Return where each piece begins that lies behind the one before it in its block."""
+        starts = np.empty_like(ends)
+        starts[1:] = ends[:-1]
+        starts[self.firsts] = firsts
+        return starts
+
+    def blobs(self, starts: I64, ends: I64) -> Blobs:
+        """Return pieces of the messages that are still there; offsets are those in a block."""
+        live, offsets = self.live, self.offsets
+        return Blobs(self.text, (starts + offsets)[live], (ends + offsets)[live])
+
+    def column(self, field: int, dtype: type[np.generic]) -> Any:
+        """Return one field of the heads, for each message that of its block."""
+        values = [head[field] for head in self.heads]
+        if isinstance(values[0], bytes):
+            values = [int.from_bytes(value, "big") for value in values]
+        return np.array(values, dtype)[self.block]
+
+    def topics(self) -> Sequence[str]:
+        """Return the topic of each message."""
+        names = [
+            text[HEAD.size : HEAD.size + head[-1]].decode()
+            for text, head in zip(self.texts, self.heads, strict=True)
+        ]
+        return [names[block] for block in self.block.tolist()]
 
 
-def names_of(n: int, shard: int, index: U8, text: bytes, ids_at: int, offset: int = 0) -> Names:
-    """Read the index of a block, shape (size, 17); ``offset`` is that of ``text`` in the block."""
-    due_ms, id_ends = _number(index[:, 1:7]), _number(index[:, 7:11]) - offset
-    data_ends = _number(index[:, 11:15])
-    id_starts = np.concatenate([[ids_at], id_ends[:-1]])
-    data_starts = np.concatenate([[int(id_ends[-1]) + offset], data_ends[:-1]])
-    live = np.flatnonzero(index[:, 0] == 0)
-    if int(id_ends[-1]) == ids_at:
-        first = number(n, shard)
-        ids = [f"{QUEUE_ID_MARK}{first + (slot << 8):x}" for slot in live.tolist()]
-    else:
-        ends = zip(id_starts[live].tolist(), id_ends[live].tolist(), strict=True)
-        ids = [text[start:end].decode() for start, end in ends]
-    sizes = _number(index[:, 15:17])
-    return Names(live, due_ms[live], ids, data_starts[live], data_ends[live], sizes[live])
+def _ids(own: Blobs, numbers: U64) -> Sequence[str]:
+    """Return ids: those of the caller's, and where there is none that of the queue's making."""
+    sizes = own.sizes
+    if sizes.all():
+        return LazyIds.of(own)
+    made = [f"{QUEUE_ID_MARK}{one:x}" for one in numbers.tolist()]
+    if not sizes.any():
+        return made
+    return [id_.decode() or other for id_, other in zip(own, made, strict=True)]
 
 
-def _block_batch(n: int, shard: int, text: bytes, store: int) -> Batch:
-    """Return the messages of a block that was taken."""
-    (_, size, _, _, attempt, take, ends, priority, lease, most, _, _, _, topic) = HEAD.unpack_from(
-        text
-    )
-    index_at = HEAD.size + topic
-    index = np.frombuffer(text, np.uint8, SLOT_BYTES * size, index_at).reshape(size, SLOT_BYTES)
-    names = names_of(n, shard, index, text, index_at + SLOT_BYTES * size)
-    count = len(names.slots)
-    extra_ends = names.data_starts + names.extra_sizes
-    spans = zip(
-        names.data_starts.tolist(), extra_ends.tolist(), names.data_ends.tolist(), strict=True
-    )
-    pieces = [(text[start:mid], text[mid:end]) for start, mid, end in spans]
-    numbers = np.uint64(number(n, shard)) + (names.slots.astype(np.uint64) << np.uint64(8))
+def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> Batch:
+    """Return the messages of blocks that were taken: pairs of first n and text."""
+    names = Names(shard, pairs)
+    count = len(names.numbers)
+    names_ends = np.array([head[-2] for head in names.heads])
+    data = names.rows(names_ends, DATA_BYTES)
+    ends, extra_sizes = _number(data[:, :4]), _number(data[:, 4:])
+    starts = names.starts(ends, names_ends + DATA_BYTES * names.sizes)
+    extras: Sequence[bytes] = Same(b"", count)
+    if extra_sizes.any():
+        extras = names.blobs(starts, starts + extra_sizes)
+        starts = starts + extra_sizes
     return Batch(
-        topics=[text[HEAD.size : index_at].decode()] * count,
+        topics=names.topics(),
         ids=names.ids,
-        bodies=[body for _, body in pieces],
-        extras=[extra for extra, _ in pieces],
+        bodies=names.blobs(starts, ends),
+        extras=extras,
         due_ms=names.due_ms,
-        priority=np.full(count, priority, np.uint32),
-        attempt=np.full(count, attempt, np.uint16),
-        max_attempts=np.full(count, most, np.uint16),
-        lease_ms=np.full(count, lease, np.uint32),
-        lease_until_ms=np.full(count, int.from_bytes(ends, "big"), np.int64),
+        priority=names.column(7, np.uint32),
+        attempt=names.column(4, np.uint16),
+        max_attempts=names.column(9, np.uint16),
+        lease_ms=names.column(8, np.uint32),
+        lease_until_ms=names.column(6, np.int64),
         expires_ms=np.zeros(count, np.int64),
         state=np.full(count, State.LEASED, np.uint8),
-        numbers=numbers,
+        numbers=names.numbers,
         errors={},
-        receipts=receipts_of(numbers, np.full(count, take, np.uint64), store),
+        receipts=receipts_of(names.numbers, names.column(5, np.uint64), store),
     )
 
 
@@ -215,6 +273,17 @@ def joined(parts: Sequence[Batch]) -> Batch:
         name: _chained([getattr(part, name) for part in parts]) for name in _SEQUENCES
     }
     columns |= {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return Batch(**columns, errors=errors)
+
+
+def picked(batch: Batch, places: I64) -> Batch:
+    """Return some messages of a batch in a new order."""
+    many = places.tolist()
+    columns: dict[str, Any] = {
+        name: [getattr(batch, name)[at] for at in many] for name in _SEQUENCES
+    }
+    columns |= {name: getattr(batch, name)[places] for name in _ARRAYS}
+    errors = {new: batch.errors[old] for new, old in enumerate(many) if old in batch.errors}
     return Batch(**columns, errors=errors)
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from dwell.message import TopicSettings
 
-#: Those that Redis may run when its memory is full: they free some, or only move what is there.
-_RUN_WHEN_FULL = {"ack", "bury", "cancel", "release", "take", "take_ids", "tick", "touch"}
+#: Those that Redis does not run when its memory is full; the others free some, or only look.
+_NOT_WHEN_FULL = {"adopt", "configure", "gather", "kick", "put", "remember", "reschedule"}
 
 NAMES = (
     *("ack", "adopt", "bury", "cancel", "configure", "disown", "events", "gather", "gathered"),
@@ -27,7 +27,7 @@ class Script(NamedTuple):
     digest: str
 
 
-def scripts(shards: int, packed: int, max_events: int) -> dict[str, Script]:
+def scripts(packed: int, max_events: int) -> dict[str, Script]:
     """Return the scripts of a store by name.
 
     ``packed`` is how many messages are worth a block, ``max_events`` how many events a shard keeps.
@@ -35,13 +35,13 @@ def scripts(shards: int, packed: int, max_events: int) -> dict[str, Script]:
     folder = files(__package__) / "scripts"
     shared = (folder / "shared.lua").read_text()
     settings = msgspec.to_builtins(TopicSettings())
-    constants = {"SHARDS": shards, "PACKED": packed, "MAX_EVENTS": max_events, "DEFAULTS": settings}
+    constants = {"PACKED": packed, "MAX_EVENTS": max_events, "DEFAULTS": settings}
     first = "".join(f"local {name} = {_literal(value)}\n" for name, value in constants.items())
     return {name: _script(name, first + shared, folder) for name in NAMES}
 
 
 def _script(name: str, shared: str, folder) -> Script:  # type: ignore[no-untyped-def]
-    flags = " flags=allow-oom" if name in _RUN_WHEN_FULL else ""
+    flags = "" if name in _NOT_WHEN_FULL else " flags=allow-oom"
     text = f"#!lua{flags}\n{shared}{(folder / f'{name}.lua').read_text()}"
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())
 

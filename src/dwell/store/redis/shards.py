@@ -22,7 +22,7 @@ from dwell.store.redis.wakes import Wakes
 FORMAT = 1
 
 #: How many messages one call of a verb may name: more would hold the engine for too long.
-_MOST_IDS = 400
+_MOST_IDS = 128
 
 
 class Config(msgspec.Struct, array_like=True):
@@ -74,7 +74,7 @@ class Shards:
                     f"the store is on its way to {config.target} shards; `dwell reshard` ends that"
                 )
             self.number, self.count = config.number, config.shards
-            self._scripts = scripts(self.count, self._options.packed, self._options.max_events)
+            self._scripts = scripts(self._options.packed, self._options.max_events)
             self.deadlines_ms, self.planned_ms = {}, 0
             await self.run(self._options.home % self.count, "tick")
         except BaseException:
@@ -122,9 +122,11 @@ class Shards:
 
     async def _agree(self) -> Config:
         key, asked = self._config_key, self._options.shards
-        new = Config(FORMAT, secrets.randbelow(2**31 - 1) + 1, asked or 1)
-        await self.engine.ask("SET", key, msgspec.msgpack.encode(new), "NX")
         data = await self.engine.ask("GET", key)
+        if data is None:
+            new = Config(FORMAT, secrets.randbelow(2**31 - 1) + 1, asked or 1)
+            await self.engine.ask("SET", key, msgspec.msgpack.encode(new), "NX")
+            data = await self.engine.ask("GET", key)
         try:
             config = msgspec.msgpack.decode(data, type=Config)
         except (msgspec.MsgspecError, TypeError):
@@ -152,7 +154,8 @@ class Shards:
         while True:
             asked_at = asyncio.get_running_loop().time()
             now_ms = self.clock.now_ms() if self.server_clock is None else 0
-            answer = await self.engine.run(shard, self._scripts[name], now_ms, *own, large=large)
+            script = self._scripts[name]
+            answer = await self.engine.run(shard, script, now_ms, self.count, *own, large=large)
             now_ms, next_ms, new = answer[-1]
             if self.server_clock is not None:
                 self.server_clock.hear(now_ms, asked_at)

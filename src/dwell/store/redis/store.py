@@ -38,7 +38,7 @@ from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import SLOTS, number, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
-from dwell.store.redis.records import Leased, Row, batch_of, loose
+from dwell.store.redis.records import Leased, Row, batch_of, is_of_block, loose
 from dwell.store.redis.shards import Shards
 
 #: A message that the channel lost is found by a tick, this long after it at the latest.
@@ -47,6 +47,8 @@ _FALLBACK_MS = 1_000
 #: long. Most acks are of whole blocks, which cost little.
 _MOST_RECEIPTS = 8
 _MOST_ACKS = 1_000
+#: How many messages one call of a scan gives.
+_MOST_SCANNED = 250
 #: More than any n of a shard.
 _MOST_N = 2**45
 _FAR_BACK = -(2**62)
@@ -117,25 +119,25 @@ class RedisStore(Store):
                 now_ms, next_ms, _ = answer[-1]
                 leased.add(shard, await self._texts(shard, answer[1]), now_ms)
                 # One call makes only so many messages ready; what is due may be more.
-                has_more = 0 < next_ms <= now_ms
+                has_more = answer[0] == b"more" or 0 < next_ms <= now_ms
         return leased.batch()
 
     async def _texts(
         self, shard: int, entries: Sequence[bytes]
     ) -> list[tuple[bytes, bytes | None]]:
-        """Return what was taken with its texts; blocks are read here, past Lua.
+        """Return what was taken with its texts; blocks are read here, past Lua."""
+        found = await self._blocks(shard, entries[::2])
+        pairs = zip(entries[::2], entries[1::2], strict=True)
+        return [(entry, found.get(entry, text)) for entry, text in pairs]
 
-        A block that is gone by now was leased for less time than its text needed to come.
-        """
-        members = entries[::2]
-        blocks = [entry for entry in members if len(entry) == 8]
+    async def _blocks(self, shard: int, entries: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        """Return the texts of those entries that are blocks."""
+        blocks = [entry for entry in entries if is_of_block(entry)]
         if not blocks:
-            return list(zip(members, entries[1::2], strict=True))
+            return {}
         base = self._shards.engine.base(shard)
         keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in blocks]
-        found = dict(zip(blocks, await self._shards.engine.ask("MGET", *keys), strict=True))
-        pairs = zip(members, entries[1::2], strict=True)
-        return [(entry, found.get(entry, text)) for entry, text in pairs]
+        return dict(zip(blocks, await self._shards.engine.ask("MGET", *keys), strict=True))
 
     def ready(self, topic: str) -> int:
         """Return as many as anybody can ask for: what is ready is known to the engine only."""
@@ -148,8 +150,9 @@ class RedisStore(Store):
         async def ask(shard: int, some: Sequence[bytes]) -> None:
             answer = await self._shards.run(shard, "take_ids", topic, lease_ms, owner, *some)
             for entry, text in zip(answer[1][::2], answer[1][1::2], strict=True):
-                row = loose(int.from_bytes(entry[:7], "big"), shard, text, answer[-1][0])
-                found[row.id.encode()] = row
+                if text:
+                    row = loose(int.from_bytes(entry[:7], "big"), shard, text, answer[-1][0])
+                    found[row.id.encode()] = row
 
         await self._shards.everywhere(ids, ask)
         rows = [found.pop(id_) for id_ in ids if id_ in found]
@@ -167,9 +170,17 @@ class RedisStore(Store):
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
         self.check()
-        answers = await self._shards.run_all("held", owner)
-        rows = [row for at, answer in enumerate(answers) for row in self._shards.rows(at, answer)]
-        return batch_of(sorted(rows, key=_by_due), self.number)
+        leased = Leased(self.number)
+        for shard, answer in enumerate(await self._shards.run_all("held", owner)):
+            entries: list[bytes] = answer[0]
+            found = await self._blocks(shard, entries)
+            others = [entry for entry in entries if not is_of_block(entry)]
+            if others:
+                name = f"{self._shards.engine.base(shard)}:messages"
+                texts = await self._shards.engine.ask("HMGET", name, *[e[:7] for e in others])
+                found |= dict(zip(others, texts, strict=True))
+            leased.add(shard, found.items(), answer[-1][0])
+        return leased.held(self.clock.now_ms())
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -267,20 +278,34 @@ class RedisStore(Store):
         self.check()
         if state is State.GONE:
             return Page(Batch.empty(receipts=False), None)
-        rows: list[Row] = []
-        for shard in range(self._shards.count):
-            due_ms, after = (_FAR_BACK, 0) if cursor is None else (cursor.due_ms, cursor.arrival)
-            n, of = split(after)
-            # Among the same due, what is in a shard before the cursor's has a lower number.
-            n = n if of >= shard else n - 1
-            answer = await self._shards.run(
-                shard, "scan", topic, state.name.lower(), due_ms, n, limit
-            )
-            rows += [loose(entry[1], shard, entry[2], answer[-1][0]) for entry in answer[0]]
+        parts = [
+            await self._scan(shard, topic, state, cursor, limit)
+            for shard in range(self._shards.count)
+        ]
+        rows = [row for part in parts for row in part]
         rows = heapq.nsmallest(limit + 1, rows, key=_by_due)
         last = rows[limit - 1] if len(rows) > limit else None
         more = Cursor(last.due_ms, last.number) if last is not None else None
         return Page(batch_of(rows[:limit]), more)
+
+    async def _scan(
+        self, shard: int, topic: str, state: State, cursor: Cursor | None, limit: int
+    ) -> list[Row]:
+        """Return the first messages of a shard after a cursor, more than ``limit`` if there are."""
+        due_ms, after = (_FAR_BACK, 0) if cursor is None else (cursor.due_ms, cursor.arrival)
+        n, of = split(after)
+        # Among the same due, what is in a shard before the cursor's has a lower number.
+        n = n if of >= shard else n - 1
+        rows: list[Row] = []
+        while len(rows) <= limit:
+            where = (topic, state.name.lower(), due_ms, n)
+            answer = await self._shards.run(shard, "scan", *where, _MOST_SCANNED)
+            some = [loose(entry[1], shard, entry[2], answer[-1][0]) for entry in answer[0]]
+            rows += some
+            if len(some) <= _MOST_SCANNED:
+                break
+            due_ms, n = rows[-1].due_ms, split(rows[-1].number)[0]
+        return rows
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place: the shards take turns in giving a place to each n."""

@@ -27,7 +27,7 @@ class Wakes:
     def __init__(self, engine: Engine, shards: Iterable[int], heard: Heard) -> None:
         self._engine = engine
         self._heard = heard
-        self._shards = {f"{engine.base(shard)}:wake".encode(): shard for shard in shards}
+        self._shards = {engine.channel(shard).encode(): shard for shard in shards}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

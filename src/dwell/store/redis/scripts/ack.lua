@@ -13,48 +13,43 @@ local function forget_id(topic, id)
   names[#names + 1] = id
 end
 
-local function end_block(n, b, text)
-  note_block(4, n, b, b.attempt, names_of(text, b))
-  call('ZREM', LEASES, member(n) .. 'b')
-  drop_block(n)
-end
-
 -- Ack a block of which nothing is gone, as a whole.
 local function ack_whole(n, b)
   local text = names_at(n, b)
   count(b.topic, 'leased', -b.live)
-  if b.flags == 1 then
-    for _, id in ipairs(ids_of(text, b, n)) do forget_id(b.topic, id) end
+  if b.own_ids then
+    local names, all = ids_of(text, b, n), ids[b.topic] or {}
+    local before = #all
+    for i = 1, b.size do all[before + i] = names[i] end
+    ids[b.topic] = all
   end
-  end_block(n, b, text)
+  note_block(4, n, b, b.attempt, text)
+  lift_block(n, b)
+  drop_block(n)
 end
 
--- Ack what is still in its block; return which slots were.
+-- Ack what is still in its block; return by slot which of the receipts did it.
 local function ack_block(n, b, slots)
   local text = names_at(n, b)
   local marks, live = {}, b.live
   local names, index = ids_of(text, b, n), index_of(text, b)
   for i = 1, #slots do
     local slot = slots:byte(i)
-    if slot < b.size and not marks[slot] and index[5 * slot + 1] == 0 then
+    if slot < b.size and not marks[slot] and index[3 * slot + 1] == 0 then
       marks[slot] = i
       live = live - 1
-      if b.flags == 1 then forget_id(b.topic, names[slot + 1]) end
+      if b.own_ids then forget_id(b.topic, names[slot + 1]) end
+      note(4, b.topic, names[slot + 1], index[3 * slot + 2], b.attempt)
+      call('SETRANGE', block_key(n), b.index + 9 * slot, '\1')
     end
   end
   count(b.topic, 'leased', live - b.live)
   if live == 0 then
-    end_block(n, b, text)
-    return marks
+    lift_block(n, b)
+    drop_block(n)
+  else
+    call('SETRANGE', block_key(n), 2, string.char(live))
   end
-  for i = 1, #slots do
-    local slot = slots:byte(i)
-    if marks[slot] == i then
-      note(4, b.topic, names[slot + 1], index[5 * slot + 2], b.attempt)
-      call('SETRANGE', block_key(n), b.index + 17 * slot, '\1')
-    end
-  end
-  call('SETRANGE', block_key(n), 2, string.char(live))
   return marks
 end
 

@@ -5,11 +5,24 @@ local said = answered()
 if said then return said end
 settle()
 
+-- Forget a message where it lies, in a block.
+local function discard(n, r)
+  local first = n - n % 64
+  local b = head_at(n)
+  count(r.topic, is_ready(first, b) and 'ready' or 'delayed', -1)
+  take_out(n, b)
+  free_id(r.topic, r.id)
+end
+
 local function cancel(n, r)
   if r.state == LEASED then return '\13' end
   note(11, r.topic, r.id, r.due, r.attempt)
-  lift(n, r)
-  forget(n, r)
+  if r.is_packed then
+    discard(n, r)
+  else
+    lift(n, r)
+    forget(n, r)
+  end
   return '\11'
 end
 

@@ -5,8 +5,8 @@
 -- them in front, 6 bytes each. Of a large block only the names are given, with 2 as state: its
 -- whole text is in the key `new:<instance>:<call>:<its place>`, which ends by itself if this call never comes.
 -- Answers {'ok', number of the first block, a byte for each result, ...}, or {'exists', id}, or
--- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped;
--- what follows is what finish() gives.
+-- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped, or
+-- {'split'} when so many are to be replaced that one call would take too long; what follows is what finish() gives.
 local said = answered()
 if said then return said end
 local topic, on_conflict, own = ARGV[7], ARGV[8], ARGV[9] ~= '0'
@@ -33,7 +33,8 @@ for i = 11, #ARGV do
     elsewhere[#elsewhere + 1] = block.key
   end
   if own then
-    for at, id in ipairs(ids_of(text, b, 0)) do ids[total + at] = id end
+    local names = ids_of(text, b, 0)
+    for at = 1, b.size do ids[total + at] = names[at] end
   end
   total = total + b.size
 end
@@ -51,7 +52,7 @@ if own then
     if found[i] then
       local ends = remembered_until(found[i])
       if not ends then
-        there[ids[i]] = unpack_from('>I7', found[i])
+        there[ids[i]] = unpack_from('>I6', found[i])
         is_clean = false
       elseif ends > now and on_conflict == 'keep' then
         there[ids[i]] = -1
@@ -93,6 +94,12 @@ if total > room then
   if ARGV[10] == '1' then return {'unsorted', finish()} end
 end
 
+local replaced = 0
+if on_conflict == 'replace' then
+  for _ in pairs(there) do replaced = replaced + 1 end
+  if replaced > 100 and total > 128 then return {'split', finish()} end
+end
+
 local first = call('HINCRBY', META, 'block', #blocks) - #blocks + 1
 local results, fresh = {}, {}
 
@@ -101,8 +108,9 @@ local function put_one(n, r)
   if old and (old < 0 or on_conflict ~= 'replace') then return KEPT end
   if old then
     -- What this very call has put is as it was put, whatever its expiry says.
-    local was = fresh[old] and decode(call('HGET', MESSAGES, member(old))) or load(old)
+    local was = fresh[old] and decode(call('HGET', MESSAGES, member(old))) or find(old)
     if was.state == LEASED then return HELD end
+    was = hold(old, was)
     lift(old, was)
     r.take = was.take
     n = old
@@ -111,7 +119,7 @@ local function put_one(n, r)
   else
     room = room - 1
     if own then
-      call('HSET', IDS, r.id, member(n))
+      call('HSET', IDS, r.id, pack('>I6', n))
       if earlier[r.id] then call('HSET', key('earlier', topic), r.id, earlier[r.id]) end
       there[r.id] = n
     end
@@ -133,7 +141,7 @@ local function put_block(n, block)
   else
     call('SET', block_key(n), block.text)
   end
-  note_block(1, n, b, 0, names_of(block.text, b))
+  note_block(1, n, b, 0, block.text)
   enter({n})
   local ready, delayed = block_entry(n, b)
   if b.last <= now then
@@ -149,31 +157,71 @@ local function put_block(n, block)
   end
 end
 
-local fields, at = {}, 0
+local fields, places, messages, ready, delayed, expiring = {}, {}, {}, {}, {}, {}
+
+-- Keep a message that is new as a loose one; what belongs to one key is written at once, at the end.
+local function put_loose(n, r)
+  places[#places + 1] = n
+  messages[#messages + 1] = member(n)
+  messages[#messages + 1] = encode(r)
+  if own then
+    fields[#fields + 1] = r.id
+    fields[#fields + 1] = pack('>I6', n)
+  end
+  if r.due <= now then
+    ready[#ready + 1] = r.priority
+    ready[#ready + 1] = ready_member(n, r.due)
+    if r.expires == 0 or r.expires > now then wake(topic, 1) end
+  else
+    delayed[#delayed + 1] = r.due
+    delayed[#delayed + 1] = delayed_member(n, r.priority)
+  end
+  if r.expires > 0 then
+    expiring[#expiring + 1] = r.expires
+    expiring[#expiring + 1] = member(n)
+  end
+  note(1, topic, r.id, r.due, 0)
+  return CREATED
+end
+
+local function end_loose()
+  if #places == 0 then return end
+  enter(places)
+  many('HSET', MESSAGES, messages)
+  many('ZADD', key('ready', topic), ready)
+  many('ZADD', key('delayed', topic), delayed)
+  many('ZADD', key('expiring', topic), expiring)
+  count(topic, 'ready', #ready / 2)
+  count(topic, 'delayed', #delayed / 2)
+end
+
+local at = 0
 for i = 1, #blocks do
   local block = blocks[i]
   local b, n = block.head, (first + i - 1) * 64
   learn_priority(topic, b.priority)
   if is_clean and b.size >= PACKED and not block.expiries and (b.due == b.last or b.due > now) then
     put_block(n, block)
-    for slot = 0, b.size - 1 do
-      if own then
-        fields[#fields + 1] = ids[at + slot + 1]
-        fields[#fields + 1] = member(n + slot)
+    if own then
+      local members, before = numbers_of(n, b.size), #fields
+      for i = 1, b.size do
+        fields[before + 2 * i - 1] = ids[at + i]
+        fields[before + 2 * i] = members[i]
       end
     end
     results[#results + 1] = string.rep(string.char(CREATED), b.size)
   else
-    local messages = unpacked(block.key and call('GET', block.key) or block.text, b, n)
+    local found = unpacked(block.key and call('GET', block.key) or block.text, b, n)
     if block.key then call('DEL', block.key) end
     for slot = 0, b.size - 1 do
-      local r = messages[slot]
+      local r = found[slot]
       if block.expiries then r.expires = block.expiries[slot + 1] end
-      results[#results + 1] = string.char(put_one(n + slot, r))
+      results[#results + 1] = string.char((is_clean and put_loose or put_one)(n + slot, r))
     end
   end
   at = at + b.size
 end
+end_loose()
 -- A small hash is a list that is searched from its start; one long value makes it a table.
 if #fields > 128 then call('HSETNX', IDS, '', string.rep(' ', 65)) end
 many('HSET', IDS, fields)

@@ -8,9 +8,13 @@ settle()
 local function move(n, r, i)
   if r.state == LEASED then return '\13' end
   if r.state == DEAD then return '\14' end
+  local due = unpack_from('>I6', ARGV[8], 6 * (i - 9) + 1)
+  note(12, r.topic, r.id, due, r.attempt)
+  -- What moves nowhere stays where it lies.
+  if due == r.due then return '\12' end
+  r = hold(n, r)
   lift(n, r)
-  r.due = unpack_from('>I6', ARGV[8], 6 * (i - 9) + 1)
-  note(12, r.topic, r.id, r.due, r.attempt)
+  r.due = due
   wait(n, r)
   save(n, r)
   return '\12'

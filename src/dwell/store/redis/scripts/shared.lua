@@ -1,6 +1,7 @@
 -- What every script shares. KEYS[1] names the shard: all keys begin with it and lie in its slot.
 -- ARGV: 1 the time in ms, 0 for the server's own; 2 the instance that calls; 3 the shard's index;
--- 4 which of its calls under way this is; 5 how many it made there before; 6 '1' for a repetition.
+-- 4 which of its calls under way this is; 5 the number of the call, which only grows; 6 how many
+-- shards there are.
 -- What a verb is told comes after these.
 --
 -- A message is loose, a field of `messages` by its number n; or packed with others of its put in
@@ -8,7 +9,7 @@
 -- are n in 7 bytes; those that stand for a whole block end with 'b'.
 local call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
 local base = KEYS[1]
-local now, SHARD = tonumber(ARGV[1]), tonumber(ARGV[3])
+local now, SHARD, SHARDS = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[6])
 if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
@@ -49,21 +50,6 @@ local function settings(topic)
   return known[topic]
 end
 
--- A call that is repeated, as its answer was lost, is answered as before and does nothing again.
-local CALLS = base .. ':calls:' .. ARGV[2]
-local function answered()
-  if ARGV[6] ~= '1' then return nil end
-  local last = call('HGET', CALLS, ARGV[4])
-  local said = last and cmsgpack.unpack(last)
-  return said and said[1] == ARGV[5] and said[2] or nil
-end
-
-local function answer(given)
-  call('HSET', CALLS, ARGV[4], cmsgpack.pack({ARGV[5], given}))
-  call('PEXPIRE', CALLS, 3600000)
-  return given
-end
-
 -- What the call changed, written down once at its end.
 local touched, counts, woken, totals, log, happened = {}, {}, {}, {}, {}, 0
 
@@ -89,10 +75,12 @@ local function note(kind, topic, id, due, attempt)
   log[#log + 1] = pack('>BBBI6I2I2', 0, kind, #topic, due, attempt, #id) .. topic .. id
 end
 
-local function note_block(kind, n, block, attempt, part)
+local function note_block(kind, n, block, attempt, names)
   if block.live == 0 then return end
   add_total(kind, block.live)
-  log[#log + 1] = pack('>BBBI7I2I2I4', 1, kind, #block.topic, n, attempt, block.live, #part) .. block.topic .. part
+  if #names > block.names then names = names:sub(1, block.names) end
+  log[#log + 1] = pack('>BBI7I2I2I4', 1, kind, n, attempt, block.live, #names)
+  log[#log + 1] = names
 end
 
 -- Places: which numbers are there, 512 in a set of small integers.
@@ -200,7 +188,7 @@ end
 
 local function is_made(id) return id:byte(1) == 126 end
 
--- Ids: a caller's id is a field of `ids`. It has the number of its message, or, when that was
+-- Ids: a caller's id is a field of `ids`. It has the number of its message in 6 bytes, or, when that was
 -- acked, 255 and until when it is remembered. When such an id is used anew, `earlier` keeps that.
 local FORGETS = base .. ':forgets'
 
@@ -254,8 +242,8 @@ local function is_used_up(attempt, most, topic)
 end
 
 -- Blocks -------------------------------------------------------------------------------------
--- 43 bytes of head, the topic, 17 bytes for each slot, all ids (these are its names), then extra and
--- body of each slot. Lua hashes every byte of a string that it is given, so that only what a call
+-- 43 bytes of head, the topic, 9 bytes for each slot, all ids (these are its names), then 6 bytes
+-- for each slot, and extra and body of each slot. Lua hashes every byte of a string that it is given, so that only what a call
 -- needs of a block is read.
 local BLOCK = '>BBBBI2I4I6I4I4I2I6I6I4B'
 
@@ -268,6 +256,7 @@ local function head_of(text)
   b.state, b.size, b.live, b.flags, b.attempt, b.take, b.ends, b.priority, b.lease, b.most,
     b.due, b.last, b.names, t = unpack_from(BLOCK, text)
   b.topic = text:sub(44, 43 + t)
+  b.own_ids, b.is_owned = b.flags % 2 == 1, b.flags >= 2
   b.index = 43 + t
   return b
 end
@@ -277,33 +266,48 @@ local function head_at(n)
   return #text > 0 and head_of(text) or nil
 end
 
+-- Who holds a block; a block whose flags say that it is owned has its owner in a hash.
+local OWNERS = base .. ':owners'
+local function owner_of(n, b) return b.is_owned and call('HGET', OWNERS, member(n)) or '' end
+
+local function own_block(n, owner)
+  call('HSET', OWNERS, member(n), owner)
+  call('SADD', key('owner', owner), member(n) .. 'b')
+end
+
 -- Return the names of a block, without extras and bodies.
 local function names_at(n, b) return call('GETRANGE', block_key(n), 0, b.names - 1) end
 
--- Return five numbers for each slot: 1 when it is gone, due, where its id and its data end, and
--- how long its extra is; then where the first id starts.
-local SLOT_FORMATS = {}
-local function index_of(text, b)
-  local form = SLOT_FORMATS[b.size]
-  if not form then
-    form = '>' .. string.rep('BI6I4I4I2', b.size)
-    SLOT_FORMATS[b.size] = form
-  end
-  return {unpack_from(form, text, b.index + 1)}, b.index + 17 * b.size
+-- Return some numbers for each slot, which are in order from a place on.
+local FORMATS = {}
+local function numbers_at(text, size, form, at)
+  local name = form .. size
+  FORMATS[name] = FORMATS[name] or '>' .. string.rep(form, size)
+  return {unpack_from(FORMATS[name], text, at + 1)}
 end
 
+-- For each slot: 1 when it is gone, due, and where its id ends.
+local function index_of(text, b) return numbers_at(text, b.size, 'BI6I2', b.index) end
+
 local function made_id(n) return string.format('~%x', n * 256 + SHARD) end
+
+-- Return the numbers of a block's messages as `ids` has them: they differ in their last byte alone.
+local function numbers_of(n, size)
+  local names, first, low = {}, pack('>I6', n):sub(1, 5), n % 256
+  for slot = 0, size - 1 do names[slot + 1] = first .. string.char(low + slot) end
+  return names
+end
 
 -- Return the ids of all slots, gone or not.
 local function ids_of(text, b, n)
   local ids = {}
-  if b.flags == 0 then
+  if not b.own_ids then
     for slot = 0, b.size - 1 do ids[slot + 1] = made_id(n + slot) end
     return ids
   end
-  local index, start = index_of(text, b)
+  local index, start = index_of(text, b), b.index + 9 * b.size
   for slot = 1, b.size do
-    local last = index[5 * slot - 2]
+    local last = index[3 * slot]
     ids[slot] = text:sub(start + 1, last)
     start = last
   end
@@ -311,16 +315,17 @@ local function ids_of(text, b, n)
 end
 
 -- Return the messages of a block as loose ones have them, by slot; those that are gone are left out.
-local function unpacked(text, b, n, only)
-  local index, id_start = index_of(text, b)
-  local start, found = b.names, {}
+local function unpacked(text, b, n)
+  local index, id_start = index_of(text, b), b.index + 9 * b.size
+  local data, start = numbers_at(text, b.size, 'I4I2', b.names), b.names + 6 * b.size
+  local found, owner = {}, owner_of(n, b)
   for slot = 0, b.size - 1 do
-    local gone, due, id_end, last, extra = index[5 * slot + 1], index[5 * slot + 2],
-      index[5 * slot + 3], index[5 * slot + 4], index[5 * slot + 5]
-    if gone == 0 and (not only or only == slot) then
+    local gone, due, id_end = index[3 * slot + 1], index[3 * slot + 2], index[3 * slot + 3]
+    local last, extra = data[2 * slot + 1], data[2 * slot + 2]
+    if gone == 0 then
       found[slot] = {
         state = b.state, attempt = b.attempt, take = b.take, ends = b.ends, due = due,
-        priority = b.priority, expires = 0, lease = b.lease, most = b.most, topic = b.topic, owner = '',
+        priority = b.priority, expires = 0, lease = b.lease, most = b.most, topic = b.topic, owner = owner,
         id = id_end > id_start and text:sub(id_start + 1, id_end) or made_id(n + slot),
         extra = text:sub(start + 1, start + extra), body = text:sub(start + extra + 1, last),
       }
@@ -330,9 +335,6 @@ local function unpacked(text, b, n, only)
   return found
 end
 
--- The part of a block that names its messages, for the log.
-local function names_of(text, b) return pack('>B', b.size) .. text:sub(b.index + 1, b.names) end
-
 local function block_entry(n, b)
   local ready = pack('>I6I7', b.due, n) .. 'b'
   local delayed = pack('>I7I4', n, b.priority) .. 'b'
@@ -341,7 +343,14 @@ end
 
 -- Take a block out of the set of its state; tell whether it was ready.
 local function lift_block(n, b)
-  if b.state == LEASED then call('ZREM', LEASES, member(n) .. 'b'); return false end
+  if b.state == LEASED then
+    call('ZREM', LEASES, member(n) .. 'b')
+    if b.is_owned then
+      call('SREM', key('owner', owner_of(n, b)), member(n) .. 'b')
+      call('HDEL', OWNERS, member(n))
+    end
+    return false
+  end
   local ready, delayed = block_entry(n, b)
   if call('ZREM', key('delayed', b.topic), delayed) == 1 then return false end
   call('ZREM', key('ready', b.topic), ready)
@@ -356,10 +365,10 @@ end
 
 -- Make all messages of a block loose ones in the same state.
 local function explode(n, text, b)
+  local messages = unpacked(text, b, n)
   local was_ready = lift_block(n, b)
   drop_block(n)
   local fields, ready, delayed, leases, places = {}, {}, {}, {}, {}
-  local messages = unpacked(text, b, n)
   for slot = 0, b.size - 1 do
     local r = messages[slot]
     if r then
@@ -370,6 +379,7 @@ local function explode(n, text, b)
       if b.state == LEASED then
         leases[#leases + 1] = b.ends
         leases[#leases + 1] = member(m)
+        if r.owner ~= '' then call('SADD', key('owner', r.owner), member(m)) end
       elseif was_ready or r.due <= now then
         ready[#ready + 1] = b.priority
         ready[#ready + 1] = ready_member(m, r.due)
@@ -392,24 +402,46 @@ local function explode(n, text, b)
   end
 end
 
--- Return one message of a block, and the block's head; nil when it is not there.
-local function packed(n)
+-- Return one message of a block, and the block's head; nil when it is not there. Without its data
+-- it is marked as packed: whoever changes it takes it out first.
+local function packed(n, names_only)
   local b = head_at(n)
   local slot = n % 64
   if not b or slot >= b.size then return nil end
-  local at = b.index + 17 * slot
-  local gone, due, id_end, last, extra = unpack_from('>BI6I4I4I2', call('GETRANGE', block_key(n), at, at + 16))
+  local at = b.index + 9 * slot
+  local gone, due, id_end = unpack_from('>BI6I2', call('GETRANGE', block_key(n), at, at + 8))
   if gone == 1 then return nil end
-  local id_start, start = b.index + 17 * b.size, b.names
-  if slot > 0 then id_start, start = unpack_from('>I4I4', call('GETRANGE', block_key(n), at - 10, at - 3)) end
-  local data = call('GETRANGE', block_key(n), start, last - 1)
-  if last == start then data = '' end
-  return {
-    state = b.state, attempt = b.attempt, take = b.take, ends = b.ends, due = due,
-    priority = b.priority, expires = 0, lease = b.lease, most = b.most, topic = b.topic, owner = '',
+  local id_start = b.index + 9 * b.size
+  if slot > 0 then id_start = unpack_from('>I2', call('GETRANGE', block_key(n), at - 2, at - 1)) end
+  local r = {
+    state = b.state, attempt = b.attempt, take = b.take, ends = b.ends, due = due, is_packed = names_only,
+    priority = b.priority, expires = 0, lease = b.lease, most = b.most, topic = b.topic,
+    owner = owner_of(n - slot, b),
     id = id_end > id_start and call('GETRANGE', block_key(n), id_start, id_end - 1) or made_id(n),
-    extra = data:sub(1, extra), body = data:sub(extra + 1),
-  }, b
+  }
+  if names_only then return r, b end
+  local start, last, extra = b.names + 6 * b.size, nil, nil
+  at = b.names + 6 * slot
+  if slot > 0 then start = unpack_from('>I4', call('GETRANGE', block_key(n), at - 6, at - 3)) end
+  last, extra = unpack_from('>I4I2', call('GETRANGE', block_key(n), at, at + 5))
+  local data = last > start and call('GETRANGE', block_key(n), start, last - 1) or ''
+  r.extra, r.body = data:sub(1, extra), data:sub(extra + 1)
+  return r, b
+end
+
+local function is_ready(n, b)
+  return b.state == WAITING and call('ZSCORE', key('ready', b.topic), (block_entry(n, b)))
+end
+
+-- Mark one message of a block as gone, and forget the block with its last one.
+local function take_out(n, b)
+  local slot = n % 64
+  if b.live == 1 then
+    lift_block(n - slot, b)
+    return drop_block(n - slot)
+  end
+  call('SETRANGE', block_key(n), 2, string.char(b.live - 1))
+  call('SETRANGE', block_key(n), b.index + 9 * slot, '\1')
 end
 
 -- Make one message of a block a loose one in the same state; nil when it is not there.
@@ -418,19 +450,14 @@ local function extract(n)
   local first = n - slot
   local r, b = packed(n)
   if not r then return nil end
-  local was_ready = b.state == WAITING and call('ZSCORE', key('ready', b.topic), (block_entry(first, b)))
-  if b.live == 1 then
-    lift_block(first, b)
-    drop_block(first)
-  else
-    call('SETRANGE', block_key(n), 2, string.char(b.live - 1))
-    call('SETRANGE', block_key(n), b.index + 17 * slot, '\1')
-  end
+  local was_ready = is_ready(first, b)
+  take_out(n, b)
   enter({n})
   save(n, r)
   touched[b.topic] = true
   if b.state == LEASED then
     call('ZADD', LEASES, r.ends, member(n))
+    if r.owner ~= '' then call('SADD', key('owner', r.owner), member(n)) end
   elseif was_ready or r.due <= now then
     call('ZADD', key('ready', b.topic), r.priority, ready_member(n, r.due))
     if not was_ready then
@@ -513,6 +540,17 @@ local function load(n)
   return r
 end
 
+-- Return the same, but a message of a block as it lies there, marked, unless time has to move it.
+local function find(n)
+  if call('HEXISTS', MESSAGES, member(n)) == 1 then return load(n) end
+  local r = packed(n, true)
+  if r and r.state == LEASED and r.ends <= now then return load(n) end
+  return r
+end
+
+-- Return a message that was found as one that can be changed.
+local function hold(n, r) return r.is_packed and extract(n) or r end
+
 -- Return the same for readers, who leave a block as it is.
 local function read(n)
   local text = call('HGET', MESSAGES, member(n))
@@ -528,7 +566,7 @@ local function number_of(topic, id)
     return n and n % 256 == SHARD and floor(n / 256) or nil
   end
   local n = call('HGET', key('ids', topic), id)
-  return n and not remembered_until(n) and unpack_from('>I7', n) or nil
+  return n and not remembered_until(n) and unpack_from('>I6', n) or nil
 end
 
 -- Do something with each message of a topic that an id names; return a byte for each.
@@ -536,7 +574,7 @@ local function each_named(topic, first, act)
   local results = {}
   for i = first, #ARGV do
     local n = number_of(topic, ARGV[i])
-    local r = n and load(n)
+    local r = n and find(n)
     if r and r.topic == topic and r.id == ARGV[i] then
       results[#results + 1] = act(n, r, i)
     else
@@ -557,9 +595,8 @@ local function lapse_block(n)
     return
   end
   lift_block(n, b)
-  note_block(6, n, b, b.attempt, names_of(names_at(n, b), b))
-  call('SETRANGE', block_key(n), 0, string.char(WAITING))
-  call('SETRANGE', block_key(n), 10, pack('>I6', 0))
+  note_block(6, n, b, b.attempt, names_at(n, b))
+  call('SETRANGE', block_key(n), 0, pack('>BBBBI2I4I6', WAITING, b.size, b.live, b.flags % 2, b.attempt, b.take, 0))
   local ready, delayed = block_entry(n, b)
   count(b.topic, 'leased', -b.live)
   if b.due <= now then
@@ -734,4 +771,29 @@ local function finish()
     call('PUBLISH', base .. ':wake', cmsgpack.pack({ARGV[2], next, new}))
   end
   return {now, next, new}
+end
+
+-- A call that is repeated, as its answer was lost, is answered as before and does nothing again;
+-- nor does one that comes when its slot has gone on to later calls, as nobody waits for it.
+local CALLS = base .. ':calls:' .. ARGV[2]
+local function answered()
+  local last = tonumber(call('HGET', CALLS, ARGV[4] .. 'n') or 0)
+  local serial = tonumber(ARGV[5])
+  if last < serial then return nil end
+  if last > serial then return {'late', finish()} end
+  return cmsgpack.unpack(call('HGET', CALLS, ARGV[4]))
+end
+
+local function answer(given)
+  call('HSET', CALLS, ARGV[4], cmsgpack.pack(given), ARGV[4] .. 'n', ARGV[5])
+  call('PEXPIRE', CALLS, 3600000)
+  return given
+end
+
+-- Return the text of a loose message that the take of an entry still has; '' when it has not.
+local function still(entry)
+  local text = call('HGET', MESSAGES, entry:sub(1, 7))
+  if not text then return '' end
+  local state, _, take = unpack_from('>BI2I4', text)
+  return state == LEASED and take == unpack_from('>I4', entry, 8) and text or ''
 end

@@ -91,7 +91,7 @@ end
 for _, topic in ipairs(topics) do
   local ids = call('HGETALL', key('ids', topic))
   for i = 1, #ids, 2 do
-    local n = ids[i] ~= '' and not remembered_until(ids[i + 1]) and unpack_from('>I7', ids[i + 1]) or nil
+    local n = ids[i] ~= '' and not remembered_until(ids[i + 1]) and unpack_from('>I6', ids[i + 1]) or nil
     local text = n and read(n)
     local r = text and decode(text)
     if n and (not r or r.id ~= ids[i] or r.topic ~= topic) then

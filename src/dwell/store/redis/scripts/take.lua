@@ -1,30 +1,35 @@
 -- Lease ready messages, topic after topic.
 -- ARGV: 7 limit; 8 lease in ms, 0 for each message's own; 9 owner; from 10 on topics.
--- Answers {'ok', entries, finish()}: entries are pairs of a member and the text of the message that
--- it names, as it is after the take, or '' for a block, which the caller reads by itself; or {'again'} when the order is not known before more time has passed
+-- Answers {'ok', entries, finish()}, or {'more', entries, finish()} when there may be more for
+-- another call: entries are pairs of a member with the number of its take
+-- and the text of the message that it names, as it is after the take, or '' for a block, which the
+-- caller reads by itself; or {'again'} when the order is not known before more time has passed
 -- into the queue.
 local taken = answered()
+if taken and taken[1] == 'late' then return taken end
 if taken then
   for i = 1, #taken, 2 do
-    taken[i + 1] = #taken[i] == 7 and call('HGET', MESSAGES, taken[i]) or ''
+    taken[i + 1] = #taken[i] == 11 and still(taken[i]) or ''
   end
   return {'ok', taken, finish()}
 end
 local limit, lease_ms, owner = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local is_settled, has_lapsed = settle()
 if not has_lapsed then return {'again', finish()} end
-local entries, leases, fields, left = {}, {}, {}, limit
+local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 500
 
 local function lease_block(n, b)
   local ends = now + (lease_ms > 0 and lease_ms or b.lease > 0 and b.lease or settings(b.topic).lease_ms)
-  local head = pack('>BBBBI2I4I6', LEASED, b.size, b.live, b.flags, b.attempt + 1, b.take + 1, ends)
+  local flags = b.flags % 2 + (owner ~= '' and 2 or 0)
+  local head = pack('>BBBBI2I4I6', LEASED, b.size, b.live, flags, b.attempt + 1, b.take + 1, ends)
   call('SETRANGE', block_key(n), 0, head)
+  if owner ~= '' then own_block(n, owner) end
   local entry = member(n) .. 'b'
   leases[#leases + 1] = ends
   leases[#leases + 1] = entry
-  entries[#entries + 1] = entry
+  entries[#entries + 1] = entry .. pack('>I4', b.take + 1)
   entries[#entries + 1] = ''
-  note_block(3, n, b, b.attempt + 1, names_of(names_at(n, b), b))
+  note_block(3, n, b, b.attempt + 1, names_at(n, b))
   left = left - b.live
 end
 
@@ -45,7 +50,7 @@ local function lease(n, text, topic)
   leases[#leases + 1] = member(n)
   fields[#fields + 1] = member(n)
   fields[#fields + 1] = text
-  entries[#entries + 1] = member(n)
+  entries[#entries + 1] = member(n) .. pack('>I4', take + 1)
   entries[#entries + 1] = text
   local id_size = unpack_from('>I2', text, 37)
   note(3, topic, text:sub(45 + #topic, 44 + #topic + id_size), due, attempt + 1)
@@ -72,12 +77,19 @@ local function take_loose(topic, found)
   count(topic, 'leased', #gone)
 end
 
--- Lease a block whole; or make it loose, when a part is wanted or an owner is to be known.
-local function take_block(topic, entry)
-  local n = unpack_from('>I7', entry, 7)
+-- Lease a block whole; or make it loose, when only a part is wanted or some of it is loose already.
+local function take_block(topic, entry, following)
+  local due, n = unpack_from('>I6I7', entry)
   local b = head_at(n)
-  if owner ~= '' or b.live > left then
+  local is_split = false
+  if following and #following == 13 then
+    -- A message that was taken out of the block stands among the others again.
+    local its_due, m = unpack_from('>I6I7', following)
+    is_split = its_due == due and m - m % 64 == n
+  end
+  if b.live > left or is_split then
     explode(n, call('GET', block_key(n)), b)
+    loose_left = loose_left - 32
     return false
   end
   lease_block(n, b)
@@ -89,27 +101,30 @@ end
 
 -- Lease what stands in front, up to where blocks and loose messages meet; false if nothing does.
 local function take_some(topic)
-  local found = call('ZRANGE', key('ready', topic), 0, math.min(left, 1000) - 1)
+  local found = call('ZRANGE', key('ready', topic), 0, math.min(left, 1000))
   local loose = {}
   for i = 1, #found do
     if #found[i] == 13 then
       loose[#loose + 1] = found[i]
-    elseif #loose > 0 or left <= 0 or not take_block(topic, found[i]) then
+    elseif #loose > 0 or left <= 0 or not take_block(topic, found[i], found[i + 1]) then
       break
     end
-    if left <= #loose then break end
+    if left <= #loose or #loose >= loose_left then break end
   end
   if #loose > 0 then take_loose(topic, loose) end
-  return #found > 0
+  loose_left = loose_left - #loose
+  return #found > 0 and loose_left > 0
 end
 
+for i = 10, is_settled and 0 or #ARGV do
+  if not settings(ARGV[i]).paused and call('HGET', base .. ':known', ARGV[i]) == 'mixed' then
+    return {'again', finish()}
+  end
+end
 for i = 10, #ARGV do
   local topic = ARGV[i]
-  if left > 0 and not settings(topic).paused then
-    if not is_settled and call('HGET', base .. ':known', topic) == 'mixed' then
-      return {'again', finish()}
-    end
-    while left > 0 and take_some(topic) do end
+  if not settings(topic).paused then
+    while left > 0 and loose_left > 0 and take_some(topic) do end
   end
 end
 many('HSET', MESSAGES, fields)
@@ -120,4 +135,4 @@ for i = 1, #entries, 2 do
   said[i + 1] = ''
 end
 answer(said)
-return {'ok', entries, finish()}
+return {loose_left > 0 and 'ok' or 'more', entries, finish()}

@@ -2,8 +2,9 @@
 -- ARGV: 7 topic; 8 lease in ms, 0 for each message's own; 9 owner; from 10 on ids.
 -- Answers {'ok', entries, finish()} as take does.
 local taken = answered()
+if taken and taken[1] == 'late' then return taken end
 if taken then
-  for i = 1, #taken, 2 do taken[i + 1] = call('HGET', MESSAGES, taken[i]) end
+  for i = 1, #taken, 2 do taken[i + 1] = still(taken[i]) end
   return {'ok', taken, finish()}
 end
 settle()
@@ -12,6 +13,7 @@ local of, entries, said = settings(topic), {}, {}
 
 local function lease(n, r)
   if of.paused or r.state ~= WAITING or r.due > now then return '' end
+  r = hold(n, r)
   lift(n, r)
   r.state, r.attempt, r.take, r.owner = LEASED, r.attempt + 1, r.take + 1, owner
   r.ends = now + (lease_ms > 0 and lease_ms or r.lease > 0 and r.lease or of.lease_ms)
@@ -20,9 +22,9 @@ local function lease(n, r)
   count(topic, 'leased', 1)
   note(3, topic, r.id, r.due, r.attempt)
   save(n, r)
-  said[#said + 1] = member(n)
+  said[#said + 1] = member(n) .. pack('>I4', r.take)
   said[#said + 1] = ''
-  entries[#entries + 1] = member(n)
+  entries[#entries + 1] = said[#said - 1]
   entries[#entries + 1] = encode(r)
   return ''
 end
