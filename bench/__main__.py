@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import (
+    backlog,
     beanstalk,
     byid,
     http,
@@ -14,6 +15,7 @@ from bench import (
     lifecycle,
     memory,
     restart,
+    scaling,
     spark_audit,
     spark_read,
     spark_stream,
@@ -25,17 +27,31 @@ from bench.result import Result
 BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]] = {
     "lifecycle": (
         lifecycle.run,
-        {"batch": 1000, "ids": "queue", "messages": 1_000_000, "concurrency": 64, "rounds": 3},
+        {
+            "store": "embedded",
+            "batch": 1000,
+            "ids": "queue",
+            "messages": 1_000_000,
+            "concurrency": 64,
+            "rounds": 3,
+        },
         {"messages": 64_000, "rounds": 1},
     ),
     "lateness": (
         lateness.run,
-        {"over": "process", "rate": 10_000, "pending": 1_000_000, "seconds": 10, "rounds": 3},
+        {
+            "store": "embedded",
+            "over": "process",
+            "rate": 0,
+            "pending": 1_000_000,
+            "seconds": 10,
+            "rounds": 3,
+        },
         {"rate": 2_000, "pending": 20_000, "seconds": 2, "rounds": 1},
     ),
     "memory": (
         memory.run,
-        {"ids": "queue", "pending": 5_000_000},
+        {"store": "embedded", "ids": "queue", "pending": 5_000_000},
         {"pending": 100_000},
     ),
     "restart": (restart.run, {"pending": 5_000_000, "rounds": 3}, {"pending": 50_000, "rounds": 1}),
@@ -75,7 +91,28 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         {"pending": 1_000_000, "batch": 1000, "rounds": 3},
         {"pending": 20_000, "rounds": 1},
     ),
+    "backlog": (
+        backlog.run,
+        {"few": 10_000, "many": 1_000_000, "messages": 500_000, "rounds": 3},
+        {"few": 1_000, "many": 50_000, "messages": 20_000, "rounds": 1},
+    ),
+    "scaling": (
+        scaling.run,
+        {"messages": 500_000, "rounds": 3},
+        {"messages": 20_000, "rounds": 1},
+    ),
 }
+
+#: What ``all`` runs beside each benchmark as it is.
+ALSO: list[tuple[str, dict[str, Any]]] = [
+    ("lifecycle", {"store": "redis"}),
+    ("lifecycle", {"store": "redis", "batch": 1}),
+    ("lateness", {"store": "redis"}),
+    ("memory", {"store": "redis"}),
+]
+
+#: The options that have few values.
+_CHOICES = {"ids": ["queue", "caller"], "store": ["embedded", "redis"]}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         summary = (sys.modules[function.__module__].__doc__ or "").strip()
         command = commands.add_parser(name, help=summary, description=summary)
         for option, value in full.items():
-            choices = ["queue", "caller"] if option == "ids" else None
+            choices = _CHOICES.get(option)
             command.add_argument(f"--{option}", type=type(value), choices=choices, default=None)
     commands.add_parser("all", help="every benchmark once")
     for command in commands.choices.values():
@@ -98,10 +135,11 @@ def main() -> None:
     """Run what the command line asks for."""
     options = vars(_parser().parse_args())
     name, as_json, small = options.pop("name"), options.pop("json"), options.pop("small")
-    for each in BENCHES if name == "all" else [name]:
+    given = {option: value for option, value in options.items() if value is not None}
+    runs = [*((each, {}) for each in BENCHES), *ALSO] if name == "all" else [(name, given)]
+    for each, own in runs:
         function, full, less = BENCHES[each]
-        given = {option: value for option, value in options.items() if value is not None}
-        function(**{**full, **(less if small else {}), **given}).show(as_json=as_json)
+        function(**{**full, **(less if small else {}), **own}).show(as_json=as_json)
 
 
 if __name__ == "__main__":

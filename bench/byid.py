@@ -12,8 +12,8 @@ import dwell
 from bench import redis_queue
 from bench.filled import dues
 from bench.lifecycle import BODY, own_ids
+from bench.redis_servers import redis_server
 from bench.result import Result
-from bench.servers import redis_server
 
 _PART = 1000
 
@@ -25,8 +25,8 @@ def run(*, pending: int, batch: int, rounds: int) -> Result:
     names = random.Random(1).sample(range(pending), 2 * few)
     ids = [f"order-{number:010d}" for number in names]
     moved, cancelled = ids[:few], ids[few:]
-    with redis_server() as (port, _):
-        client = redis.Redis(port=port, protocol=2)
+    with redis_server() as server:
+        client = redis.Redis(port=server.port, protocol=2)
         result.in_turn(
             rounds,
             {

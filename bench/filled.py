@@ -6,17 +6,16 @@ next day, print the process's own memory in bytes, and end: ``close``, or ``kill
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
 import dwell
 from bench.lifecycle import BODY, own_ids
+from bench.process import own_memory
 
 _BATCH = 1000
 _DAY_MS = 24 * 3_600_000
@@ -32,32 +31,30 @@ def fill(folder: str, pending: int, ids: str, end: str) -> int:
     return int(done.stdout)
 
 
-def own_memory(pid: int | str = "self") -> int:
-    """Return how much memory a process has to itself (RssAnon), in bytes."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"RssAnon:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) * 1024
-
-
 def dues(count: int, seed: int) -> np.ndarray:
     """Return due times over the next day, from a minute on, in no order."""
     start = time.time_ns() // 1_000_000 + 60_000
     return np.random.default_rng(seed).integers(start, start + _DAY_MS, count)
 
 
+async def put_pending(queue: dwell.Queue, pending: int, ids: str, *, after_ms: int = 0) -> None:
+    """Put so many messages, which fall due over a day that begins a minute and so much from now."""
+    gate = asyncio.Semaphore(8)
+
+    async def put(at: int) -> None:
+        async with gate:
+            own = own_ids(at, _BATCH) if ids == "caller" else None
+            due = dues(_BATCH, at) + after_ms
+            await queue.put_many("bench", [BODY] * _BATCH, ids=own, due=due)
+
+    for start in range(0, pending, 100 * _BATCH):
+        stop = min(start + 100 * _BATCH, pending)
+        await asyncio.gather(*[put(at) for at in range(start, stop, _BATCH)])
+
+
 async def _fill(folder: str, pending: int, ids: str, end: str) -> None:
     async with dwell.open(folder) as queue:
-        gate = asyncio.Semaphore(8)
-
-        async def put(at: int) -> None:
-            async with gate:
-                own = own_ids(at, _BATCH) if ids == "caller" else None
-                await queue.put_many("bench", [BODY] * _BATCH, ids=own, due=dues(_BATCH, at))
-
-        for start in range(0, pending, 100 * _BATCH):
-            stop = min(start + 100 * _BATCH, pending)
-            await asyncio.gather(*[put(at) for at in range(start, stop, _BATCH)])
+        await put_pending(queue, pending, ids)
         print(own_memory(), flush=True)
         if end == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

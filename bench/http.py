@@ -11,8 +11,9 @@ import uvloop
 
 import dwell
 from bench.lifecycle import BODY, dwell_batches, redis_batches
+from bench.redis_servers import redis_server
 from bench.result import Result
-from bench.servers import dwell_server, redis_server
+from bench.servers import dwell_server
 
 #: How many messages one client has under way.
 _UNDER_WAY = 64_000
@@ -31,11 +32,11 @@ def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
             result.in_turn(rounds, {"dwell": partial(_singles, address[1], messages, connections)})
         return result
     result = Result("http", params, "messages/s")
-    with redis_server() as (port, _), dwell_server() as address:
+    with redis_server() as server, dwell_server() as address:
         url = "http://{}:{}".format(*address)
         systems = {
             "dwell": partial(_batches, url, messages, batch),
-            "redis": partial(redis_batches, port, messages // 4, batch, "queue"),
+            "redis": partial(redis_batches, server.port, messages // 4, batch, "queue"),
         }
         result.in_turn(rounds, systems)
     return result

@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 
 import dwell
-from bench.filled import dues
-from bench.lifecycle import BODY
+from bench.filled import put_pending
+from bench.process import cpu_seconds
 from bench.result import Result
 from bench.servers import dwell_process
 
-_PART = 1000
 _TAKE = b'{"topics":"idle","wait_ms":300000}'
 
 
@@ -28,15 +27,14 @@ async def _measure(
     address: tuple[str, int], pid: int, params: dict[str, int], result: Result
 ) -> None:
     async with dwell.open("http://{}:{}".format(*address)) as queue:
-        for at in range(0, params["pending"], _PART):
-            await queue.put_many("bench", [BODY] * _PART, due=dues(_PART, at) + 3_600_000)
+        await put_pending(queue, params["pending"], "queue", after_ms=3_600_000)
     waiting = [await _taker(address) for _ in range(params["takers"])]
     # What the load left to do (events to write, a snapshot) is over by then.
     await asyncio.sleep(5)
-    before = _cpu_seconds(pid)
+    before = cpu_seconds(pid)
     start = time.perf_counter()
     await asyncio.sleep(params["seconds"])
-    result.add("dwell", 100 * (_cpu_seconds(pid) - before) / (time.perf_counter() - start))
+    result.add("dwell", 100 * (cpu_seconds(pid) - before) / (time.perf_counter() - start))
     result.more["memory_bytes"] = _memory_bytes(pid)
     for writer in waiting:
         writer.close()
@@ -48,11 +46,6 @@ async def _taker(address: tuple[str, int]) -> asyncio.StreamWriter:
     writer.write(head + b"Content-Length: %d\r\n\r\n%s" % (len(_TAKE), _TAKE))
     await writer.drain()
     return writer
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_bytes(pid: int) -> int:

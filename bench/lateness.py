@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import tempfile
-import time
 from functools import partial
 
 import numpy as np
@@ -11,24 +10,35 @@ import redis.asyncio
 
 import dwell
 from bench import redis_queue
-from bench.filled import dues
+from bench.filled import dues, put_pending
+from bench.instance import instances
 from bench.lifecycle import BODY
+from bench.process import now_ms
+from bench.redis_servers import Server, redis_server
 from bench.result import Result, percentile
-from bench.servers import dwell_server, redis_server
+from bench.servers import dwell_server
 
 _PART = 1000
 _HEAD_START_MS = 1500
+_BEHIND_MS = 3_600_000
 _LIMIT = 1000
+#: On Redis, as many processes of Dwell share the messages; so long they may take to start.
+_INSTANCES = 2
+_START_MS = 3000
+#: The usual rate.
+_RATES = {"embedded": 10_000, "redis": 5_000}
 
 
-def run(*, over: str, rate: int, pending: int, seconds: int, rounds: int) -> Result:
+def run(*, store: str, over: str, rate: int, pending: int, seconds: int, rounds: int) -> Result:
     """Let messages fall due at a rate, with a backlog behind them.
 
-    One taker in the process acks them, or eight takers that wait at a server (``over`` "http").
+    One taker in the process acks them, or eight takers that wait at a server (``over`` "http");
+    on Redis (``store`` "redis") one taker in each of two instances.
     """
-    if over not in ("process", "http"):
-        raise SystemExit(f"--over: got {over}, expected process or http")
-    params = {"over": over, "rate": rate, "pending": pending, "seconds": seconds}
+    if over not in ("process", "http") or (store == "redis" and over == "http"):
+        raise SystemExit(f"--over: got {over}, expected process, or http with --store embedded")
+    rate = rate or _RATES[store]
+    params = {"store": store, "over": over, "rate": rate, "pending": pending, "seconds": seconds}
     result = Result("lateness", params, "ms p99")
     p50: dict[str, list[float]] = {"dwell": [], "redis": []}
     early = [0]
@@ -41,18 +51,22 @@ def run(*, over: str, rate: int, pending: int, seconds: int, rounds: int) -> Res
             early[0] += sum(late < 0 for late in late_ms)
         return percentile(late_ms, 0.99)
 
-    with redis_server() as (port, _):
-        work = {
-            "dwell": partial(_dwell_http if over == "http" else _dwell, rate, pending, seconds),
-            "redis": partial(_redis, port, rate, pending, seconds),
+    with redis_server() as server:
+        load = (rate, pending, seconds)
+        late = {
+            "process": lambda: asyncio.run(_dwell(*load)),
+            "http": lambda: asyncio.run(_dwell_http(*load)),
+            "redis": lambda: _dwell_redis(server, *load),
         }
-        result.in_turn(
-            rounds,
-            {
-                name: lambda name=name: measure(name, asyncio.run(work[name]()))  # type: ignore[misc]
-                for name in work
-            },
-        )
+        work = {
+            "dwell": late["redis" if store == "redis" else over],
+            "redis": lambda: asyncio.run(_redis(server.port, *load)),
+        }
+
+        def turn(name: str) -> float:
+            return measure(name, work[name]())
+
+        result.in_turn(rounds, {name: partial(turn, name) for name in work})
     result.more["p50_ms"] = round(float(np.median(p50["dwell"])), 3)
     result.more["p99_ms"] = round(result.median("dwell"), 3)
     result.more["redis_p50_ms"] = round(float(np.median(p50["redis"])), 3)
@@ -60,13 +74,9 @@ def run(*, over: str, rate: int, pending: int, seconds: int, rounds: int) -> Res
     return result
 
 
-def _now_ms() -> float:
-    return time.time_ns() / 1_000_000
-
-
-def _schedule(rate: int, seconds: int) -> np.ndarray:
+def _schedule(rate: int, seconds: int, head_start_ms: int = _HEAD_START_MS) -> np.ndarray:
     """Return the dues of the messages that are measured, evenly spread."""
-    start = int(_now_ms()) + _HEAD_START_MS
+    start = int(now_ms()) + head_start_ms
     return start + np.arange(rate * seconds) * 1000 // rate
 
 
@@ -92,13 +102,17 @@ async def _dwell_http(rate: int, pending: int, seconds: int) -> list[float]:
 
 async def _load(queue: dwell.Queue, rate: int, pending: int, seconds: int) -> int:
     """Put the backlog, and the messages that are measured; return how many those are."""
-    for at in range(0, pending, _PART):
-        await queue.put_many("bench", [BODY] * _PART, due=dues(_PART, at) + 3_600_000)
-    due_ms = _schedule(rate, seconds)
+    await put_pending(queue, pending, "queue", after_ms=_BEHIND_MS)
+    return len(await _put(queue, _schedule(rate, seconds)))
+
+
+async def _put(queue: dwell.Queue, due_ms: np.ndarray) -> set[str]:
+    """Put the messages that are measured; return their ids."""
+    ids: set[str] = set()
     for at in range(0, len(due_ms), _PART):
         part = due_ms[at : at + _PART]
-        await queue.put_many("bench", [BODY] * len(part), due=part)
-    return len(due_ms)
+        ids.update((await queue.put_many("bench", [BODY] * len(part), due=part)).ids)
+    return ids
 
 
 async def _take_all(queue: dwell.Queue, count: int, late_ms: list[float]) -> None:
@@ -106,12 +120,36 @@ async def _take_all(queue: dwell.Queue, count: int, late_ms: list[float]) -> Non
     acks = set()
     while len(late_ms) < count:
         taken = await queue.take("bench", _LIMIT, wait=0.5)
-        late_ms += (_now_ms() - taken.due_ms).tolist()
+        late_ms += (now_ms() - taken.due_ms).tolist()
         if len(taken):
             ack = asyncio.ensure_future(queue.ack(taken))
             acks.add(ack)
             ack.add_done_callback(acks.discard)
     await asyncio.gather(*acks)
+
+
+def _dwell_redis(server: Server, rate: int, pending: int, seconds: int) -> list[float]:
+    """Let two instances take, and return what both saw; every message must have come once."""
+    server.ask("FLUSHALL")
+
+    async def fill() -> None:
+        async with dwell.open(server.url) as queue:
+            await put_pending(queue, pending, "queue", after_ms=_BEHIND_MS)
+
+    async def put() -> set[str]:
+        async with dwell.open(server.url) as queue:
+            return await _put(queue, due_ms)
+
+    asyncio.run(fill())
+    due_ms = _schedule(rate, seconds, _START_MS + _HEAD_START_MS)
+    with instances(_INSTANCES, server.url, int(due_ms[-1])) as some:
+        ids = asyncio.run(put())
+        assert now_ms() < due_ms[0], "the messages were not put before they fell due"
+        seen = [instance.late_ms() for instance in some]
+    taken = [id_ for late_ms in seen for id_ in late_ms]
+    assert len(taken) == len(ids), f"{len(ids)} messages, {len(taken)} takes"
+    assert set(taken) == ids, "something was taken that was not put"
+    return [late for late_ms in seen for late in late_ms.values()]
 
 
 async def _redis(port: int, rate: int, pending: int, seconds: int) -> list[float]:
@@ -124,10 +162,10 @@ async def _redis(port: int, rate: int, pending: int, seconds: int) -> list[float
     client = redis.asyncio.Redis(port=port, protocol=2)
     late_ms: list[float] = []
     while len(late_ms) < len(due_ms):
-        now_ms = int(_now_ms())
-        taken = await queue.call(client, "take", now_ms, _LIMIT, now_ms + 60_000)
+        asked_ms = int(now_ms())
+        taken = await queue.call(client, "take", asked_ms, _LIMIT, asked_ms + 60_000)
         if taken:
-            at_ms = _now_ms()
+            at_ms = now_ms()
             late_ms += [at_ms - due_ms[name] for name in taken[0]]
             await queue.call(client, "ack", *taken[0])
         if not taken or len(taken[0]) < _LIMIT:
@@ -141,7 +179,7 @@ def _redis_fill(
 ) -> None:
     for at in range(0, pending, _PART):
         mixed: list[object] = [BODY] * (3 * _PART)
-        mixed[::3] = (dues(_PART, at) + 3_600_000).tolist()
+        mixed[::3] = (dues(_PART, at) + _BEHIND_MS).tolist()
         mixed[1::3] = range(after + at, after + at + _PART)
         queue.call(client, "put_due", *mixed)
 

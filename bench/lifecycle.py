@@ -1,44 +1,102 @@
-"""put -> take -> ack of messages with 200-byte bodies: messages a second."""
+"""put -> take -> ack of messages with 200-byte bodies: messages a second.
+
+With ``--store embedded`` Dwell answers after fdatasync, and the peers are Redis and, for single
+messages, beanstalkd. With ``--store redis`` Dwell and its peers have one redis-server in turn.
+"""
 
 import asyncio
+import statistics
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import redis
 import redis.asyncio
 
 import dwell
 from bench import redis_queue
+from bench.bullmq import bullmq_lifecycle
+from bench.process import cpu_seconds
+from bench.redis_servers import Server, redis_server
 from bench.result import Result
-from bench.servers import beanstalkd_server, redis_server
+from bench.servers import beanstalkd_server
+from dwell.store.redis import RedisStore
 
 BODY = b"x" * 200
-#: How many messages Dwell has under way at least.
+#: How many messages Dwell has under way at least, in a folder.
 _UNDER_WAY = 16_000
+#: How many batches Dwell has under way on Redis; of 2 to 32 this was the fastest.
+_BATCHES_AT_ONCE = 16
 
 
-def run(*, batch: int, ids: str, messages: int, concurrency: int, rounds: int) -> Result:
-    """Measure Dwell (every answer after fdatasync) against Redis, and singly against beanstalkd."""
-    params = {"batch": batch, "ids": ids, "messages": messages, "concurrency": concurrency}
-    result = Result("lifecycle", params, "messages/s")
-    with redis_server() as (port, _), beanstalkd_server(fsync=True) as stalk_port:
+class Life(NamedTuple):
+    """Messages that went all the way: how many a second, and what each cost the servers."""
+
+    speed: float
+    commands: float
+    server_cpu_us: float
+
+
+def run(
+    *, store: str, batch: int, ids: str, messages: int, concurrency: int, rounds: int
+) -> Result:
+    """Measure Dwell and its peers in turn; ``concurrency`` is that of single messages."""
+    params = {"store": store, "batch": batch, "ids": ids, "messages": messages}
+    result = Result("lifecycle", {**params, "concurrency": concurrency}, "messages/s")
+    measure = _on_redis if store == "redis" else _in_folder
+    measure(result, messages, batch, ids, concurrency, rounds)
+    return result
+
+
+def _in_folder(
+    result: Result, messages: int, batch: int, ids: str, concurrency: int, rounds: int
+) -> None:
+    with redis_server() as server, beanstalkd_server(fsync=True) as stalk_port:
+        systems = {
+            "dwell": partial(_dwell, messages, batch, ids, concurrency),
+            "redis": partial(_redis, server.port, messages, batch, ids, concurrency),
+        }
         if batch == 1:
             few = max(messages // 10, concurrency)
-            systems = {
-                "dwell": partial(_dwell, messages, 1, ids, concurrency),
-                "redis": partial(_redis_single, port, few, ids, concurrency),
-                "beanstalkd": partial(_beanstalkd, stalk_port, few, concurrency),
-            }
-        else:
-            systems = {
-                "dwell": partial(
-                    _dwell, messages, batch, ids, max(_UNDER_WAY // batch, concurrency)
-                ),
-                "redis": partial(redis_batches, port, messages // 4, batch, ids),
-            }
+            systems["beanstalkd"] = partial(_beanstalkd, stalk_port, few, concurrency)
         result.in_turn(rounds, systems)
-    return result
+
+
+def _on_redis(
+    result: Result, messages: int, batch: int, ids: str, concurrency: int, rounds: int
+) -> None:
+    with redis_server() as server:
+        measures = _measures(server, messages, batch, ids, concurrency)
+        lives: dict[str, list[Life]] = {name: [] for name in measures}
+
+        def speed_of(name: str) -> float:
+            server.ask("FLUSHALL")
+            lives[name].append(measures[name]())
+            return lives[name][-1].speed
+
+        result.in_turn(rounds, {name: partial(speed_of, name) for name in measures})
+    commands = statistics.median(life.commands for life in lives["dwell"])
+    result.more["commands_per_message"] = round(commands, 4)
+    for name, some in lives.items():
+        cpu_us = statistics.median(life.server_cpu_us for life in some)
+        result.more[f"{name}_server_cpu_us"] = round(cpu_us, 2)
+
+
+def _measures(
+    server: Server, messages: int, batch: int, ids: str, concurrency: int
+) -> dict[str, Callable[[], Life]]:
+    """Return what measures each system; the slower ones are given fewer messages."""
+    own = max(messages // 10, concurrency) if batch == 1 else messages
+    few, jobs = _fewer(messages, batch, concurrency), messages // 20
+    of_redis = partial(_redis, server.port, messages, batch, ids, concurrency)
+    of_bullmq = partial(bullmq_lifecycle, server.port, jobs, batch)
+    return {
+        "dwell": partial(dwell_on_redis, server.url, [server.pid], own, batch, ids, concurrency),
+        "redis": partial(_weighed, server, few, of_redis),
+        "bullmq": partial(_weighed, server, jobs, of_bullmq),
+    }
 
 
 def own_ids(start: int, count: int) -> list[str]:
@@ -54,16 +112,48 @@ def _dwell(messages: int, batch: int, ids: str, concurrency: int) -> float:
 
 
 async def _dwell_async(messages: int, batch: int, ids: str, concurrency: int) -> float:
-    share = messages // concurrency
-    work = _dwell_singles if batch == 1 else dwell_batches
+    at_once = concurrency if batch == 1 else max(_UNDER_WAY // batch, concurrency)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         async with dwell.open(folder + "/store") as queue:
-            names = own_ids(0, messages) if ids == "caller" else None
-            parts = [names and names[n * share : (n + 1) * share] for n in range(concurrency)]
-            jobs = [work(queue, share, batch, part) for part in parts]
-            start = time.perf_counter()
-            done = sum(await asyncio.gather(*jobs))
-            return done / (time.perf_counter() - start)
+            done, seconds = await _through(queue, messages, batch, ids, at_once)
+            return done / seconds
+
+
+def dwell_on_redis(
+    url: str, pids: Sequence[int], messages: int, batch: int, ids: str, concurrency: int
+) -> Life:
+    """Let messages go all the way through a store on Redis, whose processes are ``pids``.
+
+    Of batches of more than one a few are under way at once, whatever the ``concurrency``.
+    """
+    at_once = concurrency if batch == 1 else _BATCHES_AT_ONCE
+    return asyncio.run(_dwell_on_redis(url, pids, messages, batch, ids, at_once))
+
+
+async def _dwell_on_redis(
+    url: str, pids: Sequence[int], messages: int, batch: int, ids: str, at_once: int
+) -> Life:
+    async with dwell.open(url) as queue:
+        store = queue.store
+        assert isinstance(store, RedisStore)
+        commands, cpu_s = store.commands, cpu_seconds(*pids)
+        done, seconds = await _through(queue, messages, batch, ids, at_once)
+        cpu_us = 1_000_000 * (cpu_seconds(*pids) - cpu_s)
+        return Life(done / seconds, (store.commands - commands) / done, cpu_us / done)
+
+
+async def _through(
+    queue: dwell.Queue, messages: int, batch: int, ids: str, at_once: int
+) -> tuple[int, float]:
+    """Let messages go all the way; return how many did, and how many seconds it took."""
+    share = messages // at_once
+    work = _dwell_singles if batch == 1 else dwell_batches
+    names = own_ids(0, messages) if ids == "caller" else None
+    parts = [names and names[n * share : (n + 1) * share] for n in range(at_once)]
+    jobs = [work(queue, share, batch, part) for part in parts]
+    start = time.perf_counter()
+    done = sum(await asyncio.gather(*jobs))
+    return done, time.perf_counter() - start
 
 
 async def _dwell_singles(queue: dwell.Queue, count: int, _: int, ids: list[str] | None) -> int:
@@ -90,6 +180,25 @@ async def dwell_batches(queue: dwell.Queue, count: int, batch: int, ids: list[st
 
 
 # --- Redis ----------------------------------------------------------------------------------------
+
+
+def _weighed(server: Server, messages: int, run: Callable[[], float]) -> Life:
+    """Measure a peer, whose commands are not counted."""
+    cpu_s = cpu_seconds(server.pid)
+    speed = run()
+    return Life(speed, 0.0, 1_000_000 * (cpu_seconds(server.pid) - cpu_s) / messages)
+
+
+def _fewer(messages: int, batch: int, concurrency: int) -> int:
+    """Return how many messages Redis is given, which is slower."""
+    return max(messages // 10, concurrency) if batch == 1 else messages // 4
+
+
+def _redis(port: int, messages: int, batch: int, ids: str, concurrency: int) -> float:
+    few = _fewer(messages, batch, concurrency)
+    if batch == 1:
+        return _redis_single(port, few, ids, concurrency)
+    return redis_batches(port, few, batch, ids)
 
 
 def redis_batches(port: int, messages: int, batch: int, ids: str) -> float:

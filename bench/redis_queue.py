@@ -53,6 +53,23 @@ redis.call('ZADD', KEYS[1], unpack(scores))
 redis.call('HSET', KEYS[2], unpack(fields))
 """
 
+PUT_NEW_DUE = """
+-- KEYS: delayed, bodies, next. ARGV: due and body of each message. Returns the first id.
+local n = #ARGV / 2
+local last = redis.call('INCRBY', KEYS[3], n)
+local scores, fields = {}, {}
+for i = 1, n do
+  local id = last - n + i
+  scores[#scores + 1] = ARGV[2 * i - 1]
+  scores[#scores + 1] = id
+  fields[#fields + 1] = id
+  fields[#fields + 1] = ARGV[2 * i]
+end
+redis.call('ZADD', KEYS[1], unpack(scores))
+redis.call('HSET', KEYS[2], unpack(fields))
+return last - n + 1
+"""
+
 TAKE = """
 -- KEYS: delayed, ready, unacked, bodies, tries. ARGV: now, limit, end of lease.
 -- Moves back what was held too long, moves on what is due, takes. Returns ids, bodies, tries.
@@ -128,6 +145,7 @@ KEYS = {
     "put": ("q:delayed", "q:bodies"),
     "put_new": ("q:delayed", "q:bodies", "q:next"),
     "put_due": ("q:delayed", "q:bodies"),
+    "put_new_due": ("q:delayed", "q:bodies", "q:next"),
     "take": ("q:delayed", "q:ready", "q:unacked", "q:bodies", "q:tries"),
     "ack": ("q:unacked", "q:bodies", "q:tries"),
     "cancel": ("q:delayed", "q:unacked", "q:bodies"),
@@ -137,6 +155,7 @@ SCRIPTS = {
     "put": PUT,
     "put_new": PUT_NEW,
     "put_due": PUT_DUE,
+    "put_new_due": PUT_NEW_DUE,
     "take": TAKE,
     "ack": ACK,
     "cancel": CANCEL,

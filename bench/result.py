@@ -16,6 +16,8 @@ class Result:
         self.unit = unit
         self._rounds: dict[str, list[float]] = {}
         self.more: dict[str, Any] = {}
+        #: Lines that say for people what ``more`` says.
+        self.table: list[str] = []
 
     def in_turn(self, rounds: int, systems: Mapping[str, Callable[[], float]]) -> None:
         """Run every system once a round, in turn, and keep what each returns."""
@@ -58,8 +60,8 @@ class Result:
         print(f"  dwell {_number(figures['dwell'])}")
         for name, value in figures["peers"].items():
             print(f"  {name} {_number(value)}  dwell/{name} = {figures['ratio'].get(name)}")
-        for name, more in self.more.items():
-            print(f"  {name} {more}")
+        for line in self.table or [f"{name} {more}" for name, more in self.more.items()]:
+            print(f"  {line}")
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:

@@ -34,17 +34,6 @@ def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextlib.contextmanager
-def redis_server() -> Iterator[tuple[int, int]]:
-    """Run a Redis that keeps nothing on disk; yield its port and process id."""
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        options += ["--save", "", "--appendonly", "no"]
-        with running(["redis-server", *options], port) as server:
-            yield port, server.pid
-
-
-@contextlib.contextmanager
 def dwell_server(port_name: str = "http") -> Iterator[tuple[str, int]]:
     """Run ``dwell serve`` over a new store, every answer after fsync; yield its address."""
     with dwell_process(port_name) as (address, _):

@@ -14,8 +14,9 @@ import redis
 from pyspark.sql import DataFrame, Row
 
 from bench import redis_queue
+from bench.redis_servers import redis_server
 from bench.result import Result
-from bench.servers import dwell_server, redis_server
+from bench.servers import dwell_server
 from bench.spark_session import local_spark
 
 _PIPELINE = 1000
@@ -26,7 +27,7 @@ def run(*, rows: int, rounds: int) -> Result:
     result = Result("spark_write", {"rows": rows, "body_bytes": 200}, "rows/s")
     with (
         local_spark("write") as spark,
-        redis_server() as (port, _),
+        redis_server() as server,
         dwell_server() as (host, dwell_port),
     ):
 
@@ -37,8 +38,8 @@ def run(*, rows: int, rounds: int) -> Result:
 
         systems: dict[str, Callable[[DataFrame], None]] = {
             "dwell": partial(_to_dwell, f"http://{host}:{dwell_port}"),
-            "redis": partial(_to_redis, port, singly=True),
-            "redis batch": partial(_to_redis, port, singly=False),
+            "redis": partial(_to_redis, server.port, singly=True),
+            "redis batch": partial(_to_redis, server.port, singly=False),
         }
         for write in systems.values():
             # The first job starts Python workers and compiles.

@@ -11,6 +11,7 @@ import os
 import random
 import traceback
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,16 @@ import dwell
 from dwell import Result
 
 TOPICS = ("a", "b")
-SEGMENT_BYTES = 256 * 1024
 
 
 class Victim:
-    """Works until it is killed."""
+    """Works on the store of a folder or a URL until it is killed."""
 
-    def __init__(self, folder: Path, pipe: int, round_number: int, seed: int) -> None:
-        self._folder = folder
+    def __init__(
+        self, place: Path | str, pipe: int, round_number: int, seed: int, options: dict[str, Any]
+    ) -> None:
+        self._place = place
+        self._options = options
         self._pipe = pipe
         self._round = round_number
         self._random = random.Random(seed)
@@ -34,7 +37,7 @@ class Victim:
 
     async def work(self) -> None:
         """Put, take, ack, cancel and move, all at once."""
-        async with dwell.open(self._folder, segment_bytes=SEGMENT_BYTES) as queue:
+        async with dwell.open(self._place, **self._options) as queue:
             self._say(["O"])
             puts = [self._put(queue) for _ in range(3)]
             takes = [self._take(queue, topic) for topic in TOPICS]
@@ -96,7 +99,7 @@ class Victim:
         return self._random.sample(self._known, min(size, len(self._known)))
 
 
-def start(folder: Path, round_number: int, seed: int) -> tuple[int, int]:
+def start(place: Path | str, round_number: int, seed: int, **options: Any) -> tuple[int, int]:
     """Start a victim in a process of its own; return its id, and the pipe it speaks on."""
     ours, theirs = os.pipe()
     pid = os.fork()
@@ -105,7 +108,7 @@ def start(folder: Path, round_number: int, seed: int) -> tuple[int, int]:
         return pid, ours
     try:
         os.close(ours)
-        asyncio.run(Victim(folder, theirs, round_number, seed).work())
+        asyncio.run(Victim(place, theirs, round_number, seed, options).work())
     except BaseException:
         traceback.print_exc()
     finally:

@@ -11,25 +11,30 @@ class Between:
 
     ``pass``: all of them; ``mute``: requests only, and when an answer comes the connection is cut;
     ``part``: the same, but the beginning of the answer goes through; ``cut``: nothing, the
-    connection is cut when a request comes; ``silent``: nothing at all, for ever. ``left`` is how
-    many requests that holds for, then it is ``pass`` again; None for all.
+    connection is cut when a request comes; ``silent``: nothing at all, for ever; ``late``: the
+    request is held back until ``let_go`` is set, whoever waits for its answer. ``left`` is how many
+    requests that holds for, then it is ``pass`` again; None for all. Only requests that hold the
+    bytes ``only`` are meant.
     """
 
     def __init__(self, url: str = "") -> None:
         self._to = urlsplit(url)
         self.how = "pass"
         self.left: int | None = None
+        self.only = b""
+        self.let_go = asyncio.Event()
         self.connections = 0
         self.requests = 0
         self._writers: set[asyncio.StreamWriter] = set()
 
-    def break_(self, how: str, requests: int | None = None) -> None:
+    def break_(self, how: str, requests: int | None = None, only: bytes = b"") -> None:
         """Treat the next requests in another way."""
-        self.how, self.left = how, requests
+        self.how, self.left, self.only = how, requests, only
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        scheme = self._to.scheme or "http"
+        return f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -40,8 +45,10 @@ class Between:
             writer.transport.abort()
         await asyncio.sleep(0)
 
-    def _take_fault(self) -> str:
+    def _take_fault(self, data: bytes) -> str:
         self.requests += 1
+        if self.only not in data:
+            return "pass"
         how = self.how
         if self.left is not None:
             self.left -= 1
@@ -66,8 +73,8 @@ class Between:
                 end.close()
 
     async def _swallow(self, reader, writer) -> None:
-        while await reader.read(65536):
-            if self._take_fault() == "cut":
+        while data := await reader.read(65536):
+            if self._take_fault(data) == "cut":
                 return
 
     async def _pass(self, reader, writer, from_server, to_server) -> None:
@@ -90,11 +97,13 @@ class Between:
                 if answers.done() or not (data := asking.result()):
                     return
                 # One piece is one request, as small ones are.
-                how = self._take_fault()
+                how = self._take_fault(data)
                 if how == "cut":
                     return
                 if how == "silent":
                     await asyncio.Event().wait()
+                if how == "late":
+                    await self.let_go.wait()
                 to_server.write(data)
                 asking = asyncio.ensure_future(reader.read(65536))
         finally:

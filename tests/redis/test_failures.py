@@ -1,0 +1,656 @@
+"""What happens to verbs when the engine goes away, hangs, is full, or is not ours."""
+
+import asyncio
+import contextlib
+import time
+
+import numpy as np
+import pytest
+
+import dwell
+from dwell import Result, State
+from dwell.store.redis.engine import check_facts
+from tests.http.between import between
+from tests.redis.calls import call_of
+from tests.redis.servers import redis_cluster, redis_sentinel, redis_server
+from tests.server.certificates import make_certificate
+
+ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+RESTS = ("put", "put own", "take", "ack", "release", "bury", "kick", "cancel", "reschedule")
+
+
+def run(body, seconds: float = 60) -> None:
+    """Run a test until its end, or for so long."""
+    asyncio.run(asyncio.wait_for(body, seconds))
+
+
+async def whole(queue: dwell.Queue) -> dict[str, int]:
+    """Return the counts of a topic, and see that no part of the store knows more than another."""
+    assert await queue.find_stale() == []
+    of = (await queue.stats()).topics.get("t", dwell.TopicStats())
+    return {"delayed": of.delayed, "ready": of.ready, "leased": of.leased, "dead": of.dead}
+
+
+def counts(**given: int) -> dict[str, int]:
+    return {"delayed": 0, "ready": 0, "leased": 0, "dead": 0} | given
+
+
+@contextlib.contextmanager
+def within(least: float, most: float):
+    """See that something takes about as long as it should."""
+    start = time.monotonic()
+    yield
+    took = time.monotonic() - start
+    assert least <= took <= most, f"it took {took:.2f} s"
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+def test_scripts_that_were_flushed_are_sent_again():
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url) as queue:
+                for verb in RESTS * 2:
+                    assert server.ask("SCRIPT", "FLUSH", "SYNC")
+                    await (await asked_of(queue, verb))()
+                    server.ask("FLUSHALL")
+
+    run(main())
+
+
+# --- an answer that is lost -----------------------------------------------------------------------
+
+
+async def asked_of(queue: dwell.Queue, verb: str):
+    """Prepare a verb; return what asks for it and sees that the answer is what was done."""
+    if verb == "put":
+        return lambda: put_and_see(queue, None)
+    if verb == "put own":
+        return lambda: put_and_see(queue, ["a", "b", "c"])
+    await queue.put_many("t", ["a", "b", "c"], ids=["a", "b", "c"])
+    if verb == "take":
+        return lambda: take_and_see(queue)
+    if verb == "cancel":
+        return lambda: by_id(queue.cancel("t", ["a", "x"]), Result.CANCELLED, queue, ready=2)
+    if verb == "reschedule":
+        due_ms = queue.clock.now_ms() + 60_000
+        moved = queue.reschedule("t", ["a", "x"], due=due_ms)
+        return lambda: by_id(moved, Result.MOVED, queue, ready=2, delayed=1)
+    taken = await queue.take("t", 3)
+    if verb == "ack":
+        return lambda: all_of(queue.ack(taken), Result.ACKED, queue)
+    if verb == "release":
+        return lambda: all_of(queue.release(taken, delay=0), Result.RELEASED, queue, ready=3)
+    if verb == "bury":
+        return lambda: all_of(queue.bury(taken, "no"), Result.BURIED, queue, dead=3)
+    await queue.bury(taken, "no")
+    return lambda: by_id(queue.kick("t", ["a", "x"]), Result.KICKED, queue, ready=1, dead=2)
+
+
+async def put_and_see(queue: dwell.Queue, ids) -> None:
+    answer = await queue.put_many("t", ["a", "b", "c"], ids=ids)
+    assert [put.result for put in answer] == [Result.CREATED] * 3
+    assert await whole(queue) == counts(ready=3)
+    assert [m.body for m in await queue.get("t", list(answer.ids))] == [b"a", b"b", b"c"]
+
+
+async def take_and_see(queue: dwell.Queue) -> None:
+    taken = await queue.take("t", 2)
+    assert [(m.id, m.body, m.attempt) for m in taken] == [("a", b"a", 1), ("b", b"b", 1)]
+    assert await whole(queue) == counts(ready=1, leased=2)
+    assert list(await queue.ack(taken)) == [Result.ACKED] * 2
+
+
+async def by_id(verb, result: Result, queue: dwell.Queue, **then: int) -> None:
+    assert list(await verb) == [result, Result.UNKNOWN]
+    assert await whole(queue) == counts(**then)
+
+
+async def all_of(verb, result: Result, queue: dwell.Queue, **then: int) -> None:
+    assert list(await verb) == [result] * 3
+    assert await whole(queue) == counts(**then)
+
+
+@pytest.mark.parametrize(("how", "packed"), [("mute", 8), ("mute", 1), ("part", 8), ("cut", 8)])
+def test_a_verb_whose_answer_is_lost_is_done_once_and_answered_truly(how, packed):
+    async def main():
+        with redis_server() as server:
+            async with between(server.url) as wire:
+                for verb in RESTS:
+                    options = {"prefix": verb, "packed": packed}
+                    async with dwell.open(wire.url, **options) as queue:
+                        await (await asked_of(queue, verb))()
+                    server.ask("FLUSHALL")
+                    for lost in (1, 3):
+                        async with dwell.open(wire.url, **options) as queue:
+                            asked = await asked_of(queue, verb)
+                            wire.break_(how, lost, call_of(verb.split()[0], packed=packed))
+                            await asked()
+                            assert wire.how == "pass", f"{verb} was not cut"
+                        server.ask("FLUSHALL")
+
+    run(main())
+
+
+def test_a_large_put_whose_answer_is_lost_is_done_once():
+    async def main():
+        bodies = [bytes([at % 256]) * 3000 for at in range(200)]
+        with redis_server() as server:
+            async with between(server.url) as wire, dwell.open(wire.url) as queue:
+                await queue.put_many("warm", bodies)
+                for how in ("mute", "part", "cut"):
+                    wire.break_(how, 1, call_of("put"))
+                    answer = await queue.put_many("t", bodies)
+                    assert wire.how == "pass"
+                    assert [m.body for m in await queue.get("t", list(answer.ids))] == bodies
+                assert await whole(queue) == counts(ready=600)
+
+    run(main())
+
+
+def test_answers_are_given_again_over_four_shards():
+    async def main():
+        ids = [f"id-{at}" for at in range(40)]
+        with redis_server() as server:
+            async with (
+                between(server.url) as wire,
+                dwell.open(wire.url, shards=4) as queue,
+            ):
+                # The first time, the scripts themselves are sent.
+                await queue.put_many("t", ids, ids=ids)
+                await queue.ack(await queue.take("t", 40))
+                wire.break_("mute", 4, call_of("put"))
+                answer = await queue.put_many("t", ids, ids=[f"{id_}+" for id_ in ids])
+                assert {put.result for put in answer} == {Result.CREATED}
+                assert wire.how == "pass"
+                wire.break_("mute", 4, call_of("take"))
+                taken = await queue.take("t", 40)
+                assert {message.id for message in taken} == set(answer.ids)
+                assert wire.how == "pass"
+                wire.break_("mute", 4, call_of("ack"))
+                assert set(await queue.ack(taken)) == {Result.ACKED}
+                assert wire.how == "pass"
+                assert await whole(queue) == counts()
+
+    run(main())
+
+
+@pytest.mark.parametrize("verb", ["put", "take", "cancel"])
+def test_a_request_that_comes_after_its_repetition_does_nothing(verb):
+    """The network may hold back what was sent, until after the verb was repeated and answered."""
+
+    async def main():
+        with redis_server() as server:
+            async with between(server.url) as wire, dwell.open(wire.url, timeout=2) as queue:
+                # The first time, the script itself is sent.
+                warm = await queue.put("warm", "x")
+                await queue.take("warm")
+                await queue.cancel("warm", warm.id)
+                await queue.put_many("t", ["a", "b"], ids=["a", "b"])
+                wire.break_("late", 1, call_of(verb))
+                if verb == "put":
+                    await queue.put("t", "c")
+                elif verb == "take":
+                    assert [message.id for message in await queue.take("t")] == ["a"]
+                else:
+                    assert await queue.cancel("t", "a") is Result.CANCELLED
+                    assert (await queue.put("t", "a", id="a")).result is Result.CREATED
+                before = await whole(queue)
+                wire.let_go.set()
+                await asyncio.sleep(0.2)
+                assert await whole(queue) == before
+
+    run(main())
+
+
+# --- an engine that goes away ---------------------------------------------------------------------
+
+
+class Load:
+    """Puts, takes and acks, all the time, and sees that each answer is true."""
+
+    def __init__(self, queue: dwell.Queue) -> None:
+        self._queue = queue
+        self._stopping = False
+        self.put: list[str] = []
+        self.taken: list[str] = []
+
+    async def run(self, seconds: float, meanwhile) -> None:
+        """Work while something happens, and for some time after it; then take all that is left."""
+        tasks = [asyncio.create_task(part) for part in (self._puts(1), self._puts(20))]
+        takes = [asyncio.create_task(self._takes(limit)) for limit in (1, 30)]
+        await meanwhile
+        await asyncio.sleep(seconds)
+        self._stopping = True
+        await asyncio.gather(*tasks)
+        await asyncio.gather(*takes)
+
+    async def _puts(self, size: int) -> None:
+        while not self._stopping:
+            answer = await self._queue.put_many("t", ["body"] * size)
+            assert {put.result for put in answer} == {Result.CREATED}
+            self.put += answer.ids
+            await asyncio.sleep(0.002)
+
+    async def _takes(self, limit: int) -> None:
+        while True:
+            taken = await self._queue.take("t", limit)
+            self.taken += [message.id for message in taken]
+            assert {message.attempt for message in taken} <= {1}
+            if taken:
+                assert set(await self._queue.ack(taken)) == {Result.ACKED}
+            elif self._stopping:
+                return
+            else:
+                await asyncio.sleep(0.002)
+
+    async def check(self) -> None:
+        """See that what was answered is what was done."""
+        assert sorted(self.put) == sorted(self.taken)
+        assert await whole(self._queue) == counts()
+        totals = (await self._queue.stats()).totals
+        done = {"put": len(self.put), "take": len(self.put), "ack": len(self.put)}
+        assert totals == done
+
+
+def test_verbs_wait_for_an_engine_that_is_killed_and_started_again():
+    async def main():
+        with redis_server(**ALWAYS) as server:
+            async with dwell.open(server.url) as queue:
+
+                async def restarts() -> None:
+                    for pause in (0.1, 0.0, 0.4):
+                        await asyncio.sleep(0.3)
+                        server.kill()
+                        await asyncio.sleep(pause)
+                        await asyncio.to_thread(server.start)
+
+                load = Load(queue)
+                await load.run(0.3, restarts())
+                await load.check()
+                assert len(load.put) > 100
+
+    run(main())
+
+
+def test_verbs_that_met_an_engine_that_hung_are_done_once():
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url, timeout=4) as queue:
+
+                async def hangs() -> None:
+                    for _ in range(2):
+                        await asyncio.sleep(0.2)
+                        server.stop()
+                        # Longer than half of the time-out, after which a verb tries again.
+                        await asyncio.sleep(2.6)
+                        server.cont()
+
+                load = Load(queue)
+                await load.run(0.2, hangs())
+                await load.check()
+                assert len(load.put) > 100
+
+    run(main())
+
+
+def test_nobody_there_is_said_after_the_time_out():
+    async def main():
+        with redis_server() as server:
+            url = server.url
+        unreachable = pytest.raises(dwell.ServerUnreachable, match=r"redis://127.0.0.1:\d+: .*Conn")
+        for timeout in (0.3, 2):
+            with within(0.5 * timeout, timeout + 1), unreachable:
+                async with dwell.open(url, timeout=timeout):
+                    pass
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_no_verb_waits_much_longer_than_the_time_out(how):
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url, timeout=1, connections=4) as queue:
+                await queue.put("t", "x")
+                taken = await queue.take("t")
+                waiting = asyncio.create_task(queue.take("other", wait=60))
+                await asyncio.sleep(0.1)
+                getattr(server, how)()
+                verbs = [queue.ack(taken), queue.take("t"), queue.stats(), queue.settings("t")]
+                # More than there are connections: the time in line counts, too.
+                verbs += [queue.put("t", "x", id=str(at), on_conflict="error") for at in range(20)]
+                verbs += [queue.cancel("t", str(at)) for at in range(20)]
+                with within(0.5, 2.5):
+                    answers = await asyncio.gather(*verbs, return_exceptions=True)
+                assert {type(answer) for answer in answers} == {dwell.ServerUnreachable}
+                # Who waits for a message is told, too, that nobody looks for one.
+                with within(0, 4), pytest.raises(dwell.ServerUnreachable):
+                    await waiting
+                server.start() if how == "kill" else server.cont()
+                await queue.put("t", "y")
+
+    run(main())
+
+
+def test_close_does_not_hang_on_an_engine_that_hangs():
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url, timeout=1) as queue:
+                await queue.put("t", "x")
+                server.stop()
+                closing = time.monotonic()
+            assert time.monotonic() - closing < 3
+
+    run(main())
+
+
+def test_a_verb_that_is_cancelled_leaves_the_queue_usable():
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url, timeout=5, connections=2) as queue:
+                await queue.put("t", "x", id="x")
+                server.stop()
+                for _ in range(10):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(queue.settings("t"), 0.02)
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(queue.cancel("t", "nobody"), 0.02)
+                server.cont()
+                with within(0, 1):
+                    assert (await queue.get("t", ["x"]))[0].body == b"x"
+                    assert await whole(queue) == counts(ready=1)
+
+    run(main())
+
+
+# --- an engine that refuses -----------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_refused_at_once():
+    async def main():
+        with redis_server(requirepass="opensesame") as server:
+            server.ask("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@read", "+info")
+            place = f"127.0.0.1:{server.port}"
+            for login in ("", ":wrongpass@", "nobody:wrongpass@", "reader:secret@"):
+                with within(0, 1), pytest.raises(dwell.AccessDenied) as caught:
+                    async with dwell.open(f"redis://{login}{place}"):
+                        pass
+                assert place in str(caught.value)
+                assert "wrongpass" not in str(caught.value)
+            # One who may not publish would be stopped in the middle of a verb.
+            server.ask("ACL", "SETUSER", "deaf", "on", ">secret", "~dwell:*", "+@all")
+            with within(0, 1), pytest.raises(dwell.AccessDenied, match="channel"):
+                async with dwell.open(f"redis://deaf:secret@{place}"):
+                    pass
+            server.ask("ACL", "SETUSER", "deaf", "&dwell:*")
+            async with dwell.open(f"redis://deaf:secret@{place}") as queue:
+                await queue.put("t", "x")
+            async with dwell.open(server.url) as queue:
+                await queue.put("t", "x")
+                server.ask("ACL", "SETUSER", "default", "-evalsha", "-eval")
+                with within(0, 1), pytest.raises(dwell.AccessDenied):
+                    await queue.put("t", "x")
+
+    run(main())
+
+
+def test_a_wrong_password_is_refused_at_once_by_a_cluster_and_sentinels():
+    async def main():
+        with redis_cluster(1, requirepass="opensesame") as cluster:
+            url = cluster.url.replace(":opensesame@", ":wrongpass@")
+            with within(0, 2), pytest.raises(dwell.AccessDenied):
+                async with dwell.open(url):
+                    pass
+            async with dwell.open(cluster.url) as queue:
+                await queue.put("t", "x")
+        with redis_sentinel() as watched:
+            watched.master().ask("CONFIG", "SET", "requirepass", "opensesame")
+            with within(0, 2), pytest.raises(dwell.AccessDenied):
+                async with dwell.open(watched.url.replace("://", "://:wrongpass@")):
+                    pass
+
+    run(main())
+
+
+async def fill(queue: dwell.Queue, size: int, body: bytes) -> int:
+    """Put until the engine is full; return how many were put."""
+    put = 0
+    while True:
+        try:
+            await queue.put_many("t", [body] * size, ids=[f"{put}-{at}" for at in range(size)])
+        except dwell.StoreFull:
+            return put * size
+        put += 1
+        assert put < 10_000
+
+
+@pytest.mark.parametrize(("size", "body"), [(1, b"x" * 5000), (50, b"x" * 100), (50, b"x" * 2000)])
+def test_a_full_memory_refuses_puts_and_lets_takes_and_acks_make_room(size, body):
+    async def main():
+        with redis_server(maxmemory="6mb", maxmemory_policy="noeviction") as server:
+            async with dwell.open(server.url) as queue:
+                put = await fill(queue, size, body)
+                assert put > 0
+                # What was to be put is not for logs.
+                clear = r"redis://[\d.:]+: command not allowed .* \(OOM: .* nothing was put$"
+                with pytest.raises(dwell.StoreFull, match=clear):
+                    await queue.put_many("t", [body] * size)
+                done = 0
+                while taken := await queue.take("t", 200):
+                    assert set(await queue.ack(taken)) == {Result.ACKED}
+                    done += len(taken)
+                assert done == put, "a put that was refused is there, or one that was not is gone"
+                await queue.put_many("t", [body] * size)
+                assert await whole(queue) == counts(ready=size)
+
+    run(main())
+
+
+def test_a_full_memory_lets_everybody_look():
+    async def main():
+        with redis_server(maxmemory="6mb", maxmemory_policy="noeviction") as server:
+            async with dwell.open(server.url) as queue:
+                put = await fill(queue, 1, b"x" * 5000)
+                server.ask("CONFIG", "SET", "maxmemory", "3mb")
+                assert await whole(queue) == counts(ready=put)
+                assert (await queue.get("t", ["0-0"]))[0].id == "0-0"
+                assert len(await queue.peek("t", 3)) == 3
+                assert len((await queue.scan("t", State.READY, limit=3)).messages) == 3
+                assert (await queue.events(0, 3)).events
+                taken = await queue.take("t", 10, owner="me")
+                assert len(await queue.held("me")) == 10
+                assert set(await queue.bury(taken[:5])) == {Result.BURIED}
+                assert set(await queue.touch(taken[5:], "10s")) == {Result.TOUCHED}
+                assert set(await queue.release(taken[5:])) == {Result.RELEASED}
+                assert await queue.cancel("t", "50-0") is Result.CANCELLED
+
+    run(main())
+
+
+def test_a_worker_can_start_while_the_memory_is_full():
+    async def main():
+        with redis_server(maxmemory="6mb", maxmemory_policy="noeviction") as server:
+            async with dwell.open(server.url) as queue:
+                await fill(queue, 1, b"x" * 5000)
+            server.ask("CONFIG", "SET", "maxmemory", "3mb")
+            async with dwell.open(server.url) as queue:
+                taken = await queue.take("t", 10)
+                assert set(await queue.ack(taken)) == {Result.ACKED}
+
+    run(main())
+
+
+def test_an_engine_that_would_drop_messages_is_refused():
+    async def main():
+        with redis_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
+            policy = r"maxmemory-policy: got allkeys-lru, expected noeviction"
+            with pytest.raises(dwell.InvalidInput, match=policy):
+                async with dwell.open(server.url):
+                    pass
+            server.ask("CONFIG", "SET", "maxmemory", 0)
+            async with dwell.open(server.url) as queue:
+                await queue.put("t", "x")
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", ["6.2.14", "5.0.0", "2.8.4"])
+def test_an_engine_that_is_too_old_is_refused(version):
+    with pytest.raises(dwell.StoreError, match=f"Redis {version}: expected 7.0 or later"):
+        check_facts([{"redis_version": "7.2.4"}, {"redis_version": version}])
+
+
+def test_engines_that_can_keep_a_store_are_not_refused():
+    facts = {"redis_version": "7.0.15", "maxmemory": 0, "maxmemory_policy": "allkeys-lru"}
+    check_facts([facts, {"redis_version": "10.0.0", "maxmemory": 5}])
+
+
+def test_a_certificate_that_is_not_trusted_is_said(tmp_path):
+    async def main():
+        cert, key = make_certificate(tmp_path)
+        with redis_server(tls=(cert, key)) as server:
+            async with dwell.open(server.url, ca=str(cert)) as queue:
+                await queue.put("t", "x")
+                assert await whole(queue) == counts(ready=1)
+            with pytest.raises(dwell.ServerUnreachable, match="certificate verify failed"):
+                async with dwell.open(server.url, timeout=0.5):
+                    pass
+            plain = server.url.replace("rediss", "redis")
+            with pytest.raises(dwell.ServerUnreachable):
+                async with dwell.open(plain, timeout=0.5):
+                    pass
+
+    run(main())
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+def test_without_the_replicas_that_were_asked_for_no_verb_is_answered_as_done():
+    async def main():
+        few = r"0 replicas .* min_replicas is 1"
+        refused = pytest.raises(dwell.ServerUnreachable, match=few)
+        with redis_server() as server, within(0, 3), refused:
+            async with dwell.open(f"{server.url}?min_replicas=1&timeout=1"):
+                pass
+
+    run(main())
+
+
+def test_a_replica_that_hangs_holds_up_the_answers():
+    async def main():
+        with redis_sentinel() as watched:
+            master, replica = watched.servers
+            async with dwell.open(f"{master.url}?min_replicas=1", timeout=3) as queue:
+                assert (await queue.put("t", "a", id="a")).result is Result.CREATED
+                replica.stop()
+                with within(2, 4), pytest.raises(dwell.ServerUnreachable, match="0 replicas"):
+                    await queue.put("t", "b", id="b")
+                waiting = asyncio.create_task(queue.put("t", "c", id="c"))
+                await asyncio.sleep(0.5)
+                assert not waiting.done()
+                replica.cont()
+                assert (await waiting).result is Result.CREATED
+                # It may have been done, and was; to ask for it again is safe.
+                assert (await queue.put("t", "b", id="b")).result is Result.KEPT
+                assert await whole(queue) == counts(ready=3)
+                assert replica.ask("HLEN", "dwell:{0}:ids:t") == 3
+
+    run(main())
+
+
+# --- neighbours -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("SET", "dwell:{0}:store", "somebody else's"),
+        ("SET", "dwell:{0}:store", ""),
+        ("RPUSH", "dwell:{0}:store", "somebody else's"),
+        ("SET", "dwell:{0}:meta", "somebody else's"),
+    ],
+)
+def test_a_key_of_another_program_is_left_alone(command):
+    async def main():
+        with redis_server() as server:
+            server.ask(*command)
+            with server.client() as client:
+                before = client.dump(command[1])
+            with within(0, 1), pytest.raises(dwell.StoreError) as caught:
+                async with dwell.open(server.url):
+                    pass
+            assert not isinstance(caught.value, dwell.ServerUnreachable)
+            with server.client() as client:
+                assert client.dump(command[1]) == before
+            assert "dwell:{0}" in str(caught.value) or "wrong kind of value" in str(caught.value)
+
+    run(main())
+
+
+def test_two_prefixes_are_two_stores():
+    async def main():
+        with redis_server() as server:
+            ours, theirs = (dwell.open(f"{server.url}?prefix={name}") for name in ("a", "a:b"))
+            async with ours as one, theirs as other:
+                await one.put("t", "x", id="x")
+                await one.configure("t", max_attempts=3)
+                assert (await other.get("t", ["x"])) == [None]
+                assert len(await other.take("t")) == 0
+                assert (await other.settings("t")).max_attempts == 16
+                taken = await one.take("t")
+                with pytest.raises(dwell.ForeignReceipt):
+                    await other.ack(taken)
+                assert await whole(one) == counts(leased=1)
+                assert await whole(other) == counts()
+            keys = server.ask("KEYS", "*")
+            assert all(key.startswith(("a:{0}:", "a:b:{0}:")) for key in keys)
+
+    run(main())
+
+
+def test_two_databases_are_two_stores():
+    async def main():
+        with redis_server() as server:
+            other_url = server.url.removesuffix("0") + "5"
+            async with dwell.open(server.url) as one, dwell.open(other_url) as other:
+                await one.put("t", "x", id="x")
+                assert len(await other.take("t", wait=0.1)) == 0
+                assert await whole(one) == counts(ready=1)
+
+    run(main())
+
+
+def test_the_number_of_shards_stays():
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(f"{server.url}?shards=3") as queue:
+                await queue.put("t", "x")
+            shards = "shards: got 2, and the store has 3"
+            with pytest.raises(dwell.InvalidInput, match=shards):
+                async with dwell.open(f"{server.url}?shards=2"):
+                    pass
+            for url in (server.url, f"{server.url}?shards=3"):
+                async with dwell.open(url) as queue:
+                    assert len(await queue.sizes("t")) == 3
+
+    run(main())
+
+
+def test_receipts_of_a_store_that_was_emptied_are_foreign():
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url) as queue:
+                await queue.put("t", "x")
+                taken = await queue.take("t")
+            server.ask("FLUSHALL")
+            async with dwell.open(server.url) as queue:
+                with pytest.raises(dwell.ForeignReceipt):
+                    await queue.ack(taken)
+                made = np.array([[taken.receipts[0, 0], 2**63]], np.uint64)
+                with pytest.raises(dwell.ForeignReceipt):
+                    await queue.ack(made)
+
+    run(main())
