@@ -15,7 +15,7 @@ from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
 from dwell.store.redis.shards import Shards
 
 #: How many messages one call may replace: more would hold the engine for too long.
-_MOST_REPLACED = 128
+_MOST_REPLACED = 64
 
 
 class Putter:

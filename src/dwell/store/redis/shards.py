@@ -22,7 +22,7 @@ from dwell.store.redis.wakes import Wakes
 FORMAT = 1
 
 #: How many messages one call of a verb may name: more would hold the engine for too long.
-_MOST_IDS = 128
+_MOST_IDS = 64
 
 
 class Config(msgspec.Struct, array_like=True):
@@ -196,11 +196,10 @@ class Shards:
         return {shard: [groups[at] for at in places] for shard, places in parts.items()}
 
     async def by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
-        """Run a verb on each shard's receipts, ``most`` groups at a time, one after another."""
+        """Run a verb on each shard's receipts, about ``most`` at a time, one after another."""
         results = np.full(len(receipts), Result.STALE, np.uint8)
         for shard, groups in self.groups(receipts).items():
-            for at in range(0, len(groups), most):
-                part = groups[at : at + most]
+            for part in _parts(groups, most):
                 answer = await self.run(shard, verb, *own, *[group.text for group in part])
                 codes, before = np.frombuffer(answer[0], np.uint8), 0
                 for group in part:
@@ -242,3 +241,17 @@ class Shards:
         for shard in range(self.count):
             for at in range(0, len(ids), _MOST_IDS):
                 await ask(shard, ids[at : at + _MOST_IDS])
+
+
+def _parts(groups: Sequence[Group], most: int) -> Iterator[list[Group]]:
+    """Yield groups of receipts in parts that end once they have ``most`` receipts."""
+    part: list[Group] = []
+    count = 0
+    for group in groups:
+        part.append(group)
+        count += group.stop - group.start
+        if count >= most:
+            yield part
+            part, count = [], 0
+    if part:
+        yield part

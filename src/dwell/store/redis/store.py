@@ -43,10 +43,10 @@ from dwell.store.redis.shards import Shards
 
 #: A message that the channel lost is found by a tick, this long after it at the latest.
 _FALLBACK_MS = 1_000
-#: How many groups of receipts one call of a verb may have: more would hold the engine for too
-#: long. Most acks are of whole blocks, which cost little.
-_MOST_RECEIPTS = 8
-_MOST_ACKS = 1_000
+#: How many receipts one call of a verb may have: more would hold the engine for too long. Most
+#: acks are of whole blocks, which cost little.
+_MOST_RECEIPTS = 60
+_MOST_ACKS = 10_000
 #: How many messages one call of a scan gives.
 _MOST_SCANNED = 250
 #: More than any n of a shard.

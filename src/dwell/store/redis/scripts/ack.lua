@@ -82,19 +82,16 @@ local function ack_loose(n, take, slots, marks)
   return table.concat(results)
 end
 
-local ALL = ''
-for slot = 0, 63 do ALL = ALL .. string.char(slot) end
 local results = {}
 for i = 7, #ARGV do
   local n, take = unpack_from('>I7I4', ARGV[i])
-  local slots = ARGV[i]:sub(12)
-  local b, marks = head_at(n), {}
-  local is_held = b and b.state == LEASED and b.take == take and b.ends > now
-  if is_held and b.live == b.size and slots == ALL:sub(1, b.size) then
+  local slots, marks = ARGV[i]:sub(12), {}
+  local b = held_block(n, take)
+  if b and is_whole(b, slots) then
     ack_whole(n, b)
     results[#results + 1] = string.rep('\5', b.size)
   else
-    if is_held then marks = ack_block(n, b, slots) end
+    if b then marks = ack_block(n, b, slots) end
     results[#results + 1] = ack_loose(n, take, slots, marks)
   end
 end

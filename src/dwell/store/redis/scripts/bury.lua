@@ -6,7 +6,7 @@ if said then return said end
 settle()
 
 local function set_aside(n, r)
-  lift(n, r)
+  r = lifted(n, r)
   set_priority(r, ARGV[7])
   if ARGV[8] == '1' then r.error = ARGV[9] end
   bury(n, r, 9)

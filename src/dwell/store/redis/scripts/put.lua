@@ -97,7 +97,7 @@ end
 local replaced = 0
 if on_conflict == 'replace' then
   for _ in pairs(there) do replaced = replaced + 1 end
-  if replaced > 100 and total > 128 then return {'split', finish()} end
+  if replaced > 64 and total > 64 then return {'split', finish()} end
 end
 
 local first = call('HINCRBY', META, 'block', #blocks) - #blocks + 1
@@ -110,8 +110,7 @@ local function put_one(n, r)
     -- What this very call has put is as it was put, whatever its expiry says.
     local was = fresh[old] and decode(call('HGET', MESSAGES, member(old))) or find(old)
     if was.state == LEASED then return HELD end
-    was = hold(old, was)
-    lift(old, was)
+    was = lifted(old, was)
     r.take = was.take
     n = old
   elseif room <= 0 then

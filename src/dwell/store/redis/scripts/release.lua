@@ -14,7 +14,7 @@ local function retry_ms(r)
 end
 
 local function release(n, r)
-  lift(n, r)
+  r = lifted(n, r)
   set_priority(r, ARGV[9])
   if ARGV[10] == '1' then r.error = ARGV[11] end
   if is_counted and is_used_up(r.attempt, r.most, r.topic) then

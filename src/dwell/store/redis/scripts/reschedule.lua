@@ -12,8 +12,7 @@ local function move(n, r, i)
   note(12, r.topic, r.id, due, r.attempt)
   -- What moves nowhere stays where it lies.
   if due == r.due then return '\12' end
-  r = hold(n, r)
-  lift(n, r)
+  r = lifted(n, r)
   r.due = due
   wait(n, r)
   save(n, r)

@@ -402,6 +402,17 @@ local function explode(n, text, b)
   end
 end
 
+-- Give a message of a block its data.
+local function with_data(n, r, b)
+  local start, slot = b.names + 6 * b.size, n % 64
+  local at = b.names + 6 * slot
+  if slot > 0 then start = unpack_from('>I4', call('GETRANGE', block_key(n), at - 6, at - 3)) end
+  local last, extra = unpack_from('>I4I2', call('GETRANGE', block_key(n), at, at + 5))
+  local data = last > start and call('GETRANGE', block_key(n), start, last - 1) or ''
+  r.extra, r.body = data:sub(1, extra), data:sub(extra + 1)
+  return r
+end
+
 -- Return one message of a block, and the block's head; nil when it is not there. Without its data
 -- it is marked as packed: whoever changes it takes it out first.
 local function packed(n, names_only)
@@ -419,14 +430,11 @@ local function packed(n, names_only)
     owner = owner_of(n - slot, b),
     id = id_end > id_start and call('GETRANGE', block_key(n), id_start, id_end - 1) or made_id(n),
   }
-  if names_only then return r, b end
-  local start, last, extra = b.names + 6 * b.size, nil, nil
-  at = b.names + 6 * slot
-  if slot > 0 then start = unpack_from('>I4', call('GETRANGE', block_key(n), at - 6, at - 3)) end
-  last, extra = unpack_from('>I4I2', call('GETRANGE', block_key(n), at, at + 5))
-  local data = last > start and call('GETRANGE', block_key(n), start, last - 1) or ''
-  r.extra, r.body = data:sub(1, extra), data:sub(extra + 1)
-  return r, b
+  if names_only then
+    r.block = b
+    return r, b
+  end
+  return with_data(n, r, b), b
 end
 
 local function is_ready(n, b)
@@ -471,7 +479,30 @@ local function extract(n)
   return r
 end
 
--- Return a message that is held by the take that a receipt names, as a loose one; else nil.
+-- Return a message as a loose one in its state.
+local function hold(n, r) return r.is_packed and extract(n) or r end
+
+-- Take a message out of the set of its state, or out of its block; as lift.
+local function lifted(n, r)
+  if not r.is_packed then
+    lift(n, r)
+    return r
+  end
+  local b = r.block
+  with_data(n, r, b)
+  if r.state == LEASED then
+    count(r.topic, 'leased', -1)
+    r.owner, r.ends = '', 0
+  else
+    count(r.topic, is_ready(n - n % 64, b) and 'ready' or 'delayed', -1)
+  end
+  take_out(n, b)
+  enter({n})
+  r.is_packed, r.block = nil, nil
+  return r
+end
+
+-- Return a message that is held by the take that a receipt names, as it lies there; else nil.
 local function held_by(n, take)
   local text = call('HGET', MESSAGES, member(n))
   if text then
@@ -480,13 +511,27 @@ local function held_by(n, take)
   end
   local b = head_at(n)
   if not b or b.state ~= LEASED or b.take ~= take or b.ends <= now then return nil end
-  return extract(n)
+  return (packed(n, true))
 end
+
+-- Return the head of the block that a group of receipts is of, while their take has it.
+local function held_block(first, take)
+  local b = head_at(first)
+  return b and b.state == LEASED and b.take == take and b.ends > now and b or nil
+end
+
+-- Tell whether the slots of a group are all of a block of which nothing is gone, in order.
+local SLOTS = {}
+for slot = 0, 63 do SLOTS[slot + 1] = string.char(slot) end
+SLOTS = table.concat(SLOTS)
+local function is_whole(b, slots) return b.live == b.size and slots == SLOTS:sub(1, b.size) end
 
 -- Do something with each message of a group of receipts; return a byte for each.
 local function each_held(group, act)
   local first, take = unpack_from('>I7I4', group)
-  local results = {}
+  local results, b = {}, #group > 18 and held_block(first, take)
+  -- Many of a block cost less when all of it is loose.
+  if b then explode(first, call('GET', block_key(first)), b) end
   for i = 12, #group do
     local n = first + group:byte(i)
     local r = held_by(n, take)
@@ -548,8 +593,6 @@ local function find(n)
   return r
 end
 
--- Return a message that was found as one that can be changed.
-local function hold(n, r) return r.is_packed and extract(n) or r end
 
 -- Return the same for readers, who leave a block as it is.
 local function read(n)

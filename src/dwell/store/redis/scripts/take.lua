@@ -16,7 +16,7 @@ end
 local limit, lease_ms, owner = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local is_settled, has_lapsed = settle()
 if not has_lapsed then return {'again', finish()} end
-local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 500
+local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 200
 
 local function lease_block(n, b)
   local ends = now + (lease_ms > 0 and lease_ms or b.lease > 0 and b.lease or settings(b.topic).lease_ms)

@@ -13,8 +13,7 @@ local of, entries, said = settings(topic), {}, {}
 
 local function lease(n, r)
   if of.paused or r.state ~= WAITING or r.due > now then return '' end
-  r = hold(n, r)
-  lift(n, r)
+  r = lifted(n, r)
   r.state, r.attempt, r.take, r.owner = LEASED, r.attempt + 1, r.take + 1, owner
   r.ends = now + (lease_ms > 0 and lease_ms or r.lease > 0 and r.lease or of.lease_ms)
   call('ZADD', LEASES, r.ends, member(n))

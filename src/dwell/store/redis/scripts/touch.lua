@@ -6,13 +6,28 @@ if said then return said end
 settle()
 local lease_ms = tonumber(ARGV[7])
 
+local function ends_at(r)
+  return now + (lease_ms > 0 and lease_ms or r.lease > 0 and r.lease or settings(r.topic).lease_ms)
+end
+
 local function touch(n, r)
-  r.ends = now + (lease_ms > 0 and lease_ms or r.lease > 0 and r.lease or settings(r.topic).lease_ms)
+  r = hold(n, r)
+  r.ends = ends_at(r)
   call('ZADD', LEASES, r.ends, member(n))
   save(n, r)
   return '\7'
 end
 
+-- Touch a block that is named as a whole; nil when that is not so.
+local function touch_block(group)
+  local n, take = unpack_from('>I7I4', group)
+  local b = held_block(n, take)
+  if not b or not is_whole(b, group:sub(12)) then return nil end
+  call('SETRANGE', block_key(n), 10, pack('>I6', ends_at(b)))
+  call('ZADD', LEASES, ends_at(b), member(n) .. 'b')
+  return string.rep('\7', b.size)
+end
+
 local results = {}
-for i = 8, #ARGV do results[#results + 1] = each_held(ARGV[i], touch) end
+for i = 8, #ARGV do results[#results + 1] = touch_block(ARGV[i]) or each_held(ARGV[i], touch) end
 return answer({table.concat(results), finish()})
