@@ -2,15 +2,16 @@
 
 import itertools
 import os
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from dwell.clock import SimulatedClock
 from dwell.store.redis import RedisStore
 from dwell.testing.machine import StoreMachine
 from dwell.testing.suite import StoreSuite
-from tests.redis.servers import redis_server
 
 _names = itertools.count()
 
@@ -106,25 +107,34 @@ class TestClusterStore(StoreSuite):
 
 
 class RedisMachine(StoreMachine):
-    def __init__(self) -> None:
-        self._server = redis_server()
-        self._url = self._server.__enter__().url
-        super().__init__()
+    """The machine on whatever engine a test names; each of its runs has a store of its own."""
+
+    url: ClassVar[str]
 
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
-        return new_store(self._url, clock)
-
-    def teardown(self) -> None:
-        super().teardown()
-        self._server.__exit__(None, None, None)
+        return new_store(self.url, clock)
 
 
 class BlockMachine(RedisMachine):
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
-        return new_store(self._url, clock, packed=1)
+        return new_store(self.url, clock, packed=1)
 
 
-TestBlockMachine = BlockMachine.TestCase
-TestBlockMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
-TestRedisMachine = RedisMachine.TestCase
-TestRedisMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+@pytest.mark.parametrize(
+    ("machine", "engine", "runs"),
+    [
+        (RedisMachine, "redis_url", 60),
+        (BlockMachine, "redis_url", 60),
+        (RedisMachine, "valkey_url", 20),
+        (BlockMachine, "valkey_url", 20),
+        (RedisMachine, "cluster_url", 20),
+        (BlockMachine, "cluster_url", 20),
+    ],
+)
+def test_machine(machine, engine, runs, request):
+    class Machine(machine):
+        url = request.getfixturevalue(engine)
+
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=runs, stateful_step_count=50, deadline=None)
+    )

@@ -1,5 +1,6 @@
 """Blocks: up to 64 messages of one put as one string, as scripts/shared.lua reads them."""
 
+import random
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,10 @@ class _Columns:
     def _block(self, part: slice, names: U8, data: U8, names_end: int) -> Block:
         size, due_ms, first = part.stop - part.start, self.due_ms[part], part.start
         head = HEAD.pack(
-            *(_WAITING, size, size, 0 if self.ids is None else _OWN_IDS, 0, 0, bytes(6)),
+            *(_WAITING, size, size, 0 if self.ids is None else _OWN_IDS, 0),
+            # Takes count from anywhere, so that a receipt from before a loss of data fits nothing
+            # that is given the same number after it.
+            *(random.getrandbits(31), bytes(6)),
             int(self._alike["priority"][first]),
             int(self._alike["lease_ms"][first]),
             int(self._alike["max_attempts"][first]),
