@@ -49,7 +49,7 @@ def test_two_stores_are_one_too_many(cli, served):
         "InvalidInput: store: got 'b' and --store 'a', expected one"
     )
     assert cli.error("serve", env={"DWELL_STORE": "http://localhost:8410"}).startswith(
-        "InvalidSettings: store: got 'http://localhost:8410', expected a folder or memory:"
+        "InvalidSettings: store: got 'http://localhost:8410', expected a folder, memory:, or"
     )
     assert served == []
 

@@ -24,6 +24,8 @@ _OWN_IDS = 1
 #: stands before the messages.
 _MOST_BYTES = 14_336 - 300
 _LARGE_BYTES = 2048
+#: From how many messages on those of one put are sorted by due, and count as having arrived so.
+_SORTED = 64
 #: The dues of a block lie this close together, or an eighth of the time until the first.
 _SPAN_MS = 3_600_000
 #: What is due sooner is put with what is due in the same millisecond only: it stays a block then.
@@ -82,6 +84,7 @@ class _Columns:
     def __init__(self, puts: Puts, places: I64, may_sort: bool) -> None:
         alike = ("priority", "lease_ms", "max_attempts")
         self._puts = puts
+        may_sort &= len(places) >= _SORTED
         may_sort &= all(_is_uniform(getattr(puts, name)) for name in alike)
         due_ms = puts.due_ms[places]
         self.is_sorted = bool(np.all(due_ms[1:] >= due_ms[:-1]))
