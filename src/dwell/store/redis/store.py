@@ -47,8 +47,9 @@ _FALLBACK_MS = 1_000
 #: acks are of whole blocks, which cost little.
 _MOST_RECEIPTS = 60
 _MOST_ACKS = 10_000
-#: How many messages one call of a scan gives.
-_MOST_SCANNED = 250
+#: How many messages one call of a scan, or of a sweep, gives.
+_MOST_SWEPT = 500
+_MOST_SCANNED = 200
 #: More than any n of a shard.
 _MOST_N = 2**45
 _FAR_BACK = -(2**62)
@@ -313,7 +314,7 @@ class RedisStore(Store):
         count, found, cut, places = self._shards.count, [], stop, 0
         for shard in range(count):
             span = [max(-((shard - place) // count), 0) for place in (start, stop)]
-            answer = await self._shards.run(shard, "sweep", *span, limit)
+            answer = await self._shards.run(shard, "sweep", *span, min(limit, _MOST_SWEPT))
             rows = [row for row in self._shards.rows(shard, answer) if _is_in(row, wanted)]
             found += [((row.number >> 8) * count + shard, row) for row in rows]
             cut = min(cut, answer[1] * count + shard) if answer[1] else cut

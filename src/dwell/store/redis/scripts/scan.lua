@@ -1,33 +1,24 @@
 -- Return messages of one state, by due and number.
 -- ARGV: 7 topic; 8 'delayed', 'ready', 'leased' or 'dead'; 9 due and 10 n after which to begin;
--- 11 limit. Answers {triples of due, n and text, not in order and perhaps more than asked for;
--- finish()}, or {'again', finish()}.
+-- 11 limit. Answers {triples of due, n and text in order, one more than the limit where there are
+-- so many; finish()}, or {'again', finish()}.
 if not settle() then return {'again', finish()} end
 local topic, state = ARGV[7], ARGV[8]
 local after_due, after_n, limit = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+-- Due and n of what may be wanted; texts are read at the end, of what is.
 local entries = {}
 
-local function add(due, n, text)
-  if due > after_due or (due == after_due and n > after_n) then
-    entries[#entries + 1] = {due, n, text}
-  end
+local function add(due, n)
+  if due > after_due or (due == after_due and n > after_n) then entries[#entries + 1] = {due, n} end
 end
 
 local function add_block(n)
-  local text = call('GET', block_key(n))
-  local b = head_of(text)
+  local b = head_at(n)
   if b.topic ~= topic then return end
-  local messages = unpacked(text, b, n)
+  local index = index_of(names_at(n, b), b)
   for slot = 0, b.size - 1 do
-    local r = messages[slot]
-    if r then add(r.due, n + slot, encode(r)) end
+    if index[3 * slot + 1] == 0 then add(index[3 * slot + 2], n + slot) end
   end
-end
-
-local function add_loose(n)
-  local text = call('HGET', MESSAGES, member(n))
-  local r = decode(text)
-  if r.topic == topic then add(r.due, n, text) end
 end
 
 local function by_due(a, b)
@@ -35,9 +26,8 @@ local function by_due(a, b)
   return a[2] < b[2]
 end
 
--- The due of the last message that is wanted, once there are enough; blocks that begin after it
--- hold nothing that is.
-local function last_wanted()
+-- Keep what comes first; return the due of the last of it, once there is enough.
+local function cut()
   if #entries <= limit then return nil end
   table.sort(entries, by_due)
   for i = #entries, limit + 2, -1 do entries[i] = nil end
@@ -51,27 +41,29 @@ local function walk(name, span)
     local found = call('ZRANGE', name, at, at + 255, 'WITHSCORES')
     for i = 1, #found, 2 do
       local n = unpack_from('>I7', found[i])
-      if #found[i] == 12 then
-        add_block(n)
-      elseif tonumber(found[i + 1]) > after_due or n > after_n then
-        add_loose(n)
-      end
+      if #found[i] == 12 then add_block(n) else add(tonumber(found[i + 1]), n) end
     end
-    local last = last_wanted()
+    local last = cut()
     if #found < 512 or (last and last < tonumber(found[#found])) then return end
     at = at + 256
   end
 end
 
 -- Look at all of a set that is ordered otherwise.
-local function walk_all(name, from)
+local function walk_all(name, add_loose, from)
   local found = call('ZRANGE', name, 0, -1)
   for i = 1, #found do
     local n = unpack_from('>I7', found[i], from)
-    if #found[i] == from + 7 then add_block(n) else add_loose(n) end
-    if #entries > 4 * limit + 1000 then last_wanted() end
+    if #found[i] == from + 7 then add_block(n) else add_loose(n, found[i]) end
+    if #entries > 4 * limit + 1000 then cut() end
   end
-  last_wanted()
+end
+
+local function add_ready(n, entry) add((unpack_from('>I6', entry)), n) end
+
+local function add_leased(n)
+  local r = decode(call('HGET', MESSAGES, member(n)))
+  if r.topic == topic then add(r.due, n) end
 end
 
 if state == 'delayed' then
@@ -79,9 +71,11 @@ if state == 'delayed' then
 elseif state == 'dead' then
   walk(key('dead', topic), 0)
 elseif state == 'ready' then
-  walk_all(key('ready', topic), 7)
+  walk_all(key('ready', topic), add_ready, 7)
 else
-  walk_all(LEASES, 1)
+  walk_all(LEASES, add_leased, 1)
 end
+cut()
 table.sort(entries, by_due)
+for i = 1, #entries do entries[i][3] = read(entries[i][2]) end
 return {entries, finish()}
