@@ -49,7 +49,7 @@ _MOST_RECEIPTS = 60
 _MOST_ACKS = 10_000
 #: How many messages one call of a scan, or of a sweep, gives.
 _MOST_SWEPT = 500
-_MOST_SCANNED = 200
+_MOST_SCANNED = 120
 #: More than any n of a shard.
 _MOST_N = 2**45
 _FAR_BACK = -(2**62)
