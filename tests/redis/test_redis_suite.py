@@ -123,12 +123,12 @@ class BlockMachine(RedisMachine):
 @pytest.mark.parametrize(
     ("machine", "engine", "runs"),
     [
-        (RedisMachine, "redis_url", 60),
-        (BlockMachine, "redis_url", 60),
-        (RedisMachine, "valkey_url", 20),
-        (BlockMachine, "valkey_url", 20),
-        (RedisMachine, "cluster_url", 20),
-        (BlockMachine, "cluster_url", 20),
+        (RedisMachine, "redis_url", 40),
+        (BlockMachine, "redis_url", 40),
+        (RedisMachine, "valkey_url", 12),
+        (BlockMachine, "valkey_url", 12),
+        (RedisMachine, "cluster_url", 12),
+        (BlockMachine, "cluster_url", 12),
     ],
 )
 def test_machine(machine, engine, runs, request):
