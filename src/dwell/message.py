@@ -6,6 +6,7 @@ machine is data (:data:`TRANSITIONS`), from which the docs and the tests are der
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import chain
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -235,6 +236,14 @@ def receipts_from_text(texts: Iterable[str]) -> U64:
 # --- batches ----------------------------------------------------------------------------------
 
 
+#: The columns of a batch that are sequences, and those that are arrays and always there.
+_SEQUENCES = ("topics", "ids", "bodies", "extras")
+_ARRAYS = (
+    *("due_ms", "priority", "attempt", "max_attempts", "lease_ms", "lease_until_ms"),
+    *("expires_ms", "state", "numbers"),
+)
+
+
 class Batch(Sequence[Message]):
     """Messages in columns: a :class:`Message` is made only for the one that is looked at.
 
@@ -343,7 +352,34 @@ class Batch(Sequence[Message]):
         """Return the messages of all parts, one behind the other."""
         if not parts:
             return cls.empty(receipts=receipts)
-        return parts[0] if len(parts) == 1 else cls.of([m for part in parts for m in part])
+        if len(parts) == 1:
+            return parts[0]
+
+        def columns(name: str) -> list[Any]:
+            return [getattr(part, name) for part in parts]
+
+        errors, at = {}, 0
+        for part in parts:
+            errors.update({at + place: error for place, error in part.errors.items()})
+            at += len(part)
+        whole: dict[str, Any] = {
+            name: list(chain.from_iterable(columns(name))) for name in _SEQUENCES
+        }
+        whole |= {name: np.concatenate(columns(name)) for name in _ARRAYS}
+        taken = columns("receipts")
+        given = None if any(one is None for one in taken) else np.concatenate(taken)
+        return cls(**whole, errors=errors, receipts=given)
+
+    def picked(self, places: Sequence[int]) -> "Batch":
+        """Return the messages at some places, in their order."""
+        at = np.array(places, np.intp)
+        columns: dict[str, Any] = {
+            name: [getattr(self, name)[place] for place in places] for name in _SEQUENCES
+        }
+        columns |= {name: getattr(self, name)[at] for name in _ARRAYS}
+        errors = {new: self.errors[old] for new, old in enumerate(places) if old in self.errors}
+        receipts = None if self.receipts is None else self.receipts[at]
+        return Batch(**columns, errors=errors, receipts=receipts)
 
     def __len__(self) -> int:
         return self._size

@@ -68,7 +68,7 @@ async def search(
 
 
 def _at(page: Batch, places: list[int]) -> Batch:
-    return page if len(places) == len(page) else Batch.of([page[at] for at in places])
+    return page if len(places) == len(page) else page.picked(places)
 
 
 async def find(

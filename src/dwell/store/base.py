@@ -52,6 +52,7 @@ from dwell.message import (
     Result,
     State,
     TopicSettings,
+    decode_extra,
 )
 
 
@@ -253,6 +254,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     due_from_ms: int = 0
     due_to_ms: int = 2**52
     key: str | None = None
+
+    def has(self, topic: str, state: State, due_ms: int, extra: bytes) -> bool:
+        """Tell whether a sweep gives a message; ``extra`` is its key and headers."""
+        return (
+            state in self.states
+            and self.due_from_ms <= due_ms < self.due_to_ms
+            and (not self.topics or topic in self.topics)
+            and (self.key is None or decode_extra(extra).key == self.key)
+        )
 
 
 #: All messages.

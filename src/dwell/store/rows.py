@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dwell.message import U64, Batch, State, TopicSettings, decode_extra
+from dwell.message import U64, Batch, State, TopicSettings
 from dwell.store.base import Wanted
 
 #: How many worthless entries a heap may hold before it is looked at.
@@ -54,12 +54,7 @@ class Row:
 
     def is_in(self, wanted: Wanted) -> bool:
         """Tell whether a sweep gives this message."""
-        return (
-            self.state in wanted.states
-            and wanted.due_from_ms <= self.due_ms < wanted.due_to_ms
-            and (not wanted.topics or self.topic.name in wanted.topics)
-            and (wanted.key is None or decode_extra(self.extra).key == wanted.key)
-        )
+        return wanted.has(self.topic.name, self.state, self.due_ms, self.extra)
 
     def deadline_ms(self) -> int:
         """Return when time itself moves this row next; 0 when it never does."""

@@ -28,9 +28,9 @@ class Putter:
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages; of several shards each does its part by itself."""
         puts = self._settled(puts)
-        parts = self._parts(puts)
+        parts, own = self._parts(puts), _own(puts.ids)
         done = await asyncio.gather(
-            *[self._put(shard, puts, places, on_conflict) for shard, places in parts.items()]
+            *[self._put(shard, puts, places, on_conflict, own) for shard, places in parts.items()]
         )
         results = np.zeros(len(puts), np.uint8)
         numbers = np.zeros(len(puts), np.uint64)
@@ -68,9 +68,8 @@ class Putter:
         return {shard: np.array(places) for shard, places in shares(shards).items()}
 
     async def _put(
-        self, shard: int, puts: Puts, places: I64, on_conflict: str
+        self, shard: int, puts: Puts, places: I64, on_conflict: str, own: bytes
     ) -> tuple[I64, U8, U64]:
-        own = _own(puts.ids)
         # Of an id that stands twice the first, or the last, counts: the order must stay.
         for may_sort in (own != b"2", False):
             blocks = blocks_of(puts, places, self._shards.clock.now_ms(), may_sort=may_sort)
@@ -85,16 +84,18 @@ class Putter:
             if answer[0] != b"unsorted":
                 break
         if answer[0] == b"split":
-            return await self._put_parts(shard, puts, places)
+            return await self._put_parts(shard, puts, places, own)
         _check(answer, puts.topic)
         results = np.frombuffer(answer[2], np.uint8)
         found = np.concatenate([block.places for block in blocks])
         return found, results, _numbers(answer[1], blocks, shard)
 
-    async def _put_parts(self, shard: int, puts: Puts, places: I64) -> tuple[I64, U8, U64]:
+    async def _put_parts(
+        self, shard: int, puts: Puts, places: I64, own: bytes
+    ) -> tuple[I64, U8, U64]:
         """Replace messages a few at a time, in their order."""
         done = [
-            await self._put(shard, puts, places[at : at + _MOST_REPLACED], "replace")
+            await self._put(shard, puts, places[at : at + _MOST_REPLACED], "replace", own)
             for at in range(0, len(places), _MOST_REPLACED)
         ]
         found, results, numbers = (np.concatenate(parts) for parts in zip(*done, strict=True))

@@ -97,14 +97,14 @@ class Leased:
 
     def batch(self) -> Batch:
         """Return all of them."""
-        return joined(self._parts)
+        return Batch.joined(self._parts)
 
     def held(self, now_ms: int) -> Batch:
         """Return those that are still leased, in order of due."""
         batch = self.batch()
         is_held = (batch.state == State.LEASED) & (batch.lease_until_ms > now_ms)
         order = np.lexsort((batch.numbers, batch.due_ms))
-        return picked(batch, order[is_held[order]])
+        return batch.picked(order[is_held[order]].tolist())
 
 
 def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
@@ -250,45 +250,6 @@ def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> 
         errors={},
         receipts=receipts_of(names.numbers, names.column(5, np.uint64), store),
     )
-
-
-_SEQUENCES = ("topics", "ids", "bodies", "extras")
-_ARRAYS = (
-    *("due_ms", "priority", "attempt", "max_attempts", "lease_ms", "lease_until_ms"),
-    *("expires_ms", "state", "numbers", "receipts"),
-)
-
-
-def joined(parts: Sequence[Batch]) -> Batch:
-    """Return batches, one behind the other."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return Batch.empty()
-    errors, at = {}, 0
-    for part in parts:
-        errors.update({at + place: error for place, error in part.errors.items()})
-        at += len(part)
-    columns: dict[str, Any] = {
-        name: _chained([getattr(part, name) for part in parts]) for name in _SEQUENCES
-    }
-    columns |= {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
-    return Batch(**columns, errors=errors)
-
-
-def picked(batch: Batch, places: I64) -> Batch:
-    """Return some messages of a batch in a new order."""
-    many = places.tolist()
-    columns: dict[str, Any] = {
-        name: [getattr(batch, name)[at] for at in many] for name in _SEQUENCES
-    }
-    columns |= {name: getattr(batch, name)[places] for name in _ARRAYS}
-    errors = {new: batch.errors[old] for new, old in enumerate(many) if old in batch.errors}
-    return Batch(**columns, errors=errors)
-
-
-def _chained(parts: Iterable[Sequence]) -> list:  # type: ignore[type-arg]
-    return [value for part in parts for value in part]
 
 
 def _number(data: U8) -> I64:

@@ -93,7 +93,7 @@ class Shards:
 
     async def listeners(self) -> int:
         """Return how many instances listen, as far as one node knows."""
-        channel = f"{self.engine.base(0)}:wake"
+        channel = self.engine.channel(0)
         found = await self.engine.ask("PUBSUB NUMSUB", channel)
         return int(
             dict(found)[channel.encode()] if found and isinstance(found[0], tuple) else found[1]

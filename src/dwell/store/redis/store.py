@@ -19,7 +19,6 @@ from dwell.message import (
     Message,
     State,
     TopicSettings,
-    decode_extra,
 )
 from dwell.store.base import (
     Cursor,
@@ -315,7 +314,11 @@ class RedisStore(Store):
         for shard in range(count):
             span = [max(-((shard - place) // count), 0) for place in (start, stop)]
             answer = await self._shards.run(shard, "sweep", *span, min(limit, _MOST_SWEPT))
-            rows = [row for row in self._shards.rows(shard, answer) if _is_in(row, wanted)]
+            rows = [
+                row
+                for row in self._shards.rows(shard, answer)
+                if wanted.has(row.topic, State(row.state), row.due_ms, row.extra)
+            ]
             found += [((row.number >> 8) * count + shard, row) for row in rows]
             cut = min(cut, answer[1] * count + shard) if answer[1] else cut
             places = max(places, answer[2] * count)
@@ -336,9 +339,8 @@ class RedisStore(Store):
         stats = Stats()
         for shard in range(self._shards.count):
             answer = await self._shards.run(shard, "stats")
-            for name, *counts in zip(*[iter(answer[0])] * 5, strict=True):
-                of = stats.topics.setdefault(name.decode(), TopicStats())
-                _add(of, counts)
+            for name, counts in _counts(answer).items():
+                _add(stats.topics.setdefault(name, TopicStats()), counts)
             for kind, count in zip(answer[1][::2], answer[1][1::2], strict=True):
                 word = str(Kind(int(kind)))
                 stats.totals[word] = stats.totals.get(word, 0) + int(count)
@@ -347,15 +349,8 @@ class RedisStore(Store):
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, shard by shard."""
         self.check()
-        sizes = []
-        for shard in range(self._shards.count):
-            answer = await self._shards.run(shard, "stats")
-            of = TopicStats()
-            for name, *counts in zip(*[iter(answer[0])] * 5, strict=True):
-                if name.decode() == topic:
-                    _add(of, counts)
-            sizes.append(of)
-        return sizes
+        answers = await self._shards.run_all("stats")
+        return [_counts(answer).get(topic, TopicStats()) for answer in answers]
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Compare the parts of each shard; this takes time, and the shard stands still for it."""
@@ -419,17 +414,14 @@ def _by_due(row: Row) -> tuple[int, int]:
     return row.due_ms, row.number
 
 
-def _is_in(row: Row, wanted: Wanted) -> bool:
-    return (
-        row.state in wanted.states
-        and wanted.due_from_ms <= row.due_ms < wanted.due_to_ms
-        and (not wanted.topics or row.topic in wanted.topics)
-        and (wanted.key is None or decode_extra(row.extra).key == wanted.key)
-    )
+def _counts(answer: list[Any]) -> dict[str, TopicStats]:
+    """Return what a shard counts, by topic."""
+    rows = zip(*[iter(answer[0])] * 5, strict=True)
+    return {name.decode(): TopicStats(*counts) for name, *counts in rows}
 
 
-def _add(of: TopicStats, counts: Sequence[int]) -> None:
-    of.delayed += counts[0]
-    of.ready += counts[1]
-    of.leased += counts[2]
-    of.dead += counts[3]
+def _add(of: TopicStats, more: TopicStats) -> None:
+    of.delayed += more.delayed
+    of.ready += more.ready
+    of.leased += more.leased
+    of.dead += more.dead

@@ -7,10 +7,8 @@ settle()
 
 -- Forget a message where it lies, in a block.
 local function discard(n, r)
-  local first = n - n % 64
-  local b = head_at(n)
-  count(r.topic, is_ready(first, b) and 'ready' or 'delayed', -1)
-  take_out(n, b)
+  count(r.topic, is_ready(n - n % 64, r.block) and 'ready' or 'delayed', -1)
+  take_out(n, r.block)
   free_id(r.topic, r.id)
 end
 

@@ -24,11 +24,8 @@ local BUDGET = 256
 local function key(name, topic) return base .. ':' .. name .. ':' .. topic end
 
 -- Call a command with many arguments in parts that fit Lua's stack; parts hold whole pairs.
-local function many(command, name, values, flag)
-  for at = 1, #values, 4000 do
-    local stop = math.min(at + 3999, #values)
-    if flag then call(command, name, flag, unpack(values, at, stop)) else call(command, name, unpack(values, at, stop)) end
-  end
+local function many(command, name, values)
+  for at = 1, #values, 4000 do call(command, name, unpack(values, at, math.min(at + 3999, #values))) end
 end
 
 local function look_up(command, name, fields)
@@ -48,6 +45,11 @@ local function settings(topic)
     known[topic] = text and cmsgpack.unpack(text) or DEFAULTS
   end
   return known[topic]
+end
+
+-- Return when a lease ends that is so long as its taker says, or else its message, or its topic.
+local function lease_end(asked_ms, own_ms, topic)
+  return now + (asked_ms > 0 and asked_ms or own_ms > 0 and own_ms or settings(topic).lease_ms)
 end
 
 -- What the call changed, written down once at its end.
@@ -84,7 +86,7 @@ local function note_block(kind, n, block, attempt, names)
 end
 
 -- Places: which numbers are there, 512 in a set of small integers.
-local function enter(numbers)
+local function by_dir(numbers)
   local dirs = {}
   for i = 1, #numbers do
     local dir = floor(numbers[i] / 512)
@@ -92,21 +94,18 @@ local function enter(numbers)
     if not of then of = {}; dirs[dir] = of end
     of[#of + 1] = numbers[i] % 512
   end
-  for dir, of in pairs(dirs) do
+  return dirs
+end
+
+local function enter(numbers)
+  for dir, of in pairs(by_dir(numbers)) do
     call('SADD', base .. ':dir:' .. dir, unpack(of))
     call('ZADD', DIRS, dir, dir)
   end
 end
 
 local function leave(numbers)
-  local dirs = {}
-  for i = 1, #numbers do
-    local dir = floor(numbers[i] / 512)
-    local of = dirs[dir]
-    if not of then of = {}; dirs[dir] = of end
-    of[#of + 1] = numbers[i] % 512
-  end
-  for dir, of in pairs(dirs) do
+  for dir, of in pairs(by_dir(numbers)) do
     call('SREM', base .. ':dir:' .. dir, unpack(of))
     if call('EXISTS', base .. ':dir:' .. dir) == 0 then call('ZREM', DIRS, dir) end
   end
@@ -336,9 +335,7 @@ local function unpacked(text, b, n)
 end
 
 local function block_entry(n, b)
-  local ready = pack('>I6I7', b.due, n) .. 'b'
-  local delayed = pack('>I7I4', n, b.priority) .. 'b'
-  return ready, delayed
+  return ready_member(n, b.due) .. 'b', delayed_member(n, b.priority) .. 'b'
 end
 
 -- Take a block out of the set of its state; tell whether it was ready.
@@ -392,9 +389,9 @@ local function explode(n, text, b)
   if #places == 0 then return end
   enter(places)
   many('HSET', MESSAGES, fields)
-  if #leases > 0 then many('ZADD', LEASES, leases) end
-  if #delayed > 0 then many('ZADD', key('delayed', b.topic), delayed) end
-  if #ready > 0 then many('ZADD', key('ready', b.topic), ready) end
+  many('ZADD', LEASES, leases)
+  many('ZADD', key('delayed', b.topic), delayed)
+  many('ZADD', key('ready', b.topic), ready)
   if not was_ready and #ready > 0 then
     count(b.topic, 'delayed', -#ready / 2)
     count(b.topic, 'ready', #ready / 2)
@@ -502,6 +499,12 @@ local function lifted(n, r)
   return r
 end
 
+-- Return the head of the block that a receipt is of, while its take has it.
+local function held_block(n, take)
+  local b = head_at(n)
+  return b and b.state == LEASED and b.take == take and b.ends > now and b or nil
+end
+
 -- Return a message that is held by the take that a receipt names, as it lies there; else nil.
 local function held_by(n, take)
   local text = call('HGET', MESSAGES, member(n))
@@ -509,15 +512,8 @@ local function held_by(n, take)
     local r = decode(text)
     return r.state == LEASED and r.take == take and r.ends > now and r or nil
   end
-  local b = head_at(n)
-  if not b or b.state ~= LEASED or b.take ~= take or b.ends <= now then return nil end
+  if not held_block(n, take) then return nil end
   return (packed(n, true))
-end
-
--- Return the head of the block that a group of receipts is of, while their take has it.
-local function held_block(first, take)
-  local b = head_at(first)
-  return b and b.state == LEASED and b.take == take and b.ends > now and b or nil
 end
 
 -- Tell whether the slots of a group are all of a block of which nothing is gone, in order.
@@ -592,7 +588,6 @@ local function find(n)
   if r and r.state == LEASED and r.ends <= now then return load(n) end
   return r
 end
-
 
 -- Return the same for readers, who leave a block as it is.
 local function read(n)
@@ -694,7 +689,7 @@ local function promote(topic, budget)
         budget = budget - 32
       else
         ready[#ready + 1] = priority
-        ready[#ready + 1] = pack('>I6I7', due, n) .. 'b'
+        ready[#ready + 1] = ready_member(n, due) .. 'b'
         gone[#gone + 1] = entry
         number = number + b.live
         budget = budget - 2

@@ -19,7 +19,7 @@ if not has_lapsed then return {'again', finish()} end
 local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 200
 
 local function lease_block(n, b)
-  local ends = now + (lease_ms > 0 and lease_ms or b.lease > 0 and b.lease or settings(b.topic).lease_ms)
+  local ends = lease_end(lease_ms, b.lease, b.topic)
   local flags = b.flags % 2 + (owner ~= '' and 2 or 0)
   local head = pack('>BBBBI2I4I6', LEASED, b.size, b.live, flags, b.attempt + 1, b.take + 1, ends)
   call('SETRANGE', block_key(n), 0, head)
@@ -35,8 +35,7 @@ end
 
 local function lease(n, text, topic)
   local state, attempt, take, ends, due, priority, expires, own = unpack_from('>BI2I4I6I6I4I6I4', text)
-  local usual = settings(topic).lease_ms
-  ends = now + (lease_ms > 0 and lease_ms or own > 0 and own or usual)
+  ends = lease_end(lease_ms, own, topic)
   if owner == '' then
     text = pack('>BI2I4I6', LEASED, attempt + 1, take + 1, ends) .. text:sub(14)
   else

@@ -15,7 +15,7 @@ local function lease(n, r)
   if of.paused or r.state ~= WAITING or r.due > now then return '' end
   r = lifted(n, r)
   r.state, r.attempt, r.take, r.owner = LEASED, r.attempt + 1, r.take + 1, owner
-  r.ends = now + (lease_ms > 0 and lease_ms or r.lease > 0 and r.lease or of.lease_ms)
+  r.ends = lease_end(lease_ms, r.lease, topic)
   call('ZADD', LEASES, r.ends, member(n))
   if owner ~= '' then call('SADD', key('owner', owner), member(n)) end
   count(topic, 'leased', 1)

@@ -6,13 +6,9 @@ if said then return said end
 settle()
 local lease_ms = tonumber(ARGV[7])
 
-local function ends_at(r)
-  return now + (lease_ms > 0 and lease_ms or r.lease > 0 and r.lease or settings(r.topic).lease_ms)
-end
-
 local function touch(n, r)
   r = hold(n, r)
-  r.ends = ends_at(r)
+  r.ends = lease_end(lease_ms, r.lease, r.topic)
   call('ZADD', LEASES, r.ends, member(n))
   save(n, r)
   return '\7'
@@ -23,8 +19,9 @@ local function touch_block(group)
   local n, take = unpack_from('>I7I4', group)
   local b = held_block(n, take)
   if not b or not is_whole(b, group:sub(12)) then return nil end
-  call('SETRANGE', block_key(n), 10, pack('>I6', ends_at(b)))
-  call('ZADD', LEASES, ends_at(b), member(n) .. 'b')
+  local ends = lease_end(lease_ms, b.lease, b.topic)
+  call('SETRANGE', block_key(n), 10, pack('>I6', ends))
+  call('ZADD', LEASES, ends, member(n) .. 'b')
   return string.rep('\7', b.size)
 end
 
