@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dwell.errors import InvalidInput
@@ -9,36 +10,6 @@ from dwell.store.embedded.checkpoint import Checkpoint, Held, in_thread
 from dwell.store.embedded.disk import Disk
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-
-
-class NewFolder:
-    """A folder that gets its name only when all that belongs into it is on the disk."""
-
-    def __init__(self, disk: Disk, folder: Path) -> None:
-        self._disk = disk
-        self._folder = folder
-        self.path = folder.with_name(f"{folder.name}.new")
-
-    def make(self) -> None:
-        """Make it, still under its other name; raises InvalidInput when that is taken."""
-        try:
-            self._disk.make_new_folder(self.path)
-        except FileExistsError:
-            raise InvalidInput(
-                f"backup: {self.path} is there: a backup is being made, or was cut short; "
-                "remove it in that case"
-            ) from None
-
-    def finish(self) -> None:
-        """Let it take its name, for good."""
-        self._disk.sync_folder(self.path)
-        self._disk.rename(self.path, self._folder)
-
-    def discard(self) -> None:
-        """Remove it, and all that is in it."""
-        # What brought it to this is the error that matters.
-        with contextlib.suppress(OSError):
-            self._disk.remove_folder(self.path)
 
 
 def new_place(folder: str | Path, store: Path | None = None) -> Path:
@@ -51,24 +22,41 @@ def new_place(folder: str | Path, store: Path | None = None) -> Path:
     return place
 
 
-async def copy_to(checkpoint: Checkpoint, folder: Path) -> None:
-    """Copy a checkpoint to a new folder; raises InvalidInput or DiskFull, leaving nothing."""
-    stop = threading.Event()
-    await in_thread(_copy_all, checkpoint, NewFolder(checkpoint.disk, folder), stop, stop=stop)
+@contextlib.asynccontextmanager
+async def new_folder(disk: Disk, place: Path) -> AsyncIterator[Path]:
+    """Yield the path of a new folder; at the end it takes its name, or else is removed.
 
-
-def _copy_all(checkpoint: Checkpoint, new: NewFolder, stop: threading.Event) -> None:
-    new.make()
+    Raises InvalidInput when another backup is being made there.
+    """
+    new = place.with_name(f"{place.name}.new")
     try:
-        for held in checkpoint.files:
-            _copy(checkpoint.disk, held, new.path / held.name, stop)
-        if stop.is_set():
-            new.discard()
-        else:
-            new.finish()
+        disk.make_new_folder(new)
+    except FileExistsError:
+        raise InvalidInput(
+            f"backup: {new} is there: a backup is being made, or was cut short; "
+            "remove it in that case"
+        ) from None
+    try:
+        yield new
+        # Nothing is awaited from here on, so who is cancelled finds nothing of that name.
+        disk.sync_folder(new)
+        disk.rename(new, place)
     except BaseException:
-        new.discard()
+        # What brought it to this is the error that matters.
+        with contextlib.suppress(OSError):
+            await in_thread(disk.remove_folder, new)
         raise
+
+
+async def copy_to(checkpoint: Checkpoint, folder: Path) -> None:
+    """Copy the files of a checkpoint to a folder that is there; raises DiskFull."""
+    stop = threading.Event()
+    await in_thread(_copy_all, checkpoint, folder, stop, stop=stop)
+
+
+def _copy_all(checkpoint: Checkpoint, folder: Path, stop: threading.Event) -> None:
+    for held in checkpoint.files:
+        _copy(checkpoint.disk, held, folder / held.name, stop)
 
 
 def _copy(disk: Disk, held: Held, path: Path, stop: threading.Event) -> None:

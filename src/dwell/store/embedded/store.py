@@ -43,7 +43,7 @@ from dwell.store.base import (
     Wanted,
 )
 from dwell.store.embedded import strays
-from dwell.store.embedded.backup import copy_to, new_place
+from dwell.store.embedded.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
@@ -121,11 +121,12 @@ class EmbeddedStore(Store):
         DiskFull when there is no room; then nothing is left of it.
         """
         place = new_place(folder, self._core.folder)
-        checkpoint = await self.checkpoint()
-        try:
-            await copy_to(checkpoint, place)
-        finally:
-            await checkpoint.close()
+        async with new_folder(self._core.disk, place) as new:
+            checkpoint = await self.checkpoint()
+            try:
+                await copy_to(checkpoint, new)
+            finally:
+                await checkpoint.close()
 
     def check(self) -> None:
         """Raise StoreClosed, or what made the journal fail."""

@@ -1,6 +1,5 @@
 """A checkpoint as a tar archive: a stream of bytes one way, a store in a new folder the other."""
 
-import asyncio
 import contextlib
 import re
 import tarfile
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from dwell.errors import InvalidInput, StoreDamaged
 from dwell.store.base import Store
-from dwell.store.embedded.backup import NewFolder, new_place
+from dwell.store.embedded.backup import new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, Held, in_thread
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.folder import LABEL
@@ -79,18 +78,16 @@ async def checkpoint_tar(store: Store) -> CheckpointTar:
 
 
 class Unpacker:
-    """Makes a new store of the chunks of an archive; :meth:`finish` or :meth:`discard` ends it."""
+    """Writes the files of an archive, chunk by chunk, into a folder; :meth:`close` ends it."""
 
-    def __init__(self, folder: str | Path, disk: Disk | None = None) -> None:
-        self._disk = disk or Disk()
-        self._new = NewFolder(self._disk, new_place(folder))
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self._disk = disk
         self._folder = folder
         self._buffer = bytearray()
         self._fd = -1
         self._offset = self._size_bytes = self._skip = 0
         self._names: list[str] = []
         self._is_complete = False
-        self._new.make()
 
     def feed(self, chunk: bytes) -> None:
         """Write what a chunk holds; raises StoreDamaged or DiskFull."""
@@ -98,17 +95,15 @@ class Unpacker:
         while not self._is_complete and (self._feed_body() if self._is_inside else self._begin()):
             pass
 
-    def finish(self) -> None:
-        """Let the store take its name; raises StoreDamaged when the archive has no end."""
-        if not self._is_complete or LABEL not in self._names:
-            raise StoreDamaged(f"backup: {self._folder}: the checkpoint ended before its end")
-        self._new.finish()
-
-    def discard(self) -> None:
-        """Remove what was written."""
+    def close(self) -> None:
+        """Close the file that it is in."""
         if self._fd >= 0:
             self._disk.close(self._fd)
-        self._new.discard()
+
+    def check(self) -> None:
+        """Raise StoreDamaged unless the whole of it has come."""
+        if not self._is_complete or LABEL not in self._names:
+            raise StoreDamaged("backup: the checkpoint ended before its end")
 
     @property
     def _is_inside(self) -> bool:
@@ -126,7 +121,7 @@ class Unpacker:
         name, self._size_bytes = self._read_head(head)
         self._names.append(name)
         self._skip, self._offset = _padding(self._size_bytes), 0
-        self._fd = self._disk.create(self._new.path / name, self._size_bytes)
+        self._fd = self._disk.create(self._folder / name, self._size_bytes)
         return True
 
     def _read_head(self, head: bytes) -> tuple[str, int]:
@@ -135,7 +130,7 @@ class Unpacker:
             is_known = _NAME.fullmatch(info.name) and info.name not in self._names
             if is_known and info.isreg() and info.size > 0:
                 return info.name, info.size
-        raise StoreDamaged(f"backup: {self._folder}: what came is not a checkpoint of a store")
+        raise StoreDamaged("backup: what came is not a checkpoint of a store")
 
     def _feed_body(self) -> bool:
         if self._fd >= 0:
@@ -167,14 +162,15 @@ async def unpack_tar(
     Raises InvalidInput when the folder is there already, StoreDamaged when what came is not a whole
     checkpoint, and DiskFull.
     """
-    unpacker = await in_thread(Unpacker, folder, disk)
-    try:
-        async for chunk in chunks:
-            await in_thread(unpacker.feed, chunk)
-        await in_thread(unpacker.finish)
-    except BaseException:
-        await asyncio.shield(in_thread(unpacker.discard))
-        raise
+    disk = disk or Disk()
+    async with new_folder(disk, new_place(folder)) as new:
+        unpacker = Unpacker(disk, new)
+        try:
+            async for chunk in chunks:
+                await in_thread(unpacker.feed, chunk)
+        finally:
+            unpacker.close()
+        unpacker.check()
 
 
 def _padding(size_bytes: int) -> int:
