@@ -115,8 +115,11 @@ def test_a_forked_process_is_told():
         assert queue.put("t", b"").result is Result.CREATED
 
 
+# A shell that runs the tests in the background has them, and their children, ignore SIGINT.
 INTERRUPTED = """
+import signal
 import dwell
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with dwell.open("memory:") as queue:
     try:
         print("waiting", flush=True)

@@ -212,7 +212,7 @@ class Load:
 
     def __init__(self, queue: dwell.Queue) -> None:
         self._queue = queue
-        self._stopping = False
+        self._stopping = self._is_all_put = False
         self.put: list[str] = []
         self.taken: list[str] = []
 
@@ -224,6 +224,7 @@ class Load:
         await asyncio.sleep(seconds)
         self._stopping = True
         await asyncio.gather(*tasks)
+        self._is_all_put = True
         await asyncio.gather(*takes)
 
     async def _puts(self, size: int) -> None:
@@ -235,12 +236,13 @@ class Load:
 
     async def _takes(self, limit: int) -> None:
         while True:
+            was_all_put = self._is_all_put
             taken = await self._queue.take("t", limit)
             self.taken += [message.id for message in taken]
             assert {message.attempt for message in taken} <= {1}
             if taken:
                 assert set(await self._queue.ack(taken)) == {Result.ACKED}
-            elif self._stopping:
+            elif was_all_put:
                 return
             else:
                 await asyncio.sleep(0.002)

@@ -212,9 +212,10 @@ class Engine:
                 error = _cause(met)
                 # A try that was cut off by the end of the time knows no reason.
                 last = error if str(error) or last is None else last
-                if not _passes(error) or loop.time() + wait_s > give_up_at:
+                if not _passes(error) or loop.time() >= give_up_at:
                     raise self._told(last) from None
-            await asyncio.sleep(wait_s * (0.5 + random.random()))
+            left_s = give_up_at - loop.time()
+            await asyncio.sleep(min(wait_s * (0.5 + random.random()), left_s))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _told(self, error: Exception) -> Exception:

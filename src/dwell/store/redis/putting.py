@@ -14,9 +14,6 @@ from dwell.store.redis.blocks import Block, blocks_of
 from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
 from dwell.store.redis.shards import Shards
 
-#: How many messages one call may replace: more would hold the engine for too long.
-_MOST_REPLACED = 64
-
 
 class Putter:
     """Puts messages into the shards of a store."""
@@ -84,21 +81,20 @@ class Putter:
             if answer[0] != b"unsorted":
                 break
         if answer[0] == b"split":
-            return await self._put_parts(shard, puts, places, own)
+            cuts = range(answer[1], len(places), answer[1])
+            some = np.split(places, cuts)
+            return await self._put_parts(shard, puts, some, on_conflict, own)
         _check(answer, puts.topic)
         results = np.frombuffer(answer[2], np.uint8)
         found = np.concatenate([block.places for block in blocks])
         return found, results, _numbers(answer[1], blocks, shard)
 
     async def _put_parts(
-        self, shard: int, puts: Puts, places: I64, own: bytes
+        self, shard: int, puts: Puts, parts: list[I64], on_conflict: str, own: bytes
     ) -> tuple[I64, U8, U64]:
-        """Replace messages a few at a time, in their order."""
-        done = [
-            await self._put(shard, puts, places[at : at + _MOST_REPLACED], "replace", own)
-            for at in range(0, len(places), _MOST_REPLACED)
-        ]
-        found, results, numbers = (np.concatenate(parts) for parts in zip(*done, strict=True))
+        """Put messages part by part, in their order."""
+        done = [await self._put(shard, puts, places, on_conflict, own) for places in parts]
+        found, results, numbers = (np.concatenate(some) for some in zip(*done, strict=True))
         return found, results, numbers
 
 

@@ -13,9 +13,9 @@ _NOT_WHEN_FULL = {"adopt", "configure", "gather", "kick", "put", "remember", "re
 
 NAMES = (
     *("ack", "adopt", "bury", "cancel", "configure", "disown", "events", "gather", "gathered"),
-    *("get", "held", "kick", "memories", "named", "peek", "put", "release", "remember"),
-    *("reschedule", "scan", "stale", "stats", "sweep", "take", "take_ids", "taken_from"),
-    *("tick", "touch", "trim"),
+    *("get", "held", "kick", "memories", "named", "peek", "put", "recount", "release"),
+    *("remember", "reschedule", "scan", "stale", "stats", "sweep", "take", "take_ids"),
+    *("taken_from", "texts", "tick", "touch", "trim"),
 )
 
 

@@ -1,7 +1,6 @@
 """The store on Redis: every verb is one script on each shard that it touches."""
 
 import asyncio
-import heapq
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,11 +33,13 @@ from dwell.store.base import (
     Wanted,
 )
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import SLOTS, number, shares, split
+from dwell.store.redis.numbers import SLOTS, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import Leased, Row, batch_of, is_of_block, loose
+from dwell.store.redis.scanning import Scanner
 from dwell.store.redis.shards import Shards
+from dwell.store.redis.stale import Finder
 
 #: A message that the channel lost is found by a tick, this long after it at the latest.
 _FALLBACK_MS = 1_000
@@ -46,12 +47,12 @@ _FALLBACK_MS = 1_000
 #: acks are of whole blocks, which cost little.
 _MOST_RECEIPTS = 60
 _MOST_ACKS = 10_000
-#: How many messages one call of a scan, or of a sweep, gives.
+#: How many messages one call of a sweep gives.
 _MOST_SWEPT = 500
-_MOST_SCANNED = 120
+#: How many blocks, or loose messages, one command reads past the scripts.
+_MOST_READ = 200
 #: More than any n of a shard.
 _MOST_N = 2**45
-_FAR_BACK = -(2**62)
 
 
 class RedisStore(Store):
@@ -80,6 +81,7 @@ class RedisStore(Store):
         )
         self.clock = self._shards.clock
         self._putter = Putter(self._shards)
+        self._scanner = Scanner(self._shards)
         self._log = Log(self._shards)
 
     @property
@@ -133,11 +135,12 @@ class RedisStore(Store):
     async def _blocks(self, shard: int, entries: Sequence[bytes]) -> dict[bytes, bytes | None]:
         """Return the texts of those entries that are blocks."""
         blocks = [entry for entry in entries if is_of_block(entry)]
-        if not blocks:
-            return {}
-        base = self._shards.engine.base(shard)
-        keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in blocks]
-        return dict(zip(blocks, await self._shards.engine.ask("MGET", *keys), strict=True))
+        base, texts = self._shards.engine.base(shard), []
+        for at in range(0, len(blocks), _MOST_READ):
+            some = blocks[at : at + _MOST_READ]
+            keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in some]
+            texts += await self._shards.engine.ask("MGET", *keys)
+        return dict(zip(blocks, texts, strict=True))
 
     def ready(self, topic: str) -> int:
         """Return as many as anybody can ask for: what is ready is known to the engine only."""
@@ -171,16 +174,26 @@ class RedisStore(Store):
         """Return again what an owner holds."""
         self.check()
         leased = Leased(self.number)
-        for shard, answer in enumerate(await self._shards.run_all("held", owner)):
-            entries: list[bytes] = answer[0]
-            found = await self._blocks(shard, entries)
-            others = [entry for entry in entries if not is_of_block(entry)]
-            if others:
-                name = f"{self._shards.engine.base(shard)}:messages"
-                texts = await self._shards.engine.ask("HMGET", name, *[e[:7] for e in others])
-                found |= dict(zip(others, texts, strict=True))
-            leased.add(shard, found.items(), answer[-1][0])
+        for shard in range(self._shards.count):
+            where, entries = 0, dict[bytes, None]()
+            while True:
+                some, where, (now_ms, *_) = await self._shards.run(shard, "held", owner, where)
+                entries |= dict.fromkeys(some)
+                if not where:
+                    break
+            leased.add(shard, (await self._held(shard, list(entries))).items(), now_ms)
         return leased.held(self.clock.now_ms())
+
+    async def _held(self, shard: int, entries: list[bytes]) -> dict[bytes, bytes | None]:
+        """Return the texts of what is leased."""
+        found = await self._blocks(shard, entries)
+        others = [entry for entry in entries if not is_of_block(entry)]
+        name = f"{self._shards.engine.base(shard)}:messages"
+        for at in range(0, len(others), _MOST_READ):
+            some = others[at : at + _MOST_READ]
+            texts = await self._shards.engine.ask("HMGET", name, *[e[:7] for e in some])
+            found |= dict(zip(some, texts, strict=True))
+        return found
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -278,34 +291,7 @@ class RedisStore(Store):
         self.check()
         if state is State.GONE:
             return Page(Batch.empty(receipts=False), None)
-        parts = [
-            await self._scan(shard, topic, state, cursor, limit)
-            for shard in range(self._shards.count)
-        ]
-        rows = [row for part in parts for row in part]
-        rows = heapq.nsmallest(limit + 1, rows, key=_by_due)
-        last = rows[limit - 1] if len(rows) > limit else None
-        more = Cursor(last.due_ms, last.number) if last is not None else None
-        return Page(batch_of(rows[:limit]), more)
-
-    async def _scan(
-        self, shard: int, topic: str, state: State, cursor: Cursor | None, limit: int
-    ) -> list[Row]:
-        """Return the first messages of a shard after a cursor, more than ``limit`` if there are."""
-        due_ms, after = (_FAR_BACK, 0) if cursor is None else (cursor.due_ms, cursor.arrival)
-        n, of = split(after)
-        # Among the same due, what is in a shard before the cursor's has a lower number.
-        n = n if of >= shard else n - 1
-        rows: list[Row] = []
-        while len(rows) <= limit:
-            where = (topic, state.name.lower(), due_ms, n)
-            answer = await self._shards.run(shard, "scan", *where, _MOST_SCANNED)
-            some = [loose(entry[1], shard, entry[2], answer[-1][0]) for entry in answer[0]]
-            rows += some
-            if len(some) <= _MOST_SCANNED:
-                break
-            due_ms, n = rows[-1].due_ms, split(rows[-1].number)[0]
-        return rows
+        return await self._scanner.page(topic, state, cursor, limit)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place: the shards take turns in giving a place to each n."""
@@ -353,15 +339,12 @@ class RedisStore(Store):
         return [_counts(answer).get(topic, TopicStats()) for answer in answers]
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
-        """Compare the parts of each shard; this takes time, and the shard stands still for it."""
+        """Compare the parts of each shard, while they are used; counts, if nothing happens."""
         self.check()
         found: list[Stale] = []
         for shard in range(self._shards.count):
-            answer = await self._shards.run(shard, "stale", int(repair), max(limit - len(found), 0))
-            for topic, id_, n, problem in zip(*[iter(answer[0])] * 4, strict=True):
-                of = number(n, shard) if n else 0
-                stale = Stale(topic.decode(), id_.decode(), of, problem.decode(), repair)
-                found.append(stale)
+            left = limit - len(found)
+            found += await Finder(self._shards, shard, repair=repair, limit=left).find()
         return found
 
     # --- settings and time --------------------------------------------------------------------
@@ -408,10 +391,6 @@ class RedisStore(Store):
 
 def _text(text: str | None) -> tuple[int, bytes]:
     return (0, b"") if text is None else (1, text.encode())
-
-
-def _by_due(row: Row) -> tuple[int, int]:
-    return row.due_ms, row.number
 
 
 def _counts(answer: list[Any]) -> dict[str, TopicStats]:

@@ -1,6 +1,8 @@
--- Return the names of what an owner holds, with the numbers of the takes; the caller reads the
+-- Return some of what an owner holds: names, with the numbers of the takes; the caller reads the
 -- messages, past Lua.
--- ARGV: 7 owner. Answers {entries as of take, without texts; finish()}, or {'again', finish()}.
+-- ARGV: 7 owner; 8 where to go on, 0 at first.
+-- Answers {entries as of take, without texts; where to go on, 0 at the end; finish()}, or
+-- {'again', finish()}.
 if not settle() then return {'again', finish()} end
 local owner, entries = ARGV[7], {}
 
@@ -15,6 +17,8 @@ local function add(name)
   end
 end
 
-local names = owner == '' and call('ZRANGE', LEASES, 0, -1) or call('SMEMBERS', key('owner', owner))
-for i = 1, #names do add(names[i]) end
-return {entries, finish()}
+-- Leases that are nobody's in particular are among all leases only.
+local found = owner == '' and call('ZSCAN', LEASES, ARGV[8], 'COUNT', 128)
+  or call('SSCAN', key('owner', owner), ARGV[8], 'COUNT', 128)
+for i = 1, #found[2], owner == '' and 2 or 1 do add(found[2][i]) end
+return {entries, tonumber(found[1]), finish()}

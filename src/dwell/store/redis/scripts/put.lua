@@ -6,7 +6,8 @@
 -- whole text is in the key `new:<instance>:<call>:<its place>`, which ends by itself if this call never comes.
 -- Answers {'ok', number of the first block, a byte for each result, ...}, or {'exists', id}, or
 -- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped, or
--- {'split'} when so many are to be replaced that one call would take too long; what follows is what finish() gives.
+-- {'split', size} when one call would take too long, which has then done nothing: the messages
+-- have to come so many at a time. What follows is what finish() gives.
 local said = answered()
 if said then return said end
 local topic, on_conflict, own = ARGV[7], ARGV[8], ARGV[9] ~= '0'
@@ -15,7 +16,11 @@ local CREATED, KEPT, REPLACED, DROPPED, HELD = 1, 2, 3, 4, 13
 local IDS = key('ids', topic)
 local of = settings(topic)
 
-local blocks, ids, total, elsewhere = {}, {}, 0, {}
+-- Where all or none is wanted, one call does it, however long it takes.
+local is_whole = on_conflict == 'error' or (of.max_pending > 0 and of.on_full == 'refuse')
+local function is_too_many(loose) return loose > 200 and not is_whole end
+
+local blocks, ids, total, loose, elsewhere = {}, {}, 0, 0, {}
 for i = 11, #ARGV do
   local text, expiries = ARGV[i], nil
   if text:byte(1) == 0 then
@@ -32,8 +37,13 @@ for i = 11, #ARGV do
     block.key = new_key(#blocks)
     elsewhere[#elsewhere + 1] = block.key
   end
+  if expiries or b.size < PACKED then loose = loose + b.size end
+end
+if is_too_many(loose) then return {'split', 200, finish()} end
+for i = 1, #blocks do
+  local b = blocks[i].head
   if own then
-    local names = ids_of(text, b, 0)
+    local names = ids_of(blocks[i].text, b, 0)
     for at = 1, b.size do ids[total + at] = names[at] end
   end
   total = total + b.size
@@ -97,8 +107,9 @@ end
 local replaced = 0
 if on_conflict == 'replace' then
   for _ in pairs(there) do replaced = replaced + 1 end
-  if replaced > 64 and total > 64 then return {'split', finish()} end
 end
+if replaced > 64 and total > 64 then return {'split', 64, finish()} end
+if not is_clean and is_too_many(total) then return {'split', 200, finish()} end
 
 local first = call('HINCRBY', META, 'block', #blocks) - #blocks + 1
 local results, fresh = {}, {}

@@ -1,81 +1,121 @@
--- Return messages of one state, by due and number.
+-- Name messages of one state, some of them a call; who asks puts together what the calls name.
 -- ARGV: 7 topic; 8 'delayed', 'ready', 'leased' or 'dead'; 9 due and 10 n after which to begin;
--- 11 limit. Answers {triples of due, n and text in order, one more than the limit where there are
--- so many; finish()}, or {'again', finish()}.
+-- 11 due and 12 n from which on nothing is wanted; 13 how many are wanted; 14 where to go on, ''
+-- at first.
+-- Answers {pairs of due and n; where to go on, '' at the end; finish()}, or {'again', finish()}.
 if not settle() then return {'again', finish()} end
-local topic, state = ARGV[7], ARGV[8]
-local after_due, after_n, limit = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
--- Due and n of what may be wanted; texts are read at the end, of what is.
-local entries = {}
+local topic, state, limit, where = ARGV[7], ARGV[8], tonumber(ARGV[13]), ARGV[14]
+local after_due, after_n = tonumber(ARGV[9]), tonumber(ARGV[10])
+local end_due, end_n = tonumber(ARGV[11]), tonumber(ARGV[12])
+-- Looking at a block costs as much as at 25 loose messages.
+local entries, cost, MOST_COST = {}, 0, 1000
+
+local function is_before(due, n, other_due, other_n) return due < other_due or (due == other_due and n < other_n) end
 
 local function add(due, n)
-  if due > after_due or (due == after_due and n > after_n) then entries[#entries + 1] = {due, n} end
+  if is_before(after_due, after_n, due, n) and is_before(due, n, end_due, end_n) then
+    entries[#entries + 1] = due
+    entries[#entries + 1] = n
+  end
 end
 
 local function add_block(n)
   local b = head_at(n)
-  if b.topic ~= topic then return end
-  local index = index_of(names_at(n, b), b)
+  if b.topic ~= topic or b.last < after_due then return end
+  local index = index_at(n, b)
   for slot = 0, b.size - 1 do
     if index[3 * slot + 1] == 0 then add(index[3 * slot + 2], n + slot) end
   end
+  cost = cost + 24
 end
 
-local function by_due(a, b)
-  if a[1] ~= b[1] then return a[1] < b[1] end
-  return a[2] < b[2]
+-- In the set of what is ready, n is behind the due. Members that stand for a block are longer.
+local from = state == 'ready' and 7 or 1
+local loose_size = state == 'delayed' and 11 or from + 6
+local function due_and_n(entry, score)
+  return state == 'ready' and (unpack_from('>I6', entry)) or tonumber(score), (unpack_from('>I7', entry, from))
 end
 
--- Keep what comes first; return the due of the last of it, once there is enough.
-local function cut()
-  if #entries <= limit then return nil end
-  table.sort(entries, by_due)
-  for i = #entries, limit + 2, -1 do entries[i] = nil end
-  return entries[#entries][1]
+-- Return the rank of the first of some entries in order of due and n that is not before some.
+local function rank_of(name, low, high, due, n)
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local found = call('ZRANGE', name, middle, middle, 'WITHSCORES')
+    local its_due, its_n = due_and_n(found[1], found[2])
+    if is_before(its_due, its_n, due, n) then low = middle + 1 else high = middle end
+  end
+  return low
 end
 
--- Walk a set that is ordered by due, from where messages after the cursor can be.
-local function walk(name, span)
-  local at = call('ZCOUNT', name, '-inf', '(' .. string.format('%.0f', after_due - span))
+-- Walk entries of a set that are in order of due and n, those of ranks from `low` to before `high`;
+-- return due and n to go on from, nil at the end.
+local function walk(name, low, high, due, n)
+  low = rank_of(name, low, high, due, n)
+  local found = low < high and call('ZRANGE', name, low, math.min(low + MOST_COST, high - 1), 'WITHSCORES') or {}
+  for i = 1, #found, 2 do
+    due, n = due_and_n(found[i], found[i + 1])
+    if not is_before(due, n, end_due, end_n) then return nil end
+    -- Of the same due, no block before this one reaches behind the cursor.
+    if due == after_due and n < after_n - 63 then return due, after_n - 63 end
+    if cost >= MOST_COST or #entries >= 2 * limit then return due, n end
+    if #found[i] > loose_size then add_block(n) else add(due, n) end
+    cost = cost + 1
+  end
+end
+
+local function walk_all(name)
+  local due, n = where:match('^(%d+) (%d+)$')
+  -- Messages after the cursor can be in blocks that begin before it.
+  local span = tonumber(call('HGET', key('counts', topic), 'span') or 0)
+  due, n = walk(name, 0, call('ZCARD', name), tonumber(due) or after_due - span, tonumber(n) or 0)
+  return due and string.format('%.0f %.0f', due, n) or ''
+end
+
+-- Walk what is ready: that is in order within each priority.
+local function walk_priorities(name)
+  local priority, due, n = where:match('^(%d+) (%d+) (%d+)$')
   while true do
-    local found = call('ZRANGE', name, at, at + 255, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local n = unpack_from('>I7', found[i])
-      if #found[i] == 12 then add_block(n) else add(tonumber(found[i + 1]), n) end
+    if not priority then
+      priority = call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
+      if not priority then return '' end
     end
-    local last = cut()
-    if #found < 512 or (last and last < tonumber(found[#found])) then return end
-    at = at + 256
+    local low, high = call('ZCOUNT', name, '-inf', '(' .. priority), call('ZCOUNT', name, '-inf', priority)
+    due, n = walk(name, low, high, tonumber(due) or after_due, tonumber(n) or 0)
+    if due then return string.format('%s %.0f %.0f', priority, due, n) end
+    cost = cost + 25
+    priority = call('ZRANGE', name, high, high, 'WITHSCORES')[2]
+    if not priority then return '' end
+    if cost >= MOST_COST then return string.format('%s %.0f 0', priority, math.max(after_due, 0)) end
   end
 end
 
--- Look at all of a set that is ordered otherwise.
-local function walk_all(name, add_loose, from)
-  local found = call('ZRANGE', name, 0, -1)
-  for i = 1, #found do
-    local n = unpack_from('>I7', found[i], from)
-    if #found[i] == from + 7 then add_block(n) else add_loose(n, found[i]) end
-    if #entries > 4 * limit + 1000 then cut() end
+-- Look at some of all leases, which are in no order that is wanted here; the more the less it cost
+-- the last time.
+local function look()
+  local cursor, number = where:match('^(%d+) (%d+)$')
+  number = tonumber(number) or 32
+  local found = call('ZSCAN', LEASES, cursor or '0', 'COUNT', number)
+  for i = 1, #found[2], 2 do
+    local entry = found[2][i]
+    local n = unpack_from('>I7', entry)
+    if #entry > loose_size then
+      add_block(n)
+    else
+      local r = decode(call('HGET', MESSAGES, entry))
+      if r.topic == topic then add(r.due, n) end
+      cost = cost + 6
+    end
   end
+  if found[1] == '0' then return '' end
+  number = math.max(math.min(number * MOST_COST / (cost + 1), number * 4, 1000), 8)
+  return string.format('%s %.0f', found[1], number)
 end
 
-local function add_ready(n, entry) add((unpack_from('>I6', entry)), n) end
-
-local function add_leased(n)
-  local r = decode(call('HGET', MESSAGES, member(n)))
-  if r.topic == topic then add(r.due, n) end
-end
-
-if state == 'delayed' then
-  walk(key('delayed', topic), tonumber(call('HGET', key('counts', topic), 'span') or 0))
-elseif state == 'dead' then
-  walk(key('dead', topic), 0)
+if state == 'leased' then
+  where = look()
 elseif state == 'ready' then
-  walk_all(key('ready', topic), add_ready, 7)
+  where = walk_priorities(key('ready', topic))
 else
-  walk_all(LEASES, add_leased, 1)
+  where = walk_all(key(state, topic))
 end
-cut()
-table.sort(entries, by_due)
-for i = 1, #entries do entries[i][3] = read(entries[i][2]) end
-return {entries, finish()}
+return {entries, where, finish()}

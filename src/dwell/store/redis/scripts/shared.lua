@@ -288,6 +288,12 @@ end
 -- For each slot: 1 when it is gone, due, and where its id ends.
 local function index_of(text, b) return numbers_at(text, b.size, 'BI6I2', b.index) end
 
+-- Return the same, reading no more than that.
+local function index_at(n, b)
+  local text = call('GETRANGE', block_key(n), b.index, b.index + 9 * b.size - 1)
+  return numbers_at(text, b.size, 'BI6I2', 0)
+end
+
 local function made_id(n) return string.format('~%x', n * 256 + SHARD) end
 
 -- Return the numbers of a block's messages as `ids` has them: they differ in their last byte alone.
@@ -686,7 +692,7 @@ local function promote(topic, budget)
       local b = head_at(n)
       if b.due < b.last then
         explode(n, call('GET', block_key(n)), b)
-        budget = budget - 32
+        budget = budget - 44
       else
         ready[#ready + 1] = priority
         ready[#ready + 1] = ready_member(n, due) .. 'b'
@@ -699,7 +705,7 @@ local function promote(topic, budget)
       ready[#ready + 1] = pack('>I6', due) .. entry:sub(1, 7)
       gone[#gone + 1] = entry
       number = number + 1
-      budget = budget - 0.25
+      budget = budget - 0.4
     end
     if budget <= 0 then break end
   end
@@ -729,32 +735,44 @@ local function forget_some()
   end
 end
 
--- After the clock jumped back: let what is ready too early wait again.
-local function turn_back()
+-- Let a ready message or block wait again.
+local function demote(topic, entry, priority)
+  local due, n = unpack_from('>I6I7', entry)
+  local number, mark = 1, ''
+  if #entry == 14 then number, mark = head_at(n).live, 'b' end
+  call('ZREM', key('ready', topic), entry)
+  call('ZADD', key('delayed', topic), due, delayed_member(n, priority) .. mark)
+  count(topic, 'ready', -number)
+  count(topic, 'delayed', number)
+end
+
+-- After the clock jumped back: let what is ready too early wait again. Of each priority that is
+-- what stands last.
+local function turn_back(budget)
   for _, topic in ipairs(call('HKEYS', base .. ':known')) do
     local name = key('ready', topic)
-    for _, entry in ipairs(call('ZRANGE', name, 0, -1)) do
-      local due, n = unpack_from('>I6I7', entry)
-      if due > now then
-        local priority = tonumber(call('ZSCORE', name, entry))
-        call('ZREM', name, entry)
-        local number, mark = 1, ''
-        if #entry == 14 then number, mark = head_at(n).live, 'b' end
-        call('ZADD', key('delayed', topic), due, delayed_member(n, priority) .. mark)
-        count(topic, 'ready', -number)
-        count(topic, 'delayed', number)
+    local rank = call('ZCARD', name) - 1
+    while rank >= 0 and budget > 0 do
+      local entry, priority = unpack(call('ZRANGE', name, rank, rank, 'WITHSCORES'))
+      if unpack_from('>I6', entry) > now then
+        demote(topic, entry, tonumber(priority))
+        rank = rank - 1
+      else
+        rank = call('ZCOUNT', name, '-inf', '(' .. priority) - 1
       end
+      budget = budget - 1
     end
   end
+  return budget
 end
 
 -- Do what time asks for, as much of it as one call may; tell whether that was all.
-local function settle(budget)
+local function settle()
   local seen = tonumber(call('HGET', META, 'seen') or 0)
-  if now < seen then turn_back() end
+  if now < seen and turn_back(BUDGET) <= 0 then return false, false end
   if now ~= seen then call('HSET', META, 'seen', now) end
   forget_some()
-  budget = end_leases(budget or BUDGET)
+  local budget = end_leases(BUDGET)
   local has_lapsed = budget > 0
   local due = call('ZRANGEBYSCORE', TIMERS, '-inf', now, 'LIMIT', 0, 64)
   for i = 1, #due do

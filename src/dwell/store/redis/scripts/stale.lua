@@ -1,12 +1,20 @@
--- Find what only a part of the shard knows.
--- ARGV: 7 '1' to put it right; 8 limit.
--- Answers {topic, id, n, problem, ...; finish()}.
-local repair, limit, found = ARGV[7] == '1', tonumber(ARGV[8]), {}
+-- Find what only a part of the shard knows, looking at some of one part a call.
+-- ARGV: 7 '1' to put it right; 8 how many to find at most; 9 the part: 'delayed', 'ready', 'dead'
+-- or 'expiring', which are sets of a topic, 'ids' of a topic, 'leased', 'places' or 'messages';
+-- 10 topic; 11 where to go on, '0' at first.
+-- Answers {topic, id, n, problem, ...; where to go on, '0' at the end; topic, state, number, ... of
+-- the messages that were seen where they belong; finish()}.
+local repair, limit, part, topic, cursor = ARGV[7] == '1', tonumber(ARGV[8]), ARGV[9], ARGV[10], ARGV[11]
+local found, seen = {}, {}
 
-local function tell(topic, id, n, problem, mend)
+local function tell(of, id, n, problem, mend)
   if #found >= 4 * limit then return end
   if repair then mend() end
-  for _, value in ipairs({topic, id, n, problem}) do found[#found + 1] = value end
+  for _, value in ipairs({of, id, n, problem}) do found[#found + 1] = value end
+end
+
+local function see(of, state, number)
+  for _, value in ipairs({of, state, number}) do seen[#seen + 1] = value end
 end
 
 local function is_there(name, n)
@@ -14,20 +22,19 @@ local function is_there(name, n)
   return call('HEXISTS', MESSAGES, member(n)) == 1
 end
 
--- Members of sets whose message or block is gone.
-local function check_set(topic, name, from)
-  for _, entry in ipairs(call('ZRANGE', name, 0, -1)) do
+-- Some members of a set whose message or block may be gone.
+local function check_set(name, from)
+  local some = call('ZSCAN', name, cursor, 'COUNT', 128)
+  for i = 1, #some[2], 2 do
+    local entry = some[2][i]
     local n = unpack_from('>I7', entry, from)
     if not is_there(entry, n) then
       tell(topic, '', n, 'no body', function() call('ZREM', name, entry) end)
+    elseif call('SISMEMBER', base .. ':dir:' .. floor(n / 512), n % 512) == 0 then
+      tell(topic, '', n, 'no state', function() enter({n}) end)
     end
   end
-end
-
-local actual = {}
-local function add(topic, state, number)
-  if not actual[topic] then actual[topic] = {delayed = 0, ready = 0, leased = 0, dead = 0} end
-  actual[topic][state] = actual[topic][state] + number
+  return some[1]
 end
 
 -- Where the set of its state knows a message; nil where none does.
@@ -38,73 +45,79 @@ local function place_of(r, n, mark)
   return mark == '' and call('ZSCORE', key('dead', r.topic), member(n)) and 'dead' or nil
 end
 
-local topics = call('HKEYS', base .. ':known')
-for _, topic in ipairs(topics) do
-  check_set(topic, key('delayed', topic), 1)
-  check_set(topic, key('ready', topic), 7)
-  check_set(topic, key('dead', topic), 1)
-  check_set(topic, key('expiring', topic), 1)
-  add(topic, 'delayed', 0)
+-- Let a message or a block stand where its state says.
+local function place(r, n, mark)
+  if r.state == LEASED then
+    call('ZADD', LEASES, r.ends, member(n) .. mark)
+  elseif r.state == DEAD then
+    call('ZADD', key('dead', r.topic), r.due, member(n))
+  elseif r.due > now or (r.last and r.last > r.due) then
+    call('ZADD', key('delayed', r.topic), r.due, delayed_member(n, r.priority) .. mark)
+  else
+    call('ZADD', key('ready', r.topic), r.priority, ready_member(n, r.due) .. mark)
+    wake(r.topic, r.live or 1)
+  end
+  touched[r.topic] = true
 end
-check_set('', LEASES, 1)
 
-for _, dir in ipairs(call('ZRANGE', DIRS, 0, -1)) do
+local function check_block(n, b)
+  local state = place_of(b, n, 'b')
+  if state then return see(b.topic, state, b.live) end
+  tell(b.topic, ids_of(names_at(n, b), b, n)[1], n, 'no state', function() place(b, n, 'b') end)
+end
+
+local function check_places()
+  local dir = call('ZRANGEBYSCORE', DIRS, cursor, '+inf', 'LIMIT', 0, 1)[1]
+  if not dir then return '0' end
   for _, place in ipairs(call('SMEMBERS', base .. ':dir:' .. dir)) do
     local n = dir * 512 + tonumber(place)
-    local text = call('HGET', MESSAGES, member(n))
-    local packed = n % 64 == 0 and call('GET', block_key(n))
-    if not text and not packed then tell('', '', n, 'no body', function() leave({n}) end) end
-    if packed then
-      local b = head_of(packed)
-      local state = place_of(b, n, 'b')
-      if state then
-        add(b.topic, state, b.live)
-      else
-        tell(b.topic, ids_of(packed, b, n)[1], n, 'no state', function()
-          b.state, b.ends = WAITING, 0
-          call('SETRANGE', block_key(n), 0, string.char(WAITING))
-          call('ZADD', key('delayed', b.topic), b.due, delayed_member(n, b.priority) .. 'b')
-          add(b.topic, 'delayed', b.live)
-        end)
-      end
+    local b = n % 64 == 0 and head_at(n)
+    if b then
+      check_block(n, b)
+    elseif call('HEXISTS', MESSAGES, member(n)) == 0 then
+      tell('', '', n, 'no body', function() leave({n}) end)
     end
   end
+  return string.format('%.0f', dir + 1)
 end
 
-for _, name in ipairs(call('HKEYS', MESSAGES)) do
-  local n = unpack_from('>I7', name)
-  local r = decode(call('HGET', MESSAGES, name))
+local function check_message(n, r)
   local state = place_of(r, n, '')
-  if state then
-    add(r.topic, state, 1)
-  else
-    tell(r.topic, r.id, n, 'no state', function()
-      r.state, r.ends, r.owner = WAITING, 0, ''
-      call('ZADD', key('delayed', r.topic), r.due, delayed_member(n, r.priority))
-      enter({n})
-      save(n, r)
-      add(r.topic, 'delayed', 1)
-    end)
-  end
+  if state then return see(r.topic, state, 1) end
+  tell(r.topic, r.id, n, 'no state', function()
+    place(r, n, '')
+    enter({n})
+  end)
 end
 
-for _, topic in ipairs(topics) do
-  local ids = call('HGETALL', key('ids', topic))
-  for i = 1, #ids, 2 do
-    local n = ids[i] ~= '' and not remembered_until(ids[i + 1]) and unpack_from('>I6', ids[i + 1]) or nil
+local function check_messages()
+  local some = call('HSCAN', MESSAGES, cursor, 'COUNT', 64)
+  for i = 1, #some[2], 2 do check_message(unpack_from('>I7', some[2][i]), decode(some[2][i + 1])) end
+  return some[1]
+end
+
+local function check_ids()
+  local some = call('HSCAN', key('ids', topic), cursor, 'COUNT', 64)
+  for i = 1, #some[2], 2 do
+    local id, value = some[2][i], some[2][i + 1]
+    local n = id ~= '' and not remembered_until(value) and unpack_from('>I6', value) or nil
     local text = n and read(n)
     local r = text and decode(text)
-    if n and (not r or r.id ~= ids[i] or r.topic ~= topic) then
-      tell(topic, ids[i], n, 'no message', function() call('HDEL', key('ids', topic), ids[i]) end)
+    if n and (not r or r.id ~= id or r.topic ~= topic) then
+      tell(topic, id, n, 'no message', function() call('HDEL', key('ids', topic), id) end)
     end
   end
-  local of = actual[topic] or {}
-  for _, state in ipairs({'delayed', 'ready', 'leased', 'dead'}) do
-    local counted = tonumber(call('HGET', key('counts', topic), state) or 0)
-    if counted ~= (of[state] or 0) then
-      tell(topic, '', 0, 'no message', function() call('HSET', key('counts', topic), state, of[state] or 0) end)
-    end
-  end
-  touched[topic] = true
+  return some[1]
 end
-return {found, finish()}
+
+if part == 'places' then
+  cursor = check_places()
+elseif part == 'messages' then
+  cursor = check_messages()
+elseif part == 'ids' then
+  cursor = check_ids()
+else
+  cursor = check_set(part == 'leased' and LEASES or key(part, topic), part == 'ready' and 7 or 1)
+  if topic ~= '' then touched[topic] = true end
+end
+return {found, cursor, seen, finish()}

@@ -16,7 +16,7 @@ end
 local limit, lease_ms, owner = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local is_settled, has_lapsed = settle()
 if not has_lapsed then return {'again', finish()} end
-local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 200
+local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 150
 
 local function lease_block(n, b)
   local ends = lease_end(lease_ms, b.lease, b.topic)

@@ -1,7 +1,7 @@
 -- Do what time asks for.
 -- ARGV: from 7 on topics that somebody waits for.
 -- Answers {whether all is done, pairs of such a topic and how many messages are ready, finish()}.
-local is_settled = settle(1024)
+local is_settled = settle()
 local done = finish()
 local ready = {}
 for i = 7, #ARGV do

@@ -1,0 +1,63 @@
+"""Scans: messages of one state by due, put together of what many short calls name."""
+
+import heapq
+
+from dwell.message import State
+from dwell.store.base import Cursor, Page
+from dwell.store.redis.numbers import number, shares, split
+from dwell.store.redis.records import Row, batch_of
+from dwell.store.redis.shards import Shards
+
+#: How many messages one call reads.
+_MOST_READ = 120
+_FIRST, _LAST = (-(2**62), 0), (2**62, 0)
+
+#: Due and number of a message: what a scan is ordered by.
+Name = tuple[int, int]
+
+
+class Scanner:
+    """Returns pages of what the shards have in one state."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def page(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
+        """Return a page; what leaves its state meanwhile may be missing in it."""
+        names: list[Name] = []
+        for shard in range(self._shards.count):
+            names += await self._names(shard, topic, state, cursor, limit + 1)
+        names = heapq.nsmallest(limit + 1, names)
+        more = Cursor(*names[limit - 1]) if len(names) > limit else None
+        rows = await self._rows([of for _, of in names[:limit]])
+        found = [row for row in rows if row.topic == topic and row.state == state]
+        return Page(batch_of(sorted(found, key=lambda row: (row.due_ms, row.number))), more)
+
+    async def _names(
+        self, shard: int, topic: str, state: State, cursor: Cursor | None, limit: int
+    ) -> list[Name]:
+        """Return the first messages of a shard after a cursor."""
+        due_ms, after = _FIRST if cursor is None else (cursor.due_ms, cursor.arrival)
+        n, of = split(after)
+        # Among the same due, what is in a shard before the cursor's has a lower number.
+        after_n = n if of >= shard else n - 1
+        found: set[Name] = set()
+        end, where = _LAST, b""
+        while True:
+            told = (topic, state.name.lower(), due_ms, after_n, *end, limit, where)
+            pairs, where, _ = await self._shards.run(shard, "scan", *told)
+            found.update(zip(pairs[::2], pairs[1::2], strict=True))
+            if len(found) >= limit:
+                found = set(heapq.nsmallest(limit, found))
+                end = max(found)
+            if not where:
+                return [(due_ms, number(n, shard)) for due_ms, n in found]
+
+    async def _rows(self, numbers: list[int]) -> list[Row]:
+        pairs = [split(of) for of in numbers]
+        rows: list[Row] = []
+        for shard, places in shares([shard for _, shard in pairs]).items():
+            for at in range(0, len(places), _MOST_READ):
+                told = [pairs[place][0] for place in places[at : at + _MOST_READ]]
+                rows += self._shards.rows(shard, await self._shards.run(shard, "texts", *told))
+        return rows

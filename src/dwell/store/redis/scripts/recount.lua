@@ -1,0 +1,25 @@
+-- Compare the counts of topics with what was seen, if nothing has happened since.
+-- ARGV: 7 '1' to put them right; 8 how many at most; 9 the position of the next event then; from
+-- 10 on topics, each with its counts then, as one text, and the numbers of messages seen.
+-- Answers {topics whose counts were wrong; finish()}.
+local STATES, wrong = {'delayed', 'ready', 'leased', 'dead'}, {}
+
+-- What falls due moves from one count to another without an event.
+local function is_as_then(topic, counted)
+  local of = call('HMGET', key('counts', topic), unpack(STATES))
+  for i = 1, 4 do of[i] = of[i] or '0' end
+  return table.concat(of, ' ') == counted
+end
+
+local is_still = (call('HGET', META, 'position') or '0') == ARGV[9]
+for i = 10, is_still and #ARGV or 0, 6 do
+  local topic, counted = ARGV[i], ARGV[i + 1]
+  local is_wrong = is_as_then(topic, counted) and counted ~= table.concat(ARGV, ' ', i + 2, i + 5)
+  if is_wrong and #wrong < tonumber(ARGV[8]) then
+    wrong[#wrong + 1] = topic
+    if ARGV[7] == '1' then
+      for at = 1, 4 do call('HSET', key('counts', topic), STATES[at], ARGV[i + 1 + at]) end
+    end
+  end
+end
+return {wrong, finish()}

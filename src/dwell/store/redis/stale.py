@@ -1,0 +1,82 @@
+"""What only a part of a shard knows: found by comparing its parts, some of one a call."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dwell.store.base import Stale
+from dwell.store.redis.numbers import number
+from dwell.store.redis.shards import Shards
+
+_OF_A_TOPIC = ("delayed", "ready", "dead", "expiring")
+_OF_A_SHARD = ("leased", "places", "messages")
+_STATES = ("delayed", "ready", "leased", "dead")
+#: How many topics one call compares the counts of.
+_MOST_TOPICS = 100
+
+
+class Finder:
+    """Finds at most ``limit`` of such things on one shard, and puts them right if told to."""
+
+    def __init__(self, shards: Shards, shard: int, *, repair: bool, limit: int) -> None:
+        self._shards = shards
+        self._shard = shard
+        self._repair = repair
+        self._limit = limit
+        self._found: list[Stale] = []
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    async def find(self) -> list[Stale]:
+        """Return what was found."""
+        while await self._walk() and self._repair and self._left:
+            # Only what is whole can be counted.
+            pass
+        return self._found[: self._limit]
+
+    async def _walk(self) -> bool:
+        """Compare all parts, and the counts if nothing was found; tell whether anything was."""
+        before = len(self._found)
+        self._seen.clear()
+        counted, _, position, _ = await self._shards.run(self._shard, "stats")
+        counts = {name.decode(): of for name, *of in zip(*[iter(counted)] * 5, strict=True)}
+        for part, topic in _parts(list(counts)):
+            await self._compare(part, topic)
+        if len(self._found) > before:
+            return True
+        await self._recount(counts, position)
+        return False
+
+    @property
+    def _left(self) -> int:
+        return self._limit - len(self._found)
+
+    async def _compare(self, part: str, topic: str) -> None:
+        where = b"0"
+        while self._left:
+            told = (int(self._repair), self._left, part, topic, where)
+            found, where, seen, _ = await self._shards.run(self._shard, "stale", *told)
+            for of, id_, n, problem in zip(*[iter(found)] * 4, strict=True):
+                self._tell(of.decode(), id_.decode(), number(n, self._shard), problem.decode())
+            for of, state, count in zip(*[iter(seen)] * 3, strict=True):
+                self._seen[of.decode(), state.decode()] += count
+            if where == b"0":
+                break
+
+    async def _recount(self, counts: dict[str, list[int]], position: int) -> None:
+        topics = list(counts)
+        for at in range(0, len(topics), _MOST_TOPICS):
+            told: list[object] = [int(self._repair), self._left, position]
+            for topic in topics[at : at + _MOST_TOPICS]:
+                told += [topic, " ".join(map(str, counts[topic]))]
+                told += [self._seen[topic, state] for state in _STATES]
+            for topic in (await self._shards.run(self._shard, "recount", *told))[0]:
+                self._tell(topic.decode(), "", 0, "no message")
+
+    def _tell(self, topic: str, id_: str, of: int, problem: str) -> None:
+        self._found.append(Stale(topic, id_, of, problem, self._repair))
+
+
+def _parts(topics: list[str]) -> Iterator[tuple[str, str]]:
+    for topic in topics:
+        yield from ((part, topic) for part in _OF_A_TOPIC)
+    yield from ((part, "") for part in _OF_A_SHARD)
+    yield from (("ids", topic) for topic in topics)

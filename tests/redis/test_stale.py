@@ -1,0 +1,162 @@
+"""What somebody tore apart in the engine is found, named, and put right."""
+
+import asyncio
+
+import pytest
+import redis
+
+import dwell
+from dwell import State
+from dwell.clock import SimulatedClock
+from dwell.store.base import Stale
+from tests.redis.test_redis_suite import new_store
+
+IDS = [f"{at:03}" for at in range(200)]
+TOPICS = {
+    "late": State.DELAYED,
+    "now": State.READY,
+    "held": State.LEASED,
+    "dead": State.DEAD,
+}
+
+
+class Torn:
+    """A queue with 200 messages in each state, in blocks or loose, and the keys it consists of."""
+
+    def __init__(self, url: str, packed: int) -> None:
+        self.store = new_store(url, SimulatedClock(), packed=packed)
+        self.queue = dwell.Queue(self.store)
+        self.engine = redis.Redis.from_url(url)
+
+    def key(self, *parts: str) -> str:
+        return ":".join((self.store._shards.engine.base(0), *parts))
+
+    async def fill(self) -> None:
+        for topic, state in TOPICS.items():
+            await self.queue.put_many(
+                topic, IDS, ids=IDS, delay="1h" if state is State.DELAYED else 0
+            )
+        await self.queue.take("held", 200)
+        await self.queue.bury(await self.queue.take("dead", 200))
+
+    async def ids(self, topic: str, state: State) -> list[str]:
+        return [m.id async for batch in self.queue.pages(topic, state) for m in batch]
+
+    async def mend(self, some: int) -> list[Stale]:
+        """Find things, put right ``some`` of them, then all, and return what was found."""
+        found = await self.queue.find_stale()
+        assert found
+        assert found == await self.queue.find_stale()
+        first = await self.queue.find_stale(repair=True, limit=some)
+        assert len(first) == min(some, len(found))
+        assert all(stale.repaired for stale in first)
+        await self.queue.find_stale(repair=True)
+        assert await self.queue.find_stale() == []
+        sizes = (await self.queue.stats()).topics
+        for topic in TOPICS:
+            listed = [len(await self.ids(topic, state)) for state in TOPICS.values()]
+            counted = sizes[topic]
+            assert listed == [counted.delayed, counted.ready, counted.leased, counted.dead]
+        return found
+
+
+@pytest.fixture(params=[1, 1000], ids=["blocks", "loose"])
+def run(redis_url: str, request: pytest.FixtureRequest):
+    """Run a test on a queue that is full and whole."""
+
+    def run(test) -> None:
+        async def main() -> None:
+            case = Torn(redis_url, request.param)
+            async with case.queue:
+                await case.fill()
+                assert await case.queue.find_stale() == []
+                await test(case)
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+
+    return run
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_bodies_that_are_gone(run, topic: str) -> None:
+    async def test(case: Torn) -> None:
+        batch = [m async for b in case.queue.pages(topic, TOPICS[topic]) for m in b]
+        lost = [m for m in batch if m.id < "070"]
+        blocks = {case.key("block", str((m.number >> 8) // 64)) for m in lost}
+        fields = [(m.number >> 8).to_bytes(7, "big") for m in lost]
+        gone = case.engine.hdel(case.key("messages"), *fields) + case.engine.delete(*blocks)
+        assert gone
+        found = await case.mend(3)
+        assert {stale.problem for stale in found} <= {"no body", "no message"}
+        left = await case.ids(topic, TOPICS[topic])
+        assert not set(left) & {m.id for m in lost}
+        assert len(left) >= 70
+        # The ids are free again.
+        answer = await case.queue.put_many(topic, ["x"], ids=["000"], delay="1h")
+        assert list(answer.results) == [dwell.Result.CREATED]
+
+    run(test)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_states_that_are_gone(run, topic: str) -> None:
+    async def test(case: Torn) -> None:
+        state = TOPICS[topic]
+        name = "leased" if state is State.LEASED else f"{state.name.lower()}:{topic}"
+        assert case.engine.delete(case.key(name))
+        found = await case.mend(5)
+        assert {stale.problem for stale in found if stale.id} == {"no state"}
+        assert sorted(await case.ids(topic, state)) == IDS
+
+    run(test)
+
+
+def test_places_that_are_gone(run) -> None:
+    async def test(case: Torn) -> None:
+        assert case.engine.delete(*case.engine.keys(case.key("dir", "*").replace("{", "[{]")))
+        found = await case.mend(5)
+        assert {stale.problem for stale in found} == {"no state"}
+        for topic, state in TOPICS.items():
+            assert sorted(await case.ids(topic, state)) == IDS
+
+    run(test)
+
+
+def test_counts_that_are_wrong(run) -> None:
+    async def test(case: Torn) -> None:
+        case.engine.hset(case.key("counts", "now"), "ready", 7)
+        case.engine.hset(case.key("counts", "late"), "dead", 7)
+        found = await case.mend(1)
+        assert [(stale.topic, stale.id, stale.number) for stale in found] == [
+            ("late", "", 0),
+            ("now", "", 0),
+        ]
+
+    run(test)
+
+
+def test_ids_of_nothing(run) -> None:
+    async def test(case: Torn) -> None:
+        case.engine.hset(case.key("ids", "now"), "ghost", (10**9).to_bytes(6, "big"))
+        found = await case.mend(1)
+        assert [(stale.topic, stale.id, stale.problem) for stale in found] == [
+            ("now", "ghost", "no message")
+        ]
+
+    run(test)
+
+
+def test_looking_while_the_store_is_used_finds_nothing(run) -> None:
+    async def test(case: Torn) -> None:
+        async def work() -> None:
+            while True:
+                await case.queue.put_many("busy", ["x"] * 100)
+                await case.queue.ack(await case.queue.take("busy", 100))
+
+        working = asyncio.create_task(work())
+        for _ in range(5):
+            assert await case.queue.find_stale(repair=True) == []
+        assert not working.done()
+        working.cancel()
+
+    run(test)
