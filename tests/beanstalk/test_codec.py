@@ -12,12 +12,16 @@ from dwell.server.beanstalk.codec import READ_AHEAD_BYTES, Decoder, Heads
 from dwell.server.beanstalk.commands import MAX_LINE_BYTES, Verb, parse_line, parse_put
 from dwell.server.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
 from dwell.server.beanstalk.tubes import is_tube, topic_of, tube_of
+from tests.damage import WAYS, damages
 
 MOST_BYTES = 300
 #: How many inputs are tried; a million in the long run.
 INPUTS = int(os.environ.get("DWELL_FUZZ", "10000"))
 FUZZ = settings(
-    max_examples=INPUTS, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=INPUTS // WAYS,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 # --- inputs -----------------------------------------------------------------------------------
@@ -137,11 +141,12 @@ def modelled(data: bytes) -> list:
 
 @pytest.mark.timeout(300 + INPUTS // 100)
 @FUZZ
-@given(_inputs, _cuts)
-def test_fuzz_any_input_comes_to_the_same_commands_wherever_it_is_cut(data, cuts):
-    expected = modelled(data)
-    assert decoded([data]) == expected
-    assert decoded(pieces(data, cuts)) == expected
+@given(_inputs, damages, _cuts)
+def test_fuzz_any_input_comes_to_the_same_commands_wherever_it_is_cut(data, damage, cuts):
+    for some in (data, *damage(data)):
+        expected = modelled(some)
+        assert decoded([some]) == expected
+        assert decoded(pieces(some, cuts)) == expected
 
 
 @settings(max_examples=200, deadline=None)
