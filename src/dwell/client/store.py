@@ -201,7 +201,7 @@ class HttpStore(RemoteStore):
         try:
             cursor: Cursor | None = None
             while missing := limit - sum(map(len, taken)):
-                part = ask | {"limit": missing, "cursor": _cursor_text(cursor)}
+                part = ask | {"limit": missing, "cursor": str(cursor) if cursor else None}
                 page = await self._take(f"{_topic(topic)}/take-where", part)
                 taken.append(page.messages)
                 cursor = page.cursor
@@ -314,7 +314,7 @@ class HttpStore(RemoteStore):
             return Page(Batch.empty(receipts=False), None)
         path = f"{_topic(topic)}/messages?state={state.name.lower()}&limit={limit}"
         if cursor is not None:
-            path += f"&cursor={_cursor_text(cursor)}"
+            path += f"&cursor={cursor}"
         return await self._look(path)
 
     async def find(self, topic: str, where: str, state: State, limit: int) -> Batch:
@@ -323,7 +323,7 @@ class HttpStore(RemoteStore):
         found: list[Batch] = []
         cursor: Cursor | None = None
         while missing := limit - sum(map(len, found)):
-            part = ask | {"limit": missing, "cursor": _cursor_text(cursor)}
+            part = ask | {"limit": missing, "cursor": str(cursor) if cursor else None}
             page = _page(
                 await self._post(
                     f"{_topic(topic)}/find",
@@ -473,10 +473,6 @@ def _decoded(data: bytes, kind: type[Any]) -> Any:
 
 def _page(found: BatchColumns) -> Page:
     return Page(batch_of_columns(found), found.cursor)
-
-
-def _cursor_text(cursor: Cursor | None) -> str | None:
-    return None if cursor is None else f"{cursor.due_ms}.{cursor.arrival}"
 
 
 def _words(wanted: Wanted) -> dict[str, Any]:

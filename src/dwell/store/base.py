@@ -122,6 +122,10 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     due_ms: int
     arrival: int
 
+    def __str__(self) -> str:
+        """Return it as HTTP has it."""
+        return f"{self.due_ms}.{self.arrival}"
+
 
 @dataclass(slots=True)
 class Page:

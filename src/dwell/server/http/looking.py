@@ -52,7 +52,7 @@ async def list_messages(call: Call) -> Response:
     )
     parts, cursor = await search(call.queue, topic, state, wanted, cursor, ask.limit)
     found = Batch.joined(parts, receipts=False)
-    following = cursor_text(cursor)
+    following = str(cursor) if cursor else None
     if form is Media.ARROW:
         return _with_cursor(response(arrow.messages(found), form), following)
     if form is Media.NDJSON:
@@ -75,11 +75,6 @@ def cursor_of(text: str | None) -> Cursor | None:
     if found is None:
         raise values.refusal(InvalidLimit, "cursor", text, "the cursor of an answer")
     return Cursor(int(found[1]), int(found[2]))
-
-
-def cursor_text(cursor: Cursor | None) -> str | None:
-    """Return a cursor as it is written."""
-    return None if cursor is None else f"{cursor.due_ms}.{cursor.arrival}"
 
 
 def _header_of(text: str | None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from dwell import search, values
 from dwell.server.http.call import Call
 from dwell.server.http.filters import MOST_LOOKED_AT
-from dwell.server.http.looking import cursor_of, cursor_text
+from dwell.server.http.looking import cursor_of
 from dwell.server.http.media import Media
 from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas import ClearAnswer, FindRequest, TakeWhereRequest
@@ -67,4 +67,4 @@ def _answer(call: Call, page: Page) -> Response:
     if call.asked is Media.COLUMNS:
         return batch_answer(call, page.messages, page.cursor)
     rows = message_rows(page.messages, packed=call.asked is Media.MSGPACK)
-    return call.answer({"messages": rows, "cursor": cursor_text(page.cursor)})
+    return call.answer({"messages": rows, "cursor": str(page.cursor) if page.cursor else None})
