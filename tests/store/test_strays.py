@@ -344,8 +344,8 @@ def test_verbs_may_go_on_while_the_journal_is_read(tmp_path: Path) -> None:
     rig, _ = embedded(tmp_path)
 
     async def scene(rig: Rig) -> None:
-        for number in range(500):
-            await rig.put(f"before {number}", body=b"x" * 10_000, delay_ms=LATER_MS)
+        for number in range(400):
+            await rig.put(f"before {number}", body=b"x" * 200_000, delay_ms=LATER_MS)
         looking = asyncio.create_task(found(rig, repair=True))
         number = 0
         while not looking.done():
