@@ -12,6 +12,13 @@ import pytest
 
 import dwell
 from dwell.spark.session import session
+from tests.spark import PATIENCE_S
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(4 * PATIENCE_S))
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +54,7 @@ class ServerProcess:
             self.process = subprocess.Popen(
                 [program, *words, "--beanstalk", "off", *self._options], stdout=log, stderr=log
             )
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", self._port), 1).close()

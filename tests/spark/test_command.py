@@ -15,6 +15,7 @@ from dwell.cli.pipeline import NAMES
 from dwell.errors import InvalidSettings, ServerUnreachable, StoreError
 from dwell.spark.pipelines import command, redrive
 from dwell.spark.pipelines.options import parse
+from tests.spark import PATIENCE_S
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,7 +172,7 @@ def test_what_a_pipeline_meets_is_one_line(spark, shared, tmp_path, capsys):
 def test_a_process_of_its_own_shows_progress_and_the_line(shared, tmp_path):
     words = [*rows(tmp_path), "--url", shared.url, "--due", "at", "--master", "local[1]"]
     program = [sys.executable, "-m", "dwell.spark.pipelines.schedule"]
-    done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
     assert done.stdout.startswith("schedule: 1 rows; ")
     assert "schedule: stage " in done.stderr
@@ -185,7 +186,7 @@ def test_spark_submit_runs_the_file_of_a_pipeline(shared, tmp_path):
         [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", file, *words],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 import dwell
+from tests.spark import PATIENCE_S
 
 
 def due(spark, server, **options):
@@ -59,7 +60,7 @@ def test_available_now_drains_and_acks_the_last_batch_too(spark, server, queue, 
 def test_idle_stream_acks_its_last_batch(spark, server, queue, tmp_path):
     put(queue, 300)
     query = into(due(spark, server), tmp_path).start()
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while queue.stats().totals["ack"] < 300:
         assert time.monotonic() < end, query.exception()
         time.sleep(0.1)
@@ -146,7 +147,7 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
         spark = session("killed", "local[2]", {{"spark.sql.shuffle.partitions": "2"}})
         register(spark)
         stream = spark.readStream.format("dwell").options(
-            url="{server.url}", view="due", topics="t", maxRowsPerBatch="100", lease="120s").load()
+            url="{server.url}", view="due", topics="t", maxRowsPerBatch="100", lease="1h").load()
         query = (stream.select("id").writeStream.format("parquet")
             .option("path", "{tmp_path}/out").option("checkpointLocation", "{tmp_path}/out.check")
             .start())
@@ -157,14 +158,16 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
         driver = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        end = time.monotonic() + 90
-        while queue.stats().totals["ack"] < 500 * kills:
-            assert time.monotonic() < end
-            assert driver.poll() is None
-            time.sleep(0.02)
-        driver.kill()
-        driver.wait()
-    stream = due(spark, server, lease="120s").select("id").writeStream.format("parquet")
+        end = time.monotonic() + PATIENCE_S
+        try:
+            while queue.stats().totals["ack"] < 500 * kills:
+                assert time.monotonic() < end
+                assert driver.poll() is None
+                time.sleep(0.02)
+        finally:
+            driver.kill()
+            driver.wait()
+    stream = due(spark, server, lease="1h").select("id").writeStream.format("parquet")
     query = (
         stream.option("path", str(tmp_path / "out"))
         .option("checkpointLocation", str(tmp_path / "out.check"))

@@ -13,6 +13,7 @@ import pytest
 from dwell.spark.schemas import EVENTS
 from examples.flights import audit, data, plan
 from examples.flights.processes import Outage
+from tests.spark import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium")
 _QUIET = (
@@ -34,7 +35,9 @@ def report(tmp_path_factory):
     # Some four days, in four seconds.
     options = ["--flights", "4000", "--speed", "100000", "--out", str(out)]
     command = [sys.executable, "-m", "examples.flights", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, out / "flights.html"
 
@@ -56,7 +59,9 @@ def test_only_the_page_and_the_books_are_left(report):
 def test_the_page_in_a_browser(report, tmp_path):
     assert CHROMIUM is not None, "chromium is not installed; make setup installs it"
     command = [CHROMIUM, *_QUIET, f"--user-data-dir={tmp_path}", "--dump-dom", report[1].as_uri()]
-    page = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    page = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
     assert "nothing lost" in " ".join(page.split())
     assert page.count("data:image/png;base64,") == 2
     assert page.count("<td>ok</td>") == 8

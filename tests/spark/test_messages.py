@@ -7,6 +7,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
+from tests.spark import PATIENCE_S
+
 NOON_MS = 4_102_444_800_000
 NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
 
@@ -163,7 +165,11 @@ table = spark.read.format("dwell").option("url", "{shared.url}").load()
 print("found", table.where("topic = 'view.b' AND state = 'dead'").count())
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=200
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=PATIENCE_S,
     )
     assert "found 10" in done.stdout, done.stderr[-3000:]
 

@@ -6,6 +6,7 @@ import pytest
 
 import dwell
 from tests.redis.servers import redis_server
+from tests.spark import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_due_messages_as_a_stream(spark, url, tmp_path):
     )
     try:
         with dwell.open(url) as queue:
-            end = time.monotonic() + 60
+            end = time.monotonic() + PATIENCE_S
             while queue.stats().topics["due"] != dwell.TopicStats():
                 assert time.monotonic() < end, queue.stats()
                 assert stream.isActive, stream.exception()

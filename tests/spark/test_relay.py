@@ -17,6 +17,7 @@ import dwell
 import dwell.spark
 from dwell.errors import InvalidSettings
 from dwell.spark.pipelines import files, packing, relay
+from tests.spark import PATIENCE_S
 
 KINDS = (
     "id BIGINT, text STRING, bits BINARY, yes BOOLEAN, day DATE, at TIMESTAMP, "
@@ -182,8 +183,8 @@ def start(url, folder, *more):
         )
 
 
-def until(condition, process, folder, *, seconds=120):
-    end = time.monotonic() + seconds
+def until(condition, process, folder):
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert process.poll() is None, (folder / "relay.log").read_text()[-3000:]
         assert time.monotonic() < end, (folder / "relay.log").read_text()[-3000:]
@@ -215,7 +216,7 @@ def test_a_driver_that_is_killed_loses_and_doubles_nothing(spark, server, tmp_pa
         before = queue.stats().topics["killed"]
     process = start(server.url, tmp_path, "--until-idle", "2s")
     try:
-        out, _ = process.communicate(timeout=200)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ import dwell
 import dwell.spark
 from dwell.errors import InvalidInput, InvalidSettings
 from dwell.spark.pipelines import schedule
+from tests.spark import PATIENCE_S
 from tests.spark.test_pace import most_in, plainly
 
 NINE = "2030-01-01T09:00:00Z"
@@ -213,7 +214,7 @@ def test_a_run_that_is_killed_is_run_again(spark, server, queue, tmp_path):
         put = queue.stats().topics["killed"].delayed
         assert 0 < put < COUNT, "too fast or too slow to be killed halfway"
         second = start(server.url, tmp_path)
-        out, _ = second.communicate(timeout=200)
+        out, _ = second.communicate(timeout=PATIENCE_S)
         assert second.returncode == 0, (tmp_path / "schedule.log").read_text()[-3000:]
         put = COUNT - int(out.split()[3].replace(",", ""))
         assert out == f"schedule: {COUNT:,} rows; {COUNT - put:,} created, {put:,} kept, 0 bad\n"

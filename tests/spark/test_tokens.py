@@ -8,6 +8,7 @@ import sys
 import pytest
 from pyspark.errors import PySparkException
 
+from tests.spark import PATIENCE_S
 from tests.spark.conftest import ServerProcess
 
 
@@ -47,7 +48,7 @@ print("read", spark.read.format("dwell").option("url", "{guarded.url}").load().c
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         env={**os.environ, "DWELL_TOKEN": "secret"},
     )
     assert "read 10" in done.stdout, done.stderr[-3000:]
