@@ -450,6 +450,28 @@ def test_a_full_memory_refuses_puts_and_lets_takes_and_acks_make_room(size, body
     run(main())
 
 
+def test_a_put_in_parts_says_how_many_were_put_before_the_memory_was_full():
+    """Messages that expire lie in no blocks, so 1,000 of them are not put in one call."""
+
+    async def main():
+        with redis_server(maxmemory="6mb", maxmemory_policy="noeviction") as server:
+            async with dwell.open(server.url) as queue:
+                there, told = 0, ""
+                while "before" not in told:
+                    try:
+                        there += len(await queue.put_many("t", ["x" * 100] * 1000, ttl="1h"))
+                    except dwell.StoreFull as error:
+                        told = str(error)
+                        if "before" not in told:
+                            # It was the first part that was too much: now there is room for it.
+                            there -= len(await queue.ack(await queue.take("t", 450)))
+                before = int(told.split("; ")[-1].split()[0])
+                assert before in (200, 400, 600, 800)
+                assert await whole(queue) == counts(ready=there + before)
+
+    run(main())
+
+
 def test_a_full_memory_lets_everybody_look():
     async def main():
         with redis_server(maxmemory="6mb", maxmemory_policy="noeviction") as server:

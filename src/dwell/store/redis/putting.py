@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.errors import IdExists, TopicFull
+from dwell.errors import DwellError, IdExists, TopicFull
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
 from dwell.store.base import PutAnswer, Puts
 from dwell.store.redis.blocks import Block, blocks_of
@@ -93,7 +93,15 @@ class Putter:
         self, shard: int, puts: Puts, parts: list[I64], on_conflict: str, own: bytes
     ) -> tuple[I64, U8, U64]:
         """Put messages part by part, in their order."""
-        done = [await self._put(shard, puts, places, on_conflict, own) for places in parts]
+        done: list[tuple[I64, U8, U64]] = []
+        for places in parts:
+            try:
+                done.append(await self._put(shard, puts, places, on_conflict, own))
+            except DwellError as error:
+                if not done:
+                    raise
+                before = sum(len(some) for some, *_ in done)
+                raise type(error)(f"{error}; {before} of the batch were put before that") from error
         found, results, numbers = (np.concatenate(some) for some in zip(*done, strict=True))
         return found, results, numbers
 
