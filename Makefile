@@ -44,7 +44,7 @@ demo: setup ## a year of real flights through Spark, the server killed once, end
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small
 
-fuzz: setup ## the fuzz runs, long: a million inputs for each codec
+fuzz: setup ## the fuzz runs: a million inputs for each codec, half an hour
 	DWELL_FUZZ=1000000 $(PY) -m pytest -q --timeout 0 -k fuzz tests/beanstalk tests/http
 
 soak: setup ## 200 connections of mixed load for 10 minutes; the books must balance

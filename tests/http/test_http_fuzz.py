@@ -4,8 +4,10 @@
 """
 
 import asyncio
+import contextlib
 import io
 import os
+import struct
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -464,6 +466,24 @@ def _streams(draw):
 def test_arrow_that_is_put(room, data, damage):
     for some in damage(data):
         room.put(some, Media.ARROW.encode())
+
+
+def test_views_in_a_buffer_that_is_longer_by_a_byte(room):
+    sink = io.BytesIO()
+    table = pa.table({"body": pa.array(["a"], pa.string_view()), "id": ["a"]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data, size, longer = sink.getvalue(), struct.pack("<q", 16), struct.pack("<q", 17)
+    tried = 0
+    for at in range(len(data)):
+        if data.startswith(size, at):
+            changed = data[:at] + longer + data[at + 8 :]
+            with contextlib.suppress(pa.ArrowException, OSError):
+                buffers = pa.ipc.open_stream(changed).read_all()["body"].chunk(0).buffers()
+                if buffers[1].size == 17:
+                    tried += 1
+                    assert room.put(changed, Media.ARROW.encode())[0] == 200
+    assert tried == 1
 
 
 def test_a_small_stream_that_unpacks_to_a_large_one(room):

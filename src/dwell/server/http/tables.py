@@ -106,9 +106,10 @@ def _unpacked_bytes(pa: Any, chunk: Any) -> int:
         sizes = pa.compute.binary_length(chunk.dictionary).take(chunk.indices)
         return pa.compute.sum(sizes).as_py() or 0
     if pa.types.is_string_view(chunk.type) or pa.types.is_binary_view(chunk.type):
-        # Each view is 16 bytes, and begins with its length.
-        views = np.frombuffer(chunk.buffers()[1] or b"", dtype="<i4").reshape(-1, 4)
-        return int(views[chunk.offset : chunk.offset + len(chunk), 0].sum(dtype=np.int64))
+        # Each view is 16 bytes, and begins with its length; the buffer may be longer than they are.
+        count = 4 * (chunk.offset + len(chunk))
+        views = np.frombuffer(chunk.buffers()[1] or b"", dtype="<i4", count=count).reshape(-1, 4)
+        return int(views[chunk.offset :, 0].sum(dtype=np.int64))
     return int(chunk.nbytes)
 
 
