@@ -2,7 +2,7 @@
 
 import heapq
 
-from dwell.message import State
+from dwell.message import Batch, State
 from dwell.store.base import Cursor, Page
 from dwell.store.redis.numbers import number, shares, split
 from dwell.store.redis.records import Row, batch_of
@@ -29,9 +29,18 @@ class Scanner:
             names += await self._names(shard, topic, state, cursor, limit + 1)
         names = heapq.nsmallest(limit + 1, names)
         more = Cursor(*names[limit - 1]) if len(names) > limit else None
-        rows = await self._rows([of for _, of in names[:limit]])
-        found = [row for row in rows if row.topic == topic and row.state == state]
-        return Page(batch_of(sorted(found, key=lambda row: (row.due_ms, row.number))), more)
+        rows = await self._rows(topic, state, [of for _, of in names[:limit]])
+        return Page(batch_of(rows), more)
+
+    async def first(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first."""
+        numbers: list[int] = []
+        for shard in self._shards.round():
+            if len(numbers) < limit:
+                found, _ = await self._shards.run(shard, "peek", topic, limit - len(numbers))
+                names = sorted(zip(*[iter(found)] * 3, strict=True))
+                numbers += [number(n, shard) for *_, n in names]
+        return batch_of(await self._rows(topic, State.READY, numbers[:limit]))
 
     async def _names(
         self, shard: int, topic: str, state: State, cursor: Cursor | None, limit: int
@@ -53,11 +62,14 @@ class Scanner:
             if not where:
                 return [(due_ms, number(n, shard)) for due_ms, n in found]
 
-    async def _rows(self, numbers: list[int]) -> list[Row]:
+    async def _rows(self, topic: str, state: State, numbers: list[int]) -> list[Row]:
+        """Return messages in the order that is given, those that are still where they were."""
         pairs = [split(of) for of in numbers]
-        rows: list[Row] = []
+        rows: dict[int, Row] = {}
         for shard, places in shares([shard for _, shard in pairs]).items():
             for at in range(0, len(places), _MOST_READ):
                 told = [pairs[place][0] for place in places[at : at + _MOST_READ]]
-                rows += self._shards.rows(shard, await self._shards.run(shard, "texts", *told))
-        return rows
+                answer = await self._shards.run(shard, "texts", *told)
+                rows |= {row.number: row for row in self._shards.rows(shard, answer)}
+        found = [rows[of] for of in numbers if of in rows]
+        return [row for row in found if row.topic == topic and row.state == state]

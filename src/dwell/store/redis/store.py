@@ -163,12 +163,7 @@ class RedisStore(Store):
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
-        rows: list[Row] = []
-        for shard in self._shards.round():
-            if len(rows) < limit:
-                answer = await self._shards.run(shard, "peek", topic, limit - len(rows))
-                rows += self._shards.rows(shard, answer)
-        return batch_of(rows)
+        return await self._scanner.first(topic, limit)
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
