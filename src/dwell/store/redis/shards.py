@@ -199,7 +199,7 @@ class Shards:
         """Run a verb on each shard's receipts, about ``most`` at a time, one after another."""
         results = np.full(len(receipts), Result.STALE, np.uint8)
         for shard, groups in self.groups(receipts).items():
-            for part in _parts(groups, most):
+            for part in parts_of(groups, most):
                 answer = await self.run(shard, verb, *own, *[group.text for group in part])
                 codes, before = np.frombuffer(answer[0], np.uint8), 0
                 for group in part:
@@ -243,7 +243,7 @@ class Shards:
                 await ask(shard, ids[at : at + _MOST_IDS])
 
 
-def _parts(groups: Sequence[Group], most: int) -> Iterator[list[Group]]:
+def parts_of(groups: Sequence[Group], most: int) -> Iterator[list[Group]]:
     """Yield groups of receipts in parts that end once they have ``most`` receipts."""
     part: list[Group] = []
     count = 0

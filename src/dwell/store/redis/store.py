@@ -38,7 +38,7 @@ from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import Leased, Row, batch_of, is_of_block, loose
 from dwell.store.redis.scanning import Scanner
-from dwell.store.redis.shards import Shards
+from dwell.store.redis.shards import Shards, parts_of
 from dwell.store.redis.stale import Finder
 
 #: A message that the channel lost is found by a tick, this long after it at the latest.
@@ -228,8 +228,10 @@ class RedisStore(Store):
         self.check()
         topics: set[str] = set()
         for shard, groups in self._shards.groups(receipts).items():
-            answer = await self._shards.run(shard, "taken_from", *[group.text for group in groups])
-            topics |= {topic.decode() for topic in answer[0]}
+            for part in parts_of(groups, _MOST_READ):
+                texts = [group.text for group in part]
+                found, _ = await self._shards.run(shard, "taken_from", *texts)
+                topics |= {topic.decode() for topic in found}
         return topics
 
     # --- by id --------------------------------------------------------------------------------
@@ -272,11 +274,11 @@ class RedisStore(Store):
         pairs = [split(value) for value in numbers.tolist()]
         for shard, places in shares([shard for _, shard in pairs]).items():
             places = [at for at in places if pairs[at][0] < _MOST_N]
-            if shard < self._shards.count and places:
-                answer = await self._shards.run(shard, "named", *[pairs[at][0] for at in places])
-                told = zip(places, answer[0][::2], answer[0][1::2], strict=True)
-                for at, topic, id_ in told:
-                    names[at] = (topic.decode(), id_.decode()) if topic is not None else None
+            for at in range(0, len(places) if shard < self._shards.count else 0, _MOST_READ):
+                some = places[at : at + _MOST_READ]
+                found, _ = await self._shards.run(shard, "named", *[pairs[n][0] for n in some])
+                for place, topic, id_ in zip(some, found[::2], found[1::2], strict=True):
+                    names[place] = (topic.decode(), id_.decode()) if topic is not None else None
         return names
 
     # --- looking ------------------------------------------------------------------------------

@@ -2,15 +2,21 @@
 -- ARGV: from 7 on groups of receipts as in ack. Answers {topics, finish()}.
 settle()
 local topics, names = {}, {}
+
+local function add(held)
+  if held and not topics[held.topic] then
+    topics[held.topic] = true
+    names[#names + 1] = held.topic
+  end
+end
+
 for i = 7, #ARGV do
   local first, take = unpack_from('>I7I4', ARGV[i])
+  local b = held_block(first, take)
   for at = 12, #ARGV[i] do
-    local text = read(first + ARGV[i]:byte(at))
-    local r = text and decode(text)
-    if r and r.state == LEASED and r.take == take and r.ends > now and not topics[r.topic] then
-      topics[r.topic] = true
-      names[#names + 1] = r.topic
-    end
+    add(held_by(first + ARGV[i]:byte(at), take))
+    -- Of a block, one says for all, unless it was taken out.
+    if b and topics[b.topic] then break end
   end
 end
 return {names, finish()}
