@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import dwell
 from dwell.clock import SimulatedClock
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
@@ -68,13 +69,33 @@ def test_a_store_that_is_made_now_reads_the_same(tmp_path: Path) -> None:
     asyncio.run(look(tmp_path / "store"))
 
 
+def frames_of(folder: Path) -> list[list[RecordKind]]:
+    """Return the kinds of the records of each frame."""
+    data = memoryview((folder / "journal-00000000.dwl").read_bytes())
+    found, offset = [], 0
+    while (frame := frame_at(data, offset, offset)) is not None:
+        found.append([record.kind for record in records_in(data, frame.start, frame.end, 0)])
+        offset = frame.end
+    return found
+
+
+def test_verbs_of_one_turn_share_a_frame_until_it_is_large(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with dwell.open(tmp_path / "store") as queue:
+            # Those of one topic would be one record.
+            await asyncio.gather(*[queue.put(f"t{n}", b"x" * 1000) for n in range(20)])
+            await asyncio.gather(*[queue.put(f"t{n}", b"x" * 300_000) for n in range(20)])
+
+    asyncio.run(main())
+    sizes = [
+        len(kinds) for kinds in frames_of(tmp_path / "store") if set(kinds) == {RecordKind.PUT}
+    ]
+    assert sizes == [20, 4, 4, 4, 4, 4]
+
+
 def test_the_example_has_every_kind_of_record(tmp_path: Path) -> None:
     asyncio.run(make(tmp_path / "store"))
-    data = memoryview((tmp_path / "store" / "journal-00000000.dwl").read_bytes())
-    kinds, offset = set(), 0
-    while (frame := frame_at(data, offset, offset)) is not None:
-        kinds |= {record.kind for record in records_in(data, frame.start, frame.end, 0)}
-        offset = frame.end
+    kinds = {kind for frame in frames_of(tmp_path / "store") for kind in frame}
     # A copy is what compaction writes, and a lapse what a lost worker leaves; the fault tests
     # and the crash campaign go through both.
     assert set(RecordKind) - kinds <= {RecordKind.COPY, RecordKind.LAPSE}

@@ -473,20 +473,23 @@ class EmbeddedStore(Store):
 
     def _begin(self) -> int:
         """Do what time asks for before a verb, and return the time."""
-        self._check_open()
-        now_ms = self.clock.now_ms()
-        self._note_time(now_ms)
+        now_ms = self._enter()
         if self._deadline_ms is not None and self._deadline_ms <= now_ms:
             self._tick(now_ms)
         return now_ms
 
     def _begin_held(self) -> int:
         """Do the same before a verb by receipt, for which it does not matter what became ready."""
-        self._check_open()
-        now_ms = self.clock.now_ms()
-        self._note_time(now_ms)
+        now_ms = self._enter()
         if self._machine.ends_before(now_ms):
             self._tick(now_ms)
+        return now_ms
+
+    def _enter(self) -> int:
+        self._check_open()
+        self._core.journal.part()
+        now_ms = self.clock.now_ms()
+        self._note_time(now_ms)
         return now_ms
 
     def _note_time(self, now_ms: int) -> None:

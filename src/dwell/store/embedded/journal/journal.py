@@ -15,6 +15,8 @@ from dwell.store.embedded.journal.segment import Segment, segment_number, segmen
 SEGMENT_BYTES = 64 * 1024 * 1024
 #: The part of a segment that is left for acks and their like when there is no room for a next one.
 _RESERVED_PART = 16
+#: How large a frame gets before the next verb begins another.
+_LARGE_BYTES = 1024 * 1024
 
 
 class Journal:
@@ -140,8 +142,8 @@ class Journal:
     def reserve(self, size_bytes: int, *, growing: bool) -> None:
         """Make sure that so many bytes of records can be appended, and that they stay together.
 
-        What is appended before the event loop turns again is then one frame, which a crash leaves
-        whole or not at all. Verbs that let the store grow may not use the last part of the last
+        What a verb appends is then one frame, or a part of one, which a crash leaves whole or not
+        at all. Verbs that let the store grow may not use the last part of the last
         segment that there is room for, so that on a full disk messages can still be acked. Raises
         DiskFull, StoreFailed or BatchTooLarge.
         """
@@ -175,6 +177,15 @@ class Journal:
         record.blobs_at = self.position + len(head)
         self._frame += (head, blobs, filling) if blobs else (head,)
         self.position += size
+
+    def part(self) -> None:
+        """Let a large frame end here, between two verbs.
+
+        While it is written, those who wait for the frame before it go on: with one frame for all
+        that came in a turn of the event loop, nobody would have anything to do meanwhile.
+        """
+        if self._frame and self.position - self._frame_start > _LARGE_BYTES:
+            self._close_frame()
 
     def cut(self) -> int:
         """Let a frame end here, and return the position: a replay can begin at no other place."""
