@@ -24,7 +24,7 @@ from dwell.errors import (
     InvalidReceipt,
     InvalidTime,
 )
-from dwell.lazy import Blobs, sizes_of
+from dwell.lazy import Blobs, Sized, sizes_of
 from dwell.message import (
     I64,
     MAX_ATTEMPTS,
@@ -76,18 +76,15 @@ def bodies(given: object) -> Sequence[bytes]:
     """Return bodies as bytes; raises BatchTooLarge before it looks at any of them."""
     many = _sized(given, "bodies", InvalidBody)
     check_count(len(many), "bodies")
-    if isinstance(many, Blobs) or set(map(type, many)) <= {bytes}:
-        return _checked_bodies(many)
-    return _checked_bodies([_unlimited(value, at) for at, value in enumerate(many)])
+    if not isinstance(many, Blobs):
+        is_bytes = set(map(type, many)) <= {bytes}
+        many = Sized(many if is_bytes else map(_unlimited, many, range(len(many))))
+    check_sizes(sizes_of(many))
+    return many
 
 
 def _unlimited(value: object, at: int) -> bytes:
     return value if type(value) is bytes else values.body(value, f"bodies[{at}]")
-
-
-def _checked_bodies(many: Sequence[bytes]) -> Sequence[bytes]:
-    check_sizes(sizes_of(many))
-    return many
 
 
 def check_sizes(sizes: I64) -> None:
@@ -154,14 +151,14 @@ def any_ids(given: object) -> Sequence[bytes]:
     return data
 
 
-def _encoded_ids(many: Sequence[str]) -> list[bytes] | None:
+def _encoded_ids(many: Sequence[str]) -> Sized | None:
     """Return ids as UTF-8, or None when one of them has to be refused."""
     try:
-        data = list(map(str.encode, many))
+        data = Sized(map(str.encode, many))
     except (TypeError, UnicodeEncodeError):
         return None
-    sizes = set(map(len, data))
-    return data if not sizes or 0 < min(sizes) <= max(sizes) <= MAX_ID_BYTES else None
+    is_good = not data or 0 < data.sizes.min() <= data.sizes.max() <= MAX_ID_BYTES
+    return data if is_good else None
 
 
 # --- numbers ----------------------------------------------------------------------------------

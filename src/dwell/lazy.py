@@ -1,6 +1,6 @@
 """Columns that make a value only when it is looked at."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Generic, TypeVar, overload
 
@@ -107,9 +107,19 @@ class Blobs(Sequence[bytes]):
     __hash__ = None  # type: ignore[assignment]
 
 
+class Sized(list[bytes]):
+    """A list of blobs, which stays as it is, and how long each of them is."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self, parts: Iterable[bytes], sizes: I64 | None = None) -> None:
+        super().__init__(parts)
+        self.sizes = np.fromiter(map(len, self), np.int64, len(self)) if sizes is None else sizes
+
+
 def sizes_of(parts: Sequence[bytes]) -> I64:
     """Return the length of each of some blobs."""
-    if isinstance(parts, Blobs):
+    if isinstance(parts, Blobs | Sized):
         return parts.sizes
     return np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
 
@@ -121,10 +131,10 @@ def joined(parts: Sequence[bytes]) -> bytes:
 
 def chained(many: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
     """Return the blobs of several sequences as one."""
+    sizes = np.concatenate([sizes_of(parts) for parts in many])
     if all(isinstance(parts, Blobs) for parts in many):
-        sizes = np.concatenate([sizes_of(parts) for parts in many])
         return Blobs.packed(b"".join(map(joined, many)), sizes)
-    return list(chain.from_iterable(many))
+    return Sized(chain.from_iterable(many), sizes)
 
 
 def queue_id(row: int, seq: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.lazy import Blobs, sizes_of
+from dwell.lazy import joined, sizes_of
 from dwell.message import U32, U64
 
 _MULTIPLY_A = np.uint64(0x9E3779B97F4A7C15)
@@ -50,12 +50,13 @@ class IdHasher:
 def _words(ids: Sequence[bytes], longest: int) -> U64:
     """Return the ids as rows of 64-bit words, filled up with zeros."""
     width = (longest + 7) // 8 * 8
-    if isinstance(ids, Blobs):
-        words: U64 = np.zeros((len(ids), width // 8), dtype=np.uint64)
-        its = np.arange(width) < ids.sizes[:, None]
-        words.view(np.uint8)[its] = np.frombuffer(ids.join(), dtype=np.uint8)
-        return words
-    return np.array(ids, dtype=f"S{width}").view(np.uint64).reshape(len(ids), -1)
+    words: U64 = np.zeros((len(ids), width // 8), dtype=np.uint64)
+    sizes, data = sizes_of(ids), np.frombuffer(joined(ids), dtype=np.uint8)
+    if (sizes == longest).all():
+        words.view(np.uint8)[:, :longest] = data.reshape(-1, longest)
+    else:
+        words.view(np.uint8)[np.arange(width) < sizes[:, None]] = data
+    return words
 
 
 def _finished(hashes: U64) -> U64:
