@@ -114,13 +114,17 @@ class Sized(list[bytes]):
 
     def __init__(self, parts: Iterable[bytes], sizes: I64 | None = None) -> None:
         super().__init__(parts)
-        self.sizes = np.fromiter(map(len, self), np.int64, len(self)) if sizes is None else sizes
+        self.sizes = _lengths(self) if sizes is None else sizes
 
 
 def sizes_of(parts: Sequence[bytes]) -> I64:
     """Return the length of each of some blobs."""
     if isinstance(parts, Blobs | Sized):
         return parts.sizes
+    return _lengths(parts)
+
+
+def _lengths(parts: Sequence[bytes]) -> I64:
     return np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
 
 

@@ -18,7 +18,8 @@ local of = settings(topic)
 
 -- Where all or none is wanted, one call does it, however long it takes.
 local is_whole = on_conflict == 'error' or (of.max_pending > 0 and of.on_full == 'refuse')
-local function is_too_many(loose) return loose > 200 and not is_whole end
+local MOST_LOOSE = 200
+local function is_too_many(number) return number > MOST_LOOSE and not is_whole end
 
 local blocks, ids, total, loose, elsewhere = {}, {}, 0, 0, {}
 for i = 11, #ARGV do
@@ -39,7 +40,7 @@ for i = 11, #ARGV do
   end
   if expiries or b.size < PACKED then loose = loose + b.size end
 end
-if is_too_many(loose) then return {'split', 200, finish()} end
+if is_too_many(loose) then return {'split', MOST_LOOSE, finish()} end
 for i = 1, #blocks do
   local b = blocks[i].head
   if own then
@@ -109,7 +110,7 @@ if on_conflict == 'replace' then
   for _ in pairs(there) do replaced = replaced + 1 end
 end
 if replaced > 64 and total > 64 then return {'split', 64, finish()} end
-if not is_clean and is_too_many(total) then return {'split', 200, finish()} end
+if not is_clean and is_too_many(total) then return {'split', MOST_LOOSE, finish()} end
 
 local first = call('HINCRBY', META, 'block', #blocks) - #blocks + 1
 local results, fresh = {}, {}

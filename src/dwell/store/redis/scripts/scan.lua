@@ -74,19 +74,16 @@ end
 -- Walk what is ready: that is in order within each priority.
 local function walk_priorities(name)
   local priority, due, n = where:match('^(%d+) (%d+) (%d+)$')
-  while true do
-    if not priority then
-      priority = call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
-      if not priority then return '' end
-    end
+  priority = priority or call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
+  while priority do
+    if cost >= MOST_COST then return string.format('%s %.0f 0', priority, math.max(after_due, 0)) end
     local low, high = call('ZCOUNT', name, '-inf', '(' .. priority), call('ZCOUNT', name, '-inf', priority)
     due, n = walk(name, low, high, tonumber(due) or after_due, tonumber(n) or 0)
     if due then return string.format('%s %.0f %.0f', priority, due, n) end
     cost = cost + 25
     priority = call('ZRANGE', name, high, high, 'WITHSCORES')[2]
-    if not priority then return '' end
-    if cost >= MOST_COST then return string.format('%s %.0f 0', priority, math.max(after_due, 0)) end
   end
+  return ''
 end
 
 -- Look at some of all leases, which are in no order that is wanted here; the more the less it cost
