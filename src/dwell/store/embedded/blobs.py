@@ -58,13 +58,17 @@ class BlobReader:
         """Whether any of the messages came with an id."""
         return bool(self._id_bytes.any())
 
-    def read(self) -> tuple[Sequence[bytes] | None, Sequence[bytes]]:
-        """Return the extras (None when no message has any) and the bodies."""
-        ids_end = self._position + self._id_bytes
-        extras_end = ids_end + self._extra_bytes
-        end = self._position + self._size_bytes
-        extras = self._slices(ids_end, extras_end) if self._extra_bytes.any() else None
-        return extras, self._slices(extras_end, end)
+    def extras(self) -> Sequence[bytes] | None:
+        """Return the extras, None when no message has any."""
+        if not self._extra_bytes.any():
+            return None
+        start = self._position + self._id_bytes
+        return self._slices(start, start + self._extra_bytes)
+
+    def bodies(self) -> Sequence[bytes]:
+        """Return the bodies."""
+        start = self._position + self._id_bytes + self._extra_bytes
+        return self._slices(start, self._position + self._size_bytes)
 
     def id_at(self, index: int) -> bytes:
         """Return one id, empty where the queue made it."""

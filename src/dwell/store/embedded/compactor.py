@@ -137,7 +137,7 @@ class Compactor:
         sizes = table.size_bytes[rows]
         blobs = BlobReader(
             self._journal, table.position[rows], sizes, np.zeros_like(rows), np.zeros_like(rows)
-        ).read()[1]
+        ).bodies()
         columns = {"rows": rows, "size_bytes": sizes}
         write(Record(RecordKind.COPY, now_ms, columns, blobs=b"".join(blobs)))
 

@@ -15,6 +15,7 @@ from dwell.store.embedded.folder import Label, open_folder
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.recent import Recent
 
 _FLUSH_EVENTS_S = 1.0
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Core:
     ) -> None:
         self.folder = folder
         self.disk = disk
+        self.recent = Recent()
         self._segment_bytes = segment_bytes
         self._sync_every_ms = sync_every_ms
         self._events_bytes = events_bytes

@@ -14,6 +14,7 @@ from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.ids import numbers_of
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.recent import Recent
 
 #: More than a record needs beside its columns and blobs: header, topic and filling.
 _RECORD_BYTES = 1024
@@ -31,10 +32,13 @@ class _Reserve(Protocol):
 class Putter:
     """Resolves puts against the state, and writes what they come to."""
 
-    def __init__(self, machine: Machine, finder: Finder, reserve: _Reserve, write: _Write) -> None:
+    def __init__(
+        self, machine: Machine, finder: Finder, recent: Recent, reserve: _Reserve, write: _Write
+    ) -> None:
         self._machine = machine
         self._table = machine.table
         self._finder = finder
+        self._recent = recent
         self._reserve = reserve
         self._write = write
 
@@ -142,6 +146,7 @@ class Putter:
         blobs = interleaved((puts.ids, puts.extras, puts.bodies), count)
         meta = Meta(topic=puts.topic, first_seq=self._machine.next_seq)
         self._write(Record(kind, now_ms, columns, meta, blobs), growing=True)
+        self._recent.add(self._table.position[rows], puts.bodies)
 
     def _refuse_known(
         self, puts: Puts, hashes: tuple[U64, U32], waves: Sequence[np.ndarray]

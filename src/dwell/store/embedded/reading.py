@@ -16,13 +16,15 @@ async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
     if not len(rows):
         return Batch.empty(receipts=receipts)
     table, machine = core.machine.table, core.machine
+    positions = table.position[rows]
     reader = BlobReader(
         core.journal,
-        table.position[rows],
+        positions,
         table.size_bytes[rows],
         table.id_bytes[rows],
         table.extra_bytes[rows],
     )
+    recent = core.recent.find(positions)
     leased = table.state[rows] == State.LEASED
     batch = Batch(
         topics=_topics(core, rows),
@@ -42,8 +44,8 @@ async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
         receipts=machine.receipts_of(rows, core.label.number) if receipts else None,
     )
     await core.committed()
-    extras, batch.bodies = reader.read()
-    batch.extras = extras or Same(b"", len(rows))
+    batch.bodies = reader.bodies() if recent is None else recent
+    batch.extras = reader.extras() or Same(b"", len(rows))
     return batch
 
 

@@ -97,7 +97,8 @@ class EmbeddedStore(Store):
         self.number = self._core.label.number
         self._machine, self._table = self._core.machine, self._core.machine.table
         self._finder = Finder(self._machine, self._core.label.seed)
-        self._putter = Putter(self._machine, self._finder, self._core.reserve, self._write)
+        core = self._core
+        self._putter = Putter(self._machine, self._finder, core.recent, core.reserve, self._write)
         self.timings = self._core.journal.timings
         self._deadline_ms: int | None = 0
         self._latest_ms = 0

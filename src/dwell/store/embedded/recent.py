@@ -1,0 +1,60 @@
+"""Bodies that were put lately, as the objects they are: who takes them soon need not read them.
+
+Many messages are taken within moments. To copy a body out of the journal and make an object of it
+again costs more than the rest of the take, and the object that was put is often still at hand.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dwell.lazy import Blobs, sizes_of
+from dwell.message import I64
+
+#: How much is kept, beside what each object weighs in itself.
+_MOST_BYTES = 8 * 1024 * 1024
+_OBJECT_BYTES = 64
+
+
+class Recent:
+    """The newest bodies, by where their blobs are in the journal; the older half goes when full."""
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+        self._positions: I64 = np.zeros(1024, dtype=np.int64)
+        self._bytes = 0
+
+    def add(self, positions: I64, bodies: Sequence[bytes]) -> None:
+        """Keep bodies whose blobs are at these positions, one behind the other and all others."""
+        if isinstance(bodies, Blobs):
+            # They are no objects yet, and cost as much to cut out here as from the journal.
+            return
+        size = int(sizes_of(bodies).sum()) + _OBJECT_BYTES * len(bodies)
+        if size > _MOST_BYTES // 2:
+            return
+        while self._bytes + size > _MOST_BYTES:
+            self._forget_half()
+        first, end = len(self._bodies), len(self._bodies) + len(bodies)
+        if end > len(self._positions):
+            self._positions = np.resize(self._positions, 2 * end)
+        self._positions[first:end] = positions
+        self._bodies += bodies
+        self._bytes += size
+
+    def find(self, positions: I64) -> list[bytes] | None:
+        """Return the bodies of the blobs at some positions, or None unless all are here."""
+        known = self._positions[: len(self._bodies)]
+        first, count = int(known.searchsorted(positions[0])), len(positions)
+        if np.array_equal(known[first : first + count], positions):
+            return self._bodies[first : first + count]
+        places = known.searchsorted(positions)
+        if not np.array_equal(known.take(places, mode="clip"), positions):
+            return None
+        return [self._bodies[place] for place in places.tolist()]
+
+    def _forget_half(self) -> None:
+        gone = (len(self._bodies) + 1) // 2
+        self._bytes -= sum(map(len, self._bodies[:gone])) + _OBJECT_BYTES * gone
+        left = len(self._bodies) - gone
+        del self._bodies[:gone]
+        self._positions[:left] = self._positions[gone : gone + left]
