@@ -26,6 +26,7 @@ from dwell.message import I64, U16, U32, Kind
 from dwell.store.base import Events
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.table import Table
 
@@ -230,7 +231,7 @@ class EventLog:
         return self._folder / f"events-{first:016d}.dwe"
 
     def _write(self, first: int, columns: dict[str, np.ndarray], ids: bytes) -> None:
-        names = {number: self.topic_names[number] for number in _distinct(columns["topic"])}
+        names = {number: self.topic_names[number] for number in distinct(columns["topic"]).tolist()}
         meta = msgspec.msgpack.encode(names)
         parts: list[Buffer] = [len(meta).to_bytes(4, "little"), meta]
         for name, dtype in _COLUMNS.items():
@@ -277,11 +278,6 @@ class EventLog:
         fd = self._files[number][0]
         length = _HEADER.unpack(self._disk.read_part(fd, _HEADER.size, at))[2]
         return _decode(self._disk.read_part(fd, length, at + _HEADER.size), first, count)
-
-
-def _distinct(numbers: np.ndarray) -> list[int]:
-    first = int(numbers[0])
-    return [first] if (numbers == first).all() else np.unique(numbers).tolist()
 
 
 def _block_at(data: bytes, at: int, check: bool) -> tuple[int, int, int] | None:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from dwell.message import I64, U32, U64, Kind, State
+from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
-from dwell.store.embedded.hashtable import Index, Remembered
+from dwell.store.embedded.index import Index
 from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.remembered import Remembered
 from dwell.store.embedded.runs import Chunk
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.topics import Topics
@@ -120,7 +122,7 @@ class Machine:
         table = self.table
         self.table.move(rows, State.READY)
         topics = table.topic[rows]
-        for topic in np.unique(topics).tolist() if (topics != topics[0]).any() else [topics[0]]:
+        for topic in distinct(topics).tolist():
             part = rows[topics == topic] if (topics != topic).any() else rows
             self.topics.ready[topic].push(
                 Chunk(part, table.priority[part], table.due_ms[part], table.seq[part])
@@ -457,14 +459,3 @@ _FILLED = (
     "extra_bytes",
     "max_attempts",
 )
-
-
-def first_of_each(rows: U32, good: np.ndarray) -> np.ndarray:
-    """Return ``good`` with every repetition of a row but the first struck out."""
-    if len(rows) < 2 or (rows[1:] > rows[:-1]).all():
-        return good
-    places = np.flatnonzero(good)
-    _, first = np.unique(rows[places], return_index=True)
-    answer = np.zeros(len(rows), dtype=bool)
-    answer[places[first]] = True
-    return answer

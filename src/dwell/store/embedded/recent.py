@@ -4,6 +4,7 @@ Many messages are taken within moments. To copy a body out of the journal and ma
 again costs more than the rest of the take, and the object that was put is often still at hand.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,17 +12,18 @@ import numpy as np
 from dwell.lazy import Blobs, sizes_of
 from dwell.message import I64
 
-#: How much is kept, beside what each object weighs in itself.
-_MOST_BYTES = 8 * 1024 * 1024
+#: How much is kept, and what an object weighs beside its bytes.
+_MOST_BYTES = 32 * 1024 * 1024
 _OBJECT_BYTES = 64
 
 
 class Recent:
-    """The newest bodies, by where their blobs are in the journal; the older half goes when full."""
+    """The newest bodies, by where their blobs are in the journal; the oldest go when it is full."""
 
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
         self._positions: I64 = np.zeros(1024, dtype=np.int64)
+        self._puts: deque[tuple[int, int]] = deque()
         self._bytes = 0
 
     def add(self, positions: I64, bodies: Sequence[bytes]) -> None:
@@ -29,21 +31,26 @@ class Recent:
         if isinstance(bodies, Blobs):
             # They are no objects yet, and cost as much to cut out here as from the journal.
             return
-        size = int(sizes_of(bodies).sum()) + _OBJECT_BYTES * len(bodies)
-        if size > _MOST_BYTES // 2:
+        sizes = sizes_of(bodies)
+        size = int(sizes.sum()) + _OBJECT_BYTES * len(bodies)
+        # One without bytes may be where the next is, and then a position names two.
+        if size > _MOST_BYTES // 2 or not sizes.all():
             return
-        while self._bytes + size > _MOST_BYTES:
-            self._forget_half()
+        if self._bytes + size > _MOST_BYTES:
+            self._forget(_MOST_BYTES // 2)
         first, end = len(self._bodies), len(self._bodies) + len(bodies)
         if end > len(self._positions):
             self._positions = np.resize(self._positions, 2 * end)
         self._positions[first:end] = positions
         self._bodies += bodies
         self._bytes += size
+        self._puts.append((len(bodies), size))
 
     def find(self, positions: I64) -> list[bytes] | None:
         """Return the bodies of the blobs at some positions, or None unless all are here."""
         known = self._positions[: len(self._bodies)]
+        if not len(known) or positions[0] < known[0]:
+            return None
         first, count = int(known.searchsorted(positions[0])), len(positions)
         if np.array_equal(known[first : first + count], positions):
             return self._bodies[first : first + count]
@@ -52,9 +59,13 @@ class Recent:
             return None
         return [self._bodies[place] for place in places.tolist()]
 
-    def _forget_half(self) -> None:
-        gone = (len(self._bodies) + 1) // 2
-        self._bytes -= sum(map(len, self._bodies[:gone])) + _OBJECT_BYTES * gone
+    def _forget(self, size_bytes: int) -> None:
+        """Let the oldest go, many at a time: what is left must move up."""
+        gone = 0
+        while self._bytes > size_bytes:
+            count, size = self._puts.popleft()
+            self._bytes -= size
+            gone += count
         left = len(self._bodies) - gone
         del self._bodies[:gone]
         self._positions[:left] = self._positions[gone : gone + left]

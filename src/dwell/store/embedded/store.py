@@ -47,11 +47,11 @@ from dwell.store.embedded.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.distinct import distinct, first_of_each
 from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.ids import numbers_of, rows_of
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
-from dwell.store.embedded.machine import first_of_each
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
 from dwell.store.embedded.sweeping import swept, with_key
@@ -265,7 +265,7 @@ class EmbeddedStore(Store):
         """Let leases end later (see the contract)."""
         now_ms = self._begin_held()
         rows, good = self._leased(receipts)
-        going = np.unique(rows[good])
+        going = distinct(rows[good])
         if len(going):
             columns = {"rows": going, "lease_until_ms": now_ms + self._leases(going, lease_ms)}
             self._write(Record(RecordKind.TOUCH, now_ms, columns))
@@ -363,7 +363,7 @@ class EmbeddedStore(Store):
         self._begin_held()
         rows, good = self._leased(receipts)
         names = self._machine.topics.names
-        return {names[number] for number in np.unique(self._table.topic[rows[good]]).tolist()}
+        return {names[number] for number in distinct(self._table.topic[rows[good]]).tolist()}
 
     # --- looking --------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dwell.message import I64, U32
+from dwell.store.embedded.distinct import distinct
 
 SLOT_MS = 60_000
 _DEAL_AT = 65_536
@@ -72,7 +73,7 @@ class Wheel:
         if not due:
             return None
         self._runs = [run for run in self._runs if len(run[1])]
-        rows = np.unique(np.concatenate(due))
+        rows = distinct(np.concatenate(due))
         self._entries -= sum(map(len, due))
         at_ms = self._current(rows)
         return rows[(at_ms > 0) & (at_ms <= now_ms)]
@@ -99,7 +100,7 @@ class Wheel:
         """Return the distinct rows that have an entry, whether it means anything or not."""
         rows = [run[1] for run in self._runs] + self._undealt
         rows += [np.frombuffer(slot, dtype=np.uint32) for slot in self._slots.values()]
-        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.uint32)
+        return distinct(np.concatenate(rows)) if rows else np.zeros(0, np.uint32)
 
     def clear(self) -> None:
         """Forget every entry."""
@@ -162,7 +163,7 @@ class Wheel:
         parts = [np.frombuffer(self._slots.pop(slot), dtype=np.uint32) for slot in begun]
         self._first_slot = min(self._slots, default=_NEVER)
         entries = np.concatenate(parts)
-        rows = np.unique(entries)
+        rows = distinct(entries)
         at_ms = self._current(rows)
         near = (at_ms > 0) & (at_ms < until_ms)
         self._entries -= len(entries) - int(np.count_nonzero(near))

@@ -1,4 +1,4 @@
-"""Open addressing with linear probing, a batch at a time, in NumPy.
+"""The index: open addressing with linear probing, a batch at a time, in NumPy.
 
 Each loop handles the whole batch: most keys are done after the first probe, and the rest, ever
 fewer, go one place on. A deleted place keeps a mark, so that probing goes past it; marks vanish
@@ -14,8 +14,6 @@ from dwell.message import I64, U32, U64
 _FIRST_CAPACITY = 1024
 _EMPTY = np.uint32(0)
 _DELETED = np.uint32(0xFFFFFFFF)
-_CHECK_BITS = np.uint64(21)
-_CHECK_MASK = np.uint64((1 << 21) - 1)
 
 
 class Index:
@@ -107,86 +105,6 @@ class Index:
         if 2 * (self._used + more) <= len(self._slots):
             return
         self.rebuild(self.rows(), more)
-
-
-class Remembered:
-    """The ids that were acked a short while ago: from the hash of an id to the end of its memory.
-
-    A note is the end (ms) with 21 of the confirming bits below it, so that 85 bits must agree. What
-    is over is thrown away when the table is made anew, never one by one.
-    """
-
-    def __init__(self) -> None:
-        self._hashes = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
-        self._notes = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
-        self._used = 0
-
-    def holds(self, hashes: U64, checks: U32, now_ms: int) -> np.ndarray:
-        """Tell for each id whether it is still remembered."""
-        if not self._used:
-            return np.zeros(len(hashes), dtype=bool)
-        place, found = self._probe(_nonzero(hashes))
-        notes = self._notes[place]
-        same = (notes & _CHECK_MASK) == (checks & _CHECK_MASK)
-        held: np.ndarray = found & same & (notes >> _CHECK_BITS > np.uint64(now_ms))
-        return held
-
-    def add(self, hashes: U64, checks: U32, until_ms: I64, now_ms: int) -> None:
-        """Remember distinct ids, each until its time."""
-        self._reserve(len(hashes), now_ms)
-        hashes = _nonzero(hashes)
-        notes = until_ms.astype(np.uint64) << _CHECK_BITS | (checks & _CHECK_MASK)
-        self._insert(hashes, notes)
-
-    def entries(self, now_ms: int) -> tuple[U64, U64]:
-        """Return the hashes and notes of what is still remembered."""
-        live = np.flatnonzero(self._notes >= np.uint64(now_ms + 1) << _CHECK_BITS)
-        return self._hashes[live], self._notes[live]
-
-    def restore(self, hashes: U64, notes: U64) -> None:
-        """Hold what :meth:`entries` returned."""
-        self._make(_capacity_for(len(hashes)))
-        self._insert(hashes, notes)
-
-    def _make(self, capacity: int) -> None:
-        self._hashes = np.zeros(capacity, dtype=np.uint64)
-        self._notes = np.zeros(capacity, dtype=np.uint64)
-        self._used = 0
-
-    def _probe(self, hashes: U64) -> tuple[I64, np.ndarray]:
-        """Return for each hash its place, or the free place where its path ends."""
-        mask = len(self._hashes) - 1
-        place = (hashes & np.uint64(mask)).astype(np.int64)
-        there = self._hashes[place]
-        going = np.flatnonzero((there != hashes) & (there != 0))
-        while len(going):
-            place[going] = (place[going] + 1) & mask
-            there = self._hashes[place[going]]
-            going = going[(there != hashes[going]) & (there != 0)]
-        return place, self._hashes[place] == hashes
-
-    def _insert(self, hashes: U64, notes: U64) -> None:
-        # Those that are there already are counted again; making the table anew puts that right.
-        self._used += len(hashes)
-        while len(hashes):
-            place, _ = self._probe(hashes)
-            self._hashes[place] = hashes
-            # Where several wanted one free place, the last one has it.
-            won = self._hashes[place] == hashes
-            self._notes[place[won]] = notes[won]
-            hashes, notes = hashes[~won], notes[~won]
-
-    def _reserve(self, more: int, now_ms: int) -> None:
-        if 2 * (self._used + more) <= len(self._hashes):
-            return
-        hashes, notes = self.entries(now_ms)
-        self._make(_capacity_for(2 * (len(hashes) + more)))
-        self._insert(hashes, notes)
-
-
-def _nonzero(hashes: U64) -> U64:
-    """Zero means an empty place, so the one hash that is zero is told as one."""
-    return np.maximum(hashes, np.uint64(1))
 
 
 def _capacity_for(count: int) -> int:
