@@ -5,7 +5,7 @@ the older one. One that holds few is emptied first: its blobs are appended again
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -69,15 +69,19 @@ class Compactor:
         self.finish(now_ms)
         self._remove_old_snapshots(keep=1)
 
-    async def run(self, now_ms: int, write: Callable[[Record], None]) -> None:
+    async def run(
+        self,
+        now_ms: int,
+        write: Callable[[Record], None],
+        flush_events: Callable[[int], Awaitable[None]],
+    ) -> None:
         """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
         events = self._machine.events
         until = events.cut()
         snapshot, unneeded = self._begin(now_ms)
         # The snapshot may take its name only when all that it holds is in the journal for good.
-        await self._journal.committed()
-        events.flush(until)
-        events.sync()
+        await flush_events(until)
+        await asyncio.to_thread(events.sync)
         await asyncio.to_thread(snapshot.finish)
         self._remove_old_snapshots()
         for number in unneeded:

@@ -44,6 +44,8 @@ class Core:
         self._events_bytes = events_bytes
         self._upkeep: asyncio.Task[None] | None = None
         self._flusher: asyncio.TimerHandle | None = None
+        self._flushes: set[asyncio.Task[None]] = set()
+        self._flushing = asyncio.Lock()
         self._lock = -1
 
     # --- open and close -------------------------------------------------------------------------
@@ -134,9 +136,10 @@ class Core:
         if self._flusher is not None:
             self._flusher.cancel()
         try:
+            if self._flushes:
+                await asyncio.wait(self._flushes)
             if self.journal.failure is None:
-                await self.journal.committed()
-                self.machine.events.flush()
+                await self.flush_events()
                 if repaired:
                     self._compactor.start_anew(now_ms)
                 else:
@@ -157,7 +160,7 @@ class Core:
         """Append a record and apply it; raises DiskFull or StoreFailed before either."""
         self.journal.append(record, growing=growing)
         self.machine.apply(record)
-        if self.machine.events.is_full or self._flusher is None:
+        if self._flusher is None or (self.machine.events.is_full and not self._flushes):
             self._plan_flush()
         if self._upkeep is None and self._compactor.is_due:
             self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(record.time_ms))
@@ -171,18 +174,32 @@ class Core:
         """Write the events of everything so far, or up to a position."""
         until = self.machine.events.next_position if until is None else until
         await self.committed()
-        self._flush(until)
+        # A caller that is cancelled must not leave a block half noted.
+        await asyncio.shield(self._start_flush(until))
         self.journal.check()
 
-    def _flush(self, until: int) -> None:
-        try:
-            self.machine.events.flush(until)
-        except (OSError, StoreError) as error:
-            self.journal.fail(error)
+    def _start_flush(self, until: int) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(self._flush(until))
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+        return task
+
+    async def _flush(self, until: int) -> None:
+        events = self.machine.events
+        async with self._flushing:
+            try:
+                for block in events.blocks(until):
+                    if block.is_coarse:
+                        size_bytes = await asyncio.to_thread(events.write, block)
+                    else:
+                        size_bytes = events.write(block)
+                    events.written(block, size_bytes)
+            except (OSError, StoreError) as error:
+                self.journal.fail(error)
 
     async def _keep_up(self, now_ms: int) -> None:
         try:
-            await self._compactor.run(now_ms, self.write)
+            await self._compactor.run(now_ms, self.write, self.flush_events)
         except (OSError, StoreError) as error:
             # It is tried again after the next segment; the journal itself needs no snapshot.
             _log.warning("%s: no snapshot: %s", self.folder, error)
@@ -205,6 +222,6 @@ class Core:
 
         def flush(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and done.exception() is None and self.journal.segments:
-                self._flush(until)
+                self._start_flush(until)
 
         self.journal.committed().add_done_callback(flush)

@@ -1,6 +1,6 @@
-"""Rows that stand but once, by sorting: NumPy's ``unique`` hashes each, which takes 20 times as long.
+"""Rows that stand but once, by sorting.
 
-(NumPy 2.4, 10,000 rows: 30 us to sort, 50 us in all, and 1,500 us for ``unique``.)
+NumPy's ``unique`` hashes each: 1,500 us for 10,000 rows with NumPy 2.4, where this takes 50 us.
 """
 
 import numpy as np

@@ -1,66 +1,46 @@
 """The event log: what happened to each message, in order, beside the journal.
 
 Events follow from the journal, so they are written without a sync: what a crash loses is made again
-by the replay, with the same positions. A file is a row of blocks::
-
-    0       4       8               16              24        32
-    +-------+-------+---------------+---------------+---------+------+---------+-----+
-    | magic | crc   | length        | first event   | count   | meta | columns | ids |
-    +-------+-------+---------------+---------------+---------+------+---------+-----+
-
-``crc`` is the CRC-32 of everything after it; ``meta`` is a length (4 bytes) and the topics' names
-by number in MessagePack; the columns are those of _COLUMNS, ``count`` values each.
+by the replay, with the same positions. A file is a row of blocks (see :mod:`eventblock`).
 """
 
-import struct
-import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from dwell.lazy import Blobs, LazyIds, Same
 from dwell.message import I64, U16, U32, Kind
 from dwell.store.base import Events
 from dwell.store.embedded.blobs import BlobReader
-from dwell.store.embedded.disk import Buffer, Disk
-from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.eventblock import HEADER, Part, block_at, decoded, encoded
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.table import Table
 
-_MAGIC = 0x31455744  # "DWE1"
-_HEADER = struct.Struct("<IIQQQ")
-_COLUMNS: dict[str, type[np.generic]] = {
-    "time_ms": np.int64,
-    "due_ms": np.int64,
-    "seq": np.uint64,
-    "row": np.uint32,
-    "topic": np.uint32,
-    "attempt": np.uint16,
-    "id_bytes": np.uint16,
-    "kind": np.uint8,
-}
 _BLOCK_EVENTS = 32_768
 _BLOCK_PARTS = 256
+_COARSE_EVENTS = 500
 _FILE_BYTES = 32 * 1024 * 1024
 _KINDS = max(Kind) + 1
 
 
-class _Part:
-    """The events of one record, not yet written."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Events that are to be written, and where: file, its descriptor, and offset."""
 
-    __slots__ = ("columns", "count", "kind", "reader", "time_ms")
+    first: int
+    count: int
+    parts: list[Part]
+    number: int
+    fd: int
+    offset: int
 
-    def __init__(
-        self, kind: Kind, time_ms: int, columns: dict[str, np.ndarray], reader: BlobReader | None
-    ) -> None:
-        self.kind = kind
-        self.time_ms = time_ms
-        self.columns = columns
-        self.reader = reader
-        self.count = len(columns["row"])
+    @property
+    def is_coarse(self) -> bool:
+        """Whether to write it is more NumPy's work than Python's, and so may run beside others."""
+        return self.count > _COARSE_EVENTS * len(self.parts)
 
 
 class EventLog:
@@ -71,7 +51,7 @@ class EventLog:
         self._folder = folder
         self._journal = journal
         self._most_bytes = most_bytes
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[Part] = deque()
         self._unwritten = 0
         self._cuts: deque[int] = deque()
         self._blocks: list[tuple[int, int, int, int]] = []
@@ -102,7 +82,7 @@ class EventLog:
             none: U16 = np.zeros(len(rows), dtype=np.uint16)
             sizes = id_bytes.astype(np.uint32)
             reader = BlobReader(self._journal, table.position[rows], sizes, id_bytes, none)
-        self._parts.append(_Part(kind, time_ms, columns, reader))
+        self._parts.append(Part(kind, time_ms, columns, reader))
         self._unwritten += len(rows)
         self.next_position += len(rows)
         self.totals[kind] += len(rows)
@@ -123,36 +103,46 @@ class EventLog:
         self._cuts.append(self.next_position)
         return self.next_position
 
-    def flush(self, until: int | None = None) -> None:
-        """Write what is unwritten (up to a position) in blocks; it must all be committed."""
-        until = self.next_position if until is None else until
+    def flush(self) -> None:
+        """Write what is unwritten; it must all be committed."""
+        for block in self.blocks(self.next_position):
+            self.written(block, self.write(block))
+
+    def blocks(self, until: int) -> Iterator[Block]:
+        """Yield what is to be written up to a position, which must be committed, in blocks.
+
+        Each goes to :meth:`write` and then to :meth:`written`, before the next.
+        """
         while self._cuts and self._cuts[0] <= until:
-            self._flush_block(self._cuts.popleft())
-        self._flush_block(until)
+            yield from self._block(self._cuts.popleft())
+        yield from self._block(until)
 
-    def _flush_block(self, until: int) -> None:
-        first = self.next_position - self._unwritten
-        parts = self._pop_parts(until)
-        if not parts:
-            return
-        columns = {
-            name: np.concatenate([part.columns[name] for part in parts])
-            for name in parts[0].columns
-        }
-        counts = [part.count for part in parts]
-        columns["time_ms"] = np.repeat(np.array([p.time_ms for p in parts], np.int64), counts)
-        columns["kind"] = np.repeat(np.array([p.kind for p in parts], np.uint8), counts)
-        ids = b"".join([part.reader.ids() for part in parts if part.reader])
-        self._write(first, columns, ids)
+    def _block(self, until: int) -> Iterator[Block]:
+        first = position = self.next_position - self._unwritten
+        parts = []
+        for part in self._parts:
+            if position + part.count > until:
+                break
+            position += part.count
+            parts.append(part)
+        if parts:
+            number = self._number_for(first)
+            yield Block(first, position - first, parts, number, *self._files[number])
+
+    def write(self, block: Block) -> int:
+        """Write a block, in any thread, but one at a time; return its size in bytes."""
+        buffers = encoded(block.first, block.parts, self.topic_names)
+        self._disk.write(block.fd, buffers, block.offset)
+        return sum(map(len, buffers))
+
+    def written(self, block: Block, size_bytes: int) -> None:
+        """Note that a block is in its file, where it can be read from now on."""
+        for _ in block.parts:
+            self._parts.popleft()
+        self._unwritten -= block.count
+        self._blocks.append((block.first, block.count, block.number, block.offset))
+        self._files[block.number] = (block.fd, block.offset + size_bytes)
         self._drop_old()
-
-    def _pop_parts(self, until: int) -> list[_Part]:
-        parts, position = [], self.next_position - self._unwritten
-        while self._parts and position + self._parts[0].count <= until:
-            parts.append(self._parts.popleft())
-            position += parts[-1].count
-        self._unwritten = self.next_position - position
-        return parts
 
     def read(self, position: int, limit: int) -> Events:
         """Return at most ``limit`` written events from ``position`` on."""
@@ -211,7 +201,7 @@ class EventLog:
         first = int(path.stem.removeprefix("events-"))
         data = self._disk.read(path)
         at = 0
-        while (block := _block_at(data, at, check)) is not None and block[0] < self.next_position:
+        while (block := block_at(data, at, check)) is not None and block[0] < self.next_position:
             self._blocks.append((*block[:2], first, at))
             at = block[2]
         fd = self._disk.open(path)
@@ -230,27 +220,13 @@ class EventLog:
     def _path(self, first: int) -> Path:
         return self._folder / f"events-{first:016d}.dwe"
 
-    def _write(self, first: int, columns: dict[str, np.ndarray], ids: bytes) -> None:
-        names = {number: self.topic_names[number] for number in distinct(columns["topic"]).tolist()}
-        meta = msgspec.msgpack.encode(names)
-        parts: list[Buffer] = [len(meta).to_bytes(4, "little"), meta]
-        for name, dtype in _COLUMNS.items():
-            parts.append(columns[name].astype(dtype, copy=False).view(np.uint8).data)
-        parts.append(ids)
-        count, length = len(columns["row"]), sum(map(len, parts))
-        rest = struct.pack("<QQQ", length, first, count)
-        crc = zlib.crc32(rest)
-        for part in parts:
-            crc = zlib.crc32(part, crc)
-        parts.insert(0, struct.pack("<II", _MAGIC, crc) + rest)
+    def _number_for(self, first: int) -> int:
+        """Return the file that takes the next block; it has the number of its first event."""
         number = max(self._files, default=-1)
         if number < 0 or self._files[number][1] > _FILE_BYTES:
             number = first
             self._files[number] = (self._disk.create(self._path(first), 0), 0)
-        fd, size = self._files[number]
-        self._disk.write(fd, parts, size)
-        self._files[number] = (fd, size + _HEADER.size + length)
-        self._blocks.append((first, count, number, size))
+        return number
 
     def _drop_old(self) -> None:
         while len(self._files) > 1 and sum(s for _, s in self._files.values()) > self._most_bytes:
@@ -276,51 +252,5 @@ class EventLog:
     def _read_block(self, block: tuple[int, int, int, int]) -> Events:
         first, count, number, at = block
         fd = self._files[number][0]
-        length = _HEADER.unpack(self._disk.read_part(fd, _HEADER.size, at))[2]
-        return _decode(self._disk.read_part(fd, length, at + _HEADER.size), first, count)
-
-
-def _block_at(data: bytes, at: int, check: bool) -> tuple[int, int, int] | None:
-    """Return first event, count and end of the block at ``at``; None when no whole one is there."""
-    if at + _HEADER.size > len(data):
-        return None
-    magic, crc, length, first, count = _HEADER.unpack_from(data, at)
-    end = at + _HEADER.size + length
-    if magic != _MAGIC or end > len(data):
-        return None
-    if check and zlib.crc32(memoryview(data)[at + 8 : end]) != crc:
-        return None
-    return first, count, end
-
-
-def _decode(payload: bytes, first: int, count: int) -> Events:
-    meta_bytes = int.from_bytes(payload[:4], "little")
-    names = msgspec.msgpack.decode(payload[4 : 4 + meta_bytes], type=dict[int, str])
-    at = 4 + meta_bytes
-    columns: dict[str, np.ndarray] = {}
-    for name, dtype in _COLUMNS.items():
-        columns[name] = np.frombuffer(payload, dtype=dtype, count=count, offset=at)
-        at += columns[name].nbytes
-    return Events(
-        positions=np.arange(first, first + count, dtype=np.int64),
-        time_ms=columns["time_ms"],
-        kind=columns["kind"],
-        topics=_topics(columns["topic"], names),
-        ids=LazyIds(columns["row"], columns["seq"], _own(payload, at, columns["id_bytes"])),
-        due_ms=columns["due_ms"],
-        attempt=columns["attempt"],
-    )
-
-
-def _topics(numbers: np.ndarray, names: dict[int, str]) -> Sequence[str]:
-    if len(names) == 1:
-        (name,) = names.values()
-        return Same(name, len(numbers))
-    return [names[number] for number in numbers.tolist()]
-
-
-def _own(payload: bytes, at: int, sizes: U16) -> Sequence[bytes] | None:
-    """Return the ids that callers chose, empty where the queue made one."""
-    if not sizes.any():
-        return None
-    return Blobs.packed(payload[at:], sizes.astype(np.int64))
+        length = HEADER.unpack(self._disk.read_part(fd, HEADER.size, at))[2]
+        return decoded(self._disk.read_part(fd, length, at + HEADER.size), first, count)

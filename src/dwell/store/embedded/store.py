@@ -267,7 +267,8 @@ class EmbeddedStore(Store):
         rows, good = self._leased(receipts)
         going = distinct(rows[good])
         if len(going):
-            columns = {"rows": going, "lease_until_ms": now_ms + self._leases(going, lease_ms)}
+            until_ms = now_ms + self._leases(going, lease_ms)
+            columns: dict[str, np.ndarray] = {"rows": going, "lease_until_ms": until_ms}
             self._write(Record(RecordKind.TOUCH, now_ms, columns))
         return await self._answer(good, Result.TOUCHED, Result.STALE)
 
