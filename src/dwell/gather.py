@@ -42,7 +42,6 @@ class Gatherer(Generic[K, I, A]):
         self._run = run
         self._alone = alone
         self._groups: dict[K, _Group[I, A]] = {}
-        self._full: list[tuple[K, _Group[I, A]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -53,7 +52,6 @@ class Gatherer(Generic[K, I, A]):
     async def close(self) -> None:
         """Take no more calls; those that were made get their answers first."""
         self._loop = None
-        self._flush()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -63,11 +61,12 @@ class Gatherer(Generic[K, I, A]):
         if loop is None:
             raise StoreClosed("the queue is not open")
         group = self._groups.get(key)
-        if group is None:
+        if (
+            group is None
+            or group.count + count > self.most
+            or group.size_bytes + size_bytes > MAX_BATCH_BYTES
+        ):
             group = self._start(key, loop)
-        elif group.count + count > self.most or group.size_bytes + size_bytes > MAX_BATCH_BYTES:
-            self._full.append((key, group))
-            group = self._groups[key] = _Group()
         future: asyncio.Future[A] = loop.create_future()
         group.items.append(item)
         group.futures.append(future)
@@ -76,24 +75,17 @@ class Gatherer(Generic[K, I, A]):
         return future
 
     def _start(self, key: K, loop: asyncio.AbstractEventLoop) -> _Group[I, A]:
-        if not self._groups:
-            loop.call_soon(self._flush)
+        """Begin a group, which is complete when all who are to run in this turn have run."""
         group: _Group[I, A] = _Group()
         self._groups[key] = group
+        task = loop.create_task(self._run_group(key, group))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return group
 
-    def _flush(self) -> None:
-        if not self._groups:
-            return
-        loop = asyncio.get_running_loop()
-        groups = [*self._full, *self._groups.items()]
-        self._full, self._groups = [], {}
-        for key, group in groups:
-            task = loop.create_task(self._run_group(key, group))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
     async def _run_group(self, key: K, group: _Group[I, A]) -> None:
+        if self._groups.get(key) is group:
+            del self._groups[key]
         items, futures = group.items, group.futures
         if any(future.done() for future in futures):
             # Who was cancelled before the batch started is left out of it.

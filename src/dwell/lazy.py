@@ -187,8 +187,14 @@ class LazyIds(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         own = self.own()
         if own is None:
-            return (self[at] for at in range(len(self)))
+            return iter(self._texts())
         return map(bytes.decode, own)
+
+    def _texts(self) -> list[str]:
+        made = self.made()
+        if made is None:
+            return [self[at] for at in range(len(self))]
+        return list(map(queue_id, made[0].tolist(), made[1].tolist()))
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):

@@ -7,7 +7,7 @@ What happens to messages is the store's.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -49,20 +49,9 @@ from dwell.ticker import Ticker
 from dwell.values import Delay, Due
 from dwell.verbs import ManyTaken, Verbs
 
-
-class _Item(NamedTuple):
-    """One gathered put, as the columns of a batch will hold it."""
-
-    body: bytes
-    due_ms: int
-    priority: int
-    lease_ms: int
-    max_attempts: int
-    expires_ms: int
-    extra: bytes
-    id: bytes
-
-
+#: One gathered put, in the order of :meth:`Queue._put`: body, due, priority, lease, attempts,
+#: expiry, extra, id.
+_Item: TypeAlias = tuple[bytes, int, int, int, int, int, bytes, bytes]
 #: The topic, what to do with an id that exists, and whether the caller named the ids.
 _PutKey = tuple[str, str, bool]
 
@@ -204,18 +193,20 @@ class Queue(Verbs):
         expires_ms = 0
         if expires is not None or ttl is not None:
             expires_ms = _expiry(expires, ttl, due_ms, now_ms)
-        item = _Item(
+        extra = b"" if key is None and headers is None else _extra(key, headers)
+        own = b"" if id is None else values.own_id(id)
+        item = (
             data,
             due_ms,
             values.priority(priority),
             0 if lease is None else values.lease_ms(lease),
             0 if max_attempts is None else values.max_attempts(max_attempts),
             expires_ms,
-            b"" if key is None and headers is None else _extra(key, headers),
-            b"" if id is None else values.own_id(id),
+            extra,
+            own,
         )
         batch = (topic, values.conflict(on_conflict), id is not None)
-        return await self._puts.call(batch, item, len(data) + len(item.extra) + len(item.id))
+        return await self._puts.call(batch, item, len(data) + len(extra) + len(own))
 
     async def put_many(
         self,

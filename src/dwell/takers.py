@@ -184,36 +184,40 @@ class Takers:
     def _ask(self, taker: Taker) -> None:
         if self._loop is None:
             return self._fail_closed([taker])
-        if not self._asking:
-            self._loop.call_soon(self._flush)
-        self._asking.setdefault(taker.wish, []).append(taker)
+        asking = self._asking.get(taker.wish)
+        if asking is None:
+            asking = self._asking[taker.wish] = []
+            self._spawn(self._serve(taker.wish))
+        asking.append(taker)
         return None
 
-    def _flush(self) -> None:
-        asking, self._asking = self._asking, {}
-        for wish, takers in asking.items():
-            take = Take(wish)
-            for taker in takers:
-                if taker.future.done():
-                    self._pass_on(taker)
-                    continue
-                if take.takers and take.limit + taker.limit > self._store.most_joined:
-                    self._start(take)
-                    take = Take(wish)
-                take.takers.append(taker)
-                take.limit += taker.limit
-            if take.takers:
-                self._start(take)
+    async def _serve(self, wish: Wish) -> None:
+        """Ask for all who have asked in this turn of the event loop, with one call or a few."""
+        takes = self._takes(wish)
+        for take in takes:
+            self._under_way.add(take)
+        for take in takes[1:]:
+            self._spawn(self._run(take))
+        if takes:
+            await self._run(takes[0])
+
+    def _takes(self, wish: Wish) -> list[Take]:
+        takes: list[Take] = []
+        for taker in self._asking.pop(wish, ()):
+            if taker.future.done():
+                self._pass_on(taker)
+                continue
+            if not takes or takes[-1].limit + taker.limit > self._store.most_joined:
+                takes.append(Take(wish))
+            takes[-1].takers.append(taker)
+            takes[-1].limit += taker.limit
+        return takes
 
     def _pass_on(self, taker: Taker) -> None:
         """Wake somebody else in the place of a taker that was woken and has gone."""
         if taker.was_woken:
             for topic in taker.wish.topics:
                 self.wake(topic, taker.limit)
-
-    def _start(self, take: Take) -> None:
-        self._under_way.add(take)
-        self._spawn(self._run(take))
 
     async def _run(self, take: Take) -> None:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 import numpy as np
@@ -64,6 +64,7 @@ _SPAN_FORMS = '"30m", "1h30m", "250ms", seconds as a number, or a timedelta'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MAX_SPAN_CHARS = 64
+_WHOLE = (int, np.integer)
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
@@ -74,12 +75,23 @@ def refusal(error: type[InvalidInput], field: str, value: object, allowed: str) 
     return error(f"{field}: got {type(value).__name__} {_repr.repr(value)}, expected {allowed}")
 
 
+def _is_whole(value: object) -> TypeGuard[int]:
+    if type(value) is int:
+        return True
+    return isinstance(value, _WHOLE) and not isinstance(value, bool)
+
+
 # --- names and texts --------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _is_topic(text: str) -> bool:
+    return _TOPIC.fullmatch(text) is not None
 
 
 def topic(value: object) -> str:
     """Return a topic's name as it is; raises InvalidTopic."""
-    if isinstance(value, str) and _TOPIC.fullmatch(value):
+    if isinstance(value, str) and len(value) <= MAX_TOPIC_CHARS and _is_topic(value):
         return value
     allowed = f"1-{MAX_TOPIC_CHARS} characters of A-Z a-z 0-9 . _ : -"
     raise refusal(InvalidTopic, "topic", value, allowed)
@@ -207,7 +219,7 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
         ms = _span_ms(value)
     elif isinstance(value, timedelta):
         ms = -(-value // _MILLISECOND)
-    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+    elif _is_whole(value):
         ms = int(value) * 1000
     elif isinstance(value, float | np.floating) and isfinite(scaled := float(value) * 1000):
         ms = round(scaled)
@@ -224,7 +236,7 @@ def due_ms(value: object, now_ms: int, field: str = "due") -> int:
         if value.utcoffset() is None:
             raise refusal(InvalidTime, field, value, "a datetime that knows its zone")
         ms = -(-(value - _EPOCH) // _MILLISECOND)
-    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+    elif _is_whole(value):
         ms = int(value)
     else:
         allowed = "epoch milliseconds as a whole number, or a datetime that knows its zone"
@@ -237,7 +249,7 @@ def due_ms(value: object, now_ms: int, field: str = "due") -> int:
 
 def level_ms(value: object, levels_ms: Sequence[int], field: str = "delay_level") -> int:
     """Return the delay that a level, counted from 1, means on a topic; raises InvalidTime."""
-    if not isinstance(value, int | np.integer) or not 1 <= value <= len(levels_ms):
+    if not _is_whole(value) or not 1 <= value <= len(levels_ms):
         raise refusal(InvalidTime, field, value, f"a level from 1 to {len(levels_ms)}")
     return levels_ms[int(value) - 1]
 
@@ -258,7 +270,7 @@ def lease_ms(value: object, field: str = "lease") -> int:
 def _whole(
     value: object, low: int, high: int, field: str, error: type[InvalidInput], what: str
 ) -> int:
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and low <= value <= high:
+    if _is_whole(value) and low <= value <= high:
         return int(value)
     raise refusal(error, field, value, f"{what} from {low} to {high}")
 

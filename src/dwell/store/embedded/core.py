@@ -167,8 +167,7 @@ class Core:
 
     async def committed(self) -> None:
         """Return when everything so far is as safe as was asked for; raises StoreFailed."""
-        # Many wait for one future, so a caller that is cancelled must not take it along.
-        await asyncio.shield(self.journal.committed())
+        await self.journal.committed()
 
     async def flush_events(self, until: int | None = None) -> None:
         """Write the events of everything so far, or up to a position."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from dwell.errors import BatchTooLarge, StoreDamaged, StoreFailed
@@ -33,8 +34,9 @@ class Journal:
         self._frame: list[Buffer] = []
         self._frame_start = 0
         self._frame_end = 0
-        self._waiting: list[asyncio.Future[None]] = []
-        self._group: asyncio.Future[None] | None = None
+        # Who waits for the frame that is being filled, and for each that is being written.
+        self._group: list[asyncio.Future[None]] = []
+        self._waiting: list[list[asyncio.Future[None]]] = []
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -193,16 +195,19 @@ class Journal:
         return self.position
 
     def committed(self) -> "asyncio.Future[None]":
-        """Return what is done when everything appended so far is on disk (see ``sync``)."""
-        if self._group is None and not self._frame and self._waiting:
-            return self._waiting[-1]
+        """Return what is done when everything appended so far is on disk (see ``sync``).
+
+        Each who waits has a future of its own, and may cancel it.
+        """
         self.check()
-        group = self._group or self._loop.create_future()
+        future = self._loop.create_future()
         if self._frame:
-            self._group = group
-        elif not group.done():
-            group.set_result(None)
-        return group
+            self._group.append(future)
+        elif self._waiting:
+            self._waiting[-1].append(future)
+        else:
+            future.set_result(None)
+        return future
 
     def release(self, number: int) -> Path:
         """Let go of a segment that nobody needs; return its file, which may be deleted."""
@@ -231,14 +236,14 @@ class Journal:
             return
         segment = self.segments[self._frame_start // self.segment_bytes]
         offset = self._frame_start % self.segment_bytes
-        self._waiting.append(self._group or self._loop.create_future())
+        self._waiting.append(self._group)
         self._committer.submit(
             Write(
                 segment.fd, offset, self._frame_start, self._frame_end, self.position, self._frame
             )
         )
         self._frame_end = self.position
-        self._frame, self._group = [], None
+        self._frame, self._group = [], []
 
     def _tell(self, function, argument) -> None:  # type: ignore[no-untyped-def]
         if not self._loop.is_closed():
@@ -246,16 +251,16 @@ class Journal:
 
     def _done(self, count: int) -> None:
         done, self._waiting = self._waiting[:count], self._waiting[count:]
-        for future in done:
+        for future in chain.from_iterable(done):
             if not future.done():
                 future.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """Take no more writes, and tell everybody who waits."""
         self.failure = error
-        waiting = [*self._waiting, *([self._group] if self._group else [])]
-        self._waiting, self._group = [], None
-        for future in waiting:
+        waiting = [*self._waiting, self._group]
+        self._waiting, self._group = [], []
+        for future in chain.from_iterable(waiting):
             if not future.done():
                 future.set_exception(StoreFailed(f"{self._folder}: {error}"))
                 future.exception()
