@@ -16,21 +16,22 @@ async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
     if not len(rows):
         return Batch.empty(receipts=receipts)
     table, machine = core.machine.table, core.machine
-    positions = table.position[rows]
-    reader = BlobReader(
-        core.journal,
-        positions,
-        table.size_bytes[rows],
+    position, id_bytes, extra_bytes = (
+        table.position[rows],
         table.id_bytes[rows],
         table.extra_bytes[rows],
     )
-    recent = core.recent.find(positions)
+    bodies: Sequence[bytes] | None = core.recent.find(position)
+    reader = None
+    if bodies is None or id_bytes.any() or extra_bytes.any():
+        sizes = table.size_bytes[rows]
+        reader = BlobReader(core.journal, position, sizes, id_bytes, extra_bytes)
     leased = table.state[rows] == State.LEASED
     batch = Batch(
         topics=_topics(core, rows),
-        ids=LazyIds(rows, table.seq[rows], BlobIds(reader) if reader.has_ids else None),
+        ids=LazyIds(rows, table.seq[rows], BlobIds(reader) if reader and reader.has_ids else None),
         bodies=[],
-        extras=[],
+        extras=Same(b"", len(rows)),
         due_ms=table.due_ms[rows],
         priority=table.priority[rows],
         attempt=table.attempt[rows],
@@ -44,8 +45,10 @@ async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
         receipts=machine.receipts_of(rows, core.label.number) if receipts else None,
     )
     await core.committed()
-    batch.bodies = reader.bodies() if recent is None else recent
-    batch.extras = reader.extras() or Same(b"", len(rows))
+    if reader is not None:
+        batch.extras = reader.extras() or batch.extras
+        bodies = bodies or reader.bodies()
+    batch.bodies = bodies or []
     return batch
 
 
