@@ -38,13 +38,16 @@ _IDLE_S = 30.0
 #: The wait before the first repetition; it doubles each time, and a part of it is chance.
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
+#: The longest that a server's Retry-After is heeded.
+_LONGEST_AFTER_S = 60.0
 
 
 class _Failure(NamedTuple):
-    """Why a request came to nothing, and whether the server can have done it."""
+    """Why a request came to nothing, whether the server can have done it, and when to ask again."""
 
     error: DwellError
     maybe_done: bool
+    after_s: float = 0.0
 
 
 class Connection:
@@ -123,7 +126,7 @@ class Connection:
                 return answer
             if not left or (answer.maybe_done and not is_safe):
                 raise answer.error
-            await asyncio.sleep(pause_s * (0.5 + random.random()))
+            await asyncio.sleep(answer.after_s + pause_s * (0.5 + random.random()))
             pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
         raise AssertionError("unreachable")
 
@@ -170,9 +173,9 @@ class Connection:
         server_ms = answer.headers.get("dwell-now-ms", "")
         if server_ms.isdecimal():
             self._clock.hear(int(server_ms), asked_at)
-        return self._read(answer.status, body)
+        return self._read(answer.status, answer.headers.get("retry-after", ""), body)
 
-    def _read(self, status: int, body: bytes) -> bytes | _Failure:
+    def _read(self, status: int, after: str, body: bytes) -> bytes | _Failure:
         """Return the body of a good answer, or why one may be asked for again; raises the rest."""
         if status == 200:
             return body
@@ -180,7 +183,8 @@ class Connection:
             raise StoreError(f"{self.base}: got status {status}, expected a Dwell server")
         problem = error_of(status, body)
         if isinstance(problem, ServerBusy | ServerDraining):
-            return _Failure(problem, maybe_done=False)
+            after_s = float(after) if after.isdecimal() else 0.0
+            return _Failure(problem, maybe_done=False, after_s=min(after_s, _LONGEST_AFTER_S))
         raise problem
 
 
