@@ -12,6 +12,7 @@ import numpy as np
 from dwell.message import I64, U32, U64
 
 _FIRST_CAPACITY = 1024
+_FEW = 1 << 18
 _EMPTY = np.uint32(0)
 _DELETED = np.uint32(0xFFFFFFFF)
 
@@ -108,4 +109,7 @@ class Index:
 
 
 def _capacity_for(count: int) -> int:
-    return max(_FIRST_CAPACITY, 1 << (3 * count).bit_length())
+    # Each key that came and went leaves a mark, so a table of few living keys is soon used up; made
+    # with room for many it is seldom made anew, and is still small.
+    spare = 8 if count < _FEW else 3
+    return max(_FIRST_CAPACITY, 1 << (spare * count).bit_length())
