@@ -35,21 +35,26 @@ class Index:
         rows = self._slots[place] - np.uint32(1)
         return rows, found
 
-    def add(self, hashes: U64, rows: U32) -> None:
-        """Add distinct hashes that are not in the index."""
+    def add(self, hashes: U64, rows: U32) -> U32:
+        """Add distinct hashes with their rows, unless they are there; return the row of each."""
         self._reserve(len(rows))
-        mask = np.uint64(len(self._slots) - 1)
-        place = (hashes & mask).astype(np.int64)
-        marks = rows + np.uint32(1)
-        while len(marks):
-            slots = self._slots[place]
-            free = slots == _EMPTY
+        mask = len(self._slots) - 1
+        place = (hashes & np.uint64(mask)).astype(np.int64)
+        answer, asking, marks = rows.copy(), np.arange(len(rows)), rows + np.uint32(1)
+        while len(asking):
+            free = self._slots[place] == _EMPTY
             self._slots[place[free]] = marks[free]
             # Where several wanted one free place, the last one has it.
-            waiting = self._slots[place] != marks
-            marks = marks[waiting]
-            place = (place[waiting] + 1) & int(mask)
-        self._used += len(rows)
+            slots = self._slots[place]
+            waiting = slots != marks
+            asking, place, slots = asking[waiting], place[waiting], slots[waiting]
+            hit, there = self._holding(slots, hashes[asking])
+            answer[asking[hit]] = there[hit]
+            asking = asking[~hit]
+            marks = rows[asking] + np.uint32(1)
+            place = (place[~hit] + 1) & mask
+        self._used += int(np.count_nonzero(answer == rows))
+        return answer
 
     def remove(self, hashes: U64, rows: U32) -> None:
         """Remove hashes that are in the index with these rows."""
@@ -83,13 +88,17 @@ class Index:
             if not going.any():
                 break
             asking, place, slots = asking[going], place[going], slots[going]
-            real = slots != _DELETED
-            rows = np.where(real, slots - np.uint32(1), np.uint32(0))
-            hit = real & (self._hash_of(rows) == hashes[asking])
+            hit, _ = self._holding(slots, hashes[asking])
             answer[asking[hit]] = place[hit]
             asking = asking[~hit]
             place = (place[~hit] + 1) & mask
         return answer
+
+    def _holding(self, slots: U32, hashes: U64) -> tuple[np.ndarray, U32]:
+        """Tell which slots, none of them empty, hold these hashes, and for which rows."""
+        real = slots != _DELETED
+        rows = np.where(real, slots - np.uint32(1), np.uint32(0))
+        return real & (self._hash_of(rows) == hashes), rows
 
     def _place_of_rows(self, hashes: U64, rows: U32) -> I64:
         """Return where each row is; each is somewhere on the path of its hash."""

@@ -39,12 +39,12 @@ class Remembered(Columns):
         """Remember distinct ids, each until its time."""
         self._make_room(len(hashes), now_ms)
         notes = until_ms.astype(np.uint64) << _CHECK_BITS | (checks & _CHECK_MASK)
-        places, found = self._index.find(hashes)
-        if found.any():
-            old = places[found]
-            self.note[old] = np.maximum(self.note[old], notes[found])
-            hashes, notes = hashes[~found], notes[~found]
-        self._append(hashes, notes)
+        rows = self._append(hashes, notes)
+        old = np.flatnonzero(rows < self._count - len(rows))
+        if len(old):
+            # Those that were there already last longer, and what was appended means nothing.
+            self.note[rows[old]] = np.maximum(self.note[rows[old]], notes[old])
+            self.note[self._count - len(rows) + old] = 0
 
     def entries(self, now_ms: int) -> tuple[U64, U64]:
         """Return the hashes and notes of what is still remembered."""
@@ -59,12 +59,13 @@ class Remembered(Columns):
         self.reserve(len(hashes))
         self._append(hashes, notes)
 
-    def _append(self, hashes: U64, notes: U64) -> None:
+    def _append(self, hashes: U64, notes: U64) -> U32:
+        """Append entries, and return where those of each hash are, which may be before."""
         first, end = self._count, self._count + len(hashes)
         self.hash[first:end] = hashes
         self.note[first:end] = notes
         self._count = end
-        self._index.add(hashes, np.arange(first, end, dtype=np.uint32))
+        return self._index.add(hashes, np.arange(first, end, dtype=np.uint32))
 
     def _make_room(self, more: int, now_ms: int) -> None:
         if self._count + more <= self.capacity:
