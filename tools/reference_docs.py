@@ -16,7 +16,7 @@ import numpy as np
 
 from dwell import message
 from dwell.message import TopicSettings
-from dwell.store.embedded import events, folder, snapshot
+from dwell.store.embedded import eventblock, events, folder, snapshot
 from dwell.store.embedded.journal import journal, record
 from dwell.store.embedded.journal.record import SCHEMAS
 from tools import http_docs
@@ -91,7 +91,7 @@ def _records(_: str) -> str:
 
 
 def _event_columns(_: str) -> str:
-    rows = ([f"`{name}`", _dtype(dtype)] for name, dtype in events._COLUMNS.items())
+    rows = ([f"`{name}`", _dtype(dtype)] for name, dtype in eventblock._COLUMNS.items())
     return "\n".join(table(["column", "type"], rows))
 
 
