@@ -97,3 +97,25 @@ def test_a_block_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
             assert await positions_of(queue) == list(range(4 * _MANY))
 
     asyncio.run(main())
+
+
+def test_a_close_that_is_cancelled_waits_for_the_block_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = HeldDisk()
+        store = EmbeddedStore(tmp_path / "s", disk=disk)
+        queue = Queue(store)
+        await queue.open()
+        for _ in range(4):
+            await queue.put_many("t", [b"x"] * _MANY)
+        await asyncio.to_thread(disk.come.wait, 60)
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0.05)
+        closing.cancel()
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        disk.go.set()
+        await asyncio.wait([closing])
+        async with Queue(EmbeddedStore(tmp_path / "s")) as queue:
+            assert await positions_of(queue) == list(range(4 * _MANY))
+
+    asyncio.run(main())

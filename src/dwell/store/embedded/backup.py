@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dwell.errors import InvalidInput
-from dwell.store.embedded.checkpoint import Checkpoint, Held, in_thread
+from dwell.store.embedded.checkpoint import Checkpoint, Held
 from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.thread import in_thread
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 

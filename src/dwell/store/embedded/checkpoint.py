@@ -5,11 +5,8 @@ Of a file that still grows, only the part up to that moment counts. The files ar
 can be read even when the compactor removes them meanwhile.
 """
 
-import asyncio
 import secrets
-import threading
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar, TypeVarTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,12 +16,10 @@ from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.journal.segment import segment_number
 from dwell.store.embedded.snapshot import Snapshot, snapshot_path
+from dwell.store.embedded.thread import in_thread
 
 #: Few enough that the loop's thread, which waits for the interpreter meanwhile, does not notice.
 _ROWS_AT_ONCE = 1 << 16
-
-Ts = TypeVarTuple("Ts")
-T = TypeVar("T")
 
 
 class Held(NamedTuple):
@@ -73,23 +68,6 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
         await checkpoint.close()
         raise
     return checkpoint
-
-
-async def in_thread(
-    function: Callable[[*Ts], T], *args: *Ts, stop: threading.Event | None = None
-) -> T:
-    """Run a function in a thread; who is cancelled sets ``stop``, and waits for its end.
-
-    It uses files that the caller closes after that.
-    """
-    task = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if stop is not None:
-            stop.set()
-        await asyncio.wait([task])
-        raise
 
 
 def _hold_snapshot(checkpoint: Checkpoint, core: Core, position: int, now_ms: int) -> Snapshot:

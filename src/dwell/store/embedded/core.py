@@ -16,6 +16,7 @@ from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
+from dwell.store.embedded.thread import in_thread
 
 _FLUSH_EVENTS_S = 1.0
 _log = logging.getLogger(__name__)
@@ -136,8 +137,6 @@ class Core:
         if self._flusher is not None:
             self._flusher.cancel()
         try:
-            if self._flushes:
-                await asyncio.wait(self._flushes)
             if self.journal.failure is None:
                 await self.flush_events()
                 if repaired:
@@ -146,6 +145,9 @@ class Core:
                     with contextlib.suppress(OSError, StoreError):
                         self._compactor.finish(now_ms)
         finally:
+            if self._flushes:
+                # A thread may still write to a file that is closed here.
+                await asyncio.wait(self._flushes)
             self.journal.close()
             self.machine.events.close()
             self.disk.close(self._lock)
@@ -189,7 +191,7 @@ class Core:
             try:
                 for block in events.blocks(until):
                     if block.is_coarse:
-                        size_bytes = await asyncio.to_thread(events.write, block)
+                        size_bytes = await in_thread(events.write, block)
                     else:
                         size_bytes = events.write(block)
                     events.written(block, size_bytes)

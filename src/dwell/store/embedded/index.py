@@ -47,6 +47,8 @@ class Index:
             # Where several wanted one free place, the last one has it.
             slots = self._slots[place]
             waiting = slots != marks
+            if not waiting.any():
+                break
             asking, place, slots = asking[waiting], place[waiting], slots[waiting]
             hit, there = self._holding(slots, hashes[asking])
             answer[asking[hit]] = there[hit]

@@ -27,6 +27,8 @@ class Remembered(Columns):
 
     def holds(self, hashes: U64, checks: U32, now_ms: int) -> np.ndarray:
         """Tell for each id whether it is still remembered."""
+        if not self._count:
+            return np.zeros(len(hashes), dtype=bool)
         places, found = self._index.find(hashes)
         if not found.any():
             return found

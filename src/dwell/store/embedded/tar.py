@@ -10,10 +10,11 @@ from pathlib import Path
 from dwell.errors import InvalidInput, StoreDamaged
 from dwell.store.base import Store
 from dwell.store.embedded.backup import new_folder, new_place
-from dwell.store.embedded.checkpoint import Checkpoint, Held, in_thread
+from dwell.store.embedded.checkpoint import Checkpoint, Held
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.store import EmbeddedStore
+from dwell.store.embedded.thread import in_thread
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
