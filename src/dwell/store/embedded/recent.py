@@ -12,7 +12,7 @@ import numpy as np
 from dwell.lazy import Blobs, sizes_of
 from dwell.message import I64
 
-#: How much is kept, and what an object weighs beside its bytes.
+#: How much is kept, of which an eighth goes at a time, and what an object weighs beside its bytes.
 _MOST_BYTES = 32 * 1024 * 1024
 _OBJECT_BYTES = 64
 
@@ -37,7 +37,7 @@ class Recent:
         if size > _MOST_BYTES // 2 or not sizes.all():
             return
         if self._bytes + size > _MOST_BYTES:
-            self._forget(_MOST_BYTES // 2)
+            self._forget(_MOST_BYTES - _MOST_BYTES // 8 - size)
         first, end = len(self._bodies), len(self._bodies) + len(bodies)
         if end > len(self._positions):
             self._positions = np.resize(self._positions, 2 * end)
