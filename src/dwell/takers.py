@@ -187,19 +187,14 @@ class Takers:
         asking = self._asking.get(taker.wish)
         if asking is None:
             asking = self._asking[taker.wish] = []
-            self._spawn(self._serve(taker.wish))
+            self._loop.call_soon(self._serve, taker.wish)
         asking.append(taker)
         return None
 
-    async def _serve(self, wish: Wish) -> None:
+    def _serve(self, wish: Wish) -> None:
         """Ask for all who have asked in this turn of the event loop, with one call or a few."""
-        takes = self._takes(wish)
-        for take in takes:
-            self._under_way.add(take)
-        for take in takes[1:]:
-            self._spawn(self._run(take))
-        if takes:
-            await self._run(takes[0])
+        for take in self._takes(wish):
+            self._start(take)
 
     def _takes(self, wish: Wish) -> list[Take]:
         takes: list[Take] = []
@@ -212,6 +207,10 @@ class Takers:
             takes[-1].takers.append(taker)
             takes[-1].limit += taker.limit
         return takes
+
+    def _start(self, take: Take) -> None:
+        self._under_way.add(take)
+        self._spawn(self._run(take))
 
     def _pass_on(self, taker: Taker) -> None:
         """Wake somebody else in the place of a taker that was woken and has gone."""
