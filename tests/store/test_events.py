@@ -34,13 +34,18 @@ class HeldDisk(Disk):
         super().write(fd, buffers, offset)
 
 
+async def put_until_held(queue: Queue, disk: HeldDisk) -> None:
+    """Put 40,000 messages, and return when the block of their puts is under way."""
+    for _ in range(4):
+        await queue.put_many("t", [b"x"] * _MANY)
+    await asyncio.to_thread(disk.come.wait, 60)
+
+
 @contextlib.asynccontextmanager
 async def a_block_being_written(folder: Path, disk: HeldDisk):
     """Yield a queue with 40,000 messages, while the block of their puts is under way."""
     async with Queue(EmbeddedStore(folder, disk=disk)) as queue:
-        for _ in range(4):
-            await queue.put_many("t", [b"x"] * _MANY)
-        await asyncio.to_thread(disk.come.wait, 60)
+        await put_until_held(queue, disk)
         yield queue
 
 
@@ -49,6 +54,11 @@ async def positions_of(queue: Queue) -> list[int]:
     while len(page := (await queue.events(len(found), _MANY)).events):
         found += page.positions.tolist()
     return found
+
+
+async def positions_in(folder: Path) -> list[int]:
+    async with Queue(EmbeddedStore(folder)) as queue:
+        return await positions_of(queue)
 
 
 def test_verbs_go_on_and_events_are_read_when_they_are_written(tmp_path: Path) -> None:
@@ -66,8 +76,7 @@ def test_verbs_go_on_and_events_are_read_when_they_are_written(tmp_path: Path) -
             for reader in readers[1:]:
                 assert (await reader).events.positions.tolist() == list(range(10))
             assert await positions_of(queue) == list(range(4 * _MANY + 200))
-        async with Queue(EmbeddedStore(tmp_path / "s")) as queue:
-            assert await positions_of(queue) == list(range(4 * _MANY + 200))
+        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY + 200))
 
     asyncio.run(main())
 
@@ -77,8 +86,7 @@ def test_a_close_waits_for_the_block(tmp_path: Path) -> None:
         disk = HeldDisk()
         async with a_block_being_written(tmp_path / "s", disk):
             asyncio.get_running_loop().call_later(0.05, disk.go.set)
-        async with Queue(EmbeddedStore(tmp_path / "s")) as queue:
-            assert await positions_of(queue) == list(range(4 * _MANY))
+        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
 
     asyncio.run(main())
 
@@ -93,8 +101,7 @@ def test_a_block_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
                 await queue.events(0, 10)
             with pytest.raises(StoreFailed, match="no room"):
                 await queue.put("t", b"y")
-        async with Queue(EmbeddedStore(tmp_path / "s")) as queue:
-            assert await positions_of(queue) == list(range(4 * _MANY))
+        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
 
     asyncio.run(main())
 
@@ -102,12 +109,9 @@ def test_a_block_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
 def test_a_close_that_is_cancelled_waits_for_the_block_too(tmp_path: Path) -> None:
     async def main() -> None:
         disk = HeldDisk()
-        store = EmbeddedStore(tmp_path / "s", disk=disk)
-        queue = Queue(store)
+        queue = Queue(EmbeddedStore(tmp_path / "s", disk=disk))
         await queue.open()
-        for _ in range(4):
-            await queue.put_many("t", [b"x"] * _MANY)
-        await asyncio.to_thread(disk.come.wait, 60)
+        await put_until_held(queue, disk)
         closing = asyncio.create_task(queue.close())
         await asyncio.sleep(0.05)
         closing.cancel()
@@ -115,7 +119,6 @@ def test_a_close_that_is_cancelled_waits_for_the_block_too(tmp_path: Path) -> No
         assert not closing.done()
         disk.go.set()
         await asyncio.wait([closing])
-        async with Queue(EmbeddedStore(tmp_path / "s")) as queue:
-            assert await positions_of(queue) == list(range(4 * _MANY))
+        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ import numpy as np
 
 from dwell.lazy import Blobs, joined
 from dwell.message import I64, U16, U32, U64
+from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.journal import Journal
 
 
@@ -47,7 +48,7 @@ class BlobReader:
         first, last = int(position.min()), int(position.max())
         numbers = range(first // journal.segment_bytes, last // journal.segment_bytes + 1)
         if len(numbers) > 2:
-            numbers = np.unique(position // journal.segment_bytes).tolist()
+            numbers = distinct(position // journal.segment_bytes).tolist()
         self._segments = {number: journal.segments[number] for number in numbers}
 
     def __len__(self) -> int:

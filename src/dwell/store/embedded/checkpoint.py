@@ -8,11 +8,10 @@ can be read even when the compactor removes them meanwhile.
 import secrets
 from typing import NamedTuple
 
-import numpy as np
-
 from dwell.message import State
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.journal.segment import segment_number
 from dwell.store.embedded.snapshot import Snapshot, snapshot_path
@@ -108,7 +107,7 @@ def _let_go(
     for start in range(0, len(state), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         numbers = position[part][state[part] != State.GONE] // segment_bytes
-        living |= set(np.unique(numbers).tolist())
+        living |= set(distinct(numbers).tolist())
     for held in segments[:-1]:
         if segment_number(held.name) not in living:
             checkpoint.files.remove(held)

@@ -1,18 +1,29 @@
-"""Rows that stand but once, by sorting.
+"""Rows, and other numbers, that stand but once: by sorting.
 
 NumPy's ``unique`` hashes each: 1,500 us for 10,000 rows with NumPy 2.4, where this takes 50 us.
 """
 
+from typing import TypeVar
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dwell.message import U32
 
+N = TypeVar("N", bound=np.integer)
 
-def distinct(rows: U32) -> U32:
-    """Return the rows (or numbers of topics) in order, each of them once."""
-    if len(rows) and rows[0] == rows[-1] and (rows == rows[0]).all():
-        return rows[:1]
-    ordered = np.sort(rows)
+
+def are_distinct(numbers: NDArray[N]) -> bool:
+    """Tell whether no number stands twice."""
+    ordered = np.sort(numbers)
+    return bool((ordered[1:] != ordered[:-1]).all())
+
+
+def distinct(numbers: NDArray[N]) -> NDArray[N]:
+    """Return the numbers in order, each of them once."""
+    if len(numbers) and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+        return numbers[:1]
+    ordered = np.sort(numbers)
     first = np.ones(len(ordered), dtype=bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered if first.all() else ordered[first]
@@ -20,8 +31,7 @@ def distinct(rows: U32) -> U32:
 
 def first_of_each(rows: U32, good: np.ndarray) -> np.ndarray:
     """Return ``good`` with every repetition of a row but the first struck out."""
-    ordered = np.sort(rows)
-    if (ordered[1:] != ordered[:-1]).all():
+    if are_distinct(rows):
         return good
     places = np.flatnonzero(good)
     _, first = np.unique(rows[places], return_index=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dwell.message import QUEUE_ID_MARK, U32, U64, State
+from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import IdHasher, parse_queue_ids
 from dwell.store.embedded.machine import Machine
 
@@ -43,7 +44,6 @@ class Finder:
     def find_hashes(self, hashes: tuple[U64, U32]) -> tuple[U32, np.ndarray]:
         """Return the row of each of a caller's ids by its hashes, and whether there is one."""
         rows, found = self._machine.index.find(hashes[0])
-        rows = np.where(found, rows, 0)
         return rows, found & (self._table.id_check[rows] == hashes[1])
 
 
@@ -53,8 +53,7 @@ def waves_of(hashes: U64 | U32) -> list[np.ndarray]:
     Returns the places of each part; as a rule there is one.
     """
     places = np.arange(len(hashes))
-    ordered = np.sort(hashes)
-    if not (ordered[1:] == ordered[:-1]).any():
+    if are_distinct(hashes):
         return [places]
     order = np.argsort(hashes, kind="stable")
     again = hashes[order][1:] == hashes[order][:-1]

@@ -29,17 +29,15 @@ class Index:
         self._used = 0
 
     def find(self, hashes: U64) -> tuple[U32, np.ndarray]:
-        """Return the row of each hash, and whether there is one."""
+        """Return the row of each hash, 0 where there is none, and whether there is one."""
         place = self._place(hashes)
         found = place >= 0
-        rows = self._slots[place] - np.uint32(1)
-        return rows, found
+        return np.where(found, self._slots[place] - np.uint32(1), np.uint32(0)), found
 
     def add(self, hashes: U64, rows: U32) -> U32:
         """Add distinct hashes with their rows, unless they are there; return the row of each."""
         self._reserve(len(rows))
-        mask = len(self._slots) - 1
-        place = (hashes & np.uint64(mask)).astype(np.int64)
+        place, mask = self._first_places(hashes)
         answer, asking, marks = rows.copy(), np.arange(len(rows)), rows + np.uint32(1)
         while len(asking):
             free = self._slots[place] == _EMPTY
@@ -80,8 +78,7 @@ class Index:
 
     def _place(self, hashes: U64) -> I64:
         """Return where each hash is, -1 where it is not."""
-        mask = len(self._slots) - 1
-        place = (hashes & np.uint64(mask)).astype(np.int64)
+        place, mask = self._first_places(hashes)
         answer = np.full(len(hashes), -1, dtype=np.int64)
         asking = np.arange(len(hashes))
         while len(asking):
@@ -96,6 +93,11 @@ class Index:
             place = (place[~hit] + 1) & mask
         return answer
 
+    def _first_places(self, hashes: U64) -> tuple[I64, int]:
+        """Return where the path of each hash begins, and the mask that leads it round."""
+        mask = len(self._slots) - 1
+        return (hashes & np.uint64(mask)).astype(np.int64), mask
+
     def _holding(self, slots: U32, hashes: U64) -> tuple[np.ndarray, U32]:
         """Tell which slots, none of them empty, hold these hashes, and for which rows."""
         real = slots != _DELETED
@@ -104,8 +106,7 @@ class Index:
 
     def _place_of_rows(self, hashes: U64, rows: U32) -> I64:
         """Return where each row is; each is somewhere on the path of its hash."""
-        mask = len(self._slots) - 1
-        place = (hashes & np.uint64(mask)).astype(np.int64)
+        place, mask = self._first_places(hashes)
         marks = rows + np.uint32(1)
         wrong = np.flatnonzero(self._slots[place] != marks)
         while len(wrong):

@@ -10,6 +10,7 @@ from dwell.lazy import LazyIds, sizes_of
 from dwell.message import I64, U8, U32, U64, Result, State
 from dwell.store.base import PutAnswer, Puts
 from dwell.store.embedded.blobs import interleaved
+from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.ids import numbers_of
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
@@ -171,7 +172,7 @@ class Putter:
         known = self._finder.find_hashes(hashes)[1]
         if on_conflict == "keep":
             known |= self._machine.remembered.holds(*hashes, now_ms)
-        return self._fitting(puts.topic, len(np.unique(hashes[0][~known])))
+        return self._fitting(puts.topic, len(distinct(hashes[0][~known])))
 
     def _fitting(self, topic: str, wanted: int) -> int:
         """Return how many of the messages wanted a topic has room for; raises TopicFull."""

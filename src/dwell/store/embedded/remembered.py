@@ -32,7 +32,7 @@ class Remembered(Columns):
         places, found = self._index.find(hashes)
         if not found.any():
             return found
-        notes = self.note[np.where(found, places, 0)]
+        notes = self.note[places]
         same = (notes & _CHECK_MASK) == (checks & _CHECK_MASK)
         held: np.ndarray = found & same & (notes >> _CHECK_BITS > np.uint64(now_ms))
         return held
