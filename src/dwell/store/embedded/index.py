@@ -1,8 +1,12 @@
 """The index: open addressing with linear probing, a batch at a time, in NumPy.
 
 Each loop handles the whole batch: most keys are done after the first probe, and the rest, ever
-fewer, go one place on. A deleted place keeps a mark, so that probing goes past it; marks vanish
-when the table is made anew. A table is at most half full, so a probe sequence stays short.
+fewer, go one place on. A deleted place keeps a mark, so that probing goes past it, but only while
+something stands behind it: a mark before an empty place leads nowhere, and becomes empty too. So
+marks do not gather, and a table is made anew only when it grows.
+
+A small table is at most a quarter full and a large one half: what a probe costs depends more on
+that than on the size.
 """
 
 from collections.abc import Callable
@@ -60,7 +64,14 @@ class Index:
         """Remove hashes that are in the index with these rows."""
         if not len(rows):
             return
-        self._slots[self._place_of_rows(hashes, rows)] = _DELETED
+        place, mask = self._place_of_rows(hashes, rows), len(self._slots) - 1
+        self._slots[place] = _DELETED
+        while len(place):
+            place = place[self._slots[(place + 1) & mask] == _EMPTY]
+            self._slots[place] = _EMPTY
+            self._used -= len(place)
+            place = (place - 1) & mask
+            place = place[self._slots[place] == _DELETED]
 
     def rows(self) -> U32:
         """Return all rows, in no order."""
@@ -115,13 +126,12 @@ class Index:
         return place
 
     def _reserve(self, more: int) -> None:
-        if 2 * (self._used + more) <= len(self._slots):
+        count = self._used + more
+        if count * (4 if count < _FEW else 2) <= len(self._slots):
             return
         self.rebuild(self.rows(), more)
 
 
 def _capacity_for(count: int) -> int:
-    # Each key that came and went leaves a mark, so a table of few living keys is soon used up; made
-    # with room for many it is seldom made anew, and is still small.
     spare = 8 if count < _FEW else 3
     return max(_FIRST_CAPACITY, 1 << (spare * count).bit_length())
