@@ -6,6 +6,7 @@ import json
 import sys
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -249,7 +250,7 @@ def _lose_index(store):
     if isinstance(store, MemoryStore):
         store._numbered.clear()
     else:
-        store._machine.index.rebuild(store._machine.index.rows()[:0])
+        store._machine.known.index.rebuild(np.zeros(0, np.uint32))
 
 
 def test_stale_messages_are_found_and_repaired(run):

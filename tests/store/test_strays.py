@@ -221,7 +221,7 @@ def _no_runs(store: EmbeddedStore) -> None:
 
 
 def _no_index(store: EmbeddedStore) -> None:
-    store._machine.index.rebuild(np.zeros(0, np.uint32))
+    store._machine.known.index.rebuild(np.zeros(0, np.uint32))
 
 
 @pytest.mark.parametrize(
@@ -264,10 +264,11 @@ def test_ids_that_name_no_message_are_forgotten(tmp_path: Path) -> None:
 
     async def scene(rig: Rig) -> None:
         gone = row_of(store, "dead")
-        hashes = store._table.id_hash[gone].copy()
+        known, entry = store._machine.known, store._table.id_entry[gone]
+        hashes = np.append(known.hash[entry], np.uint64(7))
+        checks = np.append(known.check[entry], np.uint32(7))
         await rig.cancel("dead")
-        store._machine.index.add(hashes, gone)
-        store._machine.index.add(np.array([7], np.uint64), np.array([999_999], np.uint32))
+        known.add(hashes, checks, np.append(gone, np.uint32(999_999)), 0)
         stale = await rig.store.find_stale(repair=True)
         assert [(one.topic, one.id, one.problem) for one in stale] == [
             ("t", "", "no message"),

@@ -102,7 +102,7 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
         lost = unreadable(core.machine, ranges)
         if len(lost):
             report.findings.append(f"{len(lost)} messages are lost: their bodies are damaged")
-            core.machine.drop(lost)
+            core.machine.drop(lost, now_ms)
         states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
         report.messages = {s.name.lower(): core.machine.table.total(s) for s in states}
     finally:

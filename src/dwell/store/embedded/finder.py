@@ -30,7 +30,7 @@ class Finder:
         mark = QUEUE_ID_MARK.encode()
         made = np.fromiter((text[:1] == mark for text in ids), dtype=bool, count=len(ids))
         if not made.any():
-            return self.find_hashes(self.hashes(topic, ids))
+            return self._machine.known.find(*self.hashes(topic, ids))
         rows, seqs = parse_queue_ids(ids)
         table = self._table
         rows = np.where(rows < table.top, rows, 0)
@@ -40,11 +40,6 @@ class Finder:
         if len(own):
             rows[own], found[own] = self.find(topic, [ids[index] for index in own.tolist()])
         return rows, found
-
-    def find_hashes(self, hashes: tuple[U64, U32]) -> tuple[U32, np.ndarray]:
-        """Return the row of each of a caller's ids by its hashes, and whether there is one."""
-        rows, found = self._machine.index.find(hashes[0])
-        return rows, found & (self._table.id_check[rows] == hashes[1])
 
 
 def waves_of(hashes: U64 | U32) -> list[np.ndarray]:

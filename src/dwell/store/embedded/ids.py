@@ -1,8 +1,8 @@
 """Ids: the hashes of the caller's own, and the form of those that the queue makes.
 
-A caller's id stays on disk with its message; memory keeps 96 bits of hash. The hash is keyed with a
-random seed of the store, so that nobody can make ids that collide, and with 96 bits two of 100
-million ids are the same once in ten million such stores (birthday bound, n^2 / 2^97).
+A caller's id stays on disk with its message; memory keeps 85 bits of hash. The hash is keyed with a
+random seed of the store, so that nobody can make ids that collide, and with 85 bits two of 100
+million ids are the same once in seven thousand million such stores (birthday bound, n^2 / 2^86).
 
 A queue-made id is where the message is: ``~row-arrival`` in hexadecimal. It needs no index.
 """

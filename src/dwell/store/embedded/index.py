@@ -9,62 +9,77 @@ A small table is at most a quarter full and a large one half: what a probe costs
 that than on the size.
 """
 
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from dwell.message import I64, U32, U64
 
+#: The numbers of keys begin here: those before are the index's own.
+FIRST_KEY = 2
+_EMPTY = np.uint32(0)
+_DELETED = np.uint32(1)
 _FIRST_CAPACITY = 1024
 _FEW = 1 << 18
-_EMPTY = np.uint32(0)
-_DELETED = np.uint32(0xFFFFFFFF)
+
+
+class Keys(Protocol):
+    """The keys by their numbers: the bits that say where they are looked for, and some more."""
+
+    hash: U64
+    check: U32
 
 
 class Index:
-    """From the hash of an id to the row of its message; hashes stay in the table's own columns.
+    """From a key to its number; the keys stay where they are, and a slot holds but a number."""
 
-    A slot holds row + 1. ``hash_of(rows)`` returns the hash of each row.
-    """
-
-    def __init__(self, hash_of: Callable[[U32], U64]) -> None:
-        self._hash_of = hash_of
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
         self._slots = np.zeros(_FIRST_CAPACITY, dtype=np.uint32)
         self._used = 0
 
-    def find(self, hashes: U64) -> tuple[U32, np.ndarray]:
-        """Return the row of each hash, 0 where there is none, and whether there is one."""
-        place = self._place(hashes)
-        found = place >= 0
-        return np.where(found, self._slots[place] - np.uint32(1), np.uint32(0)), found
-
-    def add(self, hashes: U64, rows: U32) -> U32:
-        """Add distinct hashes with their rows, unless they are there; return the row of each."""
-        self._reserve(len(rows))
+    def find(self, hashes: U64, checks: U32) -> U32:
+        """Return the number of each key, 0 where it is not there."""
         place, mask = self._first_places(hashes)
-        answer, asking, marks = rows.copy(), np.arange(len(rows)), rows + np.uint32(1)
+        answer, asking = np.zeros(len(hashes), dtype=np.uint32), np.arange(len(hashes))
+        while len(asking):
+            slots = self._slots[place]
+            going = slots != _EMPTY
+            if not going.any():
+                break
+            asking, place, slots = asking[going], place[going], slots[going]
+            hit = self._holding(slots, hashes[asking], checks, asking)
+            answer[asking[hit]] = slots[hit]
+            asking = asking[~hit]
+            place = (place[~hit] + 1) & mask
+        return answer
+
+    def add(self, numbers: U32) -> U32:
+        """Add distinct keys, unless they are there; return the number under which each is."""
+        self._reserve(len(numbers))
+        hashes, checks = self._keys.hash[numbers], self._keys.check[numbers]
+        place, mask = self._first_places(hashes)
+        answer, asking, wanted = numbers.copy(), np.arange(len(numbers)), numbers
         while len(asking):
             free = self._slots[place] == _EMPTY
-            self._slots[place[free]] = marks[free]
+            self._slots[place[free]] = wanted[free]
             # Where several wanted one free place, the last one has it.
             slots = self._slots[place]
-            waiting = slots != marks
+            waiting = slots != wanted
             if not waiting.any():
                 break
             asking, place, slots = asking[waiting], place[waiting], slots[waiting]
-            hit, there = self._holding(slots, hashes[asking])
-            answer[asking[hit]] = there[hit]
+            hit = self._holding(slots, hashes[asking], checks, asking)
+            answer[asking[hit]] = slots[hit]
             asking = asking[~hit]
-            marks = rows[asking] + np.uint32(1)
+            wanted = numbers[asking]
             place = (place[~hit] + 1) & mask
-        self._used += int(np.count_nonzero(answer == rows))
+        self._used += int(np.count_nonzero(answer == numbers))
         return answer
 
-    def remove(self, hashes: U64, rows: U32) -> None:
-        """Remove hashes that are in the index with these rows."""
-        if not len(rows):
-            return
-        place, mask = self._place_of_rows(hashes, rows), len(self._slots) - 1
+    def remove(self, numbers: U32) -> None:
+        """Remove keys, those of them that are there."""
+        place, mask = self._places_of(numbers), len(self._slots) - 1
         self._slots[place] = _DELETED
         while len(place):
             place = place[self._slots[(place + 1) & mask] == _EMPTY]
@@ -73,63 +88,45 @@ class Index:
             place = (place - 1) & mask
             place = place[self._slots[place] == _DELETED]
 
-    def rows(self) -> U32:
-        """Return all rows, in no order."""
-        rows: U32 = self._slots[(self._slots != _EMPTY) & (self._slots != _DELETED)] - np.uint32(1)
-        return rows
+    def numbers(self) -> U32:
+        """Return the numbers of all keys, in no order."""
+        return self._slots[self._slots >= FIRST_KEY]
 
-    def rebuild(self, rows: U32, more: int = 0) -> None:
-        """Hold exactly these rows, with room for ``more``."""
-        self._slots = np.zeros(_capacity_for(len(rows) + more), dtype=np.uint32)
+    def rebuild(self, numbers: U32, more: int = 0) -> None:
+        """Hold exactly these keys, with room for ``more``."""
+        self._slots = np.zeros(_capacity_for(len(numbers) + more), dtype=np.uint32)
         self._used = 0
         step = 1 << 16
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            self.add(self._hash_of(part), part)
-
-    def _place(self, hashes: U64) -> I64:
-        """Return where each hash is, -1 where it is not."""
-        place, mask = self._first_places(hashes)
-        answer = np.full(len(hashes), -1, dtype=np.int64)
-        asking = np.arange(len(hashes))
-        while len(asking):
-            slots = self._slots[place]
-            going = slots != _EMPTY
-            if not going.any():
-                break
-            asking, place, slots = asking[going], place[going], slots[going]
-            hit, _ = self._holding(slots, hashes[asking])
-            answer[asking[hit]] = place[hit]
-            asking = asking[~hit]
-            place = (place[~hit] + 1) & mask
-        return answer
+        for start in range(0, len(numbers), step):
+            self.add(numbers[start : start + step])
 
     def _first_places(self, hashes: U64) -> tuple[I64, int]:
         """Return where the path of each hash begins, and the mask that leads it round."""
         mask = len(self._slots) - 1
         return (hashes & np.uint64(mask)).astype(np.int64), mask
 
-    def _holding(self, slots: U32, hashes: U64) -> tuple[np.ndarray, U32]:
-        """Tell which slots, none of them empty, hold these hashes, and for which rows."""
-        real = slots != _DELETED
-        rows = np.where(real, slots - np.uint32(1), np.uint32(0))
-        return real & (self._hash_of(rows) == hashes), rows
+    def _holding(self, slots: U32, hashes: U64, checks: U32, asking: I64) -> np.ndarray:
+        """Tell which slots, none of them empty, hold the keys that are asked for."""
+        hit: np.ndarray = (self._keys.hash[slots] == hashes) & (slots != _DELETED)
+        at = np.flatnonzero(hit)
+        hit[at] = self._keys.check[slots[at]] == checks[asking[at]]
+        return hit
 
-    def _place_of_rows(self, hashes: U64, rows: U32) -> I64:
-        """Return where each row is; each is somewhere on the path of its hash."""
-        place, mask = self._first_places(hashes)
-        marks = rows + np.uint32(1)
-        wrong = np.flatnonzero(self._slots[place] != marks)
-        while len(wrong):
-            place[wrong] = (place[wrong] + 1) & mask
-            wrong = wrong[self._slots[place[wrong]] != marks[wrong]]
-        return place
+    def _places_of(self, numbers: U32) -> I64:
+        """Return where keys are that are there; each is somewhere on the path of its hash."""
+        place, mask = self._first_places(self._keys.hash[numbers])
+        going = np.flatnonzero(self._slots[place] != numbers)
+        while len(going):
+            going = going[self._slots[place[going]] != _EMPTY]
+            place[going] = (place[going] + 1) & mask
+            going = going[self._slots[place[going]] != numbers[going]]
+        found: I64 = place[self._slots[place] == numbers]
+        return found
 
     def _reserve(self, more: int) -> None:
         count = self._used + more
-        if count * (4 if count < _FEW else 2) <= len(self._slots):
-            return
-        self.rebuild(self.rows(), more)
+        if count * (4 if count < _FEW else 2) > len(self._slots):
+            self.rebuild(self.numbers(), more)
 
 
 def _capacity_for(count: int) -> int:

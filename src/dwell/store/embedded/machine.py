@@ -12,9 +12,8 @@ import numpy as np
 from dwell.message import I64, U32, U64, Kind, State
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
-from dwell.store.embedded.index import Index
 from dwell.store.embedded.journal.record import Record, RecordKind
-from dwell.store.embedded.remembered import Remembered
+from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.runs import Chunk
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.topics import Topics
@@ -34,8 +33,7 @@ class Machine:
     def __init__(self, events: EventLog, promote: Callable[[int, int], None]) -> None:
         self.table = Table()
         self.topics = Topics()
-        self.index = Index(lambda rows: self.table.id_hash[rows])
-        self.remembered = Remembered()
+        self.known = KnownIds()
         self.errors: dict[int, str] = {}
         self.owners: dict[str, int] = {"": 0}
         self.next_seq = 1
@@ -256,9 +254,9 @@ class Machine:
         self.next_seq = first + count
         table.topic[rows] = self.topics.number(record.meta.topic)
         if record.kind == RecordKind.PUT_OWN:
-            table.id_hash[rows] = record.columns["id_hash"]
-            table.id_check[rows] = record.columns["id_check"]
-            self.index.add(record.columns["id_hash"], rows)
+            table.id_entry[rows] = self.known.add(
+                record.columns["id_hash"], record.columns["id_check"], rows, record.time_ms
+            )
         table.state[rows] = State.GONE
         self._fill(record, rows)
         self._wait(rows, record.time_ms)
@@ -302,23 +300,19 @@ class Machine:
     def _ack(self, record: Record) -> None:
         rows = record.columns["rows"]
         self._tell(Kind.ACK, record, rows)
-        own = rows[self.table.id_bytes[rows] > 0]
-        if len(own):
-            until_ms = record.time_ms + self.topics.remember_ms[self.table.topic[own]]
-            self.remembered.add(
-                self.table.id_hash[own], self.table.id_check[own], until_ms, record.time_ms
-            )
-        self._free(rows)
+        self._free(rows, record.time_ms, remembered=True)
 
     def _cancel(self, record: Record) -> None:
         rows = record.columns["rows"]
         self._tell(Kind.CANCEL, record, rows)
-        self._free(rows)
+        self._free(rows, record.time_ms)
 
-    def _free(self, rows: U32) -> None:
+    def _free(self, rows: U32, time_ms: int, *, remembered: bool = False) -> None:
         table = self.table
         own = rows[table.id_bytes[rows] > 0]
-        self.index.remove(table.id_hash[own], own)
+        if len(own):
+            until_ms = time_ms + self.topics.remember_ms[table.topic[own]] if remembered else 0
+            self.known.end(table.id_entry[own], own, until_ms, time_ms)
         self._forget_errors(rows)
         table.move(rows, State.GONE)
         table.free(rows)
@@ -426,7 +420,7 @@ class Machine:
             lost = rows[live]
             if len(lost):
                 self._note(f"{len(lost)} messages were replaced: what ended them is lost")
-                self._free(lost)
+                self._free(lost, record.time_ms)
         elif not live.all():
             self._note(f"{record.kind.name.lower()} of {int((~live).sum())} messages that are lost")
             record.columns = {name: column[live] for name, column in record.columns.items()}
@@ -437,9 +431,9 @@ class Machine:
         self.table.recount()
         self.table.restore_free(self.table.rows_where(lambda part: self.table.state[part] == 0))
 
-    def drop(self, rows: U32) -> None:
+    def drop(self, rows: U32, now_ms: int) -> None:
         """Forget messages that are lost, without an event."""
-        self._free(rows)
+        self._free(rows, now_ms)
 
     def _note(self, words: str) -> None:
         assert self.tolerant is not None

@@ -90,15 +90,8 @@ class Putter:
         self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, fitting: int, now_ms: int
     ) -> tuple[U8, U64]:
         """Put messages with distinct ids of the caller's; return the results and numbers."""
-        rows, found = self._finder.find_hashes(hashes)
-        results: U8 = np.full(len(puts), Result.CREATED, dtype=np.uint8)
+        results, rows = self._resolved(hashes, on_conflict, now_ms)
         numbers: U64 = np.zeros(len(puts), dtype=np.uint64)
-        if on_conflict == "keep":
-            results[found | self._machine.remembered.holds(*hashes, now_ms)] = Result.KEPT
-        else:
-            leased = found & (self._table.state[rows] == State.LEASED)
-            results[found] = Result.REPLACED
-            results[leased] = Result.LEASED
         new = np.flatnonzero(results == Result.CREATED)
         results[new[fitting:]] = Result.DROPPED
         new = new[:fitting]
@@ -111,6 +104,18 @@ class Putter:
         if len(old):
             self._write_bodies(RecordKind.REPLACE, _part(puts, old), rows[old], now_ms, {})
         return results, numbers
+
+    def _resolved(self, hashes: tuple[U64, U32], on_conflict: str, now_ms: int) -> tuple[U8, U32]:
+        """Return what would become of each message, and the rows of those that are replaced."""
+        known = self._machine.known
+        results: U8 = np.full(len(hashes[0]), Result.CREATED, dtype=np.uint8)
+        if on_conflict == "keep":
+            results[known.exist(*hashes, now_ms)] = Result.KEPT
+            return results, np.zeros(0, np.uint32)
+        rows, found = known.find(*hashes)
+        results[found] = Result.REPLACED
+        results[found & (self._table.state[rows] == State.LEASED)] = Result.LEASED
+        return results, rows
 
     def _create(self, puts: Puts, hashes: tuple[U64, U32] | None, now_ms: int) -> tuple[U32, U64]:
         count = len(puts)
@@ -153,7 +158,7 @@ class Putter:
         self, puts: Puts, hashes: tuple[U64, U32], waves: Sequence[np.ndarray]
     ) -> None:
         assert puts.ids is not None
-        _, found = self._finder.find_hashes(hashes)
+        _, found = self._machine.known.find(*hashes)
         if len(waves) > 1:
             found[waves[1][0]] = True
         if found.any():
@@ -169,9 +174,9 @@ class Putter:
         """Return how many messages may be created; raises TopicFull where those are too few."""
         if not self._machine.topics.settings(puts.topic).max_pending:
             return len(puts)
-        known = self._finder.find_hashes(hashes)[1]
-        if on_conflict == "keep":
-            known |= self._machine.remembered.holds(*hashes, now_ms)
+        ids = self._machine.known
+        is_kept = on_conflict == "keep"
+        known = ids.exist(*hashes, now_ms) if is_kept else ids.find(*hashes)[1]
         return self._fitting(puts.topic, len(distinct(hashes[0][~known])))
 
     def _fitting(self, topic: str, wanted: int) -> int:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from dwell.errors import StoreDamaged
-from dwell.message import TopicSettings
+from dwell.message import U64, TopicSettings
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.table import TYPES
@@ -25,6 +25,9 @@ from dwell.store.embedded.table import TYPES
 _MAGIC = 0x31535744  # "DWS1"
 _HEADER = struct.Struct("<IIQ")
 _ALIGN = 64
+#: The one column that is not kept: the bits of the id are, in its place.
+_ENTRY = "id_entry"
+_LEARN_STEP = 1 << 16
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -85,9 +88,10 @@ class Snapshot:
         self.fd = -1
         self.size_bytes = 0
         table = machine.table
-        hashes, notes = machine.remembered.entries(now)
+        hashes, notes = machine.known.remembered(now)
         self._arrays = {
-            **{name: getattr(table, name)[: table.top] for name in TYPES},
+            **{name: getattr(table, name)[: table.top] for name in TYPES if name != _ENTRY},
+            **_keys(machine),
             "free": table.free_rows(),
             "remembered_hashes": hashes,
             "remembered_notes": notes,
@@ -192,18 +196,40 @@ def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
     table.reserve(meta.top)
     table.top = meta.top
     for name in TYPES:
-        _copy_sparse(getattr(table, name), arrays[name])
+        if name != _ENTRY:
+            _copy_sparse(getattr(table, name), arrays[name])
     table.restore_free(arrays["free"])
     for name, settings in meta.topics:
         machine.topics.configure(name, settings)
     table.recount()
-    machine.remembered.restore(arrays["remembered_hashes"], arrays["remembered_notes"])
+    _learn(machine, arrays)
     machine.owners = dict(meta.owners)
     machine.errors = dict(meta.errors)
     machine.next_seq = meta.next_seq
-    own = np.flatnonzero((table.id_bytes[: meta.top] > 0) & (table.state[: meta.top] > 0))
-    rows = own.astype(np.uint32)
-    machine.index.rebuild(rows)
+
+
+def _keys(machine: Machine) -> dict[str, np.ndarray]:
+    """Return the hashes and checks of callers' ids as columns of the table."""
+    entries = machine.table.id_entry[: machine.table.top]
+    known = machine.known
+    if not entries.any():
+        nothing: U64 = np.zeros(len(entries), dtype=np.uint64)
+        return {"id_hash": nothing, "id_check": nothing.astype(np.uint32)}
+    return {"id_hash": known.hash[entries], "id_check": known.check[entries]}
+
+
+def _learn(machine: Machine, arrays: dict[str, np.ndarray]) -> None:
+    """Know the ids of the messages, and those that are remembered."""
+    table, known = machine.table, machine.known
+    own = table.rows_where(lambda part: (table.id_bytes[part] > 0) & (table.state[part] > 0))
+    hashes, notes = arrays["remembered_hashes"], arrays["remembered_notes"]
+    known.expect(len(own) + len(hashes))
+    for start in range(0, len(own), _LEARN_STEP):
+        rows = own[start : start + _LEARN_STEP]
+        table.id_entry[rows] = known.add(arrays["id_hash"][rows], arrays["id_check"][rows], rows, 0)
+    for start in range(0, len(hashes), _LEARN_STEP):
+        part = slice(start, start + _LEARN_STEP)
+        known.remember(hashes[part], notes[part])
 
 
 def _copy_sparse(column: np.ndarray, values: np.ndarray, step: int = 1 << 16) -> None:

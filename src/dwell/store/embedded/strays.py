@@ -66,7 +66,7 @@ def find(machine: Machine, whole: list[tuple[int, int]], until: int) -> Strays:
     table = machine.table
     bodiless = unreadable(machine, whole)
     bodiless = bodiless[table.position[bodiless] < until]
-    indexed = np.sort(machine.index.rows())
+    indexed = np.sort(machine.known.rows())
     inside = indexed < table.top
     at = np.where(inside, indexed, 0)
     unknown = indexed[~(inside & (table.state[at] != State.GONE) & (table.id_bytes[at] > 0))]
@@ -166,9 +166,8 @@ def mend(machine: Machine, strays: Strays, now_ms: int) -> Record | None:
     if strays.miscounted:
         table.recount()
     gone = np.union1d(strays.unknown, strays.bodiless)
-    kept = np.setdiff1d(machine.index.rows(), gone)
     again = strays.unplaced[table.id_bytes[strays.unplaced] > 0]
-    machine.index.rebuild(np.union1d(kept[kept < table.top], again).astype(np.uint32))
+    machine.known.mend(gone, again, table.id_entry[again])
     machine.place(strays.unplaced, now_ms)
     if not len(strays.bodiless):
         return None

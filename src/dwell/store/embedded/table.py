@@ -19,22 +19,16 @@ takes           4      takes in all of this row's life, so that no receipt is ev
 lease_until_ms  8      end of the lease; means nothing unless the state is LEASED
 expires_ms      8      0 for never
 owner           4      number of the owner that holds it; means nothing unless LEASED
-id_hash         8      of the caller's id and the topic
-id_check        4      more bits of the same
+id_entry        4      where the caller's id is among the known ids
 ==============  =====  ============================================================================
 
 Rows are given out by the state machine alone, so that a replay gives the same ones.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from dwell.message import I64, U8, U16, U32, U64, State
-from dwell.store.embedded.columns import Columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from dwell.store.embedded.pool import Pool
 
 _STATES = len(State)
 
@@ -55,13 +49,15 @@ TYPES: dict[str, type[np.generic]] = {
     "lease_until_ms": np.int64,
     "expires_ms": np.int64,
     "owner": np.uint32,
-    "id_hash": np.uint64,
-    "id_check": np.uint32,
+    "id_entry": np.uint32,
 }
 
 
-class Table(Columns):
-    """The rows, which of them are free, and how many messages each topic has in each state."""
+class Table(Pool):
+    """The rows, and how many messages each topic has in each state.
+
+    The state of a row that is given back must be GONE by then.
+    """
 
     due_ms: I64
     seq: U64
@@ -79,57 +75,11 @@ class Table(Columns):
     lease_until_ms: I64
     expires_ms: I64
     owner: U32
-    id_hash: U64
-    id_check: U32
+    id_entry: U32
 
     def __init__(self) -> None:
         super().__init__(TYPES)
-        self.top = 0
-        self._free = np.zeros(1024, dtype=np.uint32)
-        self._free_count = 0
         self._counts = np.zeros((64, _STATES), dtype=np.int64)
-
-    def next_free(self, count: int) -> U32:
-        """Return the rows that :meth:`allocate` would give: those freed last, then new ones."""
-        reused = min(count, self._free_count)
-        old = self._free[self._free_count - reused : self._free_count]
-        if reused == count:
-            return old.copy()
-        new = np.arange(self.top, self.top + count - reused, dtype=np.uint32)
-        return np.concatenate([old, new]) if reused else new
-
-    def allocate(self, count: int) -> U32:
-        """Take free rows out of the free list, or make new ones."""
-        rows = self.next_free(count)
-        reused = min(count, self._free_count)
-        self._free_count -= reused
-        self.reserve(self.top + count - reused)
-        self.top += count - reused
-        return rows
-
-    def claim(self, rows: U32) -> None:
-        """Take exactly these rows, whatever they held; the free list must be made anew later."""
-        self.reserve(int(rows.max()) + 1)
-        self.top = max(self.top, int(rows.max()) + 1)
-
-    def free(self, rows: U32) -> None:
-        """Give rows back; their state must be GONE by now."""
-        needed = self._free_count + len(rows)
-        if needed > len(self._free):
-            grown = np.zeros(max(needed, 2 * len(self._free)), dtype=np.uint32)
-            grown[: self._free_count] = self._free[: self._free_count]
-            self._free = grown
-        self._free[self._free_count : needed] = rows
-        self._free_count = needed
-
-    def free_rows(self) -> U32:
-        """Return the free rows below ``top``, in the order of the free list."""
-        return self._free[: self._free_count]
-
-    def restore_free(self, rows: U32) -> None:
-        """Set the free list, when a snapshot is read."""
-        self._free = np.array(rows, dtype=np.uint32) if len(rows) else np.zeros(1024, np.uint32)
-        self._free_count = len(rows)
 
     def move(self, rows: U32, after: State) -> None:
         """Change the state of distinct rows, and the counts with it."""
@@ -175,15 +125,6 @@ class Table(Columns):
         topics = int(topic.max(initial=0)) + 1
         key = topic[live].astype(np.int64) * _STATES + state[live]
         return np.bincount(key, minlength=topics * _STATES).reshape(topics, _STATES)
-
-    def rows_where(self, test: "Callable[[slice], np.ndarray]") -> U32:
-        """Return the rows for which ``test(part)`` is true, looking at a part at a time."""
-        step = 1 << 20
-        found = [
-            np.flatnonzero(test(slice(start, min(start + step, self.top)))) + start
-            for start in range(0, self.top, step)
-        ]
-        return np.concatenate(found).astype(np.uint32) if found else np.zeros(0, np.uint32)
 
     def _counts_of(self, topic: int) -> I64:
         if topic >= len(self._counts):

@@ -1,0 +1,145 @@
+"""Known ids: the callers' ids that count as existing, because a message has them or had them.
+
+===========  =====  ===============================================================================
+column       bytes  meaning
+===========  =====  ===============================================================================
+hash         8      of the id and its topic
+check        4      21 bits more, so that 85 bits must agree
+row          4      1 + the row of the message that has it; 0 for none
+until_ms     8      until when it is remembered, because a message with it was acked; 0 for never
+===========  =====  ===============================================================================
+
+An id keeps its entry from its message to its memory, so that one look into the index tells all of
+it, and an ack need not look. Memories that are over go when there is no more room, never one by
+one.
+"""
+
+import numpy as np
+
+from dwell.message import I64, U32, U64
+from dwell.store.embedded.index import FIRST_KEY, Index
+from dwell.store.embedded.pool import Pool
+
+#: A snapshot keeps so many bits of what is only remembered, below the end of the memory.
+_CHECK_BITS = 21
+_CHECK_MASK = np.uint32((1 << _CHECK_BITS) - 1)
+_ONE = np.uint32(1)
+
+
+class KnownIds(Pool):
+    """One entry for each id; hashes and checks are those of :class:`ids.IdHasher`."""
+
+    hash: U64
+    check: U32
+    row: U32
+    until_ms: I64
+
+    def __init__(self) -> None:
+        types: dict[str, type[np.generic]] = {
+            "hash": np.uint64,
+            "check": np.uint32,
+            "row": np.uint32,
+            "until_ms": np.int64,
+        }
+        super().__init__(types)
+        self.top = FIRST_KEY
+        self.index = Index(self)
+
+    def find(self, hashes: U64, checks: U32) -> tuple[U32, np.ndarray]:
+        """Return the row of each id's message, 0 where there is none, and whether there is one."""
+        marks = self.row[self.index.find(hashes, checks & _CHECK_MASK)]
+        found = marks > 0
+        return marks - found, found
+
+    def exist(self, hashes: U64, checks: U32, now_ms: int) -> np.ndarray:
+        """Tell for each id whether a message has it, or it is still remembered."""
+        entries = self.index.find(hashes, checks & _CHECK_MASK)
+        known: np.ndarray = (self.row[entries] > 0) | (self.until_ms[entries] > now_ms)
+        return known
+
+    def add(self, hashes: U64, checks: U32, rows: U32, now_ms: int) -> U32:
+        """Let messages have distinct ids, whoever had them before; return their entries."""
+        entries = self._entries_of(hashes, checks & _CHECK_MASK, now_ms)
+        self.row[entries] = rows + _ONE
+        return entries
+
+    def end(self, entries: U32, rows: U32, until_ms: I64 | int, now_ms: int) -> None:
+        """Let ids, which these messages had, be remembered until these times at least."""
+        mine = self.row[entries] == rows + _ONE
+        ends: I64 = np.maximum(self.until_ms[entries], until_ms)
+        if not mine.all():
+            # After a part of the journal was lost another message may have the id.
+            entries, ends = entries[mine], ends[mine]
+        self.row[entries] = 0
+        self.until_ms[entries] = ends
+        over = ends <= now_ms
+        if over.any():
+            self._drop(entries[over])
+
+    def rows(self) -> U32:
+        """Return the rows of the messages that can be found by their ids, in no order."""
+        marks = self.row[self.index.numbers()]
+        return marks[marks > 0] - _ONE
+
+    def mend(self, gone: U32, rows: U32, entries: U32) -> None:
+        """Forget the messages in the rows ``gone``, know those in ``rows``; index all anew."""
+        marks = self.row[: self.top]
+        marks[np.isin(marks, gone + _ONE)] = 0
+        marks[entries] = rows + _ONE
+        self.restore_free(self.rows_where(lambda part: ~self._in_use(part))[FIRST_KEY:])
+        self.index.rebuild(self.rows_where(self._in_use))
+
+    def expect(self, count: int) -> None:
+        """Make room for so many more ids."""
+        self.reserve(self.top + count)
+        self.index.rebuild(self.index.numbers(), count)
+
+    def remembered(self, now_ms: int) -> tuple[U64, U64]:
+        """Return the hashes of what is still remembered, and the ends with the checks below."""
+        entries = self.rows_where(lambda part: self.until_ms[part] > now_ms)
+        ends = self.until_ms[entries].astype(np.uint64) << np.uint64(_CHECK_BITS)
+        return self.hash[entries], ends | self.check[entries]
+
+    def remember(self, hashes: U64, notes: U64) -> None:
+        """Remember what :meth:`remembered` returned."""
+        checks = notes.astype(np.uint32) & _CHECK_MASK
+        entries = self._entries_of(hashes, checks, 0)
+        self.until_ms[entries] = (notes >> np.uint64(_CHECK_BITS)).astype(np.int64)
+
+    def _entries_of(self, hashes: U64, checks: U32, now_ms: int) -> U32:
+        """Return the entries of distinct ids, new ones for those that have none."""
+        self._make_room(len(hashes), now_ms)
+        new = self.allocate(len(hashes))
+        self.hash[new] = hashes
+        self.check[new] = checks
+        entries = self.index.add(new)
+        had = entries != new
+        if had.any():
+            self.free(new[had])
+        return entries
+
+    def _make_room(self, more: int, now_ms: int) -> None:
+        """Make room for more ids: drop those that are over, and grow unless these were many."""
+        if more <= self._room():
+            return
+
+        def is_over(part: slice) -> np.ndarray:
+            over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
+            over &= self._in_use(part)
+            return over
+
+        self._drop(self.rows_where(is_over))
+        if self._room() < max(more, self.capacity // 4):
+            self.reserve(self.capacity + more)
+
+    def _room(self) -> int:
+        return len(self.free_rows()) + self.capacity - self.top
+
+    def _drop(self, entries: U32) -> None:
+        self.index.remove(entries)
+        self.until_ms[entries] = 0
+        self.free(entries)
+
+    def _in_use(self, part: slice) -> np.ndarray:
+        used: np.ndarray = (self.row[part] > 0) | (self.until_ms[part] > 0)
+        return used

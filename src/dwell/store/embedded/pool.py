@@ -1,0 +1,71 @@
+"""A pool: columns whose rows are given out, come back, and are given out again."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dwell.message import U32
+from dwell.store.embedded.columns import Columns
+
+_FIRST_FREE = 1024
+
+
+class Pool(Columns):
+    """Columns with a list of the rows below ``top`` that are free."""
+
+    def __init__(self, types: dict[str, type[np.generic]]) -> None:
+        super().__init__(types)
+        self.top = 0
+        self._free = np.zeros(_FIRST_FREE, dtype=np.uint32)
+        self._free_count = 0
+
+    def next_free(self, count: int) -> U32:
+        """Return the rows that :meth:`allocate` would give: those freed last, then new ones."""
+        reused = min(count, self._free_count)
+        old = self._free[self._free_count - reused : self._free_count]
+        if reused == count:
+            return old.copy()
+        new = np.arange(self.top, self.top + count - reused, dtype=np.uint32)
+        return np.concatenate([old, new]) if reused else new
+
+    def allocate(self, count: int) -> U32:
+        """Take free rows out of the free list, or make new ones."""
+        rows = self.next_free(count)
+        reused = min(count, self._free_count)
+        self._free_count -= reused
+        self.reserve(self.top + count - reused)
+        self.top += count - reused
+        return rows
+
+    def claim(self, rows: U32) -> None:
+        """Take exactly these rows, whatever they held; the free list must be made anew later."""
+        self.reserve(int(rows.max()) + 1)
+        self.top = max(self.top, int(rows.max()) + 1)
+
+    def free(self, rows: U32) -> None:
+        """Give rows back."""
+        needed = self._free_count + len(rows)
+        if needed > len(self._free):
+            grown = np.zeros(max(needed, 2 * len(self._free)), dtype=np.uint32)
+            grown[: self._free_count] = self._free[: self._free_count]
+            self._free = grown
+        self._free[self._free_count : needed] = rows
+        self._free_count = needed
+
+    def free_rows(self) -> U32:
+        """Return the free rows below ``top``, in the order of the free list."""
+        return self._free[: self._free_count]
+
+    def restore_free(self, rows: U32) -> None:
+        """Set the free list, when a snapshot is read."""
+        self._free = np.array(rows, dtype=np.uint32)
+        self._free_count = len(rows)
+
+    def rows_where(self, test: Callable[[slice], np.ndarray]) -> U32:
+        """Return the rows for which ``test(part)`` is true, looking at a part at a time."""
+        step = 1 << 20
+        found = [
+            np.flatnonzero(test(slice(start, min(start + step, self.top)))) + start
+            for start in range(0, self.top, step)
+        ]
+        return np.concatenate(found).astype(np.uint32) if found else np.zeros(0, np.uint32)
