@@ -6,6 +6,7 @@ import pytest
 
 import dwell
 from dwell import Result
+from dwell.message import MAX_BODY_BYTES
 from dwell.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -398,3 +399,32 @@ def test_no_wake_is_lost_on_a_disk(tmp_path, sync):
     asyncio.run(asyncio.wait_for(main(), 120))
     assert len(taken) == count
     assert set(taken.values()) == {1}
+
+
+async def put_large(queue, count, **how):
+    for _ in range(count // 10):
+        await queue.put_many("t", [bytes(MAX_BODY_BYTES)] * 10, **how)
+
+
+def test_who_was_not_served_for_the_size_of_an_answer_asks_again():
+    async def main(queue):
+        await put_large(queue, 40)
+        batches = await asyncio.gather(*(queue.take("t", 10) for _ in range(4)))
+        assert [len(batch) for batch in batches] == [10, 6, 10, 6]
+
+    run(main)
+
+
+def test_what_an_answer_has_no_room_for_wakes_others():
+    clock = dwell.SimulatedClock(NOW)
+
+    async def main(queue):
+        await put_large(queue, 20, delay="10s")
+        parked = [waiting(queue, "t", 100, lease=lease) for lease in (30, 60)]
+        await settle()
+        clock.advance(10_000)
+        batches = await asyncio.gather(*parked)
+        assert sum(map(len, batches)) == 20
+        assert min(map(len, batches)) > 0
+
+    run(main, MemoryStore(clock))

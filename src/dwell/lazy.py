@@ -121,6 +121,8 @@ def sizes_of(parts: Sequence[bytes]) -> I64:
     """Return the length of each of some blobs."""
     if isinstance(parts, Blobs | Sized):
         return parts.sizes
+    if isinstance(parts, Same):
+        return np.full(len(parts), len(parts.value or b""))
     return _lengths(parts)
 
 

@@ -317,8 +317,9 @@ class Queue(Verbs):
 
         They are the taker's until ``lease`` is over (left out: as each message or its topic
         says). ``wait`` is how long to wait for a message when there is none; the answer is empty
-        when there was none all that time. :meth:`held` returns again what ``owner`` holds. When
-        the call is cancelled, what it had taken is given back.
+        when there was none all that time, and holds fewer than there are if these would be more
+        than 16 MiB. :meth:`held` returns again what ``owner`` holds. When the call is cancelled,
+        what it had taken is given back.
         """
         wish = Wish(values.topics(topics), values.lease_ms(lease), values.owner(owner))
         wait_ms = values.delay_ms(wait, "wait") if wait else 0
@@ -379,7 +380,10 @@ class Queue(Verbs):
         cursor: Cursor | None = None,
         limit: int = 1000,
     ) -> Page:
-        """Return one page of a topic's messages of one state, by due, from after ``cursor``."""
+        """Return one page of a topic's messages of one state, by due, from after ``cursor``.
+
+        A page holds at most ``limit`` messages and about 16 MiB; its cursor leads to the next.
+        """
         topic, state, limit = values.topic(topic), values.state(state), values.limit(limit)
         if cursor is not None and not isinstance(cursor, Cursor):
             raise values.refusal(InvalidLimit, "cursor", cursor, "the cursor of a page")

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from dwell.errors import DwellError, StoreClosed
 from dwell.gather import fail
-from dwell.message import Batch
+from dwell.lazy import sizes_of
+from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Batch
 from dwell.spacing import Spacing
 from dwell.store.base import Store
 
@@ -243,12 +244,24 @@ class Takers:
                 at += taker.limit
             else:
                 unserved.append(taker)
-        self._leave_empty(unserved, take)
+        is_cut = size < take.limit and self._is_cut(take, batch)
+        if is_cut:
+            for taker in unserved:
+                self._ask(taker)
+        else:
+            self._leave_empty(unserved, take)
         if at < size:
             self._give_back(batch[at:])
-        if size == take.limit and len(take.wish.topics) > 1:
+        if is_cut or (size == take.limit and len(take.wish.topics) > 1):
             # A full answer may have left something on a topic whose wake these takers took.
             self._wake_all(take)
+
+    def _is_cut(self, take: Take, batch: Batch) -> bool:
+        """Tell whether an answer may be short for its size alone, and the store have more."""
+        if not any(map(self._store.ready, take.wish.topics)):
+            return False
+        size_bytes = int(sizes_of(batch.bodies).sum() + sizes_of(batch.extras).sum())
+        return size_bytes > MAX_BATCH_BYTES - 2 * MAX_BODY_BYTES
 
     def _leave_empty(self, takers: list[Taker], take: Take) -> None:
         parking = []

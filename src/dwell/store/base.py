@@ -20,6 +20,8 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   settings say when it matters;
 * ids that the queue made are not remembered; ids of the caller's are, for the topic's remember_ms
   after the ack, and only ``on_conflict="keep"`` looks at that;
+* what take, peek, scan and sweep answer with is not much more than MAX_BATCH_BYTES, if it is not
+  one message: fewer are given than there are, and the next call goes on;
 * verbs by id answer the truth for each id, in the order the ids were given. An id that stands
   twice in one batch is treated as in two batches, one after the other.
 

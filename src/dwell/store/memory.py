@@ -15,9 +15,10 @@ from operator import attrgetter
 import numpy as np
 
 from dwell.clock import Clock
-from dwell.errors import ForeignReceipt, IdExists, StoreClosed, TopicFull
+from dwell.errors import ForeignReceipt, StoreClosed, TopicFull
 from dwell.message import (
     I64,
+    MAX_BATCH_BYTES,
     QUEUE_ID_MARK,
     U8,
     U64,
@@ -44,7 +45,7 @@ from dwell.store.base import (
     TopicStats,
     Wanted,
 )
-from dwell.store.rows import SLACK, Row, Topic, batch_of
+from dwell.store.rows import SLACK, Row, Topic, batch_of, check_new, fitting
 from dwell.store.strays import Strays
 
 _LOW_HALF = 0xFFFF_FFFF
@@ -122,13 +123,15 @@ class MemoryStore(Store):
         """Lease ready messages, topic after topic."""
         now_ms = self._enter()
         rows: list[Row] = []
+        room_bytes = MAX_BATCH_BYTES
         for name in topics:
             topic = self._topics.get(name)
             if topic is None or topic.settings.paused:
                 continue
-            while len(rows) < limit and (row := topic.pop_ready()) is not None:
+            while len(rows) < limit and room_bytes > 0 and (row := topic.pop_ready()) is not None:
                 self._lease(row, lease_ms, owner, now_ms)
                 rows.append(row)
+                room_bytes -= row.size_bytes
         self._announce()
         return self._batch(rows, receipts=True)
 
@@ -154,7 +157,7 @@ class MemoryStore(Store):
         self._enter()
         known = self._topics.get(topic)
         rows = known.first_ready(limit) if known is not None else []
-        return self._batch(rows, receipts=False)
+        return self._batch(fitting(rows), receipts=False)
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
@@ -288,10 +291,9 @@ class MemoryStore(Store):
             ),
             key=_by_due,
         )
-        is_last = len(rows) <= limit
-        rows = rows[:limit]
-        more = None if is_last or not rows else Cursor(rows[-1].due_ms, rows[-1].arrival)
-        return Page(self._batch(rows, receipts=False), more)
+        page = fitting(rows[:limit])
+        more = None if len(page) == len(rows) else Cursor(page[-1].due_ms, page[-1].arrival)
+        return Page(self._batch(page, receipts=False), more)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the number of their arrival."""
@@ -300,8 +302,9 @@ class MemoryStore(Store):
         places = max((row.arrival for row in every), default=-1) + 1
         found = (row for row in every if start <= row.arrival < stop and row.is_in(wanted))
         rows = heapq.nsmallest(limit + 1, found, key=attrgetter("arrival"))
-        more = rows[limit].arrival if len(rows) > limit else None
-        return Sweep(self._batch(rows[:limit], receipts=False), more, places)
+        page = fitting(rows[:limit])
+        more = rows[len(page)].arrival if len(rows) > len(page) else None
+        return Sweep(self._batch(page, receipts=False), more, places)
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
@@ -544,7 +547,7 @@ class MemoryStore(Store):
     def _room(self, topic: Topic, ids: list[str], on_conflict: str) -> int:
         """Return how many messages may be created; raises when the batch is to be refused."""
         if on_conflict == "error":
-            _check_new(topic, ids)
+            check_new(topic, ids)
         limit = topic.settings.max_pending
         if not limit:
             return len(ids)
@@ -588,12 +591,3 @@ def _by_due(row: Row) -> tuple[int, int]:
 
 def _texts(ids: Sequence[bytes]) -> list[str]:
     return [id_.decode() for id_ in ids]
-
-
-def _check_new(topic: Topic, ids: list[str]) -> None:
-    """Raise IdExists when an id of a batch is there already, or stands in the batch twice."""
-    seen: set[str] = set()
-    for id_ in ids:
-        if id_ in topic.rows or id_ in seen:
-            raise IdExists(f"topic {topic.name!r}: id {id_!r:.80} exists")
-        seen.add(id_)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dwell.errors import IdExists
 from dwell.message import U64, Batch, State, TopicSettings
 from dwell.store.base import Wanted
+from dwell.store.bounds import within
 
 #: How many worthless entries a heap may hold before it is looked at.
 SLACK = 64
@@ -39,6 +41,11 @@ class Row:
     lease_until_ms: int = 0
     take: int = 0
     owner: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it is in an answer."""
+        return len(self.id) + len(self.extra) + len(self.body)
 
     def is_expired(self, now_ms: int) -> bool:
         """Tell whether nobody took the message in time."""
@@ -102,6 +109,11 @@ class Topic:
         return None
 
 
+def fitting(rows: list[Row]) -> list[Row]:
+    """Return the first rows, as many as one answer holds."""
+    return rows[: within(np.array([row.size_bytes for row in rows], np.int64))]
+
+
 def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
     """Return the messages of some rows."""
     return Batch(
@@ -121,3 +133,12 @@ def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
         errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
         receipts=receipts,
     )
+
+
+def check_new(topic: Topic, ids: list[str]) -> None:
+    """Raise IdExists when an id of a batch is there already, or stands in the batch twice."""
+    seen: set[str] = set()
+    for id_ in ids:
+        if id_ in topic.rows or id_ in seen:
+            raise IdExists(f"topic {topic.name!r}: id {id_!r:.80} exists")
+        seen.add(id_)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dwell.message import I64, U32, U64, Kind, State
+from dwell.message import I64, MAX_BATCH_BYTES, U32, U64, Kind, State
+from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
@@ -122,13 +123,18 @@ class Machine:
         topics = table.topic[rows]
         for topic in distinct(topics).tolist():
             part = rows[topics == topic] if (topics != topic).any() else rows
-            self.topics.ready[topic].push(
-                Chunk(part, table.priority[part], table.due_ms[part], table.seq[part])
-            )
+            self._push_ready(topic, part)
             self._promote(int(topic), len(part))
 
-    def pop_ready(self, topic: int, limit: int) -> U32:
+    def pop_ready(self, topic: int, limit: int, most_bytes: int = MAX_BATCH_BYTES) -> U32:
         """Return the first messages that can be taken now; the caller must take them."""
+        rows = self._pop_ready(topic, limit)
+        count = within(self.table.size_bytes[rows], most_bytes)
+        if count < len(rows):
+            self._push_ready(topic, rows[count:])
+        return rows[:count]
+
+    def _pop_ready(self, topic: int, limit: int) -> U32:
         runs = self.topics.ready[topic]
         found: list[U32] = []
         missing, last = limit, None
@@ -163,11 +169,15 @@ class Machine:
 
     def peek_ready(self, topic: int, limit: int) -> U32:
         """Return the first messages that can be taken now, and leave them in their places."""
-        rows, table = self.pop_ready(topic, limit), self.table
+        rows = self.pop_ready(topic, limit)
+        self._push_ready(topic, rows)
+        return rows
+
+    def _push_ready(self, topic: int, rows: U32) -> None:
+        table = self.table
         self.topics.ready[topic].push(
             Chunk(rows, table.priority[rows], table.due_ms[rows], table.seq[rows])
         )
-        return rows
 
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""

@@ -18,6 +18,7 @@ from dwell.errors import (
 )
 from dwell.message import (
     I64,
+    MAX_BATCH_BYTES,
     U8,
     U32,
     U64,
@@ -42,6 +43,7 @@ from dwell.store.base import (
     TopicStats,
     Wanted,
 )
+from dwell.store.bounds import within
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
@@ -155,10 +157,16 @@ class EmbeddedStore(Store):
         if limit:
             # What is popped below must be written, so the room for it comes first.
             self._core.reserve(_TAKE_BYTES + 16 * limit)
-        for number in ready:
-            if limit:
-                found.append(self._machine.pop_ready(number, limit))
-                limit -= len(found[-1])
+        room_bytes = MAX_BATCH_BYTES
+        for number, count in ready.items():
+            if not limit or room_bytes <= 0:
+                break
+            found.append(self._machine.pop_ready(number, limit, room_bytes))
+            if len(found[-1]) < min(limit, count):
+                # It was cut short for its size; what is left of it goes before other topics.
+                break
+            limit -= len(found[-1])
+            room_bytes -= int(self._table.size_bytes[found[-1]].sum())
         rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
         if not len(rows):
             return Batch.empty()
@@ -375,8 +383,9 @@ class EmbeddedStore(Store):
         if number is None:
             return Page(Batch.empty(receipts=False), None)
         rows = self._ordered_rows(number, state, cursor, limit + 1)
-        more = len(rows) > limit
-        rows = rows[:limit]
+        count = min(limit, within(self._table.size_bytes[rows]))
+        more = len(rows) > count
+        rows = rows[:count]
         last = (
             Cursor(int(self._table.due_ms[rows[-1]]), int(self._table.seq[rows[-1]]))
             if more

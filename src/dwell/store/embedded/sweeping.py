@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from dwell.message import MAX_BATCH_BYTES, U32, Batch, State, decode_extra
+from dwell.message import U32, Batch, State, decode_extra
 from dwell.store.base import Wanted
+from dwell.store.bounds import within
 from dwell.store.embedded.machine import Machine
 
 #: How many rows one call looks at, so that it holds up nobody for longer than a millisecond or two.
@@ -19,7 +20,7 @@ def swept(
     if start >= end:
         return np.zeros(0, np.uint32), None
     rows = (np.flatnonzero(_fits(machine, wanted, slice(start, end))) + start).astype(np.uint32)
-    cut = min(limit, _whole_within(machine.table.size_bytes[rows]))
+    cut = min(limit, within(machine.table.size_bytes[rows]))
     if cut < len(rows):
         end = int(rows[cut])
         rows = rows[:cut]
@@ -50,8 +51,3 @@ def _listed(numbers: list[int], size: int) -> np.ndarray:
     listed = np.zeros(max(size, 1), dtype=bool)
     listed[numbers] = True
     return listed
-
-
-def _whole_within(sizes: U32) -> int:
-    """Return how many of the first messages are one batch by their bytes; at least one."""
-    return max(int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), MAX_BATCH_BYTES, "right")), 1)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dwell.lazy import Blobs, LazyIds, Same
+from dwell.lazy import Blobs, LazyIds, Same, sizes_of
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Batch, State
 from dwell.store.redis.blocks import DATA_BYTES, HEAD, NAME_BYTES
 from dwell.store.redis.numbers import number, receipts_of
@@ -76,6 +76,7 @@ class Leased:
         self._store = store
         self._parts: list[Batch] = []
         self._size = 0
+        self.size_bytes = 0
 
     def add(self, shard: int, entries: Iterable[tuple[bytes, bytes | None]], now_ms: int) -> None:
         """Add what was taken of one shard: entries with their texts.
@@ -91,6 +92,7 @@ class Leased:
                 part = batch_of([loose(n, shard, text, now_ms) for n, text in pairs], self._store)
             self._parts.append(part)
             self._size += len(part)
+            self.size_bytes += int(sizes_of(part.bodies).sum() + sizes_of(part.extras).sum())
 
     def __len__(self) -> int:
         return self._size

@@ -2,7 +2,7 @@
 
 import heapq
 
-from dwell.message import Batch, State
+from dwell.message import MAX_BATCH_BYTES, Batch, State
 from dwell.store.base import Cursor, Page
 from dwell.store.redis.numbers import number, shares, split
 from dwell.store.redis.records import Row, batch_of
@@ -10,6 +10,8 @@ from dwell.store.redis.shards import Shards
 
 #: How many messages one call reads.
 _MOST_READ = 120
+#: How many it looks at first, to see how large they are.
+_FIRST_READ = 16
 _FIRST, _LAST = (-(2**62), 0), (2**62, 0)
 
 #: Due and number of a message: what a scan is ordered by.
@@ -28,8 +30,8 @@ class Scanner:
         for shard in range(self._shards.count):
             names += await self._names(shard, topic, state, cursor, limit + 1)
         names = heapq.nsmallest(limit + 1, names)
-        more = Cursor(*names[limit - 1]) if len(names) > limit else None
-        rows = await self._rows(topic, state, [of for _, of in names[:limit]])
+        rows, read = await self._whole(topic, state, [of for _, of in names[:limit]])
+        more = Cursor(*names[read - 1]) if len(names) > read else None
         return Page(batch_of(rows), more)
 
     async def first(self, topic: str, limit: int) -> Batch:
@@ -40,7 +42,8 @@ class Scanner:
                 found, _ = await self._shards.run(shard, "peek", topic, limit - len(numbers))
                 names = sorted(zip(*[iter(found)] * 3, strict=True))
                 numbers += [number(n, shard) for *_, n in names]
-        return batch_of(await self._rows(topic, State.READY, numbers[:limit]))
+        rows, _ = await self._whole(topic, State.READY, numbers[:limit])
+        return batch_of(rows)
 
     async def _names(
         self, shard: int, topic: str, state: State, cursor: Cursor | None, limit: int
@@ -61,6 +64,20 @@ class Scanner:
                 end = max(found)
             if not where:
                 return [(due_ms, number(n, shard)) for due_ms, n in found]
+
+    async def _whole(self, topic: str, state: State, numbers: list[int]) -> tuple[list[Row], int]:
+        """Return the first messages, as many as an answer holds, and how many were looked at."""
+        rows: list[Row] = []
+        read, size_bytes, step = 0, 0, _FIRST_READ
+        while read < len(numbers) and size_bytes < MAX_BATCH_BYTES:
+            found = await self._rows(topic, state, numbers[read : read + step])
+            size_bytes += sum(len(row.body) + len(row.extra) for row in found)
+            rows += found
+            read = min(read + step, len(numbers))
+            # As many as there is room for, if the next are as large as those so far.
+            fitting = (MAX_BATCH_BYTES - size_bytes) * read // (size_bytes + 1)
+            step = min(max(fitting, 1), _MOST_READ * self._shards.count)
+        return rows, read
 
     async def _rows(self, topic: str, state: State, numbers: list[int]) -> list[Row]:
         """Return messages in the order that is given, those that are still where they were."""

@@ -10,6 +10,7 @@ import numpy as np
 from dwell.clock import Clock
 from dwell.message import (
     I64,
+    MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
     U8,
     U64,
@@ -115,9 +116,9 @@ class RedisStore(Store):
         leased = Leased(self.number)
         for shard in self._shards.round():
             has_more = True
-            while has_more and len(leased) < limit:
-                left = limit - len(leased)
-                answer = await self._shards.run(shard, "take", left, lease_ms, owner, *topics)
+            while has_more and len(leased) < limit and leased.size_bytes < MAX_BATCH_BYTES:
+                left = limit - len(leased), lease_ms, owner, MAX_BATCH_BYTES - leased.size_bytes
+                answer = await self._shards.run(shard, "take", *left, *topics)
                 now_ms, next_ms, _ = answer[-1]
                 leased.add(shard, await self._texts(shard, answer[1]), now_ms)
                 # One call makes only so many messages ready; what is due may be more.

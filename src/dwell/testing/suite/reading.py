@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dwell.errors import StoreClosed
-from dwell.message import State, TopicSettings
+from dwell.message import MAX_BODY_BYTES, State, TopicSettings
 from dwell.store.base import EVERY, Event, TopicStats
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
@@ -52,6 +52,17 @@ class Reading(Suite):
             await rig.put(id_, delay_ms=delay_ms)
         messages = await scan_all(rig.store, "t", State.DELAYED, limit)
         assert [message.id for message in messages] == ["a", "b", "c", "d", "e", "f"]
+
+    @scenario
+    async def test_scan_no_more_bytes_than_a_batch_has(self, rig: Rig) -> None:
+        """A page of large messages is short, and leads on to the next."""
+        ids = [f"{number:02d}" for number in range(40)]
+        for at in range(0, len(ids), 2):
+            await rig.put(*ids[at : at + 2], body=bytes(MAX_BODY_BYTES))
+        page = await rig.store.scan("t", State.READY, None, 1000)
+        assert 0 < len(page.messages) < 40
+        found = await scan_all(rig.store, "t", State.READY, 1000)
+        assert sorted(message.id for message in found) == ids
 
     @scenario
     async def test_scan_ends_with_the_last_message(self, rig: Rig) -> None:

@@ -2,13 +2,29 @@
 
 import pytest
 
-from dwell.message import State
+from dwell.message import MAX_BODY_BYTES, State
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
 
 
 class Takes(Suite):
     """The verbs ``take`` and ``held``."""
+
+    # --- size ---------------------------------------------------------------------------------
+
+    @scenario
+    async def test_take_no_more_bytes_than_a_batch_has(self, rig: Rig) -> None:
+        """What is too much for one answer is in the next ones."""
+        ids = [f"{number:02d}" for number in range(40)]
+        for at in range(0, len(ids), 2):
+            await rig.put(*ids[at : at + 2], topic="ts"[at // 20], body=bytes(MAX_BODY_BYTES))
+        peeked = await rig.store.peek("t", 1000)
+        assert 0 < len(peeked) < 20
+        found: list[str] = []
+        while batch := await rig.take(topics=("t", "s")):
+            assert len(batch) < 20
+            found += batch.ids
+        assert sorted(found) == ids
 
     # --- order --------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 -- Lease ready messages, topic after topic.
--- ARGV: 7 limit; 8 lease in ms, 0 for each message's own; 9 owner; from 10 on topics.
+-- ARGV: 7 limit; 8 lease in ms, 0 for each message's own; 9 owner; 10 bytes after which nothing more
+-- is leased; from 11 on topics.
 -- Answers {'ok', entries, finish()}, or {'more', entries, finish()} when there may be more for
 -- another call: entries are pairs of a member with the number of its take
 -- and the text of the message that it names, as it is after the take, or '' for a block, which the
@@ -17,6 +18,7 @@ local limit, lease_ms, owner = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local is_settled, has_lapsed = settle()
 if not has_lapsed then return {'again', finish()} end
 local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 150
+local bytes_left = tonumber(ARGV[10])
 
 local function lease_block(n, b)
   local ends = lease_end(lease_ms, b.lease, b.topic)
@@ -31,6 +33,7 @@ local function lease_block(n, b)
   entries[#entries + 1] = ''
   note_block(3, n, b, b.attempt + 1, names_at(n, b))
   left = left - b.live
+  bytes_left = bytes_left - call('STRLEN', block_key(n))
 end
 
 local function lease(n, text, topic)
@@ -54,6 +57,7 @@ local function lease(n, text, topic)
   local id_size = unpack_from('>I2', text, 37)
   note(3, topic, text:sub(45 + #topic, 44 + #topic + id_size), due, attempt + 1)
   left = left - 1
+  bytes_left = bytes_left - #text
 end
 
 -- Lease the first entries that are loose; their texts are fetched together.
@@ -66,7 +70,7 @@ local function take_loose(topic, found)
     local n = unpack_from('>I7', names[i])
     if expires > 0 and expires <= now then
       load(n)
-    else
+    elseif bytes_left > 0 then
       lease(n, texts[i], topic)
       gone[#gone + 1] = found[i]
     end
@@ -105,7 +109,9 @@ local function take_some(topic)
   for i = 1, #found do
     if #found[i] == 13 then
       loose[#loose + 1] = found[i]
-    elseif #loose > 0 or left <= 0 or not take_block(topic, found[i], found[i + 1]) then
+    elseif #loose > 0 or left <= 0 or bytes_left <= 0 then
+      break
+    elseif not take_block(topic, found[i], found[i + 1]) then
       break
     end
     if left <= #loose or #loose >= loose_left then break end
@@ -115,15 +121,15 @@ local function take_some(topic)
   return #found > 0 and loose_left > 0
 end
 
-for i = 10, is_settled and 0 or #ARGV do
+for i = 11, is_settled and 0 or #ARGV do
   if not settings(ARGV[i]).paused and call('HGET', base .. ':known', ARGV[i]) == 'mixed' then
     return {'again', finish()}
   end
 end
-for i = 10, #ARGV do
+for i = 11, #ARGV do
   local topic = ARGV[i]
   if not settings(topic).paused then
-    while left > 0 and loose_left > 0 and take_some(topic) do end
+    while left > 0 and bytes_left > 0 and loose_left > 0 and take_some(topic) do end
   end
 end
 many('HSET', MESSAGES, fields)
