@@ -505,3 +505,10 @@ async def _refused(*calls):
     for call in calls:
         with pytest.raises(dwell.Forbidden):
             await call
+
+
+def test_a_body_of_which_too_much_would_be_made_does_not_match():
+    query = Query("[*].[" + ",".join("@" * 200) + "] | [0]")
+    assert query.matches(b"[1]")
+    assert not query.matches(b"[" + b"1," * 100_000 + b"1]")
+    assert Query("[0] == `1`").matches(b"[" + b"1," * 100_000 + b"1]")

@@ -58,6 +58,8 @@ class LongPolls(Takers):
         """End the requests that nobody waits for any more."""
         for take, task in list(self._polls.items()):
             if all(taker.future.done() for taker in take.takers):
+                # Only once: to cancel it again would break off how it gives back what it took.
+                del self._polls[take]
                 task.cancel()
 
     async def close(self) -> None:

@@ -23,6 +23,9 @@ MOST_GROWTH = 250
 #: What an evaluation raises when a body is not of the kind that the expression is for.
 _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
 
+#: How much a body and what is made of it may be together; a larger one is not looked at.
+_MOST_MADE_BYTES = 4 * 1024 * 1024
+
 #: How much of a turn of the event loop a body costs beside its bytes, and how much a turn may.
 _BODY = 1024
 _TURN = 256 * 1024
@@ -61,6 +64,7 @@ class Query:
             raise values.refusal(
                 InvalidQuery, "where", self.text, f"an expression of JMESPath ({reason:.200})"
             ) from None
+        self._growth = max(growth, 1)
         if growth > MOST_GROWTH:
             allowed = f"one that makes of a body at most {MOST_GROWTH} times as much, not {growth}"
             raise values.refusal(InvalidQuery, "where", self.text, allowed)
@@ -68,8 +72,11 @@ class Query:
     def matches(self, body: bytes) -> bool:
         """Tell whether a body is JSON of which the expression is true, as JMESPath has it.
 
-        False, null and what is empty are not true; neither is what cannot be evaluated.
+        False, null and what is empty are not true; neither is what cannot be evaluated, nor what
+        would keep everybody else waiting, because the expression makes too much of a large body.
         """
+        if self._growth * len(body) > _MOST_MADE_BYTES:
+            return False
         try:
             value = msgspec.json.decode(body)
             found = self._expression.search(value, options=_OPTIONS)
@@ -89,7 +96,7 @@ class Query:
         for at, body in enumerate(batch.bodies):
             if self.matches(body):
                 found.append(at)
-            left -= _BODY + len(body)
+            left -= _BODY + self._growth * len(body)
             if left < 0:
                 await asyncio.sleep(0)
                 left = _TURN

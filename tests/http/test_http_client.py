@@ -143,7 +143,6 @@ def test_a_wait_does_not_count_as_silence():
 #: Each is safe to repeat: it may be done twice and has the same end.
 SAFE = {
     "put keep": lambda q, m: q.put("t", "new", id="new"),
-    "put replace": lambda q, m: q.put("t", "new", id="new", on_conflict="replace"),
     "put many": lambda q, m: q.put_many("t", ["new"], ids=["new"]),
     "touch": lambda q, m: q.touch(m, "5m"),
     "reschedule": lambda q, m: q.reschedule("t", "waits", delay="1h"),
@@ -161,6 +160,10 @@ SAFE = {
 
 #: Each would tell a lie, or do more than was asked, if it were repeated.
 UNSAFE = {
+    "put replace": (
+        lambda q, m: q.put("u", "new", id="new", on_conflict="replace"),
+        lambda s: s.topics["u"].ready == 1,
+    ),
     "put": (lambda q, m: q.put("u", "new"), lambda s: s.topics["u"].ready == 1),
     "put error": (
         lambda q, m: q.put("u", "new", id="new", on_conflict="error"),

@@ -119,13 +119,13 @@ class HttpStore(RemoteStore):
     # --- put and take -------------------------------------------------------------------------
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
-        """Add messages; repeated when every id is the caller's own, unless that is an error."""
+        """Add messages; repeated when every id is the caller's own and what is there is kept."""
         own = None if puts.ids is None else LazyIds.of(puts.ids)
         answer = await self._columns(
             f"{_topic(puts.topic)}/messages?on_conflict={on_conflict}",
             columns_of_puts(puts),
             PutAnswerColumns,
-            is_safe=own is not None and on_conflict != "error",
+            is_safe=own is not None and on_conflict == "keep",
         )
         return answer_of_columns(answer, own)
 

@@ -52,7 +52,12 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     admin: tuple[str, ...] = ()
 
     def allows(self, right: Right, topics: Iterable[str] | None) -> bool:
-        """Tell whether a verb is allowed on some topics; None stands for all there are."""
+        """Tell whether a verb is allowed on some topics; None stands for all there are.
+
+        What concerns no topic is allowed to whoever may do anything at all.
+        """
+        if topics == ():
+            return bool(self.put or self.take or self.admin)
         prefixes: tuple[str, ...] = getattr(self, right)
         if "" in prefixes:
             return True

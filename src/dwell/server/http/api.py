@@ -52,7 +52,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET", f"{_T}/peek", takes.peek, _TAKE, s.Messages, s.PeekQuery, gives=_MANY, group="take"
     ),
-    Endpoint("GET", "/v1/push", push.push, _TAKE, None, s.PushQuery, group="take"),
+    Endpoint("GET", "/v1/push", push.push, _TAKE, None, s.PushQuery, gives=(), group="take"),
     Endpoint(
         "POST",
         "/v1/push/{stream}/credit",
@@ -190,7 +190,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         group="job protocol",
     ),
     Endpoint("GET", "/v1/store", care.store, _TAKE, s.StoreAnswer, group="care"),
-    Endpoint("GET", "/v1/backup", care.backup, _ADMIN, None, group="care"),
+    Endpoint("GET", "/v1/backup", care.backup, _ADMIN, None, gives=(), group="care"),
     Endpoint(
         "POST",
         "/v1/find-stale",
@@ -200,7 +200,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=s.StaleRequest,
         group="care",
     ),
-    Endpoint("GET", "/metrics", care.metrics, _ADMIN, None, group="care"),
+    Endpoint("GET", "/metrics", care.metrics, _ADMIN, None, gives=(), group="care"),
     Endpoint("GET", "/healthz", care.healthz, None, None, group="care"),
     Endpoint("GET", "/readyz", care.readyz, None, None, group="care"),
 )

@@ -54,6 +54,7 @@ class _Endpoint:
 
     async def _handled(self, call: Call) -> Response:
         try:
+            call.check()
             return await self._endpoint.handler(call)
         except DwellError as error:
             return problem(problem_of(error))

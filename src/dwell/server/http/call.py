@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ T = TypeVar("T")
 MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
 
 _BEARER = "bearer "
+_OTHER_SITES = ("cross-site", "same-site")
 _MOST_DIGITS = 18
 
 
@@ -65,6 +66,22 @@ class Call:
     def queue(self) -> Queue:
         """The queue that is served."""
         return self.service.queue
+
+    def check(self) -> None:
+        """Refuse what shows in the head, before anything is read or done.
+
+        That is a caller without any right, a page of the web that makes a browser call, and one
+        who accepts no form of the answer.
+        """
+        if self.endpoint.right is None:
+            return
+        self.allow(())
+        origin = self._header(b"origin")
+        is_strange = origin is not None and urlsplit(origin).netloc != self._header(b"host")
+        if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:
+            raise HTTPException(403, f"origin: got {origin or 'another site'}, expected none")
+        if self.endpoint.gives:
+            media.asked(self._header(b"accept"), self.endpoint.gives)
 
     def allow(self, topics: Iterable[str] | None, right: Right | None = None) -> None:
         """Refuse a caller who lacks the endpoint's right on some topics (None: on all)."""
@@ -133,28 +150,25 @@ class Call:
 
     async def read(self) -> bytes:
         """Return the bytes of the body, counted at the gate until the call is over."""
-        length = self.headers.get(b"content-length")
-        if length is not None:
-            self._count(int(length))
-        chunks, size, has_more = [], 0, True
+        self._check_size(int(self.headers.get(b"content-length", 0)))
+        chunks, has_more = [], True
         while has_more:
             event = await self.receive()
             if event["type"] == "http.disconnect":
                 raise HTTPException(400, "the connection ended before the body did")
             chunk, has_more = event["body"], event["more_body"]
-            size += len(chunk)
-            if size > self.size_bytes:
-                self._count(size - self.size_bytes)
+            # Only what has come is counted: who announces much and sends nothing holds up nobody.
+            self._check_size(self.size_bytes + len(chunk))
+            self.service.gate.enter(len(chunk), 0)
+            self.size_bytes += len(chunk)
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _count(self, size_bytes: int) -> None:
-        if self.size_bytes + size_bytes > MAX_REQUEST_BYTES:
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > MAX_REQUEST_BYTES:
             raise BatchTooLarge(
                 f"body: got more than {MAX_REQUEST_BYTES} bytes in one request, expected fewer"
             )
-        self.service.gate.enter(size_bytes, 0)
-        self.size_bytes += size_bytes
 
     # --- the answer ---------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class Endpoint:
     """What an endpoint is called, what it takes and answers, and who may call it.
 
     ``right`` None means everybody; several kinds of ``answer`` are a tuple. ``takes`` and
-    ``gives`` are the forms of body and answer.
+    ``gives`` are the forms of body and answer; none for an answer of a form of its own.
     """
 
     method: str

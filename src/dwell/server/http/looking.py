@@ -41,17 +41,19 @@ async def list_messages(call: Call) -> Response:
     topic, ask = call.allowed_topic(), call.query(ListQuery)
     state, cursor = values.state(ask.state), cursor_of(ask.cursor)
     form = call.asked
-    if form is Media.COLUMNS:
-        page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
-        return batch_answer(call, page.messages, page.cursor)
     wanted = Filter(
         due_from_ms=ask.due_from_ms,
         due_to_ms=ask.due_to_ms,
         key=ask.key,
         headers=_header_of(ask.header),
     )
+    if form is Media.COLUMNS and wanted == Filter():
+        page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
+        return batch_answer(call, page.messages, page.cursor)
     parts, cursor = await search(call.queue, topic, state, wanted, cursor, ask.limit)
     found = Batch.joined(parts, receipts=False)
+    if form is Media.COLUMNS:
+        return batch_answer(call, found, cursor)
     following = str(cursor) if cursor else None
     if form is Media.ARROW:
         return _with_cursor(response(arrow.messages(found), form), following)

@@ -2,7 +2,7 @@
 
 import functools
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from dwell import values
+from dwell.errors import Forbidden, Unauthorized
 from dwell.message import Batch
 from dwell.server.http.call import Call
 from dwell.server.http.rows import message_rows
@@ -38,27 +39,40 @@ async def push(call: Call) -> Response:
     name, stream = secrets.token_hex(16), Stream(ask.credit)
     lease = f"{ask.lease_ms}ms" if ask.lease_ms else None
     take = functools.partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE)
-    body = _events(call, take, name, stream)
+    body = _events(call, topics, take, name, stream)
     return StreamingResponse(
         body, media_type="text/event-stream", headers={"cache-control": "no-store"}
     )
 
 
 async def _events(
-    call: Call, take: Callable[..., Coroutine[Any, Any, Batch]], name: str, stream: Stream
+    call: Call,
+    topics: Sequence[str],
+    take: Callable[..., Coroutine[Any, Any, Batch]],
+    name: str,
+    stream: Stream,
 ) -> AsyncIterator[bytes]:
     streams = call.waits.streams
     streams[name] = stream
+    unsent: Batch | None = None
     try:
         yield _event("stream", {"stream": name, "credit": stream.credit})
         while not call.waits.is_over and not call.connection.is_lost:
-            batch = await _next(call, take, stream)
-            if batch is None:
+            # The rights may have been changed since the stream began.
+            call.allow(topics)
+            unsent = await _next(call, take, stream)
+            if unsent is None:
                 yield b": still here\n\n"
-            else:
-                yield await _handed_over(call, batch, stream)
+                continue
+            yield await _handed_over(call, unsent, stream)
+            if not call.connection.is_lost:
+                unsent = None
+    except (Forbidden, Unauthorized):
+        return
     finally:
         del streams[name]
+        if unsent is not None:
+            await call.queue.release(unsent, counted=False)
 
 
 async def _next(

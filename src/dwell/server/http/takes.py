@@ -42,7 +42,6 @@ async def take(call: Call) -> Response:
     ask = await call.body(TakeRequest)
     topics = [ask.topics] if isinstance(ask.topics, str) else ask.topics
     call.allow(topics)
-    call.service.check_waiting(len(call.waits))
     lease = lease_of(ask)
     if ask.ids is not None:
         if len(topics) != 1:
@@ -53,6 +52,7 @@ async def take(call: Call) -> Response:
         if not ask.wait_ms or not call.queue.would_wait(topics, ask.limit):
             batch = await call.queue.take(topics, ask.limit, lease=lease, owner=ask.owner)
         if not len(batch) and ask.wait_ms:
+            call.service.check_waiting(len(call.waits))
             wait = f"{ask.wait_ms}ms"
             work = call.queue.take(topics, ask.limit, lease=lease, owner=ask.owner, wait=wait)
             with call.service.gate.left():

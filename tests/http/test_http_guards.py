@@ -1,0 +1,189 @@
+"""What a server is kept from: by pages of the web, by empty promises, and by callers who go."""
+
+import asyncio
+import contextlib
+import random
+import socket
+
+import msgspec
+import pytest
+
+import dwell
+from dwell.clock import RealClock
+from dwell.server.gate import Gate
+from dwell.server.tokens import Tokens
+from dwell.store.memory import MemoryStore
+from dwell.wire.columns import BatchColumns, batch_of_columns
+from tests.http.served import served
+from tests.http.test_http_api import run
+
+COLUMNS = "application/vnd.dwell.columns"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}],
+)
+def test_pages_of_other_sites_are_refused(headers):
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", {"body": "x"})
+        for method, path in (("POST", "/v1/topics/t/clear"), ("GET", "/v1/push?topics=t")):
+            await caller.ask(method, path, **headers)
+            assert caller.status == 403, caller.data
+        assert (await caller.get("/v1/stats"))["topics"]["t"]["ready"] == 1
+        await caller.get("/v1/stats", origin=caller.server.url, sec_fetch_site="same-origin")
+        assert caller.status == 200
+
+    run(test)
+
+
+def test_a_form_that_cannot_be_given_is_refused_before_anything_is_done():
+    async def test(caller):
+        await caller.post("/v1/topics/t/messages", {"body": "x"}, accept="text/html")
+        assert caller.status == 406
+        await caller.post("/v1/topics/t/messages", {"body": "y"})
+        await caller.post("/v1/take", {"topics": "t"}, accept="text/html")
+        assert caller.status == 406
+        assert (await caller.get("/v1/stats"))["topics"]["t"] == {
+            "delayed": 0, "ready": 1, "leased": 0, "dead": 0
+        }
+
+    run(test)
+
+
+def _announce(server, size_bytes):
+    """Return a connection that says how much it will send, and sends nothing."""
+    quiet = socket.create_connection(("127.0.0.1", server.port.address[1]))
+    head = "POST /v1/take HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    quiet.sendall(f"{head}content-length: {size_bytes}\r\n\r\n".encode())
+    return quiet
+
+
+def test_who_announces_much_and_sends_nothing_holds_up_nobody():
+    async def test(caller):
+        quiet = [_announce(caller.server, 1 << 20) for _ in range(4)]
+        while caller.server.service.gate.requests < 4:
+            await asyncio.sleep(0.01)
+        await caller.post("/v1/topics/t/messages", {"body": "x"})
+        assert caller.status == 200, caller.data
+        for connection in quiet:
+            connection.close()
+
+    run(test, gate=Gate(10, 1 << 20))
+
+
+def test_who_has_no_rights_is_refused_before_a_body_is_read(tmp_path):
+    path = tmp_path / "tokens.toml"
+    path.write_text("")
+    path.chmod(0o600)
+
+    async def test(caller):
+        connection = _announce(caller.server, 1 << 20)
+        connection.settimeout(10)
+        answer = await asyncio.to_thread(connection.recv, 100)
+        assert answer.startswith(b"HTTP/1.1 401")
+        connection.close()
+        for method, where in (("GET", "/v1/store"), ("POST", "/v1/polls/x/end")):
+            await caller.ask(method, where)
+            assert caller.status == 401
+
+    run(test, tokens=Tokens(path))
+
+
+def test_a_list_in_columns_keeps_to_its_filter():
+    async def test(caller):
+        rows = [{"body": str(n), "key": "ab"[n % 2]} for n in range(6)]
+        await caller.post("/v1/topics/t/messages", rows)
+        path = "/v1/topics/t/messages?state=ready&key=a"
+        data = await caller.get(path, accept=COLUMNS)
+        found = msgspec.msgpack.decode(data, type=BatchColumns)
+        assert len(batch_of_columns(found)) == 3
+
+    run(test)
+
+
+def test_push_gives_back_what_the_reader_did_not_wait_for():
+    async def test(caller):
+        for _ in range(4):
+            await caller.post("/v1/topics/t/messages", [{"body": "x" * 20_000}] * 500)
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(("127.0.0.1", caller.server.port.address[1]))
+        reader.sendall(b"GET /v1/push?topics=t&credit=100000 HTTP/1.1\r\nhost: x\r\n\r\n")
+        store = caller.server.queue.store
+        while store.ready("t") > 1_000:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        taken = 2_000 - store.ready("t")
+        reader.close()
+        while caller.server.port._waits.streams:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        # What was written to the connection may have been read.
+        assert 2_000 - store.ready("t") < taken
+
+    run(test)
+
+
+def test_a_stream_ends_with_its_rights(tmp_path):
+    path = tmp_path / "tokens.toml"
+    path.write_text('[anonymous]\nput = [""]\ntake = [""]\n')
+    path.chmod(0o600)
+    tokens = Tokens(path)
+
+    async def test(caller):
+        url = caller.server.url + "/v1/push?topics=t&credit=3"
+        async with caller.session.get(url) as stream:
+            await caller.post("/v1/topics/t/messages", {"body": "1"})
+            while b"messages" not in await stream.content.readline():
+                pass
+            path.write_text('[anonymous]\nput = [""]\n')
+            tokens.reload()
+            await caller.post("/v1/topics/t/messages", {"body": "2"})
+            await caller.post("/v1/topics/t/messages", {"body": "3"})
+            rest = await stream.content.read()
+            assert b'"body":"3"' not in rest
+
+    run(test, tokens=tokens)
+
+
+def test_only_those_who_wait_are_counted_as_waiting():
+    async def test(caller):
+        caller.server.service.most_waiting = 0
+        await caller.post("/v1/topics/t/messages", {"body": "x"})
+        assert len(await caller.take(wait_ms=1_000)) == 1
+        await caller.post("/v1/take", {"topics": "t", "wait_ms": 1_000})
+        assert caller.status == 429
+
+    run(test)
+
+
+def test_takes_that_are_cancelled_leave_nothing_leased():
+    chance = random.Random(3)
+
+    async def taker(queue, kept):
+        for _ in range(60):
+            task = asyncio.ensure_future(queue.take("t", 5, wait=chance.choice([0, 5]), lease="1h"))
+            await asyncio.sleep(chance.random() * 0.02)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                kept.append(len(await task))
+
+    async def main():
+        async with (
+            served(MemoryStore(RealClock())) as server,
+            dwell.open(server.url) as queue,
+        ):
+            kept = []
+            takers = [asyncio.ensure_future(taker(queue, kept)) for _ in range(5)]
+            while not all(task.done() for task in takers):
+                await server.queue.put_many("t", ["x"] * 3)
+                await asyncio.sleep(0.003)
+            for _ in range(300):
+                leased = (await server.queue.stats()).topics["t"].leased
+                if leased == sum(kept):
+                    return
+                await asyncio.sleep(0.01)
+            raise AssertionError(f"{leased} leased, {sum(kept)} of them taken")
+
+    asyncio.run(asyncio.wait_for(main(), 60))
