@@ -29,8 +29,8 @@ class Gatherer(Generic[K, I, A]):
     """Collects the calls of one verb by key and runs each key's as one batch.
 
     ``run(key, items)`` answers one value an item. Errors of the classes ``alone`` belong to one
-    caller: the batch changed nothing, and is then run again item by item. Any other error is
-    everybody's. A batch takes no more items once it has ``most`` messages.
+    caller: the batch changed nothing, and is then run again in halves, until who it belongs to is
+    alone. Any other error is everybody's. A batch takes no more items once it has ``most`` messages.
     """
 
     def __init__(
@@ -102,8 +102,9 @@ class Gatherer(Generic[K, I, A]):
         except self._alone as error:
             if len(items) == 1:
                 return fail(futures, error)
-            for item, future in zip(items, futures, strict=True):
-                await self._answer(key, [item], [future])
+            half = len(items) // 2
+            await self._answer(key, items[:half], futures[:half])
+            await self._answer(key, items[half:], futures[half:])
         except Exception as error:
             fail(futures, error)
         else:

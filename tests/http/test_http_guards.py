@@ -45,7 +45,10 @@ def test_a_form_that_cannot_be_given_is_refused_before_anything_is_done():
         await caller.post("/v1/take", {"topics": "t"}, accept="text/html")
         assert caller.status == 406
         assert (await caller.get("/v1/stats"))["topics"]["t"] == {
-            "delayed": 0, "ready": 1, "leased": 0, "dead": 0
+            "delayed": 0,
+            "ready": 1,
+            "leased": 0,
+            "dead": 0,
         }
 
     run(test)

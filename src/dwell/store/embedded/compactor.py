@@ -41,6 +41,7 @@ class Compactor:
         self.covered = covered
         self._next = covered
         self._living = living_bytes(machine, journal.segment_bytes)
+        self._begun = covered, self._living
 
     @property
     def is_due(self) -> bool:
@@ -58,7 +59,8 @@ class Compactor:
         if self._journal.position != self.covered:
             self._machine.events.sync()
             snapshot, unneeded = self._begin(now_ms)
-            snapshot.finish()
+            self._journal.sync()
+            self._finish(snapshot)
             self._remove_old_snapshots()
             for number in unneeded:
                 self._disk.remove(self._journal.release(number))
@@ -79,10 +81,15 @@ class Compactor:
         events = self._machine.events
         until = events.cut()
         snapshot, unneeded = self._begin(now_ms)
-        # The snapshot may take its name only when all that it holds is in the journal for good.
-        await flush_events(until)
-        await asyncio.to_thread(events.sync)
-        await asyncio.to_thread(snapshot.finish)
+        try:
+            # It may take its name only when all that it holds is in the journal for good.
+            await flush_events(until)
+            await asyncio.to_thread(events.sync)
+            await asyncio.to_thread(self._journal.sync)
+        except Exception:
+            snapshot.abandon()
+            raise
+        await asyncio.to_thread(self._finish, snapshot)
         self._remove_old_snapshots()
         for number in unneeded:
             # Freeing a large file takes the system milliseconds, which nobody should wait for.
@@ -104,9 +111,14 @@ class Compactor:
         position = self._journal.cut()
         snapshot = Snapshot(self._disk, self._folder, self._machine, position, now_ms)
         snapshot.write()
-        self.covered = self._next = position
-        self._living = living_bytes(self._machine, self._journal.segment_bytes)
+        self._next = position
+        self._begun = position, living_bytes(self._machine, self._journal.segment_bytes)
         return snapshot, unneeded
+
+    def _finish(self, snapshot: Snapshot) -> None:
+        """Let the snapshot that was begun take its name: only then it is one to start from."""
+        snapshot.finish()
+        self.covered, self._living = self._begun
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
         for old in snapshot_positions(self._disk, self._folder)[:-keep]:

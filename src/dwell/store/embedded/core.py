@@ -28,6 +28,7 @@ class Core:
     label: Label
     machine: Machine
     journal: Journal
+    recent: Recent
 
     def __init__(
         self,
@@ -39,12 +40,12 @@ class Core:
     ) -> None:
         self.folder = folder
         self.disk = disk
-        self.recent = Recent()
         self._segment_bytes = segment_bytes
         self._sync_every_ms = sync_every_ms
         self._events_bytes = events_bytes
         self._upkeep: asyncio.Task[None] | None = None
         self._flusher: asyncio.TimerHandle | None = None
+        self._is_flushing_now = False
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing = asyncio.Lock()
         self._lock = -1
@@ -60,6 +61,9 @@ class Core:
     ) -> None:
         """Lock the folder and bring back the state; begin to write."""
         self._lock, self.label = open_folder(self.disk, self.folder, self._segment_bytes)
+        # Positions of what was cut off are given out again.
+        self.recent = Recent()
+        self._flusher, self._is_flushing_now = None, False
         try:
             self._recover(now_ms, woken, tolerant)
             self.journal.start()
@@ -160,10 +164,17 @@ class Core:
 
     def write(self, record: Record, *, growing: bool = False) -> None:
         """Append a record and apply it; raises DiskFull or StoreFailed before either."""
+        self.machine.prepare(record)
         self.journal.append(record, growing=growing)
-        self.machine.apply(record)
-        if self._flusher is None or (self.machine.events.is_full and not self._flushes):
-            self._plan_flush()
+        try:
+            self.machine.apply(record)
+        except BaseException as error:
+            # The journal says what the state does not: only a replay can bring them together.
+            self.journal.fail(error)
+            raise
+        is_urgent = self.machine.events.is_full and not self._flushes
+        if self._flusher is None or (is_urgent and not self._is_flushing_now):
+            self._plan_flush(now=is_urgent)
         if self._upkeep is None and self._compactor.is_due:
             self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(record.time_ms))
 
@@ -208,15 +219,15 @@ class Core:
         finally:
             self._upkeep = None
 
-    def _plan_flush(self) -> None:
+    def _plan_flush(self, *, now: bool) -> None:
         if self._flusher is not None:
             self._flusher.cancel()
-        loop = asyncio.get_running_loop()
-        wait = 0.0 if self.machine.events.is_full else _FLUSH_EVENTS_S
-        self._flusher = loop.call_later(wait, self._flush_when_safe)
+        wait = 0.0 if now else _FLUSH_EVENTS_S
+        self._flusher = asyncio.get_running_loop().call_later(wait, self._flush_when_safe)
+        self._is_flushing_now = now
 
     def _flush_when_safe(self) -> None:
-        self._flusher = None
+        self._flusher, self._is_flushing_now = None, False
         if self.journal.failure is not None:
             return
         until = self.machine.events.next_position

@@ -45,6 +45,20 @@ class KnownIds(Pool):
         self.top = FIRST_KEY
         self.index = Index(self)
 
+    def make_room(self, more: int, now_ms: int) -> None:
+        """Make room for more ids: drop those that are over, and grow unless these were many."""
+        if more <= self._room():
+            return
+
+        def is_over(part: slice) -> np.ndarray:
+            over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
+            over &= self._in_use(part)
+            return over
+
+        self._drop(self.rows_where(is_over))
+        if self._room() < max(more, self.capacity // 4):
+            self.reserve(self.capacity + more)
+
     def find(self, hashes: U64, checks: U32) -> tuple[U32, np.ndarray]:
         """Return the row of each id's message, 0 where there is none, and whether there is one."""
         marks = self.row[self.index.find(hashes, checks & _CHECK_MASK)]
@@ -108,7 +122,7 @@ class KnownIds(Pool):
 
     def _entries_of(self, hashes: U64, checks: U32, now_ms: int) -> U32:
         """Return the entries of distinct ids, new ones for those that have none."""
-        self._make_room(len(hashes), now_ms)
+        self.make_room(len(hashes), now_ms)
         new = self.allocate(len(hashes))
         self.hash[new] = hashes
         self.check[new] = checks
@@ -117,20 +131,6 @@ class KnownIds(Pool):
         if had.any():
             self.free(new[had])
         return entries
-
-    def _make_room(self, more: int, now_ms: int) -> None:
-        """Make room for more ids: drop those that are over, and grow unless these were many."""
-        if more <= self._room():
-            return
-
-        def is_over(part: slice) -> np.ndarray:
-            over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
-            over &= self._in_use(part)
-            return over
-
-        self._drop(self.rows_where(is_over))
-        if self._room() < max(more, self.capacity // 4):
-            self.reserve(self.capacity + more)
 
     def _room(self) -> int:
         return len(self.free_rows()) + self.capacity - self.top

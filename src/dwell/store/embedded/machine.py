@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dwell.errors import StoreDamaged
 from dwell.message import I64, MAX_BATCH_BYTES, U32, U64, Kind, State
 from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
@@ -62,6 +63,13 @@ class Machine:
             RecordKind.CONFIGURE: self._configure,
             RecordKind.COPY: self._copy,
         }
+
+    def prepare(self, record: Record) -> None:
+        """Make room for what a record will add; raises OSError or MemoryError, changing nothing."""
+        if record.kind in (RecordKind.PUT, RecordKind.PUT_OWN):
+            self.table.prepare(len(record))
+        if record.kind == RecordKind.PUT_OWN:
+            self.known.make_room(len(record), record.time_ms)
 
     def apply(self, record: Record) -> None:
         """Do what a record says."""
@@ -253,8 +261,8 @@ class Machine:
     def _put(self, record: Record) -> None:
         rows = record.columns["rows"]
         if self.tolerant is None:
-            given = self.table.allocate(len(rows))
-            assert np.array_equal(given, rows), "a replay must give the same rows"
+            if not np.array_equal(self.table.allocate(len(rows)), rows):
+                raise StoreDamaged("journal: a put has other rows than those that are free then")
         else:
             self.table.claim(rows)
         table = self.table

@@ -28,12 +28,16 @@ class Pool(Columns):
         new = np.arange(self.top, self.top + count - reused, dtype=np.uint32)
         return np.concatenate([old, new]) if reused else new
 
+    def prepare(self, count: int) -> None:
+        """Make room for as many rows; raises OSError or MemoryError, having changed nothing."""
+        self.reserve(self.top + max(count - self._free_count, 0))
+
     def allocate(self, count: int) -> U32:
         """Take free rows out of the free list, or make new ones."""
         rows = self.next_free(count)
+        self.prepare(count)
         reused = min(count, self._free_count)
         self._free_count -= reused
-        self.reserve(self.top + count - reused)
         self.top += count - reused
         return rows
 

@@ -9,6 +9,7 @@ another name, synced, and then takes its name; the one before is kept until the 
 damaged file does no harm.
 """
 
+import contextlib
 import struct
 import zlib
 from pathlib import Path
@@ -120,18 +121,35 @@ class Snapshot:
         places = self._places(crcs, self._start)
         self.size_bytes = places[-1].offset + _size_of(places[-1]) + _ALIGN
         self.fd = self._disk.create(self.new, self.size_bytes)
-        for place in places:
-            if place.count:
-                data = self._arrays[place.name].data.cast("B")
-                self._disk.write(self.fd, [data], place.offset)
-        self._arrays = {}
+        try:
+            for place in places:
+                if place.count:
+                    data = self._arrays[place.name].data.cast("B")
+                    self._disk.write(self.fd, [data], place.offset)
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            # Nothing may look at the columns when these grow.
+            self._arrays = {}
 
     def finish(self) -> None:
-        """Add the checksums, sync, and let the snapshot take its name."""
-        self.seal()
-        self._disk.sync(self.fd)
+        """Add the checksums, sync, and let the snapshot take its name; or leave nothing of it."""
+        try:
+            self.seal()
+            self._disk.sync(self.fd)
+        except BaseException:
+            self.abandon()
+            raise
         self._disk.close(self.fd)
         self._disk.rename(self.new, self._path)
+
+    def abandon(self) -> None:
+        """Leave nothing of a snapshot that was written and will not be finished."""
+        self._disk.close(self.fd)
+        self.fd = -1
+        with contextlib.suppress(OSError):
+            self._disk.remove(self.new)
 
     def seal(self) -> None:
         """Add the checksums."""

@@ -209,6 +209,12 @@ class Journal:
             future.set_result(None)
         return future
 
+    def sync(self) -> None:
+        """Make all that is written safe, whatever ``sync`` says; in any thread."""
+        if self._sync_every_ms != 0:
+            for segment in list(self.segments.values()):
+                self._disk.sync(segment.fd)
+
     def release(self, number: int) -> Path:
         """Let go of a segment that nobody needs; return its file, which may be deleted."""
         segment = self.segments.pop(number)
