@@ -192,3 +192,15 @@ def test_whole_lives_from_many_coroutines(count):
         assert totals["put"] == totals["take"] == totals["ack"] == count * 20
 
     run(main)
+
+
+def test_who_is_refused_costs_the_others_little():
+    async def main(queue, store):
+        await queue.put("t", "old", id="i500")
+        store.sizes.clear()
+        puts = (queue.put("t", "x", id=f"i{n}", on_conflict="error") for n in range(1_000))
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        assert [n for n, one in enumerate(answers) if isinstance(one, dwell.IdExists)] == [500]
+        assert len(store.sizes) < 30
+
+    run(main)

@@ -6,10 +6,13 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 
 from dwell import columns
+from dwell.errors import DwellError
+from dwell.gather import Partly
 from dwell.lazy import chained
 from dwell.message import DEFAULT_PRIORITY, U8
 from dwell.results import Results
-from dwell.store.base import PutAnswer, Puts
+from dwell.store.base import PutAnswer, Puts, Store
+from dwell.store.partly import PartlyPut
 
 _ARRAYS = ("due_ms", "priority", "lease_ms", "max_attempts", "expires_ms")
 
@@ -72,6 +75,34 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
 def cut_answer(answer: PutAnswer, many: Sequence[Puts]) -> list[PutAnswer]:
     """Return the part of an answer that belongs to each put."""
     return [answer[part] for part in _parts(many)]
+
+
+async def put_joined(store: Store, many: Sequence[Puts], on_conflict: str) -> list[PutAnswer]:
+    """Put what several callers gave as one; raises Partly when some of it was refused."""
+    puts = many[0] if len(many) == 1 else joined_puts(many)
+    try:
+        return cut_answer(await store.put(puts, on_conflict), many)
+    except PartlyPut as partly:
+        if len(many) == 1:
+            raise partly.told() from None
+        its = [partly.part(part) for part in _parts(many)]
+    pairs = zip(many, its, strict=True)
+    raise Partly([await _rest_put(store, puts, its, on_conflict) for puts, its in pairs])
+
+
+async def _rest_put(
+    store: Store, puts: Puts, partly: PartlyPut, on_conflict: str
+) -> PutAnswer | DwellError | None:
+    """Put again what was refused for somebody else's messages; None for all of a put."""
+    if not partly.refused.any():
+        return partly.answer
+    if partly.refused.all():
+        return None
+    try:
+        rest = await store.put(puts.picked(np.flatnonzero(partly.refused)), on_conflict)
+    except DwellError as error:
+        return PartlyPut(error, partly.answer, partly.refused).told()
+    return partly.completed(rest)
 
 
 def cut_results(codes: U8, many: Sequence[Sequence[object] | np.ndarray]) -> list[Results]:

@@ -3,7 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dwell.errors import DwellError, StoreClosed
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
@@ -25,12 +25,20 @@ class _Group(Generic[I, A]):
         self.count = 0
 
 
+class Partly(Exception):
+    """Some of a batch are done; ``answers`` has None for each item that is to be run again."""
+
+    def __init__(self, answers: Sequence[object]) -> None:
+        self.answers = answers
+
+
 class Gatherer(Generic[K, I, A]):
     """Collects the calls of one verb by key and runs each key's as one batch.
 
-    ``run(key, items)`` answers one value an item. Errors of the classes ``alone`` belong to one
-    caller: the batch changed nothing, and is then run again in halves, until who it belongs to is
-    alone. Any other error is everybody's. A batch takes no more items once it has ``most`` messages.
+    ``run(key, items)`` answers one value an item, or an error for its caller. Errors of the classes
+    ``alone`` belong to one caller: the batch changed nothing, and is run again in halves, until who
+    it belongs to is alone. Any other error is everybody's. A batch takes no more items once it has
+    ``most`` messages.
     """
 
     def __init__(
@@ -105,13 +113,35 @@ class Gatherer(Generic[K, I, A]):
             half = len(items) // 2
             await self._answer(key, items[:half], futures[:half])
             await self._answer(key, items[half:], futures[half:])
+        except Partly as partly:
+            await self._go_on(key, items, futures, partly.answers)
         except Exception as error:
             fail(futures, error)
         else:
-            for future, answer in zip(futures, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)
+            _tell(futures, answers)
         return None
+
+    async def _go_on(
+        self,
+        key: K,
+        items: Sequence[I],
+        futures: Sequence["asyncio.Future[A]"],
+        answers: Sequence[Any],
+    ) -> None:
+        """Tell those that are done, and run the others again, each by itself."""
+        for item, future, answer in zip(items, futures, answers, strict=True):
+            if answer is None:
+                await self._answer(key, [item], [future])
+            else:
+                _tell([future], [answer])
+
+
+def _tell(futures: Sequence["asyncio.Future[A]"], answers: Sequence[A | Exception]) -> None:
+    for future, answer in zip(futures, answers, strict=True):
+        if isinstance(answer, Exception):
+            fail([future], answer)
+        elif not future.done():
+            future.set_result(answer)
 
 
 def fail(futures: Sequence["asyncio.Future[A]"], error: Exception) -> None:

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from dwell import columns, search, values
-from dwell.bulk import cut_answer, joined_puts, puts_of
+from dwell.bulk import put_joined, puts_of
 from dwell.clock import Clock
 from dwell.errors import BatchTooLarge, IdExists, InvalidLimit, TopicFull
-from dwell.gather import Gatherer
+from dwell.gather import Gatherer, Partly
 from dwell.longpoll import LongPolls
 from dwell.message import (
     DEFAULT_PRIORITY,
@@ -44,6 +44,7 @@ from dwell.store.base import (
     TopicStats,
     Wanted,
 )
+from dwell.store.partly import PartlyPut
 from dwell.takers import Takers, Wish
 from dwell.ticker import Ticker
 from dwell.values import Delay, Due
@@ -265,8 +266,7 @@ class Queue(Verbs):
         return await self._bulk_puts.call(batch, puts, puts.size_bytes, len(puts))
 
     async def _put_bulk(self, key: _PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
-        puts = many[0] if len(many) == 1 else joined_puts(many)
-        return cut_answer(await self._store.put(puts, key[1]), many)
+        return await put_joined(self._store, many, key[1])
 
     async def _due(
         self,
@@ -299,7 +299,10 @@ class Queue(Verbs):
             ids=ids if key[2] else None,
             extras=extras if any(extras) else None,
         )
-        answer = await self._store.put(puts, key[1])
+        try:
+            answer = await self._store.put(puts, key[1])
+        except PartlyPut as partly:
+            raise Partly(partly.answers()) from None
         return list(map(Put, answer.ids, results_of(answer.results), answer.numbers.tolist()))
 
     # --- take and look ------------------------------------------------------------------------

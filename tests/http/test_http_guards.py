@@ -22,7 +22,7 @@ COLUMNS = "application/vnd.dwell.columns"
 
 @pytest.mark.parametrize(
     "headers",
-    [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}],
+    [{"origin": "http://example.org"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}],
 )
 def test_pages_of_other_sites_are_refused(headers):
     async def test(caller):

@@ -80,6 +80,24 @@ class Puts:
     def __len__(self) -> int:
         return len(self.bodies)
 
+    def picked(self, which: "np.ndarray") -> "Puts":
+        """Return the messages at some places."""
+
+        def pick(column: Sequence[bytes] | None) -> list[bytes] | None:
+            return None if column is None else [column[index] for index in which.tolist()]
+
+        return Puts(
+            topic=self.topic,
+            bodies=pick(self.bodies) or [],
+            due_ms=self.due_ms[which],
+            priority=self.priority[which],
+            lease_ms=self.lease_ms[which],
+            max_attempts=self.max_attempts[which],
+            expires_ms=self.expires_ms[which],
+            ids=pick(self.ids),
+            extras=pick(self.extras),
+        )
+
     @property
     def size_bytes(self) -> int:
         """How much the messages are together: ids, extras and bodies."""
@@ -361,7 +379,8 @@ class Store(ABC):
         """Add messages; ``on_conflict`` is ``keep``, ``replace`` or ``error``.
 
         ``error`` raises IdExists, and a full topic with ``on_full=refuse`` raises TopicFull; then
-        nothing of the batch was put.
+        nothing of the batch was put. A store of several shards, each of which refuses by itself,
+        raises PartlyPut when only some did.
         """
 
     @abstractmethod

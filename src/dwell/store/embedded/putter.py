@@ -56,7 +56,7 @@ class Putter:
         fitting = self._fitting(puts.topic, count)
         if fitting < count:
             results[fitting:] = Result.DROPPED
-            puts = _part(puts, np.arange(fitting))
+            puts = puts.picked(np.arange(fitting))
         rows, seqs = self._create(puts, None, now_ms)
         if fitting < count:
             rows = np.concatenate([rows, np.zeros(count - fitting, np.uint32)])
@@ -78,7 +78,7 @@ class Putter:
         if len(waves) > 1 or on_conflict == "replace":
             self._reserve(_most_bytes(puts, 2 * len(waves)), growing=True)
         for wave in waves:
-            part = puts if len(waves) == 1 else _part(puts, wave)
+            part = puts if len(waves) == 1 else puts.picked(wave)
             keys = (hashes[0][wave], hashes[1][wave])
             results[wave], numbers[wave] = self._put_distinct(
                 part, keys, on_conflict, fitting, now_ms
@@ -99,10 +99,10 @@ class Putter:
             numbers = numbers_of(*self._create(puts, hashes, now_ms))
         elif len(new):
             keys = (hashes[0][new], hashes[1][new])
-            numbers[new] = numbers_of(*self._create(_part(puts, new), keys, now_ms))
+            numbers[new] = numbers_of(*self._create(puts.picked(new), keys, now_ms))
         old = np.flatnonzero(results == Result.REPLACED)
         if len(old):
-            self._write_bodies(RecordKind.REPLACE, _part(puts, old), rows[old], now_ms, {})
+            self._write_bodies(RecordKind.REPLACE, puts.picked(old), rows[old], now_ms, {})
         return results, numbers
 
     def _resolved(self, hashes: tuple[U64, U32], on_conflict: str, now_ms: int) -> tuple[U8, U32]:
@@ -198,22 +198,3 @@ class Putter:
 def _most_bytes(puts: Puts, records: int) -> int:
     """Return a size that the records of a put do not exceed."""
     return puts.size_bytes + _COLUMN_BYTES * len(puts) + _RECORD_BYTES * records
-
-
-def _part(puts: Puts, which: np.ndarray) -> Puts:
-    """Return some of the messages of a put."""
-
-    def pick(column: Sequence[bytes] | None) -> list[bytes] | None:
-        return None if column is None else [column[index] for index in which.tolist()]
-
-    return Puts(
-        topic=puts.topic,
-        bodies=pick(puts.bodies) or [],
-        due_ms=puts.due_ms[which],
-        priority=puts.priority[which],
-        lease_ms=puts.lease_ms[which],
-        max_attempts=puts.max_attempts[which],
-        expires_ms=puts.expires_ms[which],
-        ids=pick(puts.ids),
-        extras=pick(puts.extras),
-    )

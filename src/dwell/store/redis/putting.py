@@ -4,15 +4,21 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from dwell.errors import DwellError, IdExists, TopicFull
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
 from dwell.store.base import PutAnswer, Puts
+from dwell.store.partly import PartlyPut
 from dwell.store.redis.blocks import Block, blocks_of
 from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
 from dwell.store.redis.shards import Shards
+
+#: What was put: places in the batch, with results and numbers; and the error that refused the rest.
+_Done: TypeAlias = list[tuple[I64, U8, U64]]
+_Told: TypeAlias = tuple[_Done, DwellError | None]
 
 
 class Putter:
@@ -26,19 +32,26 @@ class Putter:
         """Add messages; of several shards each does its part by itself."""
         puts = self._settled(puts)
         parts, own = self._parts(puts), _own(puts.ids)
-        done = await asyncio.gather(
+        told = await asyncio.gather(
             *[self._put(shard, puts, places, on_conflict, own) for shard, places in parts.items()]
         )
         results = np.zeros(len(puts), np.uint8)
         numbers = np.zeros(len(puts), np.uint64)
-        for places, some_results, some_numbers in done:
-            results[places], numbers[places] = some_results, some_numbers
+        refused, errors = np.ones(len(puts), dtype=bool), []
+        for done, error in told:
+            errors += [error] if error is not None else []
+            for places, some_results, some_numbers in done:
+                results[places], numbers[places] = some_results, some_numbers
+                refused[places] = False
         if puts.ids is None:
             ids = [f"{QUEUE_ID_MARK}{one:x}" for one in numbers.tolist()]
         else:
             ids = [id_.decode() for id_ in puts.ids]
         numbers[results != Result.CREATED] = 0
-        return PutAnswer(ids, results, numbers)
+        answer = PutAnswer(ids, results, numbers)
+        if errors:
+            raise errors[0] if refused.all() else PartlyPut(errors[0], answer, refused)
+        return answer
 
     def _settled(self, puts: Puts) -> Puts:
         """Let what is due now by the latest time that the engine can have be due there, too."""
@@ -66,7 +79,8 @@ class Putter:
 
     async def _put(
         self, shard: int, puts: Puts, places: I64, on_conflict: str, own: bytes
-    ) -> tuple[I64, U8, U64]:
+    ) -> _Told:
+        """Put the messages of one shard; tell what was done, and why not all of it was."""
         # Of an id that stands twice the first, or the last, counts: the order must stay.
         for may_sort in (own != b"2", False):
             blocks = blocks_of(puts, places, self._shards.clock.now_ms(), may_sort=may_sort)
@@ -84,26 +98,24 @@ class Putter:
             cuts = range(answer[1], len(places), answer[1])
             some = np.split(places, cuts)
             return await self._put_parts(shard, puts, some, on_conflict, own)
-        _check(answer, puts.topic)
+        error = _refusal(answer, puts.topic)
+        if error is not None:
+            return [], error
         results = np.frombuffer(answer[2], np.uint8)
         found = np.concatenate([block.places for block in blocks])
-        return found, results, _numbers(answer[1], blocks, shard)
+        return [(found, results, _numbers(answer[1], blocks, shard))], None
 
     async def _put_parts(
         self, shard: int, puts: Puts, parts: list[I64], on_conflict: str, own: bytes
-    ) -> tuple[I64, U8, U64]:
-        """Put messages part by part, in their order."""
-        done: list[tuple[I64, U8, U64]] = []
+    ) -> _Told:
+        """Put messages part by part, in their order, up to the first part that is refused."""
+        done: _Done = []
         for places in parts:
-            try:
-                done.append(await self._put(shard, puts, places, on_conflict, own))
-            except DwellError as error:
-                if not done:
-                    raise
-                before = sum(len(some) for some, *_ in done)
-                raise type(error)(f"{error}; {before} of the batch were put before that") from error
-        found, results, numbers = (np.concatenate(some) for some in zip(*done, strict=True))
-        return found, results, numbers
+            some, error = await self._put(shard, puts, places, on_conflict, own)
+            done += some
+            if error is not None:
+                return done, error
+        return done, None
 
 
 def shard_for(id_: bytes, extra: bytes, count: int) -> int:
@@ -123,15 +135,16 @@ def _own(ids: Sequence[bytes] | None) -> bytes:
     return b"1" if len(set(ids)) == len(ids) else b"2"
 
 
-def _check(answer: list, topic: str) -> None:  # type: ignore[type-arg]
+def _refusal(answer: list, topic: str) -> DwellError | None:  # type: ignore[type-arg]
     if answer[0] == b"exists":
-        raise IdExists(f"topic {topic!r}: id {answer[1].decode()!r:.80} exists")
+        return IdExists(f"topic {topic!r}: id {answer[1].decode()!r:.80} exists")
     if answer[0] == b"full":
         pending, limit, new = answer[1:4]
-        raise TopicFull(
+        return TopicFull(
             f"topic {topic!r}: {pending} messages are pending and max_pending is {limit}, "
             f"so {new} more are refused"
         )
+    return None
 
 
 def _numbers(first: int, blocks: Sequence[Block], shard: int) -> U64:

@@ -1,0 +1,43 @@
+"""A put of which only a part was done."""
+
+import numpy as np
+
+from dwell.errors import DwellError
+from dwell.store.base import Put, PutAnswer
+
+
+class PartlyPut(DwellError):
+    """A store of several shards put a part of a batch, and refused the other.
+
+    ``answer`` is that of the whole batch, and means nothing for the messages that were
+    ``refused`` (a column of truth values); ``error`` says why they were.
+    """
+
+    def __init__(self, error: DwellError, answer: PutAnswer, refused: np.ndarray) -> None:
+        super().__init__(f"{error}; {int((~refused).sum())} of the batch were put all the same")
+        self.error, self.answer, self.refused = error, answer, refused
+
+    def completed(self, rest: PutAnswer) -> PutAnswer:
+        """Return the answer, when what was refused was put after all."""
+        places = np.flatnonzero(self.refused)
+        ids = list(self.answer.ids)
+        for place, id_ in zip(places.tolist(), rest.ids, strict=True):
+            ids[place] = id_
+        results, numbers = self.answer.results.copy(), self.answer.numbers.copy()
+        results[places], numbers[places] = rest.results, rest.numbers
+        return PutAnswer(ids, results, numbers)
+
+    def part(self, places: slice) -> "PartlyPut":
+        """Return what it says of some of the messages."""
+        return PartlyPut(self.error, self.answer[places], self.refused[places])
+
+    def answers(self) -> list[Put | None]:
+        """Return what became of each message, None where it was refused."""
+        refused = enumerate(self.refused.tolist())
+        return [None if is_refused else self.answer[at] for at, is_refused in refused]
+
+    def told(self) -> DwellError:
+        """Return the error as who put the whole batch is told it."""
+        if isinstance(self.error, PartlyPut):
+            return self.error.told()
+        return type(self.error)(str(self))

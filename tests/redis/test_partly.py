@@ -1,0 +1,72 @@
+"""Puts of many callers that are joined, of which some shards refuse their part."""
+
+import asyncio
+from collections import Counter
+
+import dwell
+from dwell import IdExists, Result, TopicFull
+from dwell.testing.rig import words
+from tests.redis.servers import redis_server
+
+SHARDS = 4
+
+
+def run(test) -> None:
+    """Run a test with a queue over four shards of a real Redis."""
+
+    async def body(url: str) -> None:
+        async with dwell.open(url, shards=SHARDS) as queue:
+            await test(queue)
+
+    with redis_server() as server:
+        asyncio.run(asyncio.wait_for(body(server.url), 60))
+
+
+def test_who_has_a_new_id_does_not_suffer_for_one_that_exists():
+    async def test(queue):
+        await queue.put("t", "old", id="exists")
+        ids = [*(f"new-{number}" for number in range(12)), "exists"]
+        puts = (queue.put("t", id_, id=id_, on_conflict="error") for id_ in ids)
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        assert [answer.result for answer in answers[:-1]] == [Result.CREATED] * 12
+        assert isinstance(answers[-1], IdExists)
+        assert len(await queue.take("t", 100)) == 13
+
+    run(test)
+
+
+def test_in_a_topic_that_is_nearly_full_what_was_answered_is_there_once():
+    async def test(queue):
+        await queue.configure("t", max_pending=10 * SHARDS)
+        for number in range(10):
+            await queue.put("t", f"fill-{number}", key="k0")
+        puts = (queue.put("t", f"job-{number}", key=f"k{number}") for number in range(16))
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {dwell.Put, TopicFull}
+        bodies = Counter((await queue.take("t", 100)).bodies)
+        for number, answer in enumerate(answers):
+            assert bodies[b"job-%d" % number] == isinstance(answer, dwell.Put)
+
+    run(test)
+
+
+def test_batches_that_are_joined_are_told_each_its_own():
+    async def test(queue):
+        await queue.put("t", "old", id="exists")
+        many = [[f"{batch}-{number}" for number in range(20)] for batch in range(3)]
+        many[1][7] = "exists"
+        puts = (queue.put_many("t", ids, ids=ids, on_conflict="error") for ids in many)
+        first, second, third = await asyncio.gather(*puts, return_exceptions=True)
+        for answer, ids in ((first, many[0]), (third, many[2])):
+            assert list(answer.ids) == ids
+            assert words(answer.results) == ["created"] * 20
+            assert all(answer.numbers)
+        assert isinstance(second, IdExists)
+        bodies = Counter((await queue.take("t", 100)).bodies)
+        assert set(bodies.values()) == {1}
+        assert {id_.encode() for id_ in (*many[0], *many[2])} <= set(bodies)
+        # What one caller's shards put before another refused is said in the error.
+        put = sum(id_.encode() in bodies for id_ in many[1] if id_ != "exists")
+        assert f"{put} of the batch were put all the same" in str(second)
+
+    run(test)
