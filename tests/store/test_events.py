@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dwell import Queue
-from dwell.errors import StoreFailed
+from dwell.errors import DiskFull, StoreFailed
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.disk import Buffer, Disk
 
@@ -94,14 +95,50 @@ def test_a_close_waits_for_the_block(tmp_path: Path) -> None:
 def test_a_block_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
     async def main() -> None:
         disk = HeldDisk()
+        disk.error = OSError(errno.EIO, "broken (injected)")
+        async with a_block_being_written(tmp_path / "s", disk) as queue:
+            disk.go.set()
+            with pytest.raises(StoreFailed, match="broken"):
+                await queue.events(0, 10)
+            with pytest.raises(StoreFailed, match="broken"):
+                await queue.put("t", b"y")
+        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
+
+    asyncio.run(main())
+
+
+def test_without_room_events_wait_in_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = HeldDisk()
         disk.error = OSError(errno.ENOSPC, "no room (injected)")
         async with a_block_being_written(tmp_path / "s", disk) as queue:
             disk.go.set()
-            with pytest.raises(StoreFailed, match="no room"):
+            with pytest.raises(DiskFull, match="event log"):
                 await queue.events(0, 10)
-            with pytest.raises(StoreFailed, match="no room"):
-                await queue.put("t", b"y")
-        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
+            await queue.ack(await queue.take("t", 100))
+            disk.error = None
+            assert await positions_of(queue) == list(range(4 * _MANY + 200))
+            disk.error = OSError(errno.ENOSPC, "no room (injected)")
+            for _ in range(4):
+                await queue.put_many("t", [b"y"] * _MANY)
+        assert await positions_in(tmp_path / "s") == list(range(8 * _MANY + 200))
+
+    asyncio.run(main())
+
+
+def test_a_store_opens_without_room_for_its_events(tmp_path: Path) -> None:
+    class FullDisk(Disk):
+        def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+            if "events-" in os.readlink(f"/proc/self/fd/{fd}"):
+                raise OSError(errno.ENOSPC, "no room (injected)")
+            super().write(fd, buffers, offset)
+
+    async def main() -> None:
+        for start in range(2):
+            async with Queue(EmbeddedStore(tmp_path / "s", disk=FullDisk())) as queue:
+                await queue.put_many("t", [b"x"] * _MANY)
+                assert (await queue.stats()).topics["t"].ready == (start + 1) * _MANY
+        assert await positions_in(tmp_path / "s") == list(range(2 * _MANY))
 
     asyncio.run(main())
 

@@ -190,3 +190,20 @@ def test_events_are_written_while_each_turn_has_a_verb(tmp_path: Path) -> None:
             assert np.count_nonzero(store._machine.events.totals) == 1
 
     asyncio.run(main())
+
+
+def test_what_is_not_taken_in_turn_leaves_the_ready_runs_small(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = EmbeddedStore(tmp_path / "store", sync="never")
+        async with Queue(store) as queue:
+            await queue.put("t", b"stays")
+            for turn in range(40):
+                answer = await queue.put_many("t", [b"x"] * 5_000)
+                if turn % 2:
+                    await queue.cancel("t", list(answer.ids))
+                else:
+                    await queue.ack(await queue.take_ids("t", list(answer.ids)))
+            assert store._machine.topics.ready[0].size < 80_000
+            assert list((await queue.take("t", 10)).bodies) == [b"stays"]
+
+    asyncio.run(main())

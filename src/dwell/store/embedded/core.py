@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from dwell.errors import StoreDamaged, StoreError
+from dwell.errors import DiskFull, StoreDamaged, StoreError
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
-from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.folder import Label, open_folder
 from dwell.store.embedded.journal.journal import Journal
@@ -46,6 +46,7 @@ class Core:
         self._upkeep: asyncio.Task[None] | None = None
         self._flusher: asyncio.TimerHandle | None = None
         self._is_flushing_now = False
+        self._has_room = True
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing = asyncio.Lock()
         self._lock = -1
@@ -63,7 +64,7 @@ class Core:
         self._lock, self.label = open_folder(self.disk, self.folder, self._segment_bytes)
         # Positions of what was cut off are given out again.
         self.recent = Recent()
-        self._flusher, self._is_flushing_now = None, False
+        self._flusher, self._is_flushing_now, self._has_room = None, False, True
         try:
             self._recover(now_ms, woken, tolerant)
             self.journal.start()
@@ -88,12 +89,20 @@ class Core:
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
             self.machine.apply(record)
-            if self.machine.events.is_full:
-                self.machine.events.flush()
-        self.machine.events.flush()
+            if self.machine.events.is_full and self._has_room:
+                self._flush_replayed()
+        self._flush_replayed()
         if tolerant is not None:
             self.machine.mend()
         self.machine.rebuild(now_ms)
+
+    def _flush_replayed(self) -> None:
+        try:
+            self.machine.events.flush()
+        except (OSError, StoreError) as error:
+            if not is_no_room(error):
+                raise
+            self._has_room = False
 
     def _load_snapshot(
         self, woken: Callable[[str, int, bool], None], tolerant: list[str] | None
@@ -142,12 +151,7 @@ class Core:
             self._flusher.cancel()
         try:
             if self.journal.failure is None:
-                await self.flush_events()
-                if repaired:
-                    self._compactor.start_anew(now_ms)
-                else:
-                    with contextlib.suppress(OSError, StoreError):
-                        self._compactor.finish(now_ms)
+                await self._settle(now_ms, repaired=repaired)
         finally:
             if self._flushes:
                 # A thread may still write to a file that is closed here.
@@ -155,6 +159,16 @@ class Core:
             self.journal.close()
             self.machine.events.close()
             self.disk.close(self._lock)
+
+    async def _settle(self, now_ms: int, *, repaired: bool) -> None:
+        if repaired:
+            await self.flush_events()
+            self._compactor.start_anew(now_ms)
+            return
+        # Without either the next start replays the journal, and makes the events again.
+        with contextlib.suppress(OSError, StoreError):
+            await self.flush_events()
+            self._compactor.finish(now_ms)
 
     # --- write ----------------------------------------------------------------------------------
 
@@ -172,7 +186,7 @@ class Core:
             # The journal says what the state does not: only a replay can bring them together.
             self.journal.fail(error)
             raise
-        is_urgent = self.machine.events.is_full and not self._flushes
+        is_urgent = self.machine.events.is_full and not self._flushes and self._has_room
         if self._flusher is None or (is_urgent and not self._is_flushing_now):
             self._plan_flush(now=is_urgent)
         if self._upkeep is None and self._compactor.is_due:
@@ -183,7 +197,7 @@ class Core:
         await self.journal.committed()
 
     async def flush_events(self, until: int | None = None) -> None:
-        """Write the events of everything so far, or up to a position."""
+        """Write the events of everything so far, or up to a position; raises DiskFull."""
         until = self.machine.events.next_position if until is None else until
         await self.committed()
         # A caller that is cancelled must not leave a block half noted.
@@ -193,8 +207,15 @@ class Core:
     def _start_flush(self, until: int) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(self._flush(until))
         self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
+        task.add_done_callback(self._flushed)
         return task
+
+    def _flushed(self, task: "asyncio.Task[None]") -> None:
+        self._flushes.discard(task)
+        self._has_room = not task.cancelled() and task.exception() is None
+        if not self._has_room and self._flusher is None:
+            # Events follow from the journal, so they can wait in memory until there is room.
+            self._plan_flush(now=False)
 
     async def _flush(self, until: int) -> None:
         events = self.machine.events
@@ -207,7 +228,12 @@ class Core:
                         size_bytes = events.write(block)
                     events.written(block, size_bytes)
             except (OSError, StoreError) as error:
-                self.journal.fail(error)
+                if not is_no_room(error):
+                    return self.journal.fail(error)
+                if self._has_room:
+                    _log.warning("%s: no room for the event log: it waits in memory", self.folder)
+                raise DiskFull(f"{self.folder}: no room for the event log") from error
+        return None
 
     async def _keep_up(self, now_ms: int) -> None:
         try:

@@ -20,6 +20,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _MOST_BUFFERS = 512
 
 
+def is_no_room(error: Exception) -> bool:
+    """Tell whether something failed because the disk, or somebody's part of it, is full."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, DiskFull)
+
+
 class Disk:
     """The real disk."""
 
@@ -64,7 +71,7 @@ class Disk:
             os.close(fd)
             new.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_no_room(error):
                 raise DiskFull(f"{path.parent}: no room for {size_bytes} bytes more") from error
             raise
         return fd

@@ -16,12 +16,13 @@ from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
-from dwell.store.embedded.runs import Chunk
+from dwell.store.embedded.runs import Chunk, Runs
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.topics import Topics
 from dwell.store.embedded.wheel import Wheel
 
 _REBUILD_STEP = 1 << 18
+_SPARE_ENTRIES = 1 << 16
 
 
 class Machine:
@@ -182,10 +183,14 @@ class Machine:
         return rows
 
     def _push_ready(self, topic: int, rows: U32) -> None:
-        table = self.table
-        self.topics.ready[topic].push(
-            Chunk(rows, table.priority[rows], table.due_ms[rows], table.seq[rows])
-        )
+        table, runs = self.table, self.topics.ready[topic]
+        runs.push(Chunk(rows, table.priority[rows], table.due_ms[rows], table.seq[rows]))
+        # What left otherwise than by a take is still there, and means nothing.
+        spare = runs.size - _SPARE_ENTRIES
+        if spare > 0 and spare > 2 * table.count(topic, State.READY):
+            rows = np.concatenate([self._still_ready(chunk) for chunk in runs.entries()])
+            self.topics.ready[topic] = Runs()
+            self._push_ready(topic, distinct(rows))
 
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""

@@ -133,6 +133,11 @@ class Runs:
             newer, older = self._runs.pop(), self._runs.pop()
             self._runs.append(Run(joined([*older.chunks, *newer.chunks]).ordered()))
 
+    @property
+    def size(self) -> int:
+        """How many entries there are, of which some may mean nothing any more."""
+        return sum(run.size for run in self._runs)
+
     def entries(self) -> list[Chunk]:
         """Return all entries, in no order."""
         return [chunk for run in self._runs for chunk in run.chunks]
