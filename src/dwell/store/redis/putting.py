@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dwell.errors import DwellError, IdExists, TopicFull
+from dwell.errors import DwellError, IdExists, StoreFull, TopicFull
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
 from dwell.store.base import PutAnswer, Puts
 from dwell.store.partly import PartlyPut
@@ -91,16 +91,19 @@ class Putter:
                 for place, block in enumerate(blocks, 1)
             ]
             how = (puts.topic, on_conflict, own, int(may_sort))
-            answer = await self._shards.run(shard, "put", *how, *texts, large=large)
+            try:
+                answer = await self._shards.run(shard, "put", *how, *texts, large=large)
+            except StoreFull as error:
+                return [], error
             if answer[0] != b"unsorted":
                 break
         if answer[0] == b"split":
             cuts = range(answer[1], len(places), answer[1])
             some = np.split(places, cuts)
             return await self._put_parts(shard, puts, some, on_conflict, own)
-        error = _refusal(answer, puts.topic)
-        if error is not None:
-            return [], error
+        refusal = _refusal(answer, puts.topic)
+        if refusal is not None:
+            return [], refusal
         results = np.frombuffer(answer[2], np.uint8)
         found = np.concatenate([block.places for block in blocks])
         return [(found, results, _numbers(answer[1], blocks, shard))], None
