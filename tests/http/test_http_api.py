@@ -239,6 +239,8 @@ def test_bodies_that_are_broken(content, data, word):
     ("row", "error"),
     [
         ({"body": "x", "delay": "soon"}, "InvalidTime"),
+        ({"body": "x", "delay": "9" * 5000}, "InvalidTime"),
+        ({"body": "x", "due": "9" * 5000}, "InvalidTime"),
         ({"body": "x", "delay": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "due": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "ttl": 1, "expires_ms": 5}, "InvalidTime"),

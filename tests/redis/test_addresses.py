@@ -54,6 +54,7 @@ def test_what_is_no_address_is_refused(url):
         ("shards", "two"),
         ("shards", ""),
         ("shards", "1.5"),
+        ("shards", "9" * 5000),
         ("home", "256"),
         ("min_replicas", "101"),
         ("min_replicas", "x"),

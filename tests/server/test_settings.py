@@ -130,6 +130,7 @@ def test_values_that_are_not_allowed(name, text, allowed):
 @pytest.mark.parametrize(
     ("line", "error"),
     [
+        (f"max_requests = {'9' * 5000}", "config"),
         ("max_requests = true", "max_requests: got True, expected a whole number"),
         ("max_requests = 1.5", "max_requests: got 1.5, expected a whole number"),
         ("insecure = 1", "insecure: got 1, expected true or false"),
@@ -148,6 +149,14 @@ def test_files_that_are_refused(tmp_path, line, error):
     found = refused({"config": str(config)})
     assert error in found
     assert str(config) in found
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 5000 + "KiB"])
+@pytest.mark.parametrize("name", ["max_requests", "max_requests_bytes", "grace_ms"])
+def test_numbers_that_are_too_long_to_be_read(name, text):
+    error = refused({name: text})
+    assert error.startswith(f"{name}: got ")
+    assert FIELDS[name].allowed in error
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

@@ -21,7 +21,8 @@ _PREFIX = "DWELL_"
 _OTHERS = {CONFIG_ENV, "DWELL_TOKEN"}
 _WORDS = {"true": True, "yes": True, "on": True, "1": True}
 _WORDS |= {"false": False, "no": False, "off": False, "0": False}
-_SIZE = re.compile(r"([0-9][0-9_]*) *(KiB|MiB|GiB)?")
+# Bounded, as Python does not read numbers of thousands of digits.
+_SIZE = re.compile(r"([0-9][0-9_]{0,30}) *(KiB|MiB|GiB)?")
 _SIZES = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -82,7 +83,8 @@ def _of_file(path: Path) -> dict[str, Given]:
         found = tomllib.loads(path.read_text())
     except OSError as error:
         raise InvalidSettings(f"{where}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
+        # Bad TOML, what is not UTF-8, or a number of thousands of digits.
         raise InvalidSettings(f"{where}: {error}") from None
     for name in found:
         if name not in FIELDS:

@@ -177,7 +177,8 @@ def _read(path: Path) -> _File:
         found = msgspec.convert(tomllib.loads(path.read_text()), _File)
     except OSError as error:
         raise InvalidSettings(f"{where}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
+        # Bad TOML, what is not UTF-8, a number of thousands of digits, or what is no token file.
         raise InvalidSettings(f"{where}: {error}") from None
     for entry in found.token:
         check_entry(entry, where)
