@@ -32,6 +32,8 @@ def refusal(url: str, **keywords: object) -> str:
         f"redis://ann:{PASSWORD}@localhost:port/0",
         f"redis://ann:{PASSWORD}@localhost:99999/0",
         f"redis://ann:{PASSWORD}@:6379/0",
+        f"redis://ann:{PASSWORD}@[::1",
+        f"redis://ann:{PASSWORD}/@localhost",
         f"redis://ann:{PASSWORD}@one:1,two:2/0",
         f"redis+sentinel://{PLACE}",
         f"redis+sentinel://{PLACE}/service/zero",

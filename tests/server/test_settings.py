@@ -32,6 +32,9 @@ OTHERS = {
 }
 
 
+LOGIN = "ann:open/sesame"
+
+
 def refused(flags=(), environ=()):
     with pytest.raises(InvalidSettings) as caught:
         load(dict(flags), dict(environ))
@@ -221,6 +224,18 @@ def test_what_is_shown_means_the_same(tmp_path):
     (tmp_path / "shown.toml").write_text(text)
     assert load({"config": str(tmp_path / "shown.toml")}, {}).settings == loaded.settings
     assert tomllib.loads(text) == msgspec.to_builtins(loaded.settings)
+
+
+@pytest.mark.parametrize(
+    "store", [f"redis://{LOGIN}@localhost:6379/0", f"http://{LOGIN}@localhost"]
+)
+def test_a_password_is_not_shown(store):
+    try:
+        said = show(load({"store": store}, {}))
+    except InvalidSettings as error:
+        said = str(error)
+    assert "://***@localhost" in said
+    assert LOGIN not in said
 
 
 def test_every_setting_says_what_it_is():

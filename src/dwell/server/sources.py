@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from dwell import values
 from dwell.errors import InvalidSettings, InvalidTime
 from dwell.server.settings import FIELDS, Field, ServerSettings, refusal
@@ -153,8 +155,12 @@ def _number(field: Field, text: str) -> int | None:
 
 
 def show(loaded: Loaded) -> str:
-    """Return the settings as a file that means the same, with the source of each beside it."""
-    lines = [(f"{name} = {_said(getattr(loaded.settings, name))}", name) for name in FIELDS]
+    """Return the settings as a file that means the same, with the source of each beside it.
+
+    Only a password in the store's URL is left out.
+    """
+    found = {**msgspec.structs.asdict(loaded.settings), "store": loaded.settings.store_shown}
+    lines = [(f"{name} = {_said(found[name])}", name) for name in FIELDS]
     width = max(len(line) for line, _ in lines)
     text = "".join(f"{line:<{width}}  # {loaded.sources[name]}\n" for line, name in lines)
     return "".join(f"# {doubt}\n" for doubt in loaded.doubts) + text
