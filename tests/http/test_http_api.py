@@ -594,6 +594,46 @@ def test_the_job_protocol():
     run(test)
 
 
+def test_finish_is_of_the_topic_that_it_names():
+    async def test(caller):
+        async def command(**words):
+            return (await caller.post("/command", {"id": "1", **words}))["success"]
+
+        for topic in "abc":
+            assert await command(command="add", topic=topic, body=topic, TTR=0)
+        assert (await caller.get("/v1/topics/a/messages/1"))["lease_ms"] == 1000
+        for topic in "abc":
+            assert await command(command="pop", topic=topic)
+        assert not await command(command="finish", topic="d")
+        assert await command(command="finish", topic="a")
+        assert not await command(command="finish", topic="a")
+        held = (await caller.get("/v1/held?owner=command"))["messages"]
+        assert {message["topic"] for message in held} == {"b", "c"}
+        assert await command(command="finish", topic="c")
+        assert await command(command="finish")
+
+    run(test)
+
+
+def test_finish_finds_what_was_popped_at_another_server():
+    async def test(caller):
+        async def command(**words):
+            return (await caller.post("/command", {"id": "1", **words}))["success"]
+
+        receipts = caller.server.port._waits.receipts
+        assert await command(command="add", topic="t", body="x", TTR=0.05)
+        assert await command(command="pop", topic="t")
+        ours = dict(receipts)
+        await asyncio.sleep(0.1)
+        await caller.post("/v1/topics/t/messages?on_conflict=replace", {"id": "1", "body": "x"})
+        assert await command(command="pop", topic="t")
+        receipts.update(ours)
+        assert await command(command="finish")
+        assert not await command(command="finish")
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "words",
     [
