@@ -619,6 +619,11 @@ def test_what_is_due_by_the_callers_clock_is_due(form, many):
             await caller.post(path, [{"body": "x", **due}] * (1 + many), dwell_now_ms=theirs)
         assert caller.status == 200
         assert len(await caller.take()) == 1 + many
+        await caller.post(path, {"id": "a", "body": "x", "delay": "9h"})
+        which = {"ids": ["a"]} if many else {"filter": {}}
+        change = {**which, "due_ms": due_ms}
+        await caller.post("/v1/topics/t/reschedule", change, dwell_now_ms=theirs)
+        assert [message["id"] for message in await caller.take()] == ["a"]
         # A delay is counted by the server's clock, whatever the caller's.
         later = {"body": "x", "delay": "1h"}
         await caller.post("/v1/topics/t/messages", [later] * (1 + many), dwell_now_ms=theirs)

@@ -90,7 +90,11 @@ def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
     """Return when a message falls due, if it says so as a moment: now if theirs has reached it."""
     if row.due is not None and row.due_ms is not None:
         raise InvalidTime("due: got due and due_ms together, expected one of them")
-    due = row.due_ms if row.due is None else due_of(row.due)
+    return reached(row.due_ms if row.due is None else due_of(row.due), now_ms, their_ms)
+
+
+def reached(due: Due | None, now_ms: int, their_ms: int) -> Due | None:
+    """Return a moment, and for one that has come by the caller's clock, if not by ours, now."""
     if due is None or not their_ms:
         return due
     due_ms = values.due_ms(due, now_ms)
