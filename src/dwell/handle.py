@@ -12,6 +12,7 @@ from dwell.queue import Queue
 from dwell.store.base import Store
 from dwell.store.memory import MemoryStore
 from dwell.sync import SyncQueue
+from dwell.urls import shown
 
 # A single letter before the colon is a drive of Windows, and so a path.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
@@ -95,14 +96,14 @@ def _store(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -
         return _http(text, options)
     if scheme.startswith(("redis", "valkey")):
         return _redis(text, clock, options)
-    raise InvalidUrl(f"url: got {text!r:.80}, expected {_FORMS}")
+    raise InvalidUrl(f"url: got {shown(text)!r:.80}, expected {_FORMS}")
 
 
 def _http(url: str, options: dict[str, Any]) -> Store:
     try:
         from dwell.client.store import HttpStore
     except ImportError as error:
-        raise InvalidUrl(f"url: {url!r:.80} needs dwell[client]: {error}") from None
+        raise InvalidUrl(f"url: {shown(url)!r:.80} needs dwell[client]: {error}") from None
     return HttpStore(url, **options)
 
 

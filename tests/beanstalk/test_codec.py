@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dwell.server.beanstalk.codec import READ_AHEAD_BYTES, Decoder, Heads
 from dwell.server.beanstalk.commands import MAX_LINE_BYTES, Verb, parse_line, parse_put
-from dwell.server.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
+from dwell.server.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, OUT_OF_MEMORY
 from dwell.server.beanstalk.tubes import is_tube, topic_of, tube_of
 from tests.damage import WAYS, damages
 
@@ -197,6 +197,30 @@ def test_what_is_passed_over_is_not_kept():
         decoder.feed(b"x" * 100_000)
         assert decoder.next() is None
         assert decoder.size_bytes == 0
+
+
+@pytest.mark.parametrize("size", [1, 100, 302])
+def test_a_put_that_is_given_up_is_not_kept_and_has_its_reply(size):
+    decoder = Decoder(Heads(MOST_BYTES))
+    decoder.feed(b"reserve\r\nput 0 0 1 300\r\n")
+    assert decoder.next().verb is Verb.RESERVE
+    assert not decoder.is_in_body
+    assert decoder.next() is None
+    assert decoder.is_in_body
+    decoder.feed(b"x")
+    decoder.give_up(OUT_OF_MEMORY)
+    assert (decoder.size_bytes, decoder.is_in_body) == (0, False)
+    rest = b"x" * 299 + b"\r\nreserve\r\nput 0 0 1 301\r\n" + b"x" * 303
+    found = []
+    for at in range(0, len(rest), size):
+        decoder.feed(rest[at : at + size])
+        while (run := decoder.next()) is not None:
+            found.append((run.verb, run.items))
+    assert found == [
+        (Verb.REFUSED, [OUT_OF_MEMORY]),
+        (Verb.RESERVE, [None]),
+        (Verb.REFUSED, [JOB_TOO_BIG]),
+    ]
 
 
 def test_a_large_body_in_small_pieces_takes_time_that_grows_with_its_size():

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from dwell.message import State
+from dwell.server.beanstalk import arrivals
+from dwell.server.gate import Gate
 from dwell.store.embedded import EmbeddedStore
 from dwell.testing.faults import FaultyDisk
 from tests.beanstalk.served import Line, Served
@@ -112,6 +114,39 @@ def test_a_slow_sender_holds_up_nobody(served):
     thread.join()
     assert said[0].startswith(b"INSERTED")
     assert said[1] == b"USING default\r\n"
+
+
+def test_puts_that_are_coming_count_at_the_gate():
+    gate = Gate(100, 1 << 20)
+    with Served(gate=gate) as served, Line(served.number) as first, Line(served.number) as second:
+        head, body = b"put 0 0 60 600000\r\n", b"x" * 600_000
+        first.send(head + body)
+        eventually(lambda: gate.size_bytes == len(head + body))
+        assert gate.requests == 1
+        # The second one does not fit beside it, and is refused when all of it was passed over.
+        second.send(head + body + b"\r\nlist-tube-used\r\n")
+        assert (second.read(), second.read()) == (b"OUT_OF_MEMORY\r\n", b"USING default\r\n")
+        assert first.ask(b"\r\n").startswith(b"INSERTED")
+        assert (gate.requests, gate.size_bytes) == (0, 0)
+        second.send(head + body)
+        eventually(lambda: gate.size_bytes == len(head + body))
+        vanish(second)
+        eventually(lambda: (gate.requests, gate.size_bytes) == (0, 0))
+
+
+def test_a_put_whose_body_does_not_come_in_time_ends_the_connection(monkeypatch):
+    monkeypatch.setattr(arrivals, "LONGEST_S", 0.3)
+    gate = Gate(100, 1 << 20)
+    with Served(gate=gate) as served, Line(served.number) as idle, Line(served.number) as slow:
+        for _ in range(3):
+            # One that comes late, but in time, is as good as any other.
+            slow.send(b"put 0 0 60 5\r\nhel")
+            time.sleep(0.2)
+            assert slow.ask(b"lo\r\n").startswith(b"INSERTED")
+        slow.send(b"list-tube-used\r\nput 0 0 60 5\r\nhel")
+        assert slow.rest() == b"USING default\r\n"
+        assert (gate.requests, gate.size_bytes) == (0, 0)
+        assert idle.ask(b"list-tube-used\r\n") == b"USING default\r\n"
 
 
 # --- connections ------------------------------------------------------------------------------

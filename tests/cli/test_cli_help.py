@@ -9,7 +9,7 @@ from typer.main import get_command
 import dwell.cli
 from dwell.cli.app import GROUPS, app
 from dwell.cli.exits import MEANINGS, Code, code_of
-from dwell.errors import DwellError, InvalidInput, StoreError
+from dwell.errors import AccessDenied, DwellError, InvalidInput, StoreError
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [command for group in GROUPS.values() for command in group]
@@ -54,10 +54,21 @@ def test_each_command_has_a_help_and_an_example_that_can_be_read(cli, command):
         (["--store"], "UsageError: Option '--store' requires an argument. (see dwell --help)"),
         (["--store", "foo:bar", "stats"], "InvalidUrl: url: got 'foo:bar'"),
         (["--store", "", "stats"], "InvalidUrl: url: got ''"),
+        (["--store", "redis://:p@[::1", "stats"], "InvalidUrl: url: got 'redis://***@[::1', "),
     ],
 )
 def test_bad_command_lines(cli, args, error):
     assert cli.error(*args).startswith(error)
+
+
+@pytest.mark.parametrize(
+    "command", [["backup", "copy"], ["check"], ["serve", "memory:"], ["reshard", "2"], ["stats"]]
+)
+@pytest.mark.parametrize("scheme", ["redis", "redis+ring", "ftp", "http"])
+def test_an_error_shows_no_password(cli, scheme, command):
+    code = 3 if scheme == "redis" and command[0] in ("backup", "reshard", "stats") else 2
+    store = f"{scheme}://a:hunter2@[::1]:1"
+    assert "hunter2" not in cli.error("--store", store, *command, code=code)
 
 
 def test_every_error_has_a_code():
@@ -66,7 +77,7 @@ def test_every_error_has_a_code():
 
     for error in family(DwellError):
         want = Code.INPUT if issubclass(error, InvalidInput) else Code.OTHER
-        want = Code.STORE if issubclass(error, StoreError) else want
+        want = Code.STORE if issubclass(error, StoreError | AccessDenied) else want
         assert code_of(error("x")) is want
 
 

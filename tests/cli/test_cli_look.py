@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 from rich.cells import cell_len
 
@@ -39,6 +41,7 @@ class TestLooking:
         assert done.stderr == "there are more: a larger --limit, or --all, shows them\n"
         assert cli.run("list", "t", "--limit", "6").stderr == ""
         assert len(cli.json("list", "t", "--limit", "1", "--all")) == 6
+        assert len(cli.json("list", "t", "--limit", str(sys.maxsize))) == 6
 
     def test_the_table_has_the_columns_that_are_needed(self, cli):
         head, row = cli.out("list", "t", "--state", "delayed", "--limit", "1")
@@ -105,12 +108,14 @@ class TestLooking:
             (["list", "a b"], "InvalidTopic: "),
             (["list", "t", "--state", "gone"], "InvalidInput: state: got str 'gone'"),
             (["list", "t", "--limit", "0"], "UsageError: Invalid value for '--limit'"),
+            (["list", "t", "--limit", "9" * 20], "UsageError: Invalid value for '--limit'"),
             (["list", "t", "--json"], "UsageError: No such option: --json (options for all com"),
             (["list"], "UsageError: Missing argument 'TOPIC'"),
             (["stats", "t"], "UsageError: Got unexpected extra argument"),
             (["topics", "--limit", "1"], "UsageError: No such option: --limit"),
             (["events", "--from", "-1"], "InvalidLimit: position: got int -1"),
             (["events", "--limit", "0"], "UsageError: Invalid value for '--limit'"),
+            (["events", "--limit", "9" * 20], "UsageError: Invalid value for '--limit'"),
         ],
     )
     def test_bad_input(self, cli, args, error):

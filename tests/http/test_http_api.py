@@ -239,6 +239,8 @@ def test_bodies_that_are_broken(content, data, word):
     ("row", "error"),
     [
         ({"body": "x", "delay": "soon"}, "InvalidTime"),
+        ({"body": "x", "delay": "9" * 5000}, "InvalidTime"),
+        ({"body": "x", "due": "9" * 5000}, "InvalidTime"),
         ({"body": "x", "delay": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "due": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "ttl": 1, "expires_ms": 5}, "InvalidTime"),
@@ -588,6 +590,109 @@ def test_the_job_protocol():
         assert not (await command(command="delete", id="close-2"))["success"]
         await command(**{**add, "id": "close-3", "delay": 60}, body="x")
         assert (await command(command="delete", id="close-3", topic="close"))["success"]
+
+    run(test)
+
+
+def test_a_slash_too_many_is_not_found():
+    async def test(caller):
+        problem = await caller.post("/v1/take/", {"topics": "t"})
+        assert (caller.status, problem["status"]) == (404, 404)
+        assert caller.headers["content-type"] == "application/problem+json"
+
+    run(test)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("form", ["due", "due_ms", "text", "arrow"])
+def test_what_is_due_by_the_callers_clock_is_due(form, many):
+    async def test(caller):
+        now_ms = caller.server.queue.clock.now_ms()
+        path, theirs = "/v1/topics/t/messages", str(now_ms + 7_200_000)
+        moment = datetime.fromtimestamp(now_ms // 1000 + 3600, UTC)
+        due_ms = int(moment.timestamp() * 1000)
+        if form == "arrow":
+            data = stream_of(body=["x"] * (1 + many), due=[moment] * (1 + many))
+            await caller.post(path, data, content=ARROW, dwell_now_ms=theirs)
+        else:
+            due = {"due": moment.isoformat()} if form == "text" else {form: due_ms}
+            await caller.post(path, [{"body": "x", **due}] * (1 + many), dwell_now_ms=theirs)
+        assert caller.status == 200
+        assert len(await caller.take()) == 1 + many
+        await caller.post(path, {"id": "a", "body": "x", "delay": "9h"})
+        which = {"ids": ["a"]} if many else {"filter": {}}
+        change = {**which, "due_ms": due_ms}
+        await caller.post("/v1/topics/t/reschedule", change, dwell_now_ms=theirs)
+        assert [message["id"] for message in await caller.take()] == ["a"]
+        # A delay is counted by the server's clock, whatever the caller's.
+        later = {"body": "x", "delay": "1h"}
+        await caller.post("/v1/topics/t/messages", [later] * (1 + many), dwell_now_ms=theirs)
+        # A due that is later than the caller's clock says stays what it is.
+        late = {"body": "x", "due_ms": now_ms + 7_200_001}
+        await caller.post("/v1/topics/t/messages", [late] * (1 + many), dwell_now_ms=theirs)
+        assert await caller.take() == []
+
+    run(test)
+
+
+class Silent(MemoryStore):
+    """A store that gives no answer."""
+
+    async def settings(self, topic):
+        await asyncio.sleep(60)
+
+
+def test_a_server_whose_store_does_not_answer_is_not_ready():
+    async def main():
+        async with (
+            served(Silent(RealClock())) as server,
+            aiohttp.ClientSession() as session,
+        ):
+            caller = Caller(server, session)
+            assert b"the store gave no answer within 0.5 s" in await caller.get("/readyz")
+            assert caller.status == 503
+            await caller.get("/healthz")
+            assert caller.status == 200
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_finish_is_of_the_topic_that_it_names():
+    async def test(caller):
+        async def command(**words):
+            return (await caller.post("/command", {"id": "1", **words}))["success"]
+
+        for topic in "abc":
+            assert await command(command="add", topic=topic, body=topic, TTR=0)
+        assert (await caller.get("/v1/topics/a/messages/1"))["lease_ms"] == 1000
+        for topic in "abc":
+            assert await command(command="pop", topic=topic)
+        assert not await command(command="finish", topic="d")
+        assert await command(command="finish", topic="a")
+        assert not await command(command="finish", topic="a")
+        held = (await caller.get("/v1/held?owner=command"))["messages"]
+        assert {message["topic"] for message in held} == {"b", "c"}
+        assert await command(command="finish", topic="c")
+        assert await command(command="finish")
+
+    run(test)
+
+
+def test_finish_finds_what_was_popped_at_another_server():
+    async def test(caller):
+        async def command(**words):
+            return (await caller.post("/command", {"id": "1", **words}))["success"]
+
+        receipts = caller.server.port._waits.receipts
+        assert await command(command="add", topic="t", body="x", TTR=0.05)
+        assert await command(command="pop", topic="t")
+        ours = dict(receipts)
+        await asyncio.sleep(0.1)
+        await caller.post("/v1/topics/t/messages?on_conflict=replace", {"id": "1", "body": "x"})
+        assert await command(command="pop", topic="t")
+        receipts.update(ours)
+        assert await command(command="finish")
+        assert not await command(command="finish")
 
     run(test)
 

@@ -102,3 +102,17 @@ def test_a_server_hides_the_password(tmp_path):
         assert "secret" not in json.dumps(server.ready())
         assert server.stop() == 0
         assert not any("secret" in json.dumps(line) for line in server.logs)
+
+
+def test_a_backup_is_refused_without_the_password(tmp_path):
+    with redis_server(requirepass="opensesame") as server:
+        url = f"redis://:opensesame@127.0.0.1:{server.port}/0"
+        done = subprocess.run(
+            [DWELL, "--store", url, "backup", str(tmp_path / "copy")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("InvalidUrl: url: got 'redis://***@127.0.0.1:")
+    assert "opensesame" not in done.stderr

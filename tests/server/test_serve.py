@@ -242,6 +242,36 @@ def test_tls_and_a_new_certificate(store: Path, tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+def test_a_certificate_that_is_broken_leaves_the_tokens_as_they_were(
+    store: Path, tmp_path: Path
+) -> None:
+    cert, key = make_certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=cert)
+    tokens = tmp_path / "tokens.toml"
+
+    def write(token: str) -> None:
+        tokens.write_text(f'[[token]]\nname = "a"\nsha256 = "{hash_of(token)}"\nput = ["t"]\n')
+        tokens.chmod(0o600)
+
+    write("old")
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(tokens))
+    with ServerProcess(*options, store=store) as server:
+        server.ready()
+        write("new")
+        whole = cert.read_text()
+        cert.write_text("broken")
+        server.signal(signal.SIGHUP)
+        server.said("SIGHUP: nothing changed")
+        assert server.put("t", "a", token="old", context=trusting)[0] == 200
+        assert server.put("t", "a", token="new", context=trusting)[0] == 401
+        cert.write_text(whole)
+        server.signal(signal.SIGHUP)
+        server.said("SIGHUP: reloaded")
+        assert server.put("t", "a", token="old", context=trusting)[0] == 401
+        assert server.put("t", "a", token="new", context=trusting)[0] == 200
+        assert server.stop() == 0
+
+
 # --- what it needs ------------------------------------------------------------------------------
 
 

@@ -32,6 +32,9 @@ OTHERS = {
 }
 
 
+LOGIN = "ann:open/sesame"
+
+
 def refused(flags=(), environ=()):
     with pytest.raises(InvalidSettings) as caught:
         load(dict(flags), dict(environ))
@@ -130,6 +133,7 @@ def test_values_that_are_not_allowed(name, text, allowed):
 @pytest.mark.parametrize(
     ("line", "error"),
     [
+        (f"max_requests = {'9' * 5000}", "config"),
         ("max_requests = true", "max_requests: got True, expected a whole number"),
         ("max_requests = 1.5", "max_requests: got 1.5, expected a whole number"),
         ("insecure = 1", "insecure: got 1, expected true or false"),
@@ -148,6 +152,14 @@ def test_files_that_are_refused(tmp_path, line, error):
     found = refused({"config": str(config)})
     assert error in found
     assert str(config) in found
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 5000 + "KiB"])
+@pytest.mark.parametrize("name", ["max_requests", "max_requests_bytes", "grace_ms"])
+def test_numbers_that_are_too_long_to_be_read(name, text):
+    error = refused({name: text})
+    assert error.startswith(f"{name}: got ")
+    assert FIELDS[name].allowed in error
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
@@ -212,6 +224,18 @@ def test_what_is_shown_means_the_same(tmp_path):
     (tmp_path / "shown.toml").write_text(text)
     assert load({"config": str(tmp_path / "shown.toml")}, {}).settings == loaded.settings
     assert tomllib.loads(text) == msgspec.to_builtins(loaded.settings)
+
+
+@pytest.mark.parametrize(
+    "store", [f"redis://{LOGIN}@localhost:6379/0", f"http://{LOGIN}@localhost"]
+)
+def test_a_password_is_not_shown(store):
+    try:
+        said = show(load({"store": store}, {}))
+    except InvalidSettings as error:
+        said = str(error)
+    assert "://***@localhost" in said
+    assert LOGIN not in said
 
 
 def test_every_setting_says_what_it_is():

@@ -122,6 +122,7 @@ def test_an_empty_file_lets_nobody_in(path):
         ("[tokens]", "unknown field `tokens`"),
         ("token = 1", "Expected `array`"),
         ("[[token", "Expected"),
+        ("n = " + "9" * 5000, "digits"),
     ],
 )
 def test_files_that_are_refused(path, text, error):

@@ -119,7 +119,7 @@ def test_each_way_to_sync_keeps_what_was_answered(tmp_path: Path, sync: str) -> 
 
 
 def test_an_unknown_way_to_sync_is_refused(tmp_path: Path) -> None:
-    for sync in ("sometimes", "0ms", "5s", "ms", ""):
+    for sync in ("sometimes", "0ms", "5s", "ms", "²ms", "9" * 5000 + "ms", ""):
         with pytest.raises(dwell.InvalidSettings, match='expected "always", "never" or a time'):
             dwell.open(tmp_path / "store", sync=sync)
     assert not (tmp_path / "store").exists()

@@ -9,6 +9,7 @@ import typer
 import dwell
 from dwell.cli.session import Session, folder_of, require_store, session_of
 from dwell.errors import InvalidUrl, StoreLocked
+from dwell.urls import shown
 
 
 @runtime_checkable
@@ -49,7 +50,7 @@ async def _copy(session: Session, folder: Path) -> None:
     async with handle as queue:
         if not isinstance(queue.store, _CanCopy):
             raise InvalidUrl(
-                f"url: got {session.store!r:.80}, expected a folder or a server: "
+                f"url: got {shown(session.store)!r:.80}, expected a folder or a server: "
                 "only those can be copied"
             )
         await queue.store.backup(folder)

@@ -10,6 +10,7 @@ from dwell.cli.output import Output
 from dwell.cli.session import folder_of, require_store, session_of
 from dwell.cli.texts import count_text, printable, size_text
 from dwell.errors import InvalidUrl
+from dwell.urls import shown
 
 if TYPE_CHECKING:
     from dwell.store.embedded.check import Report
@@ -33,7 +34,7 @@ def check(
     folder = folder_of(session.store)
     if folder is None:
         raise InvalidUrl(
-            f"url: got {session.store!r:.80}, expected a folder: only those are checked"
+            f"url: got {shown(session.store)!r:.80}, expected a folder: only those are checked"
         )
     require_store(folder)
     report = check_folder(folder, repair=repair)

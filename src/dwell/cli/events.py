@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from dwell.cli.options import AllOption
+from dwell.cli.options import AllOption, LimitOption
 from dwell.cli.output import table
 from dwell.cli.session import session_of
 from dwell.cli.texts import printable, time_text
@@ -20,7 +20,7 @@ _PAGE = 1000
 def events(
     context: typer.Context,
     position: Annotated[int, typer.Option("--from", metavar="POSITION", help="The first one.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 100,
+    limit: LimitOption = 100,
     everything: AllOption = False,
 ) -> None:
     """Print what happened to messages, in order.

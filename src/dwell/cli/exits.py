@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from dwell.cli.output import OutputClosed, flush
 from dwell.cli.texts import printable
-from dwell.errors import DwellError, InvalidInput, StoreError
+from dwell.errors import AccessDenied, DwellError, InvalidInput, StoreError
 
 
 class Code(IntEnum):
@@ -27,11 +27,11 @@ class Code(IntEnum):
 #: What each code means; the help and the reference say it in these words.
 MEANINGS = {
     Code.DONE: "done",
-    Code.OTHER: "an answer that is not what was asked for: an id that is unknown or leased, a "
-    "stale receipt, nothing to take, a topic that is full, damage found",
+    Code.OTHER: "an answer that is not what was asked for: an id that is unknown, leased or there "
+    "already, a stale receipt, nothing to take, a topic that is full, damage found",
     Code.INPUT: "bad input: a value or a command line that was refused before anything was done",
-    Code.STORE: "the store or the server cannot do its work: it is missing, locked, damaged or "
-    "full, cannot be reached, or cannot have its address",
+    Code.STORE: "the store or the server does not do its work: it is missing, locked, damaged or "
+    "full, cannot be reached, refuses the caller, or cannot have its address",
     Code.INTERRUPTED: "interrupted",
 }
 
@@ -45,7 +45,7 @@ def code_of(error: DwellError) -> Code:
     """Return the exit code that an error means."""
     if isinstance(error, InvalidInput):
         return Code.INPUT
-    return Code.STORE if isinstance(error, StoreError) else Code.OTHER
+    return Code.STORE if isinstance(error, StoreError | AccessDenied) else Code.OTHER
 
 
 def require(is_as_asked: bool) -> None:

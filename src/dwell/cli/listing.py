@@ -8,7 +8,7 @@ import typer
 
 from dwell import values
 from dwell.cli.messages import message_table
-from dwell.cli.options import AllOption, TopicArgument
+from dwell.cli.options import AllOption, LimitOption, TopicArgument
 from dwell.cli.output import Output
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
@@ -33,7 +33,7 @@ def list_messages(
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 100,
+    limit: LimitOption = 100,
     everything: AllOption = False,
 ) -> None:
     """List a topic's messages: state after state, each by due."""

@@ -1,5 +1,6 @@
 """Arguments and options that more than one command has, each with its one help text."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -48,4 +49,8 @@ LeaseOption = Annotated[
     ),
 ]
 WHERE_HELP = "Only bodies in JSON for which this expression of JMESPath is true."
+#: Nothing is counted beyond the largest number of the machine.
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, max=sys.maxsize, metavar="N", help="How many at most.")
+]
 AllOption = Annotated[bool, typer.Option("--all", help="All of them, whatever the limit.")]

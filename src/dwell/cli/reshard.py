@@ -7,6 +7,7 @@ import typer
 
 from dwell.cli.session import session_of
 from dwell.errors import InvalidUrl
+from dwell.urls import shown
 
 
 def reshard(
@@ -20,7 +21,7 @@ def reshard(
     """
     session = session_of(context)
     if not session.store.startswith(("redis", "valkey")):
-        raise InvalidUrl(f"url: got {session.store!r:.80}, expected the address of a Redis")
+        raise InvalidUrl(f"url: got {shown(session.store)!r:.80}, expected the address of a Redis")
     from dwell.store.redis.resharding import reshard as move
 
     moved = asyncio.run(move(session.store, shards))

@@ -11,6 +11,7 @@ from dwell.cli.session import Session, session_of
 from dwell.errors import InvalidInput
 from dwell.server.settings import FIELDS, Field
 from dwell.server.sources import CONFIG_ENV, Loaded, load, show
+from dwell.urls import shown
 
 _EXTRA = ("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
@@ -36,7 +37,8 @@ def _with_store(session: Session, flags: dict[str, Any]) -> dict[str, Any]:
     if session.store_given:
         if flags.get("store", session.store) != session.store:
             raise InvalidInput(
-                f"store: got {flags['store']!r:.80} and --store {session.store!r:.80}, expected one"
+                f"store: got {shown(flags['store'])!r:.80} and "
+                f"--store {shown(session.store)!r:.80}, expected one"
             )
         flags["store"] = session.store
     return flags

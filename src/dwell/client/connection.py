@@ -23,6 +23,7 @@ from dwell.errors import (
     StoreError,
 )
 from dwell.servertime import ServerClock
+from dwell.urls import shown
 from dwell.wire.problems import error_of
 
 _FORM = "an address such as http://localhost:8410"
@@ -234,7 +235,7 @@ def checked_base(url: str) -> str:
     is_plain = parts.path in ("", "/") and not parts.query and not parts.fragment
     is_plain &= not _BAD_IN_URL.search(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
-        raise InvalidUrl(f"url: got {url!r:.80}, expected {_FORM}")
+        raise InvalidUrl(f"url: got {shown(url)!r:.80}, expected {_FORM}")
     if parts.username is not None:
         raise InvalidUrl("url: got a user in it, expected the token as an option")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

@@ -197,9 +197,11 @@ class Server:
 
     def _reload(self) -> None:
         try:
-            self._tokens.reload()
+            # All is read before any of it holds, so that what is wrong changes nothing.
+            found = self._tokens.read()
             if self._tls is not None:
                 tls.renew(self._tls, self._settings.tls_cert, self._settings.tls_key)
+            self._tokens.use(found)
         except InvalidSettings as error:
             _log.error("SIGHUP: nothing changed: %s", error)
         else:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from dwell.errors import InvalidSettings
 from dwell.message import MAX_BODY_BYTES
+from dwell.urls import shown
 
 OFF = "off"
 
@@ -25,7 +26,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 _OWN_URL = re.compile(r"memory:$|file:|(redis|valkey)[a-z+]*:", re.IGNORECASE)
 _SHARED = re.compile(r"(redis|valkey)[a-z+]*:", re.IGNORECASE)
-_LOGIN = re.compile(r"//[^/@]*@")
 
 _MIB = 1024 * 1024
 _MANY = 1_000_000
@@ -131,7 +131,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def _check_values(self) -> None:
         is_url = _SCHEME.match(self.store) and not _OWN_URL.match(self.store)
         if not self.store or is_url:
-            raise refusal("store", self.store, "a folder, memory:, or the address of a Redis")
+            raise refusal("store", self.store_shown, "a folder, memory:, or the address of a Redis")
         sync = _SYNC.fullmatch(self.sync)
         if sync is None or int(sync[1] or 1) > _MAX_SYNC_MS:
             raise refusal(
@@ -148,7 +148,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def store_shown(self) -> str:
         """The store as it may be shown: without user and password."""
-        return _LOGIN.sub("//", self.store)
+        return shown(self.store)
 
     @property
     def addresses(self) -> dict[str, Address]:

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from dwell import values
 from dwell.errors import InvalidSettings, InvalidTime
 from dwell.server.settings import FIELDS, Field, ServerSettings, refusal
@@ -21,7 +23,8 @@ _PREFIX = "DWELL_"
 _OTHERS = {CONFIG_ENV, "DWELL_TOKEN"}
 _WORDS = {"true": True, "yes": True, "on": True, "1": True}
 _WORDS |= {"false": False, "no": False, "off": False, "0": False}
-_SIZE = re.compile(r"([0-9][0-9_]*) *(KiB|MiB|GiB)?")
+# Bounded, as Python does not read numbers of thousands of digits.
+_SIZE = re.compile(r"([0-9][0-9_]{0,30}) *(KiB|MiB|GiB)?")
 _SIZES = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -82,7 +85,8 @@ def _of_file(path: Path) -> dict[str, Given]:
         found = tomllib.loads(path.read_text())
     except OSError as error:
         raise InvalidSettings(f"{where}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
+        # Bad TOML, what is not UTF-8, or a number of thousands of digits.
         raise InvalidSettings(f"{where}: {error}") from None
     for name in found:
         if name not in FIELDS:
@@ -151,8 +155,12 @@ def _number(field: Field, text: str) -> int | None:
 
 
 def show(loaded: Loaded) -> str:
-    """Return the settings as a file that means the same, with the source of each beside it."""
-    lines = [(f"{name} = {_said(getattr(loaded.settings, name))}", name) for name in FIELDS]
+    """Return the settings as a file that means the same, with the source of each beside it.
+
+    Only a password in the store's URL is left out.
+    """
+    found = {**msgspec.structs.asdict(loaded.settings), "store": loaded.settings.store_shown}
+    lines = [(f"{name} = {_said(found[name])}", name) for name in FIELDS]
     width = max(len(line) for line, _ in lines)
     text = "".join(f"{line:<{width}}  # {loaded.sources[name]}\n" for line, name in lines)
     return "".join(f"# {doubt}\n" for doubt in loaded.doubts) + text

@@ -76,7 +76,7 @@ class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bytes.fromhex(self.sha256)
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a token file holds."""
 
     token: tuple[Entry, ...] = ()
@@ -109,10 +109,16 @@ class Tokens:
 
     def reload(self) -> None:
         """Read the file again; raises InvalidSettings, and then all stays as it was."""
-        if self.path is not None:
-            found = _read(self.path)
-            self._entries = {_place(entry.digest): entry for entry in found.token}
-            self._anonymous = found.anonymous
+        self.use(self.read())
+
+    def read(self) -> TokenFile:
+        """Return what the file says now; raises InvalidSettings."""
+        return TokenFile() if self.path is None else _read(self.path)
+
+    def use(self, found: TokenFile) -> None:
+        """Let what was read hold from now on."""
+        self._entries = {_place(entry.digest): entry for entry in found.token}
+        self._anonymous = found.anonymous
 
     def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> None:
         """Allow a caller's verb on some topics (None: on all), or refuse it.
@@ -175,14 +181,15 @@ def _check_prefixes(grant: Grant, where: str) -> None:
                 )
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path) -> TokenFile:
     where = f"token_file {path}"
     try:
         _check_mode(path, where)
-        found = msgspec.convert(tomllib.loads(path.read_text()), _File)
+        found = msgspec.convert(tomllib.loads(path.read_text()), TokenFile)
     except OSError as error:
         raise InvalidSettings(f"{where}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
+        # Bad TOML, what is not UTF-8, a number of thousands of digits, or what is no token file.
         raise InvalidSettings(f"{where}: {error}") from None
     for entry in found.token:
         check_entry(entry, where)

@@ -18,6 +18,8 @@ from dwell.message import Message, State
 from dwell.values import Delay, Due
 
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+# Bounded, as Python does not read numbers of thousands of digits.
+_MILLISECONDS = re.compile(r"[0-9]{1,18}")
 _DUE_FORMS = "ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, or epoch milliseconds"
 
 
@@ -54,7 +56,7 @@ def due_of(given: str | int | None) -> Due | None:
     """Return a point in time from ISO 8601 with a zone or from epoch milliseconds."""
     if not isinstance(given, str):
         return given
-    if given.isascii() and given.isdigit():
+    if _MILLISECONDS.fullmatch(given):
         return int(given)
     try:
         moment = datetime.fromisoformat(given)

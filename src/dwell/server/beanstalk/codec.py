@@ -53,7 +53,7 @@ class Heads(dict[bytes, Head | None]):
 class Decoder:
     """The commands of one connection."""
 
-    __slots__ = ("_at", "_data", "_heads", "_is_overlong", "_later", "_need", "_skip")
+    __slots__ = ("_at", "_data", "_heads", "_is_overlong", "_later", "_need", "_refusal", "_skip")
 
     def __init__(self, heads: Heads) -> None:
         self._heads = heads
@@ -66,6 +66,7 @@ class Decoder:
         self._later = bytearray()
         self._need = 0
         self._skip = 0
+        self._refusal = JOB_TOO_BIG
         self._is_overlong = False
 
     @property
@@ -77,6 +78,18 @@ class Decoder:
     def is_full(self) -> bool:
         """Whether there is enough for the next command, and more."""
         return len(self._later) > self._need + READ_AHEAD_BYTES
+
+    @property
+    def is_in_body(self) -> bool:
+        """Whether what is kept is the beginning of a put, of which the rest has to come."""
+        return self._need > 0 and self.size_bytes < self._need
+
+    def give_up(self, reply: bytes) -> None:
+        """Let go of the put that is incomplete; when the rest has come, this is the reply."""
+        self._skip = self._need - self.size_bytes
+        self._refusal = reply
+        self._data, self._later = b"", bytearray()
+        self._at = self._need = 0
 
     def feed(self, data: bytes) -> None:
         """Take bytes that came."""
@@ -199,17 +212,20 @@ class Decoder:
         if head.size_bytes > self._heads.most_bytes:
             self._at = end + 2
             self._skip = head.size_bytes + 2
+            self._refusal = JOB_TOO_BIG
             return self._skipped()
         stop = end + 2 + head.size_bytes + 2
         if len(self._data) < stop:
             self._need = stop - self._at
+            # What came before it need not stay in memory as long as it waits.
+            self._data, self._at = self._data[self._at :], 0
             return None
         self._at = stop
         return Run(Verb.REFUSED, [EXPECTED_CRLF])
 
     def _skipped(self) -> Run | None:
-        """Pass over the body of a job that is too big, and refuse it."""
+        """Pass over the body of a job that there is no room for, and refuse it."""
         there = min(len(self._data) - self._at, self._skip)
         self._at += there
         self._skip -= there
-        return None if self._skip else Run(Verb.REFUSED, [JOB_TOO_BIG])
+        return None if self._skip else Run(Verb.REFUSED, [self._refusal])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dwell.server.beanstalk.arrivals import Arrivals
 from dwell.server.beanstalk.choices import CHOICES
 from dwell.server.beanstalk.codec import Decoder
 from dwell.server.beanstalk.commands import Run, Verb
@@ -20,6 +21,7 @@ class Desk:
 
     def __init__(self, service: Service) -> None:
         self.hall = Hall(service)
+        self._arrivals = Arrivals(service.gate)
         receipts = Receipts(self.hall)
         self._receipts = receipts
         self._reserves = Reserves(self.hall, receipts)
@@ -49,6 +51,14 @@ class Desk:
         self.hall.commands[run.verb] += run.count
         return self._starts[run.verb](session, run)
 
+    def count(self, session: Session, size_bytes: int) -> bytes | None:
+        """Count what came of a put that is incomplete; return the refusal if there is no room."""
+        return self._arrivals.count(session, size_bytes)
+
+    def count_out(self, session: Session) -> None:
+        """Count a put no more of which a part had come."""
+        self._arrivals.end(session)
+
     def go_on(self, session: Session) -> None:
         """Go on with reserves that had to stop as nobody read the replies."""
         self._reserves.go_on(session)
@@ -60,6 +70,7 @@ class Desk:
     def forget(self, session: Session) -> None:
         """Let a session go whose connection is gone: take back what it holds."""
         self.hall.sessions.discard(session)
+        self._arrivals.end(session)
         self._reserves.forget(session)
 
     async def settled(self) -> None:

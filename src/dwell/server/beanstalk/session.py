@@ -59,6 +59,16 @@ class Wish:
         self.ends_ms = None
 
 
+class Arrival:
+    """A put that is coming: how much of it is counted, and when it has to be whole."""
+
+    __slots__ = ("ends_s", "size_bytes")
+
+    def __init__(self, size_bytes: int, ends_s: float) -> None:
+        self.size_bytes = size_bytes
+        self.ends_s = ends_s
+
+
 class Wire(Protocol):
     """What a session asks of its connection."""
 
@@ -81,6 +91,12 @@ class Desk(Protocol):
     def start(self, session: "Session", run: Run) -> bytes | None:
         """Do a run and return its replies, or None when the session will be told by ``answer``."""
 
+    def count(self, session: "Session", size_bytes: int) -> bytes | None:
+        """Count what came of a put that is incomplete; return the refusal if there is no room."""
+
+    def count_out(self, session: "Session") -> None:
+        """Count a put no more of which a part had come."""
+
     def go_on(self, session: "Session") -> None:
         """Go on with a wish that had to stop as nobody read the replies."""
 
@@ -95,7 +111,8 @@ class Session:
     """One connection.
 
     ``is_blocked``: the other end does not read. ``is_ending``: no more commands will come.
-    ``is_over``: the connection is gone. ``room``: where it waits.
+    ``is_over``: the connection is gone. ``room``: where it waits. ``arrival``: the put of which a
+    part has come.
     """
 
     __slots__ = (
@@ -107,6 +124,7 @@ class Session:
         "_out_bytes",
         "_purge_at",
         "_wire",
+        "arrival",
         "held",
         "is_blocked",
         "is_ending",
@@ -137,6 +155,7 @@ class Session:
         self.is_over = False
         self.is_producer = False
         self.is_worker = False
+        self.arrival: Arrival | None = None
         self.wish: Wish | None = None
         self.room: Room | None = None
 
@@ -198,6 +217,12 @@ class Session:
         self._flush()
         self._wire.close()
 
+    def hang_up(self) -> None:
+        """End the connection: the put that it began does not come."""
+        self._decoder.clear()
+        self._desk.count_out(self)
+        self.leave()
+
     def hold(self, numbers: Iterable[int], jobs: Iterable[Held], now_ms: int) -> None:
         """Note jobs that were taken for this connection."""
         held = self.held
@@ -221,16 +246,26 @@ class Session:
                     self.leave()
                     return
                 break
+            if self.arrival is not None:
+                self._desk.count_out(self)
             self._is_busy = True
             reply = self._desk.start(self, run)
             if reply is not None:
                 self._is_busy = False
                 self._say(reply)
+        if self._decoder.is_in_body:
+            self._count()
         if self._out_bytes:
             self._flush()
         if not (self._is_reading or self.is_ending or self._decoder.is_full):
             self._is_reading = True
             self._wire.resume_reading()
+
+    def _count(self) -> None:
+        """Have counted what came of a put; one that there is no room for is let go of."""
+        refusal = self._desk.count(self, self._decoder.size_bytes)
+        if refusal is not None:
+            self._decoder.give_up(refusal)
 
     def _say(self, reply: bytes) -> None:
         if self.is_over:

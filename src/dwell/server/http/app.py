@@ -102,7 +102,7 @@ class App:
         for route in routes:
             # A HEAD would be answered with a body; the API has none.
             (route.methods or set()).discard("HEAD")
-        self._router = Router(routes)
+        self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

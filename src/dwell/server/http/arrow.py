@@ -6,8 +6,8 @@ from dwell import columns
 from dwell.errors import InvalidInput
 from dwell.lazy import sizes_of
 from dwell.message import Batch, Kind, State, decode_extra
+from dwell.server.http.call import Call
 from dwell.server.http.tables import Table, pyarrow
-from dwell.server.service import Service
 from dwell.store.base import Events, PutAnswer
 from dwell.wire.rows import state_text
 
@@ -31,7 +31,7 @@ _WORDS = {
 _MS = {"delay_ms": "delay", "lease_ms": "lease", "ttl_ms": "ttl"}
 
 
-async def put(service: Service, topic: str, data: bytes, on_conflict: str) -> PutAnswer:
+async def put(call: Call, topic: str, data: bytes, on_conflict: str) -> PutAnswer:
     """Put the rows of an Arrow stream: all of them or none."""
     table = Table(data)
     if "body" not in table.names:
@@ -46,8 +46,11 @@ async def put(service: Service, topic: str, data: bytes, on_conflict: str) -> Pu
             raise InvalidInput(f"arrow: got column {name!r}, expected one each of {allowed}")
         words[word] = _values(table.column(name), name)
     bodies = columns.bodies(table.column("body"))
-    service.check_body(int(sizes_of(bodies).max(initial=0)))
-    return await service.queue.put_many(topic, bodies, on_conflict=on_conflict, **words)
+    call.service.check_body(int(sizes_of(bodies).max(initial=0)))
+    if "due" in words and call.their_ms:
+        now_ms = call.queue.clock.now_ms()
+        words["due"] = call.reached(columns.dues(None, words["due"], None, len(bodies), now_ms))
+    return await call.queue.put_many(topic, bodies, on_conflict=on_conflict, **words)
 
 
 def _values(many: Any, name: str) -> Any:

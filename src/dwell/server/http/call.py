@@ -101,11 +101,17 @@ class Call:
         A client of ours says in ``dwell-now-ms`` what time it takes it to be here, a round trip
         ahead at most. What it puts as due now has to be due when the answer comes.
         """
-        theirs = self._header(b"dwell-now-ms") or ""
-        if not (theirs.isascii() and theirs.isdigit() and len(theirs) <= _MOST_DIGITS):
+        if not self.their_ms:
             return due_ms
         now_ms = self.queue.clock.now_ms()
-        return np.where((due_ms > now_ms) & (due_ms <= int(theirs)), now_ms, due_ms)
+        return np.where((due_ms > now_ms) & (due_ms <= self.their_ms), now_ms, due_ms)
+
+    @property
+    def their_ms(self) -> int:
+        """What time it is by the caller's clock; 0 where that is not said."""
+        theirs = self._header(b"dwell-now-ms") or ""
+        is_number = theirs.isascii() and theirs.isdigit() and len(theirs) <= _MOST_DIGITS
+        return int(theirs) if is_number else 0
 
     def _header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

@@ -1,5 +1,6 @@
 """Care: the store, health and readiness, and a copy of everything."""
 
+import asyncio
 from importlib.metadata import version
 
 from starlette.background import BackgroundTask
@@ -10,6 +11,9 @@ from dwell.server.http.call import Call
 from dwell.server.http.metrics import CONTENT_TYPE, exposition
 from dwell.server.http.schemas import StaleAnswer, StaleRequest, StaleRow, StoreAnswer
 from dwell.store.embedded.tar import checkpoint_tar
+
+#: How long the store may take to answer, for the server to be ready.
+STORE_ANSWERS_S = 0.5
 
 
 async def store(call: Call) -> Response:
@@ -31,13 +35,17 @@ async def healthz(call: Call) -> Response:
 
 
 async def readyz(call: Call) -> Response:
-    """Answer 200 while the server does its work: the store can write and nothing drains."""
+    """Answer 200 while the server does its work: the store answers and nothing drains."""
     if call.service.is_draining or call.waits.is_over:
         return PlainTextResponse("draining\n", 503)
     try:
         call.queue.store.check()
-    except DwellError as error:
-        return PlainTextResponse(f"{type(error).__name__}: {error}\n", 503)
+        async with asyncio.timeout(STORE_ANSWERS_S):
+            # Of no topic in particular: it is a few bytes from wherever the store is.
+            await call.queue.settings("default")
+    except (DwellError, TimeoutError) as error:
+        reason = str(error) or f"the store gave no answer within {STORE_ANSWERS_S} s"
+        return PlainTextResponse(f"{type(error).__name__}: {reason}\n", 503)
     return PlainTextResponse("ready\n")
 
 

@@ -19,10 +19,14 @@ from dwell.server.tokens import Right
 #: The owner of what this protocol takes, by which it is found after a restart.
 OWNER = "command"
 
+#: What a TTR of 0 means, as in the beanstalk protocol.
+_LEAST_TTR_MS = 1000
+
 #: How many receipts are kept at hand; older ones are looked for.
 _MOST_RECEIPTS = 100_000
 
-_Receipts = OrderedDict[str, str]
+#: By id, the topic and the receipt of what was popped last.
+_Receipts = OrderedDict[str, tuple[str, str]]
 
 
 async def command(call: Call) -> Response:
@@ -54,7 +58,7 @@ async def _add(call: Call, ask: Command) -> CommandAnswer:
         body,
         id=id_,
         delay=float(ask.delay),
-        lease=f"{round(ask.ttr * 1000) or 1}ms",
+        lease=f"{round(ask.ttr * 1000) or _LEAST_TTR_MS}ms",
         max_attempts=MAX_ATTEMPTS,
     )
     return CommandAnswer(put.result is not Result.DROPPED, id=put.id)
@@ -69,7 +73,7 @@ async def _pop(call: Call, ask: Command) -> CommandAnswer:
         return CommandAnswer(True)
     message = batch[0]
     receipts = _receipts(call)
-    receipts[message.id] = message.receipt or ""
+    receipts[message.id] = message.topic, message.receipt or ""
     if len(receipts) > _MOST_RECEIPTS:
         receipts.popitem(last=False)
     return CommandAnswer(True, id=message.id, value=message.body.decode(errors="replace"))
@@ -77,22 +81,36 @@ async def _pop(call: Call, ask: Command) -> CommandAnswer:
 
 async def _finish(call: Call, ask: Command) -> CommandAnswer:
     id_ = _id(ask)
-    receipt = _receipts(call).pop(id_, None) or await _held(call, id_)
-    if receipt is not None:
-        await _allow_receipt(call, receipt)
-        if await call.queue.ack(receipt) is Result.ACKED:
-            return CommandAnswer(True, id=id_)
+    topic = None if ask.topic is None else values.topic(ask.topic)
+    # The receipt at hand may be of an older pop, when the newer one was asked of another server.
+    if await _ack(call, _at_hand(call, topic, id_)) or await _ack(
+        call, await _held(call, topic, id_)
+    ):
+        return CommandAnswer(True, id=id_)
     return CommandAnswer(False, error="nobody has taken it, or its TTR is over", id=id_)
 
 
-async def _held(call: Call, id_: str) -> str | None:
-    held = await call.queue.held(OWNER)
-    return next((message.receipt for message in held if message.id == id_), None)
+def _at_hand(call: Call, topic: str | None, id_: str) -> str | None:
+    receipts = _receipts(call)
+    if id_ not in receipts or topic not in (None, receipts[id_][0]):
+        return None
+    return receipts.pop(id_)[1]
 
 
-async def _allow_receipt(call: Call, receipt: str) -> None:
+async def _held(call: Call, topic: str | None, id_: str) -> str | None:
+    for message in await call.queue.held(OWNER):
+        if message.id == id_ and topic in (None, message.topic):
+            return message.receipt
+    return None
+
+
+async def _ack(call: Call, receipt: str | None) -> bool:
+    """Ack what was popped; tell whether the receipt was good."""
+    if receipt is None:
+        return False
     if not call.service.tokens.is_open:
         call.allow(await call.queue.taken_from([receipt]), Right.TAKE)
+    return await call.queue.ack(receipt) is Result.ACKED
 
 
 async def _delete(call: Call, ask: Command) -> CommandAnswer:

@@ -14,7 +14,7 @@ from dwell.results import Results
 from dwell.server.http.call import Call
 from dwell.server.http.filters import collect
 from dwell.server.http.media import Media
-from dwell.server.http.rows import message_rows
+from dwell.server.http.rows import message_rows, reached
 from dwell.server.http.schemas import (
     Bulk,
     CancelRequest,
@@ -53,6 +53,8 @@ async def reschedule(call: Call) -> Response:
     _one_of(ids=ask.ids, filter=ask.filter)
     _one_of(delay=ask.delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
     delay, due = span_of(ask.delay), ask.due_ms if ask.due is None else due_of(ask.due)
+    if not isinstance(due, list):
+        due = reached(due, call.queue.clock.now_ms(), call.their_ms)
     if ask.ids is not None:
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")

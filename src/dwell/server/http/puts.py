@@ -49,9 +49,9 @@ async def put(call: Call) -> Response:
     if form is Media.COLUMNS:
         return await _put_columns(call, topic, data, on_conflict)
     if form is Media.ARROW:
-        puts: Sequence[Put] = await arrow.put(call.service, topic, data, on_conflict)
+        puts: Sequence[Put] = await arrow.put(call, topic, data, on_conflict)
     else:
-        puts = await put_rows(call.service, topic, _rows(data, form), on_conflict)
+        puts = await put_rows(call, topic, _rows(data, form), on_conflict)
     return call.answer(PutResults([PutResult(p.id, str(p.result), p.number) for p in puts]))
 
 

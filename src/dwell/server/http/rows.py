@@ -8,9 +8,8 @@ import msgspec
 from dwell import columns, values
 from dwell.errors import InvalidBody, InvalidId, InvalidInput, InvalidTime
 from dwell.message import DEFAULT_PRIORITY, Message
-from dwell.queue import Queue
+from dwell.server.http.call import Call
 from dwell.server.http.schemas import EventRow, NewMessage, PackedMessage
-from dwell.server.service import Service
 from dwell.store.base import Event, Put
 from dwell.values import Due
 from dwell.wire.rows import body_of, due_of, message_object, span_of
@@ -31,21 +30,21 @@ def lines_of(data: bytes) -> list[NewMessage]:
 
 
 async def put_rows(
-    service: Service, topic: str, rows: Sequence[NewMessage], on_conflict: str
+    call: Call, topic: str, rows: Sequence[NewMessage], on_conflict: str
 ) -> Sequence[Put]:
     """Put messages that came as objects: all of them or none."""
-    queue = service.queue
+    queue = call.queue
     bodies = [values.body(_body(row, at), f"messages[{at}].body") for at, row in enumerate(rows)]
     for body in bodies:
-        service.check_body(len(body))
+        call.service.check_body(len(body))
     if len(rows) == 1:
-        return await _put_one(queue, topic, rows[0], bodies[0], on_conflict)
+        return await _put_one(call, topic, rows[0], bodies[0], on_conflict)
     named = [row.id is not None for row in rows]
     if any(named) and not all(named):
         raise InvalidId(
             f"ids: {named.count(False)} messages of {len(rows)} have none, expected all or none"
         )
-    now_ms = queue.clock.now_ms()
+    now_ms, their_ms = queue.clock.now_ms(), call.their_ms
     levels_ms: Sequence[int] = ()
     if any(row.delay_level is not None for row in rows):
         levels_ms = (await queue.settings(topic)).delay_levels_ms
@@ -53,7 +52,7 @@ async def put_rows(
         topic,
         bodies,
         ids=[row.id or "" for row in rows] if any(named) else None,
-        due=[_due_ms(row, at, now_ms, levels_ms) for at, row in enumerate(rows)],
+        due=[_due_ms(row, now_ms, their_ms, levels_ms) for row in rows],
         priority=[DEFAULT_PRIORITY if row.priority is None else row.priority for row in rows],
         lease=[_lease(row) for row in rows] if any(map(_lease, rows)) else None,
         max_attempts=_or_none([row.max_attempts for row in rows]),
@@ -65,14 +64,14 @@ async def put_rows(
 
 
 async def _put_one(
-    queue: Queue, topic: str, row: NewMessage, body: bytes, on_conflict: str
+    call: Call, topic: str, row: NewMessage, body: bytes, on_conflict: str
 ) -> Sequence[Put]:
     """Put one message; those of many callers are one batch."""
-    put = await queue.put(
+    put = await call.queue.put(
         topic,
         body,
         delay=span_of(row.delay),
-        due=_due(row),
+        due=_due(row, call.queue.clock.now_ms(), call.their_ms),
         delay_level=row.delay_level,
         id=row.id,
         priority=DEFAULT_PRIORITY if row.priority is None else row.priority,
@@ -87,11 +86,19 @@ async def _put_one(
     return [put]
 
 
-def _due(row: NewMessage) -> Due | None:
-    """Return when a message falls due, if it says so as a moment."""
-    if row.due is None or row.due_ms is None:
-        return row.due_ms if row.due is None else due_of(row.due)
-    raise InvalidTime("due: got due and due_ms together, expected one of them")
+def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
+    """Return when a message falls due, if it says so as a moment: now if theirs has reached it."""
+    if row.due is not None and row.due_ms is not None:
+        raise InvalidTime("due: got due and due_ms together, expected one of them")
+    return reached(row.due_ms if row.due is None else due_of(row.due), now_ms, their_ms)
+
+
+def reached(due: Due | None, now_ms: int, their_ms: int) -> Due | None:
+    """Return a moment, and for one that has come by the caller's clock, if not by ours, now."""
+    if due is None or not their_ms:
+        return due
+    due_ms = values.due_ms(due, now_ms)
+    return now_ms if now_ms < due_ms <= their_ms else due_ms
 
 
 def _or_none(column: list[Any]) -> list[Any] | None:
@@ -109,8 +116,8 @@ def _body(row: NewMessage, at: int) -> object:
         raise InvalidBody(f"messages[{at}].body: {error}") from None
 
 
-def _due_ms(row: NewMessage, at: int, now_ms: int, levels_ms: Sequence[int]) -> int:
-    due = _due(row)
+def _due_ms(row: NewMessage, now_ms: int, their_ms: int, levels_ms: Sequence[int]) -> int:
+    due = _due(row, now_ms, their_ms)
     found = columns.dues(
         None if row.delay is None else [span_of(row.delay)],
         None if due is None else [due],

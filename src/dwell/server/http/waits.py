@@ -38,7 +38,7 @@ class Waits:
         self._named: dict[str, _Wait] = {}
         self.is_over = False
         self.streams: dict[str, Stream] = {}
-        self.receipts: OrderedDict[str, str] = OrderedDict()
+        self.receipts: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._waiting)

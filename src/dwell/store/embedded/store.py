@@ -4,6 +4,7 @@ Each one resolves what it is asked against the state, makes a record of what wil
 to the journal, applies it, and answers when it is on disk.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -63,6 +64,8 @@ _TAKE_BYTES = 2048
 #: How many ticks pass before the wheels are looked at for entries that mean nothing.
 _SWEEP_EVERY = 64
 _SYNCS = {"always": 0, "never": None}
+# Bounded, as Python does not read numbers of thousands of digits.
+_MILLISECONDS = re.compile(r"[0-9]{1,5}")
 
 
 class EmbeddedStore(Store):
@@ -564,6 +567,6 @@ def _sync_every_ms(sync: str) -> int | None:
     if sync in _SYNCS:
         return _SYNCS[sync]
     number = sync.removesuffix("ms")
-    if sync.endswith("ms") and number.isdigit() and 0 < int(number) <= 60_000:
+    if sync.endswith("ms") and _MILLISECONDS.fullmatch(number) and 0 < int(number) <= 60_000:
         return int(number)
     raise InvalidSettings(f'sync: got {sync!r}, expected "always", "never" or a time like "100ms"')

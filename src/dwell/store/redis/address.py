@@ -1,9 +1,10 @@
 """Addresses: what the URL of a store on Redis says."""
 
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from dwell.errors import InvalidUrl
+from dwell.urls import shown
 
 #: The kinds of address, by the scheme without ``s`` for TLS; Valkey speaks the same protocol.
 SCHEMES = {
@@ -35,7 +36,7 @@ class Address:
 
 def parsed(url: str) -> tuple[Address, dict[str, str]]:
     """Return the address and the options of a URL; raises InvalidUrl."""
-    parts = urlsplit(url)
+    parts = _split(url)
     engine, _, kind = parts.scheme.partition("+")
     login, _, hosts = parts.netloc.rpartition("@")
     username, _, password = login.partition(":")
@@ -65,6 +66,13 @@ def parsed(url: str) -> tuple[Address, dict[str, str]]:
     return address, dict(parse_qsl(parts.query, keep_blank_values=True))
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise _refusal(url) from None
+
+
 def _database(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise ValueError(text)
@@ -79,5 +87,4 @@ def _host(text: str, usual: int) -> tuple[str, int]:
 
 
 def _refusal(url: str) -> InvalidUrl:
-    # A password may stand before the @, so that only what follows is repeated.
-    return InvalidUrl(f"url: got {url.rpartition('@')[2]!r:.80}, expected {_FORM}")
+    return InvalidUrl(f"url: got {shown(url)!r:.80}, expected {_FORM}")

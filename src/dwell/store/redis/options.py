@@ -1,5 +1,6 @@
 """Options: what the URL of a store on Redis, and the keywords beside it, may say."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ _NUMBERS = {
     "packed": (1, 1_000, PACKED),
 }
 _LONGEST_S = 86_400.0
+# Python does not read numbers of thousands of digits.
+_DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def _number(value: object, name: str) -> int:
     if value is None:
         return usual
     text = str(value)
-    if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
+    if isinstance(value, bool) or not _DIGITS.fullmatch(text) or not low <= int(text) <= high:
         raise InvalidUrl(f"{name}: got {text!r:.80}, expected a whole number from {low} to {high}")
     return int(text)
 
