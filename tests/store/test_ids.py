@@ -48,8 +48,11 @@ def test_queue_ids_say_where_the_message_is(row: int, seq: int) -> None:
     assert (rows[0], seqs[0]) == (row, seq)
 
 
+ALIASES = (b"~01-a", b"~1-0a", b"~0x1-a", b"~1-0xa", b"~ 1-a", b"~1-a ", b"~+1-a", b"~1-A")
+
+
 def test_what_is_no_queue_id_names_nothing() -> None:
-    for text in (b"~", b"~1", b"~x-y", b"~1-2-3", b"~-", b"~1-" + b"f" * 40, b"~-1-2"):
+    for text in (b"~", b"~1", b"~x-y", b"~1-2-3", b"~-", b"~1-" + b"f" * 40, b"~-1-2", *ALIASES):
         rows, seqs = parse_queue_ids([text])
         assert (rows[0], seqs[0]) == (0, 0)
 

@@ -221,6 +221,19 @@ class Puts(Suite):
         assert await rig.find(id_) is None
         assert await rig.cancel(id_, "~", "~zz") == ["unknown"] * 3
 
+    @scenario
+    async def test_made_ids_have_one_form(self, rig: Rig) -> None:
+        """What is only like an id that was made names nothing."""
+        (id_,) = await rig.put_made(1)
+        rest, last = id_[1:], id_.rpartition("-")[2]
+        for like in (f"~0{rest}", f"~0x{rest}", f"~ {rest}", f"~+{rest}", f"~{rest} "):
+            assert await rig.find(like) is None
+            assert await rig.cancel(like) == ["unknown"]
+        for like in (f"~{rest}-{rest}", f"~ffff-{last}", f"~ffffffff-{last}", f"~0-0{last}"):
+            assert await rig.find(like) is None
+            assert await rig.reschedule(like) == ["unknown"]
+        assert await rig.cancel(id_) == ["cancelled"]
+
     # --- topics that are full -----------------------------------------------------------------
 
     @scenario
