@@ -62,6 +62,18 @@ class Puts(Suite):
         assert await rig.take_ids() == []
         assert len(await rig.events()) == 3 * count
 
+    @pytest.mark.parametrize("on_conflict", ["keep", "replace", "error"])
+    @scenario
+    async def test_put_nothing(self, rig: Rig, on_conflict: str) -> None:
+        """An empty batch is answered with nothing, with ids of the caller's or without."""
+        assert await rig.put(on_conflict=on_conflict) == []
+        assert await rig.put_made(0) == []
+        await rig.put("x")
+        await rig.configure(max_pending=1)
+        assert await rig.put(on_conflict=on_conflict) == []
+        assert await rig.put_made(0) == []
+        assert len(await rig.events()) == 1
+
     # --- ids that exist -----------------------------------------------------------------------
 
     @pytest.mark.parametrize("state", STATES)
