@@ -161,6 +161,63 @@ def test_an_exception_is_logged_and_stops_nothing(caplog):
     assert "broken coroutine" in caplog.text
 
 
+def test_wrong_arguments_are_logged_and_stop_nothing(caplog):
+    seen = []
+
+    async def note():
+        seen.append("note")
+
+    with caplog.at_level(logging.ERROR), Timer() as timer:
+        timer.after(0, note, "one argument too many")
+        every = timer.every("1ms", note, "one argument too many")
+        wait_for(lambda: caplog.text.count("TypeError") >= 3)
+        assert every.cancel() is True
+        timer.after(0, note)
+        wait_for(lambda: seen)
+    assert seen == ["note"]
+
+
+def test_what_cannot_begin_is_logged_and_stops_nothing(caplog, monkeypatch):
+    seen = []
+    with caplog.at_level(logging.ERROR), Timer() as timer:
+        submit = timer._pool.submit
+
+        def without_threads(*args):
+            monkeypatch.setattr(timer._pool, "submit", submit)
+            raise RuntimeError("no more threads")
+
+        monkeypatch.setattr(timer._pool, "submit", without_threads)
+        timer.after(0, seen.append, "lost")
+        wait_for(lambda: "no more threads" in caplog.text)
+        timer.after(0, seen.append, "later")
+        wait_for(lambda: seen)
+    assert seen == ["later"]
+
+
+def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
+    clock, seen = dwell.SimulatedClock(NOW), []
+
+    async def main():
+        async with Timer(clock=clock) as timer:
+            take = timer._queue.take
+
+            async def fail(*args, **named):
+                monkeypatch.setattr(timer._queue, "take", take)
+                raise MemoryError
+
+            monkeypatch.setattr(timer._queue, "take", fail)
+            await settle()
+            timer.after("1s", seen.append, "x")
+            await settle()
+            clock.advance(1_000)
+            while not seen:
+                await settle()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert "MemoryError" in caplog.text
+
+
 def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
     seen = {}
 
@@ -219,6 +276,27 @@ def test_close_waits_for_what_runs_and_drops_what_waits():
     assert waiting.cancel() is False
     with pytest.raises(dwell.StoreClosed):
         timer.after(0, slow, "late")
+
+
+def test_close_drops_what_waits_for_a_thread():
+    seen, begun, gate = [], threading.Event(), threading.Event()
+
+    def slow(n):
+        begun.set()
+        gate.wait(60)
+        seen.append(n)
+
+    async def main():
+        async with Timer(threads=1) as timer:
+            calls = [timer.after(0, slow, n) for n in range(8)]
+            while not begun.is_set() or timer._pool._work.qsize() < 7:
+                await settle()
+            assert [call.cancel() for call in calls[:2]] == [False, True]
+            asyncio.get_running_loop().call_later(0.01, gate.set)
+        assert not any(call.cancel() for call in calls)
+
+    asyncio.run(main())
+    assert seen == [0]
 
 
 @pytest.mark.parametrize("bad", [-1, "soon", None])

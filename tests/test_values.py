@@ -7,12 +7,20 @@ import pytest
 import dwell
 from dwell import columns, values
 from dwell.message import DELAY_LEVELS_MS, MAX_DELAY_MS, receipts_to_text
+from dwell.store.base import Cursor, Wanted
 from dwell.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
 MB = 1024 * 1024
 GARBLED = "z" * 32
+#: More digits than Python writes.
+ENDLESS = 10**5000
 FOREIGN = receipts_to_text(np.array([[0xFFFF_FFFF << 32, 1]], dtype=np.uint64))[0]
+
+
+def named(bad):
+    """Name a case after its value, or its kind when that cannot be written."""
+    return "endless" if bad is ENDLESS else repr(bad)[:20]
 
 
 def run_refused(error, words, use):
@@ -112,10 +120,12 @@ def test_batch_too_large():
 BAD_DELAYS = ["", "30", "m", "1h 30m", "-1s", "1.5.5s", "1y", -1, -0.5, float("nan"), float("inf")]
 BAD_DELAYS += [1.7e308, -1.7e308]
 BAD_DELAYS += [timedelta(seconds=-1), True, b"1s", [], "9" * 70 + "s", "99999999w"]
-BAD_DELAYS += [MAX_DELAY_MS // 1000 + 1, timedelta(days=40_000), 10**400]
+BAD_DELAYS += [MAX_DELAY_MS // 1000 + 1, timedelta(days=40_000), 10**400, np.array(5)]
+BAD_DELAYS += [np.timedelta64(2, "M"), np.timedelta64(1, "Y"), np.timedelta64(5)]
+BAD_DELAYS += [np.timedelta64("NaT"), np.timedelta64(-1, "ms"), np.timedelta64(2**62, "W")]
 
 
-@pytest.mark.parametrize("bad", BAD_DELAYS, ids=lambda bad: repr(bad)[:20])
+@pytest.mark.parametrize("bad", [*BAD_DELAYS, ENDLESS], ids=named)
 def test_bad_delay(bad):
     run_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.put("t", b"", delay=bad))
     run_refused(dwell.InvalidTime, ["ttl: got"], lambda q: q.put("t", b"", ttl=bad))
@@ -140,6 +150,7 @@ def test_bad_delay_of_other_verbs():
 
 
 BAD_DUES = [datetime(2030, 1, 1), 1.5, "2030-01-01", -1, True, NOW + MAX_DELAY_MS + 1]
+BAD_DUES += [np.timedelta64(NOW, "ms"), np.datetime64(NOW, "ms"), np.array(NOW)]
 BAD_DUES += [datetime(1969, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)]
 
 
@@ -170,7 +181,11 @@ def test_bad_due_arrays(dues):
     run_refused(dwell.InvalidTime, ["due"], lambda q: q.put_many("t", [b"", b""], due=dues))
 
 
-@pytest.mark.parametrize("delays", [np.array([1.0, np.nan]), np.array([1, -1])], ids=repr)
+@pytest.mark.parametrize(
+    "delays",
+    [np.array([1.0, np.nan]), np.array([1, -1]), np.array([1, "NaT"], "m8[s]")],
+    ids=repr,
+)
 def test_bad_delay_arrays(delays):
     run_refused(
         dwell.InvalidTime, ["delay[1]"], lambda q: q.put_many("t", [b"", b""], delay=delays)
@@ -202,7 +217,9 @@ def test_bad_level(level):
     )
 
 
-@pytest.mark.parametrize("bad", [-1, 2**32, "1", 1.0, True])
+@pytest.mark.parametrize(
+    "bad", [-1, 2**32, "1", 1.0, True, np.timedelta64(1, "s"), ENDLESS], ids=named
+)
 def test_bad_priority(bad):
     run_refused(dwell.InvalidPriority, ["priority"], lambda q: q.put("t", b"", priority=bad))
     run_refused(
@@ -264,6 +281,61 @@ def test_other_bad_values():
     run_refused(dwell.InvalidId, ["owner"], lambda q: q.take("t", owner="x" * 257))
 
 
+ONE, TWO = np.array("x"), np.array(["x", "y"])
+
+
+def test_arrays_that_are_one_value_or_too_many():
+    run_refused(dwell.InvalidBody, ["bodies"], lambda q: q.put_many("t", np.array(b"x")))
+    run_refused(dwell.InvalidId, ["ids"], lambda q: q.put_many("t", [b"x"], ids=ONE))
+    run_refused(dwell.InvalidId, ["ids"], lambda q: q.cancel("t", ONE))
+    run_refused(dwell.InvalidKey, ["key"], lambda q: q.put_many("t", [b"x"], key=ONE))
+    run_refused(dwell.InvalidHeaders, ["headers"], lambda q: q.put_many("t", [b""], headers=ONE))
+    run_refused(dwell.InvalidPriority, ["priority"], lambda q: q.put_many("t", [b""], priority=ONE))
+    run_refused(dwell.InvalidReceipt, ["receipts"], lambda q: q.ack(np.array(5)))
+    run_refused(dwell.InvalidInput, ["on_conflict"], lambda q: q.put("t", b"", on_conflict=TWO))
+    run_refused(dwell.InvalidId, ["owner"], lambda q: q.take("t", owner=TWO))
+    run_refused(dwell.InvalidSettings, ["on_full"], lambda q: q.configure("t", on_full=TWO))
+
+
+BAD_NUMBERS = [np.array(5), 5, [-1], [2**63], [True], [1.0], [np.timedelta64(1, "s")], [ENDLESS]]
+
+
+@pytest.mark.parametrize("bad", BAD_NUMBERS, ids=lambda bad: f"{type(bad).__name__}")
+def test_bad_numbers(bad):
+    run_refused(dwell.InvalidId, ["numbers"], lambda q: q.named(bad))
+
+
+BAD_CURSORS = [(0, -1), (0, 2**64), (0, "b"), ("a", 0), (None, 0), (2**70, 1), (0, 1.0)]
+
+
+@pytest.mark.parametrize("bad", BAD_CURSORS, ids=repr)
+def test_bad_cursor(bad):
+    run_refused(dwell.InvalidLimit, ["cursor."], lambda q: q.scan("t", "dead", cursor=Cursor(*bad)))
+
+
+@pytest.mark.parametrize(
+    ("error", "field", "bad"),
+    [
+        (dwell.InvalidTime, "due_from_ms", "x"),
+        (dwell.InvalidTime, "due_to_ms", None),
+        (dwell.InvalidTime, "due_to_ms", 2**64),
+        (dwell.InvalidKey, "key", 7),
+        (dwell.InvalidTopic, "topics", 7),
+        (dwell.InvalidTopic, "topics", TWO),
+        (dwell.InvalidTopic, "topic", ["a b"]),
+        (dwell.InvalidInput, "states", None),
+        (dwell.InvalidInput, "state", ["gone"]),
+    ],
+)
+def test_bad_sweep(error, field, bad):
+    name = {"topic": "topics", "state": "states"}.get(field, field)
+    run_refused(error, [f"{field}: got"], lambda q: q.sweep(Wanted(**{name: bad})))
+
+
+def test_a_sweep_of_what_is_no_wish():
+    run_refused(dwell.InvalidInput, ["wanted: got"], lambda q: q.sweep(None))
+
+
 BAD_SETTINGS = [
     {"lease": 5},
     {"lease_ms": 0},
@@ -277,12 +349,14 @@ BAD_SETTINGS = [
     {"remember_ms": -1},
     {"paused": "yes"},
     {"max_pending": -1},
+    {"max_pending": ENDLESS},
+    {"retry_delays_ms": [ENDLESS]},
     {"on_full": "explode"},
     {"delay_levels_ms": ["1s"]},
 ]
 
 
-@pytest.mark.parametrize("changes", BAD_SETTINGS, ids=lambda c: repr(c)[:40])
+@pytest.mark.parametrize("changes", BAD_SETTINGS, ids=lambda c: next(iter(c)))
 def test_bad_settings(changes):
     name = next(iter(changes))
     run_refused(dwell.InvalidSettings, [name], lambda q: q.configure("t", **changes))
@@ -307,6 +381,13 @@ def test_bad_settings(changes):
         (np.float64(0.5), 500),
         (timedelta(minutes=1), 60_000),
         (timedelta(microseconds=1), 1),
+        (np.timedelta64(5, "m"), 300_000),
+        (np.timedelta64(2, "W"), 1_209_600_000),
+        (np.timedelta64(500, "ms"), 500),
+        (np.timedelta64(3, "25s"), 75_000),
+        (np.timedelta64(1_000_000, "ns"), 1),
+        (np.timedelta64(1_000_001, "ns"), 2),
+        (np.timedelta64(1, "as"), 1),
     ],
 )
 def test_delays(given, ms):
@@ -340,6 +421,13 @@ def test_due_arrays_are_copied():
 
 def test_delay_arrays_are_seconds():
     assert columns.dues(np.array([0.5, 2]), None, None, 2, NOW).tolist() == [NOW + 500, NOW + 2000]
+
+
+def test_arrays_of_spans_have_units_of_their_own():
+    for unit, ms in (("h", 3_600_000), ("ms", 1), ("us", 1)):
+        spans = np.array([1, 0], f"m8[{unit}]")
+        assert columns.dues(spans, None, None, 2, NOW).tolist() == [NOW + ms, NOW]
+        assert columns.expiries(None, spans[:1], np.array([NOW]), NOW).tolist() == [NOW + ms]
 
 
 def test_levels():

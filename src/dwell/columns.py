@@ -54,11 +54,15 @@ def _sized(given: object, field: str, error: type[InvalidInput]) -> Sequence[Any
     """Return what is a sequence of values as one; text and bytes are single values."""
     if isinstance(given, list | tuple | Blobs):
         return given
-    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
-        given, Iterable
-    ):
+    is_single = isinstance(given, str | bytes | bytearray | memoryview | Mapping)
+    if is_single or not isinstance(given, Iterable) or _has_no_length(given):
         raise values.refusal(error, field, given, "a sequence")
     return list(given)
+
+
+def _has_no_length(given: object) -> bool:
+    """Tell whether this is an array of no dimension: one value, although it looks like many."""
+    return getattr(given, "ndim", None) == 0
 
 
 def check_count(count: int, field: str) -> None:
@@ -167,7 +171,7 @@ def _encoded_ids(many: Sequence[str]) -> Sized | None:
 def _is_many(given: object) -> bool:
     if isinstance(given, list | tuple):
         return True
-    return hasattr(given, "__array__") and not isinstance(given, np.generic)
+    return hasattr(given, "__array__") and not _has_no_length(given)
 
 
 @lru_cache(maxsize=256)
@@ -237,11 +241,12 @@ def leases(given: object, size: int) -> U32:
 
 def numbers(given: object) -> U64:
     """Return the numbers of messages; raises InvalidId."""
-    many = given if isinstance(given, np.ndarray) else _sized(given, "numbers", InvalidId)
+    is_array = isinstance(given, np.ndarray) and given.ndim > 0
+    many: Any = given if is_array else _sized(given, "numbers", InvalidId)
     check_count(len(many), "numbers")
 
     def one(value: object, field: str) -> int:
-        if isinstance(value, int | np.integer) and 0 <= value <= _MAX_NUMBER:
+        if values.is_whole(value) and 0 <= value <= _MAX_NUMBER:
             return int(value)
         raise values.refusal(InvalidId, field, value, f"a whole number from 0 to {_MAX_NUMBER}")
 

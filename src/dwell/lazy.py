@@ -148,6 +148,14 @@ def queue_id(row: int, seq: int) -> str:
     return f"{QUEUE_ID_MARK}{row:x}-{seq:x}"
 
 
+def slice_of(places: range) -> slice:
+    """Return what cuts these places out of a sequence that has them all."""
+    if not places:
+        return slice(0, 0)
+    # Backwards to the first place a range stops at -1, which in a slice is the last one.
+    return slice(places.start, places.stop if places.stop >= 0 else None, places.step)
+
+
 class LazyIds(Sequence[str]):
     """The ids of some messages as texts, made only when they are looked at.
 
@@ -173,14 +181,14 @@ class LazyIds(Sequence[str]):
         """Return the rows and arrivals, when the queue made all of the ids."""
         if self._own is not None:
             return None
-        part = slice(self._places.start, self._places.stop, self._places.step)
+        part = slice_of(self._places)
         return self._rows[part], self._seqs[part]
 
     def own(self) -> Blobs | None:
         """Return the ids as blobs, when all of them are the caller's."""
         if self._own is None:
             return None
-        own = Blobs.of(self._own[self._places.start : self._places.stop : self._places.step])
+        own = Blobs.of(self._own[slice_of(self._places)])
         return own if own.sizes.all() else None
 
     def __len__(self) -> int:

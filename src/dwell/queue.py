@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-import msgspec
 import numpy as np
 
 from dwell import columns, search, values
 from dwell.bulk import put_joined, puts_of
 from dwell.clock import Clock
-from dwell.errors import BatchTooLarge, IdExists, InvalidLimit, TopicFull
+from dwell.errors import BatchTooLarge, IdExists, TopicFull
 from dwell.gather import Gatherer, Partly
 from dwell.longpoll import LongPolls
 from dwell.message import (
@@ -388,8 +387,7 @@ class Queue(Verbs):
         A page holds at most ``limit`` messages and about 16 MiB; its cursor leads to the next.
         """
         topic, state, limit = values.topic(topic), values.state(state), values.limit(limit)
-        if cursor is not None and not isinstance(cursor, Cursor):
-            raise values.refusal(InvalidLimit, "cursor", cursor, "the cursor of a page")
+        cursor = values.cursor(cursor)
         self.check_open()
         return await self._store.scan(topic, state, cursor, limit)
 
@@ -448,9 +446,7 @@ class Queue(Verbs):
         """
         limit = values.limit(limit) if limit else 0
         start, stop = values.position(start, "start"), values.position(stop, "stop")
-        topics = values.topics(wanted.topics) if wanted.topics else ()
-        states = tuple(map(values.state, wanted.states))
-        wanted = msgspec.structs.replace(wanted, topics=topics, states=states)
+        wanted = values.wanted(wanted)
         self.check_open()
         return await self._store.sweep(wanted, start, stop if limit else 0, limit)
 

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _TOPIC = "timer"
 _WAIT = "1d"
+_BACKOFF_MS = 1_000
 
 
 class _Phase(Enum):
@@ -171,26 +172,39 @@ class Timer:
 
     async def _serve(self) -> None:
         while True:
-            due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
-            await self._queue.ack(due)
-            self._threaded = {future for future in self._threaded if not future.done()}
-            for id_ in due.ids:
-                self._begin(id_)
+            try:
+                await self._serve_due()
+            except Exception:
+                # Whatever it was, the calls that are due later must not be lost with it.
+                _log.exception("the timer could not learn what is due")
+                await self._clock.sleep(_BACKOFF_MS)
 
-    def _begin(self, id_: str) -> None:
-        with self._lock:
-            call = self._calls.pop(id_, None)
-            if call is None:
-                return
-            call._phase = _Phase.RUNNING
-        if inspect.iscoroutinefunction(call._function):
-            self._spawn(self._run(call, call._function(*call._args)))
-        else:
-            self._threaded.add(self._pool.submit(self._run_plain, call))
+    async def _serve_due(self) -> None:
+        """Wait for what is due next, and begin all of it."""
+        due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
+        await self._queue.ack(due)
+        self._threaded = {future for future in self._threaded if not future.done()}
+        for id_ in due.ids:
+            call = self._calls.get(id_)
+            if call is not None:
+                self._begin(call)
 
-    async def _run(self, call: Call, work: Awaitable[Any]) -> None:
+    def _begin(self, call: Call) -> None:
         try:
-            await work
+            if inspect.iscoroutinefunction(call._function):
+                self._spawn(self._run(call))
+            else:
+                self._threaded.add(self._pool.submit(self._run_plain, call))
+        except Exception:
+            # What is due with it begins all the same.
+            _log.exception("%r could not begin", call)
+
+    async def _run(self, call: Call, work: Awaitable[Any] | None = None) -> None:
+        """Run a coroutine function, or await what a plain one has returned."""
+        if work is None and not self._may_start(call):
+            return
+        try:
+            await (call._function(*call._args) if work is None else work)
         except Exception:
             _log.exception("%r failed", call)
         finally:
@@ -198,6 +212,8 @@ class Timer:
 
     def _run_plain(self, call: Call) -> None:
         """Run a plain function, in a thread of the pool."""
+        if not self._may_start(call):
+            return
         try:
             answer = call._function(*call._args)
             # A partial or a lambda may hide a coroutine function; it runs in the event loop.
@@ -212,6 +228,15 @@ class Timer:
         task = self._home.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _may_start(self, call: Call) -> bool:
+        """Let a call run, unless it was cancelled or the timer closed while it waited to begin."""
+        with self._lock:
+            if call._phase is _Phase.OVER:
+                return False
+            call._phase = _Phase.RUNNING
+            del self._calls[call._id]
+            return True
 
     def _end(self, call: Call) -> None:
         """Plan the next run of a recurring call: the first of its rate that is still to come."""

@@ -47,9 +47,10 @@ from dwell.message import (
     State,
     TopicSettings,
 )
+from dwell.store.base import Cursor, Wanted
 
-#: A span of time: "30m", "1h30m", "250ms", seconds as a number, or a timedelta.
-Delay: TypeAlias = str | int | float | timedelta
+#: A span of time: "30m", "1h30m", "250ms", seconds as a number, or a timedelta, also NumPy's.
+Delay: TypeAlias = str | int | float | timedelta | np.timedelta64
 
 #: A point in time: epoch milliseconds, or a datetime that knows its zone.
 Due: TypeAlias = int | datetime
@@ -58,6 +59,9 @@ CONFLICTS = ("keep", "replace", "error")
 
 _TOPIC = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_TOPIC_CHARS}}}")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+#: What NumPy's spans are counted in: milliseconds in one of a unit, or units in a millisecond.
+_NUMPY_UNITS_MS = {unit: _UNITS_MS[unit.lower()] for unit in ("ms", "s", "m", "h", "D", "W")}
+_NUMPY_PARTS = {"us": 10**3, "ns": 10**6, "ps": 10**9, "fs": 10**12, "as": 10**15}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
 _SPAN_FORMS = '"30m", "1h30m", "250ms", seconds as a number, or a timedelta'
@@ -65,6 +69,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MAX_SPAN_CHARS = 64
 _WHOLE = (int, np.integer)
+_COLLECTIONS = (list, tuple, set, frozenset)
+#: Any time that 64 bits can say, also before 1970: it is only compared.
+_TIMES_MS = (-(2**63), 2**63 - 1)
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
@@ -72,13 +79,23 @@ _repr.maxstring = _repr.maxother = 60
 
 def refusal(error: type[InvalidInput], field: str, value: object, allowed: str) -> InvalidInput:
     """Return the error that says which field was refused, what came and what is allowed."""
-    return error(f"{field}: got {type(value).__name__} {_repr.repr(value)}, expected {allowed}")
+    return error(f"{field}: got {type(value).__name__} {_shown(value)}, expected {allowed}")
 
 
-def _is_whole(value: object) -> TypeGuard[int]:
+def _shown(value: object) -> str:
+    try:
+        return _repr.repr(value)
+    except ValueError:
+        # Python writes no whole number of more than some thousand digits.
+        return "with too many digits to show"
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Tell whether a value is a whole number, Python's or NumPy's."""
     if type(value) is int:
         return True
-    return isinstance(value, _WHOLE) and not isinstance(value, bool)
+    # To NumPy a span is a whole number, too: of units that only the span knows.
+    return isinstance(value, _WHOLE) and not isinstance(value, bool | np.timedelta64)
 
 
 # --- names and texts --------------------------------------------------------------------------
@@ -101,7 +118,7 @@ def topics(value: object) -> tuple[str, ...]:
     """Return one or many topics as a tuple without repetitions, in their order."""
     if isinstance(value, str):
         return (topic(value),)
-    if not isinstance(value, list | tuple | set | frozenset) or not value:
+    if not isinstance(value, _COLLECTIONS) or not value:
         raise refusal(InvalidTopic, "topics", value, "a topic or a sequence of one or more")
     return tuple(dict.fromkeys(map(topic, value)))
 
@@ -136,7 +153,7 @@ def own_id(value: object, field: str = "id") -> bytes:
 
 def owner(value: object) -> str:
     """Return an owner's name; it may be empty, for nobody in particular."""
-    if value == "" or _utf8(value, MAX_ID_BYTES) is not None:
+    if isinstance(value, str) and (not value or _utf8(value, MAX_ID_BYTES) is not None):
         return str(value)
     raise refusal(InvalidId, "owner", value, f"text of at most {MAX_ID_BYTES} bytes of UTF-8")
 
@@ -209,6 +226,15 @@ def _span_ms(text: str) -> int | None:
     return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _PART.findall(text)))
 
 
+def _numpy_ms(value: np.timedelta64) -> int | None:
+    """Return a span of NumPy's; None where it is none, or in years, months or no unit at all."""
+    unit, count = np.datetime_data(value.dtype)
+    if np.isnat(value) or (unit not in _NUMPY_UNITS_MS and unit not in _NUMPY_PARTS):
+        return None
+    parts = int(value.astype(np.int64)) * count * _NUMPY_UNITS_MS.get(unit, 1)
+    return -(-parts // _NUMPY_PARTS.get(unit, 1))
+
+
 def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -> int:
     """Return a span in milliseconds; raises InvalidTime when it is negative or too long.
 
@@ -219,7 +245,9 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
         ms = _span_ms(value)
     elif isinstance(value, timedelta):
         ms = -(-value // _MILLISECOND)
-    elif _is_whole(value):
+    elif isinstance(value, np.timedelta64):
+        ms = _numpy_ms(value)
+    elif is_whole(value):
         ms = int(value) * 1000
     elif isinstance(value, float | np.floating) and isfinite(scaled := float(value) * 1000):
         ms = round(scaled)
@@ -236,7 +264,7 @@ def due_ms(value: object, now_ms: int, field: str = "due") -> int:
         if value.utcoffset() is None:
             raise refusal(InvalidTime, field, value, "a datetime that knows its zone")
         ms = -(-(value - _EPOCH) // _MILLISECOND)
-    elif _is_whole(value):
+    elif is_whole(value):
         ms = int(value)
     else:
         allowed = "epoch milliseconds as a whole number, or a datetime that knows its zone"
@@ -249,7 +277,7 @@ def due_ms(value: object, now_ms: int, field: str = "due") -> int:
 
 def level_ms(value: object, levels_ms: Sequence[int], field: str = "delay_level") -> int:
     """Return the delay that a level, counted from 1, means on a topic; raises InvalidTime."""
-    if not _is_whole(value) or not 1 <= value <= len(levels_ms):
+    if not is_whole(value) or not 1 <= value <= len(levels_ms):
         raise refusal(InvalidTime, field, value, f"a level from 1 to {len(levels_ms)}")
     return levels_ms[int(value) - 1]
 
@@ -270,7 +298,7 @@ def lease_ms(value: object, field: str = "lease") -> int:
 def _whole(
     value: object, low: int, high: int, field: str, error: type[InvalidInput], what: str
 ) -> int:
-    if _is_whole(value) and low <= value <= high:
+    if is_whole(value) and low <= value <= high:
         return int(value)
     raise refusal(error, field, value, f"{what} from {low} to {high}")
 
@@ -304,7 +332,7 @@ def position(value: object, field: str = "position") -> int:
 
 def conflict(value: object) -> str:
     """Return what a put does on an id that exists; raises InvalidInput."""
-    if value in CONFLICTS:
+    if isinstance(value, str) and value in CONFLICTS:
         return str(value)
     raise refusal(InvalidInput, "on_conflict", value, "keep, replace or error")
 
@@ -319,6 +347,38 @@ def state(value: object) -> State:
     if found is State.GONE:
         raise refusal(InvalidInput, "state", value, allowed)
     return found
+
+
+# --- what is looked at ------------------------------------------------------------------------
+
+
+def cursor(value: object) -> Cursor | None:
+    """Return where a scan stopped, or None for its beginning; raises InvalidLimit."""
+    if value is None:
+        return None
+    if not isinstance(value, Cursor):
+        raise refusal(InvalidLimit, "cursor", value, "the cursor of a page")
+    _whole(value.due_ms, *_TIMES_MS, "cursor.due_ms", InvalidLimit, "a whole number")
+    position(value.arrival, "cursor.arrival")
+    return value
+
+
+def wanted(value: object) -> Wanted:
+    """Return which messages a sweep is to give; raises InvalidInput."""
+    if not isinstance(value, Wanted):
+        raise refusal(InvalidInput, "wanted", value, "a Wanted")
+    if not isinstance(value.states, _COLLECTIONS):
+        raise refusal(InvalidInput, "states", value.states, "a sequence of states")
+    if value.key is not None and not isinstance(value.key, str):
+        raise refusal(InvalidKey, "key", value.key, "text, or None")
+    for name in ("due_from_ms", "due_to_ms"):
+        _whole(getattr(value, name), *_TIMES_MS, name, InvalidTime, "a whole number")
+    is_any = isinstance(value.topics, _COLLECTIONS) and not value.topics
+    return msgspec.structs.replace(
+        value,
+        topics=() if is_any else topics(value.topics),
+        states=tuple(map(state, value.states)),
+    )
 
 
 # --- topic settings ---------------------------------------------------------------------------
@@ -358,5 +418,5 @@ def _check_setting(name: str, value: Any) -> None:
             )
         for item in items:
             _whole(item, *_SETTING_RANGES[name], name, InvalidSettings, "a whole number")
-    if name == "on_full" and value not in ("refuse", "drop"):
+    if name == "on_full" and not (isinstance(value, str) and value in ("refuse", "drop")):
         raise refusal(InvalidSettings, name, value, "refuse or drop")

@@ -114,7 +114,10 @@ class Verbs:
     @overload
     async def touch(self, what: ManyTaken, lease: Delay | None = None) -> Results: ...
     async def touch(self, what: Taken | ManyTaken, lease: Delay | None = None) -> Result | Results:
-        """Let leases end ``lease`` from now, by default as at take: ``touched`` or ``stale``."""
+        """Let leases end ``lease`` from now: ``touched`` or ``stale``.
+
+        Without ``lease`` it is the message's own or its topic's, whatever it was taken with.
+        """
         lease_ms = values.lease_ms(lease)
         if isinstance(what, Message | str):
             return await self._touches.call(lease_ms, self._receipt(what))

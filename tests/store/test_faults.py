@@ -13,6 +13,7 @@ from dwell.errors import DiskFull, StoreError, StoreFailed
 from dwell.message import Result, State
 from dwell.store.base import Puts, uniform
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.journal.record import Record
 from dwell.testing.faults import FaultyDisk
 
 SEGMENT_BYTES = 64 * 1024
@@ -161,6 +162,66 @@ def test_on_a_full_disk_puts_are_refused_and_acks_go_on(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert "again" in asyncio.run(everything(tmp_path / "store"))
+
+
+_MANY = 20_000
+
+
+async def with_many_to_end(folder: Path) -> EmbeddedStore:
+    """Open a store in which more messages expire, and more leases end, than fit in one record."""
+    clock = SimulatedClock()
+    store = EmbeddedStore(folder, clock=clock, segment_bytes=SEGMENT_BYTES, sync="never")
+    await store.open()
+    for start in range(0, 2 * _MANY, 500):
+        ids = [f"{number:05d}" for number in range(start, start + 500)]
+        puts = puts_of(ids, clock.now_ms(), 20)
+        puts.expires_ms[:] = clock.now_ms() + 60_000
+        await store.put(puts, "keep")
+    for _ in range(_MANY // 2_000):
+        assert len(await store.take([_TOPIC], 2_000, 60_000, "")) == 2_000
+    clock.advance(60_000)
+    return store
+
+
+async def states(store: EmbeddedStore) -> tuple[int, int, int]:
+    counts = (await store.stats()).topics[_TOPIC]
+    return counts.ready, counts.leased, counts.dead
+
+
+def test_more_can_end_at_once_than_fits_in_one_record(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await with_many_to_end(tmp_path / "store")
+        # What was leased comes back, and has expired as well.
+        assert await states(store) == (0, 0, 2 * _MANY)
+        await store.close()
+        store = EmbeddedStore(tmp_path / "store", clock=store.clock)
+        await store.open()
+        assert await states(store) == (0, 0, 2 * _MANY)
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fails_at", range(4))
+def test_what_could_not_be_ended_is_ended_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    async def main() -> None:
+        store = await with_many_to_end(tmp_path / "store")
+        write, calls = store._core.write, iter(range(1_000))
+
+        def failing(record: Record, *, growing: bool) -> None:
+            if next(calls) == fails_at:
+                raise MemoryError
+            write(record, growing=growing)
+
+        monkeypatch.setattr(store._core, "write", failing)
+        with pytest.raises(MemoryError):
+            await store.stats()
+        assert await states(store) == (0, 0, 2 * _MANY)
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_segments_are_freed_behind_the_snapshots(tmp_path: Path) -> None:

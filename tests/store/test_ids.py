@@ -1,9 +1,13 @@
 """Hashes of ids, and the form of ids that the queue makes."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dwell
 from dwell.lazy import LazyIds, queue_id
 from dwell.store.embedded.ids import IdHasher, parse_queue_ids
 
@@ -48,8 +52,11 @@ def test_queue_ids_say_where_the_message_is(row: int, seq: int) -> None:
     assert (rows[0], seqs[0]) == (row, seq)
 
 
+ALIASES = (b"~01-a", b"~1-0a", b"~0x1-a", b"~1-0xa", b"~ 1-a", b"~1-a ", b"~+1-a", b"~1-A")
+
+
 def test_what_is_no_queue_id_names_nothing() -> None:
-    for text in (b"~", b"~1", b"~x-y", b"~1-2-3", b"~-", b"~1-" + b"f" * 40, b"~-1-2"):
+    for text in (b"~", b"~1", b"~x-y", b"~1-2-3", b"~-", b"~1-" + b"f" * 40, b"~-1-2", *ALIASES):
         rows, seqs = parse_queue_ids([text])
         assert (rows[0], seqs[0]) == (0, 0)
 
@@ -60,3 +67,29 @@ def test_lazy_ids_can_be_sliced() -> None:
     assert list(ids) == ["own", "~2-5", "x"]
     assert list(ids[1:]) == ["~2-5", "x"]
     assert list(LazyIds(rows, seqs, None)) == ["~1-4", "~2-5", "~3-6"]
+
+
+@given(st.slices(6), st.slices(4), st.sampled_from(("made", "own", "both")))
+def test_a_slice_of_lazy_ids_is_that_of_a_list(cut: slice, again: slice, whose: str) -> None:
+    numbers = range(1, 7)
+    rows, seqs = np.array(numbers, np.uint32), np.array(numbers, np.uint64)
+    own = {
+        "made": None,
+        "own": [b"%d" % n for n in numbers],
+        "both": [b"", b"x", b"", b"", b"y", b"z"],
+    }[whose]
+    ids = LazyIds(rows, seqs, own)
+    texts = [ids[at] for at in range(6)]
+    assert list(ids[cut]) == texts[cut]
+    assert list(ids[cut][again]) == texts[cut][again]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_batch_backwards_has_its_ids(tmp_path: Path, own: bool) -> None:
+    ids = ["a", "bb", "c"] if own else None
+    with dwell.open(tmp_path / "store") as queue:
+        queue.put_many("t", [b"1", b"2", b"3"], ids=ids)
+        batch = queue.take("t", 10)
+        assert list(batch[::-1].ids) == [message.id for message in batch][::-1]
+        assert list(batch[:0][::-1].ids) == []
+        assert list(batch[2:0:-1].ids) == [batch[2].id, batch[1].id]

@@ -78,6 +78,34 @@ def test_leases_are_touched_at_a_third(batch):
     run(main, clock)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_lease_longer_than_the_topics_stays_so_long(batch):
+    clock = dwell.SimulatedClock()
+    gate, begun = asyncio.Event(), []
+
+    async def handle(what):
+        begun.append(what)
+        await gate.wait()
+
+    async def main(queue):
+        await queue.configure("t", lease_ms=3_000)
+        worker = Worker(queue)
+        worker.on("t", lease="30s", batch=batch, concurrency=6)(handle)
+        await queue.put_many("t", [b""] * 3)
+        serving = asyncio.create_task(worker.serve())
+        await until(lambda: len(begun) == 3 // batch)
+        for _ in range(20):
+            clock.advance(5_000)
+            await settle()
+        assert len(begun) == 3 // batch
+        assert "lapse" not in (await queue.stats()).totals
+        gate.set()
+        worker.stop()
+        await serving
+
+    run(main, clock)
+
+
 def test_messages_that_wait_in_a_lane_are_touched_too():
     clock = dwell.SimulatedClock()
     gate, seen = asyncio.Event(), []

@@ -432,7 +432,10 @@ class Store(ABC):
 
     @abstractmethod
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
-        """Let leases end ``lease_ms`` from now (0: as at take): ``touched`` or ``stale``."""
+        """Let leases end ``lease_ms`` from now: ``touched`` or ``stale``.
+
+        0 means each message's own lease or its topic's, whatever it was taken with.
+        """
 
     @abstractmethod
     async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:

@@ -10,6 +10,7 @@ from dwell.alarm import Alarm
 from dwell.errors import DwellError
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
+from dwell.values import Delay
 from dwell.worker.job import Job
 
 _log = logging.getLogger(__name__)
@@ -18,12 +19,14 @@ _log = logging.getLogger(__name__)
 class LeaseKeeper:
     """Keeps the leases of jobs alive, those that run and those that wait.
 
-    ``on_lost`` is told of a job whose lease ended all the same: its messages may be with somebody
-    else by now.
+    ``lease`` is what they were taken with; a touch without it would set the messages' or their
+    topics' own, which may end before the next touch. ``on_lost`` is told of a job whose lease ended
+    all the same: its messages may be with somebody else by now.
     """
 
-    def __init__(self, queue: Queue, on_lost: Callable[[Job], None]) -> None:
+    def __init__(self, queue: Queue, lease: Delay | None, on_lost: Callable[[Job], None]) -> None:
         self._queue = queue
+        self._lease = lease
         self._on_lost = on_lost
         self._alarm = Alarm(queue.clock)
         self._jobs: set[Job] = set()
@@ -65,7 +68,8 @@ class LeaseKeeper:
         results: list[Result] = []
         try:
             for at in range(0, len(receipts), MAX_BATCH_MESSAGES):
-                results += await self._queue.touch(receipts[at : at + MAX_BATCH_MESSAGES])
+                part = receipts[at : at + MAX_BATCH_MESSAGES]
+                results += await self._queue.touch(part, self._lease)
         except DwellError:
             _log.exception("could not touch %d leases", len(receipts))
             return

@@ -40,6 +40,11 @@ class Subscription:
     by_key: bool
     retry_ms: tuple[int, ...]
 
+    @property
+    def lease(self) -> float | None:
+        """The lease in seconds; None for each message's or its topic's own."""
+        return self.lease_ms / 1000 or None
+
 
 class Runner:
     """Runs one handler until it is stopped."""
@@ -51,7 +56,7 @@ class Runner:
         self._is_async = _is_async(subscription.handler)
         self._pool = ThreadPool(subscription.concurrency, "dwell-handler")
         self._lanes = Lanes(by_key=subscription.by_key)
-        self._keeper = LeaseKeeper(queue, self._lose)
+        self._keeper = LeaseKeeper(queue, subscription.lease, self._lose)
         self._running: dict[asyncio.Task[None], Job] = {}
         self._held = 0
         self._room = asyncio.Event()
@@ -100,8 +105,9 @@ class Runner:
     async def _take(self) -> Batch:
         sub = self._sub
         limit = sub.batch if sub.batch > 1 else self._capacity - self._held
-        lease = sub.lease_ms / 1000 or None
-        return await self._queue.take(sub.topics, limit, lease=lease, owner=self._owner, wait=_WAIT)
+        return await self._queue.take(
+            sub.topics, limit, lease=sub.lease, owner=self._owner, wait=_WAIT
+        )
 
     def _accept(self, batch: Batch) -> None:
         now_ms = self._queue.clock.now_ms()

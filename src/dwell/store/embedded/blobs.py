@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dwell.lazy import Blobs, joined
+from dwell.lazy import Blobs, joined, slice_of
 from dwell.message import I64, U16, U32, U64
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.journal import Journal
@@ -132,5 +132,4 @@ class BlobIds(Sequence[bytes]):
         return self._reader.id_at(self._places[index])
 
     def __iter__(self) -> Iterator[bytes]:
-        places = self._places
-        return iter(self._reader.id_blobs()[places.start : places.stop : places.step])
+        return iter(self._reader.id_blobs()[slice_of(self._places)])

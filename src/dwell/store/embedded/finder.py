@@ -33,8 +33,9 @@ class Finder:
             return self._machine.known.find(*self.hashes(topic, ids))
         rows, seqs = parse_queue_ids(ids)
         table = self._table
-        rows = np.where(rows < table.top, rows, 0)
-        found = made & (table.seq[rows] == seqs) & (table.topic[rows] == number)
+        inside = rows < table.top
+        rows = np.where(inside, rows, 0)
+        found = made & inside & (table.seq[rows] == seqs) & (table.topic[rows] == number)
         found &= (table.id_bytes[rows] == 0) & (table.state[rows] != State.GONE)
         own = np.flatnonzero(~made)
         if len(own):

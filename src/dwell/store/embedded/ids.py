@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.lazy import joined, sizes_of
+from dwell.lazy import joined, queue_id, sizes_of
 from dwell.message import U32, U64
 
 _MULTIPLY_A = np.uint64(0x9E3779B97F4A7C15)
@@ -81,13 +81,18 @@ def rows_of(numbers: U64) -> U32:
 
 
 def parse_queue_ids(ids: Sequence[bytes]) -> tuple[U32, U64]:
-    """Return the rows and arrivals that queue-made ids name; (0, 0) where an id is not one."""
+    """Return the rows and arrivals that queue-made ids name; (0, 0) where an id is not one.
+
+    A message has one id: what only reads as the same numbers, with a zero ahead, is not one.
+    """
     rows = np.zeros(len(ids), dtype=np.uint32)
     seqs = np.zeros(len(ids), dtype=np.uint64)
     for index, text in enumerate(ids):
         try:
             row, seq = text[1:].split(b"-")
-            rows[index], seqs[index] = int(row, 16), int(seq, 16)
+            place = int(row, 16), int(seq, 16)
+            if queue_id(*place).encode() == text:
+                rows[index], seqs[index] = place
         except (ValueError, OverflowError):
             rows[index] = seqs[index] = 0
     return rows, seqs

@@ -45,7 +45,7 @@ class Putter:
 
     def put(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
         """Put messages; raises IdExists, TopicFull, DiskFull or StoreFailed, having put nothing."""
-        if puts.ids is None:
+        if puts.ids is None or not len(puts):
             return self._put_new(puts, now_ms)
         return self._put_own(puts, on_conflict, now_ms)
 

@@ -15,7 +15,6 @@ from dwell.errors import (
     ForeignReceipt,
     InvalidSettings,
     StoreClosed,
-    StoreError,
 )
 from dwell.message import (
     I64,
@@ -58,11 +57,14 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
 from dwell.store.embedded.sweeping import swept, with_key
+from dwell.store.embedded.wheel import Wheel
 
 #: More than a take's record needs beside its rows: header, owner and filling.
 _TAKE_BYTES = 2048
 #: How many ticks pass before the wheels are looked at for entries that mean nothing.
 _SWEEP_EVERY = 64
+#: How many leases or messages one record may end; a million are 4 MiB.
+_MOST_ENDED = 1 << 20
 _SYNCS = {"always": 0, "never": None}
 # Bounded, as Python does not read numbers of thousands of digits.
 _MILLISECONDS = re.compile(r"[0-9]{1,5}")
@@ -525,13 +527,7 @@ class EmbeddedStore(Store):
             (machine.leases, RecordKind.LAPSE, None),
             (machine.expiries, RecordKind.EXPIRE, "expired"),
         ):
-            rows = wheel.pop(now_ms)
-            if rows is not None and len(rows):
-                try:
-                    self._write(Record(kind, now_ms, {"rows": rows}, Meta(error=error)))
-                except StoreError:
-                    wheel.add(rows, np.full(len(rows), now_ms))
-                    raise
+            self._run_out(wheel, kind, error, now_ms)
         rows = machine.delays.pop(now_ms)
         if rows is not None and len(rows):
             machine.make_ready(rows)
@@ -539,6 +535,23 @@ class EmbeddedStore(Store):
         if self._ticks % _SWEEP_EVERY == 0:
             machine.sweep()
         self._deadline_ms = machine.next_deadline_ms()
+
+    def _run_out(self, wheel: Wheel, kind: RecordKind, error: str | None, now_ms: int) -> None:
+        """Write what a wheel says has ended by now, in as many records as that takes."""
+        rows = wheel.pop(now_ms)
+        if rows is None:
+            return
+        room_bytes = self._core.journal.most_record_bytes - _TAKE_BYTES
+        most = max(min(_MOST_ENDED, room_bytes // rows.itemsize), 1)
+        left = rows
+        try:
+            while len(left):
+                self._write(Record(kind, now_ms, {"rows": left[:most]}, Meta(error=error)))
+                left = left[most:]
+        except BaseException:
+            # What is not written has not happened, and has to be met again.
+            wheel.add(left, np.full(len(left), now_ms))
+            raise
 
     def _write(self, record: Record, *, growing: bool = False) -> None:
         """Append a record and do what it says; raises DiskFull or StoreFailed before either."""

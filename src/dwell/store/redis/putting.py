@@ -66,6 +66,8 @@ class Putter:
 
     def _parts(self, puts: Puts) -> dict[int, I64]:
         """Return which messages go to which shard: by key, else by id, else all to the next."""
+        if not len(puts):
+            return {}
         count, turn = self._shards.count, next(self._turns) % self._shards.count
         if count == 1 or (puts.ids is None and puts.extras is None):
             return {turn: np.arange(len(puts))}

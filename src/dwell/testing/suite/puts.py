@@ -62,6 +62,18 @@ class Puts(Suite):
         assert await rig.take_ids() == []
         assert len(await rig.events()) == 3 * count
 
+    @pytest.mark.parametrize("on_conflict", ["keep", "replace", "error"])
+    @scenario
+    async def test_put_nothing(self, rig: Rig, on_conflict: str) -> None:
+        """An empty batch is answered with nothing, with ids of the caller's or without."""
+        assert await rig.put(on_conflict=on_conflict) == []
+        assert await rig.put_made(0) == []
+        await rig.put("x")
+        await rig.configure(max_pending=1)
+        assert await rig.put(on_conflict=on_conflict) == []
+        assert await rig.put_made(0) == []
+        assert len(await rig.events()) == 1
+
     # --- ids that exist -----------------------------------------------------------------------
 
     @pytest.mark.parametrize("state", STATES)
@@ -220,6 +232,19 @@ class Puts(Suite):
         await rig.put_made(1)
         assert await rig.find(id_) is None
         assert await rig.cancel(id_, "~", "~zz") == ["unknown"] * 3
+
+    @scenario
+    async def test_made_ids_have_one_form(self, rig: Rig) -> None:
+        """What is only like an id that was made names nothing."""
+        (id_,) = await rig.put_made(1)
+        rest, last = id_[1:], id_.rpartition("-")[2]
+        for like in (f"~0{rest}", f"~0x{rest}", f"~ {rest}", f"~+{rest}", f"~{rest} "):
+            assert await rig.find(like) is None
+            assert await rig.cancel(like) == ["unknown"]
+        for like in (f"~{rest}-{rest}", f"~ffff-{last}", f"~ffffffff-{last}", f"~0-0{last}"):
+            assert await rig.find(like) is None
+            assert await rig.reschedule(like) == ["unknown"]
+        assert await rig.cancel(id_) == ["cancelled"]
 
     # --- topics that are full -----------------------------------------------------------------
 

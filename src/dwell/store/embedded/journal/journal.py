@@ -128,6 +128,11 @@ class Journal:
         """How long writes and syncs took."""
         return self._committer.timings
 
+    @property
+    def most_record_bytes(self) -> int:
+        """How large a record can be."""
+        return self.segment_bytes - 2 * HEADER_BYTES - self.segment_bytes // _RESERVED_PART
+
     def start(self) -> None:
         """Begin to write, on the running event loop."""
         self._loop = asyncio.get_running_loop()
@@ -150,7 +155,7 @@ class Journal:
         DiskFull, StoreFailed or BatchTooLarge.
         """
         self.check()
-        most = self.segment_bytes - 2 * HEADER_BYTES - self.segment_bytes // _RESERVED_PART
+        most = self.most_record_bytes
         if size_bytes > most:
             raise BatchTooLarge(f"batch: {size_bytes} bytes as a record, at most {most} allowed")
         left = self.segment_bytes - self.position % self.segment_bytes
