@@ -1,5 +1,5 @@
 -- Let leases end later, or sooner.
--- ARGV: 7 lease in ms from now, 0 for as at take; from 8 on groups of receipts as in ack.
+-- ARGV: 7 lease in ms from now, 0 for its own; from 8 on groups of receipts as in ack.
 -- Answers {a byte for each receipt: 7 touched, 9 stale; finish()}.
 local said = answered()
 if said then return said end
