@@ -207,3 +207,19 @@ def test_what_is_not_taken_in_turn_leaves_the_ready_runs_small(tmp_path: Path) -
             assert list((await queue.take("t", 10)).bodies) == [b"stays"]
 
     asyncio.run(main())
+
+
+def test_one_id_many_times_in_a_batch_is_one_message_and_one_record(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = EmbeddedStore(tmp_path / "store")
+        async with Queue(store) as queue:
+            await queue.configure("t", max_pending=2, on_full="drop")
+            before = store._core.journal.position
+            answer = await queue.put_many("t", list("abcdef" * 500), ids=list("xyxzyz" * 500))
+            assert store._core.journal.position - before < 1_000
+            words = [str(put.result) for put in answer]
+            assert words[:6] == ["created", "created", "kept", "dropped", "kept", "dropped"]
+            assert words[6:] == ["kept", "kept", "kept", "dropped", "kept", "dropped"] * 499
+            assert list((await queue.take("t", 10)).bodies) == [b"a", b"b"]
+
+    asyncio.run(main())

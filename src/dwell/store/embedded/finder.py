@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.message import QUEUE_ID_MARK, U32, U64, State
+from dwell.message import I64, QUEUE_ID_MARK, U32, U64, State
 from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import IdHasher, parse_queue_ids
 from dwell.store.embedded.machine import Machine
@@ -41,6 +41,18 @@ class Finder:
         if len(own):
             rows[own], found[own] = self.find(topic, [ids[index] for index in own.tolist()])
         return rows, found
+
+
+def first_places(hashes: U64, checks: U32) -> I64:
+    """Return for each id of a batch the place where it stands first."""
+    places = np.arange(len(hashes))
+    if are_distinct(hashes):
+        return places
+    order = np.lexsort((checks, hashes))
+    ordered, bits = hashes[order], checks[order]
+    is_first = np.append(True, (ordered[1:] != ordered[:-1]) | (bits[1:] != bits[:-1]))
+    places[order] = order[is_first][np.cumsum(is_first) - 1]
+    return places
 
 
 def waves_of(hashes: U64 | U32) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from dwell.message import I64, U8, U32, U64, Result, State
 from dwell.store.base import PutAnswer, Puts
 from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.distinct import distinct
-from dwell.store.embedded.finder import Finder, waves_of
+from dwell.store.embedded.finder import Finder, first_places, waves_of
 from dwell.store.embedded.ids import numbers_of
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
@@ -68,7 +68,13 @@ class Putter:
         assert puts.ids is not None
         ids = puts.ids
         hashes = self._finder.hashes(puts.topic, ids)
-        waves = waves_of(hashes[0])
+        if on_conflict == "keep":
+            first = first_places(*hashes)
+            if (first < np.arange(len(first))).any():
+                return self._put_firsts(puts, first, now_ms)
+            waves = [first]
+        else:
+            waves = waves_of(hashes[0])
         if on_conflict == "error":
             self._refuse_known(puts, hashes, waves)
         results: U8 = np.zeros(len(ids), dtype=np.uint8)
@@ -85,6 +91,19 @@ class Putter:
             )
             fitting -= int((results[wave] == Result.CREATED).sum())
         return PutAnswer(LazyIds.of(ids), results, numbers)
+
+    def _put_firsts(self, puts: Puts, first: I64, now_ms: int) -> PutAnswer:
+        """Put the first message of each id; the others of a batch meet what it has become."""
+        assert puts.ids is not None
+        once = np.flatnonzero(first == np.arange(len(first)))
+        answer = self._put_own(puts.picked(once), "keep", now_ms)
+        results: U8 = np.zeros(len(puts), dtype=np.uint8)
+        numbers: U64 = np.zeros(len(puts), dtype=np.uint64)
+        results[once], numbers[once] = answer.results, answer.numbers
+        again = np.flatnonzero(first < np.arange(len(first)))
+        is_dropped = results[first[again]] == Result.DROPPED
+        results[again] = np.where(is_dropped, Result.DROPPED, Result.KEPT)
+        return PutAnswer(LazyIds.of(puts.ids), results, numbers)
 
     def _put_distinct(
         self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, fitting: int, now_ms: int
