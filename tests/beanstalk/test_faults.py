@@ -314,3 +314,11 @@ def test_a_disk_that_fails_is_an_internal_error_and_loses_nothing_that_was_answe
         there = {int(m.number) for m in (*page.messages, *leased.messages)}
         # What was not answered may be there or not.
         assert set(numbers[1:5]) | set(numbers[6:]) <= there
+
+
+def test_a_request_of_http_ends_the_connection(served):
+    with Line(served.number) as line:
+        line.send(b"POST / HTTP/1.1\r\nhost: x\r\n\r\nput 0 0 60 1\r\nx\r\n")
+        line.socket.settimeout(10)
+        assert line.socket.recv(1000) == b""
+    assert served.call(served.queue.stats()).topics == {}

@@ -114,6 +114,7 @@ _ONE = re.compile(rb" *(\d+)")
 _TWO = re.compile(rb" *(\d+) +(\d+)")
 _THREE = re.compile(rb" *(\d+) +(\d+) +(\d+)")
 _FOUR = re.compile(rb" *(\d+) +(\d+) +(\d+) +(\d+)")
+_OF_HTTP = (b" HTTP/1.1", b" HTTP/1.0")
 _KICK = re.compile(rb"[ \t\n\v\f\r]*([+-]?)(\d+)")
 # A name takes all that it can: the digits of "pause-tube 55" are not a name and a delay.
 _PAUSE = re.compile(rb" *(" + _NAME + rb"+) *(\d+)")
@@ -148,7 +149,8 @@ def _by_prefix(line: bytes) -> tuple[Callable[[bytes], Command], bytes]:
     for prefix, parse in _PREFIXES:
         if line.startswith(prefix):
             return parse, line[len(prefix) :]
-    return _unknown, b""
+    # A page of the web can make a browser send what it likes as the body of such a request.
+    return (_quit if line.endswith(_OF_HTTP) else _unknown), b""
 
 
 def _unknown(rest: bytes) -> Command:
