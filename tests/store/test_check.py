@@ -11,9 +11,12 @@ import pytest
 
 import dwell
 from dwell.errors import NotAStore, StoreDamaged, StoreLocked, StoreTooNew
+from dwell.queue import Queue
+from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
 
 _PART = 50
+_SMALL = 131_072
 
 
 def fill(folder: Path, *, parts: int = 4, close: bool = True) -> None:
@@ -197,3 +200,23 @@ def test_a_segment_that_a_crash_left_unfinished_is_no_part_of_the_store(crashed:
     assert check(crashed).ok
     assert stats(crashed) == 4 * _PART
     assert not list(crashed.glob("*.new"))
+
+
+def test_a_missing_segment_behind_the_snapshot_is_damage(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+
+    async def fill_two() -> None:
+        async with Queue(EmbeddedStore(folder, segment_bytes=_SMALL)) as queue:
+            for part in range(2):
+                ids = [f"{part}-{number}" for number in range(200)]
+                await queue.put_many("t", [b"x" * 300] * 200, ids=ids, delay="1h")
+
+    asyncio.run(fill_two())
+    journal(folder).unlink()
+    with pytest.raises(StoreDamaged, match=r"00000000\.dwl: is missing"):
+        stats(folder)
+    assert "is missing" in check(folder).findings[0]
+    report = check(folder, repair=True)
+    assert 0 < report.messages["delayed"] < 400
+    assert stats(folder) == report.messages["delayed"]
+    assert check(folder).ok

@@ -28,7 +28,8 @@ _COPY_BYTES = 1 << 20
 class Compactor:
     """Decides when a snapshot is due, makes it, and frees the disk behind it.
 
-    It is made when the machine stands where the newest snapshot does, at position ``covered``.
+    It is made when the machine stands where the newest snapshot does, at position ``covered``;
+    ``living`` says how much lived then in each segment.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class Compactor:
         self._machine = machine
         self.covered = covered
         self._next = covered
-        self._living = living_bytes(machine, journal.segment_bytes)
-        self._begun = covered, self._living
+        self.living = living_bytes(machine, journal.segment_bytes)
+        self._begun = covered, self.living
 
     @property
     def is_due(self) -> bool:
@@ -105,9 +106,7 @@ class Compactor:
         two finds every blob that its replay still looks at.
         """
         bound = self.covered // self._journal.segment_bytes
-        unneeded = [
-            n for n in sorted(self._journal.segments) if n < bound and n not in self._living
-        ]
+        unneeded = [n for n in sorted(self._journal.segments) if n < bound and n not in self.living]
         position = self._journal.cut()
         snapshot = Snapshot(self._disk, self._folder, self._machine, position, now_ms)
         snapshot.write()
@@ -118,7 +117,7 @@ class Compactor:
     def _finish(self, snapshot: Snapshot) -> None:
         """Let the snapshot that was begun take its name: only then it is one to start from."""
         snapshot.finish()
-        self.covered, self._living = self._begun
+        self.covered, self.living = self._begun
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
         for old in snapshot_positions(self._disk, self._folder)[:-keep]:
@@ -128,7 +127,7 @@ class Compactor:
         """Return the segments behind the snapshot of which little still lives."""
         bound = self.covered // self._journal.segment_bytes
         little = _LIVING_PART * self._journal.segment_bytes
-        return [n for n, living in self._living.items() if n < bound and living < little]
+        return [n for n, living in self.living.items() if n < bound and living < little]
 
     async def _empty(self, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
         """Copy the living blobs of a segment forward, a part at a time."""

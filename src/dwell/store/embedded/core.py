@@ -6,7 +6,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from dwell.errors import DiskFull, StoreDamaged, StoreError
+from dwell.message import State
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
@@ -14,6 +17,7 @@ from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.folder import Label, open_folder
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record
+from dwell.store.embedded.journal.segment import segment_path
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.thread import in_thread
@@ -85,6 +89,7 @@ class Core:
         self.journal.open_segments()
         position = self._load_snapshot(woken, tolerant)
         self._compactor = Compactor(self.disk, self.folder, self.journal, self.machine, position)
+        self._find_missing(now_ms, tolerant)
         self.machine.replaying = True
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
@@ -95,6 +100,26 @@ class Core:
         if tolerant is not None:
             self.machine.mend()
         self.machine.rebuild(now_ms)
+
+    def _find_missing(self, now_ms: int, tolerant: list[str] | None) -> None:
+        """Miss the segments in which messages of the snapshot lie; raises StoreDamaged."""
+        missing = sorted(self._compactor.living.keys() - self.journal.segments.keys())
+        if not missing:
+            return
+        words = f"{segment_path(self.folder, missing[0])}: is missing, and messages lie in it"
+        if tolerant is None:
+            raise StoreDamaged(f"{words}; dwell check --repair saves what can be saved")
+        tolerant.append(words)
+        table = self.machine.table
+        self.machine.drop(
+            table.rows_where(
+                lambda part: (
+                    (table.state[part] != State.GONE)
+                    & np.isin(table.position[part] // self.label.segment_bytes, missing)
+                )
+            ),
+            now_ms,
+        )
 
     def _flush_replayed(self) -> None:
         try:
