@@ -98,8 +98,13 @@ async def _rest_put(
         return partly.answer
     if partly.refused.all():
         return None
+    places = np.flatnonzero(partly.refused)
     try:
-        rest = await store.put(puts.picked(np.flatnonzero(partly.refused)), on_conflict)
+        rest = await store.put(puts.picked(places), on_conflict)
+    except PartlyPut as again:
+        refused = np.zeros(len(puts), dtype=bool)
+        refused[places] = again.refused
+        return PartlyPut(again.error, partly.answer, refused).told()
     except DwellError as error:
         return PartlyPut(error, partly.answer, partly.refused).told()
     return partly.completed(rest)

@@ -6,11 +6,12 @@ from dwell.errors import DwellError
 from dwell.store.base import Put, PutAnswer
 
 
-class PartlyPut(DwellError):
+class PartlyPut(Exception):
     """A store of several shards put a part of a batch, and refused the other.
 
     ``answer`` is that of the whole batch, and means nothing for the messages that were
-    ``refused`` (a column of truth values); ``error`` says why they were.
+    ``refused`` (a column of truth values); ``error`` says why they were, and is what callers are
+    told of it.
     """
 
     def __init__(self, error: DwellError, answer: PutAnswer, refused: np.ndarray) -> None:
@@ -38,6 +39,4 @@ class PartlyPut(DwellError):
 
     def told(self) -> DwellError:
         """Return the error as who put the whole batch is told it."""
-        if isinstance(self.error, PartlyPut):
-            return self.error.told()
         return type(self.error)(str(self))

@@ -16,6 +16,7 @@ from dwell.server.beanstalk.rounds import Part
 from dwell.server.beanstalk.session import Session
 from dwell.server.tokens import Right
 from dwell.store.base import Puts, uniform
+from dwell.store.partly import PartlyPut
 
 
 class Putting:
@@ -64,6 +65,9 @@ class Putting:
             singly = zip(bodies, heads, strict=True)
             many = await asyncio.gather(*(self._numbers(topic, [b], [h]) for b, h in singly))
             return list(chain.from_iterable(many))
+        except PartlyPut as partly:
+            refused: list[int] = np.where(partly.refused, 0, partly.answer.numbers).tolist()
+            return refused
         numbers: list[int] = answer.numbers.tolist()
         return numbers
 
