@@ -244,7 +244,7 @@ class Takers:
                 at += taker.limit
             else:
                 unserved.append(taker)
-        is_cut = size < take.limit and self._is_cut(take, batch)
+        is_cut = size < take.limit and self._is_cut(take, batch, bool(unserved))
         if is_cut:
             for taker in unserved:
                 self._ask(taker)
@@ -256,9 +256,12 @@ class Takers:
             # A full answer may have left something on a topic whose wake these takers took.
             self._wake_all(take)
 
-    def _is_cut(self, take: Take, batch: Batch) -> bool:
-        """Tell whether an answer may be short for its size alone, and the store have more."""
-        if not any(map(self._store.ready, take.wish.topics)):
+    def _is_cut(self, take: Take, batch: Batch, matters: bool) -> bool:
+        """Tell whether an answer may be short for its size alone, and somebody waits for more."""
+        topics = take.wish.topics
+        if not matters and self._parked.keys().isdisjoint(topics):
+            return False
+        if not any(map(self._store.ready, topics)):
             return False
         size_bytes = int(sizes_of(batch.bodies).sum() + sizes_of(batch.extras).sum())
         return size_bytes > MAX_BATCH_BYTES - 2 * MAX_BODY_BYTES

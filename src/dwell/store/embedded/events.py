@@ -19,7 +19,7 @@ from dwell.store.embedded.eventblock import HEADER, Part, block_at, decoded, enc
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.table import Table
 
-_BLOCK_EVENTS = 32_768
+_BLOCK_EVENTS = 131_072
 _BLOCK_PARTS = 256
 _COARSE_EVENTS = 500
 _FILE_BYTES = 32 * 1024 * 1024
