@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -49,31 +50,39 @@ def test_a_lease_is_kept_alive_on_the_real_clock():
     run(main, dwell.RealClock())
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_leases_are_touched_at_a_third(batch):
-    clock = dwell.SimulatedClock()
+@contextlib.asynccontextmanager
+async def handled(queue, **options):
+    """Hold three messages under leases of 30 s; yield what has begun, and what lets it end."""
     gate, begun = asyncio.Event(), []
 
     async def handle(what):
         begun.append(what)
         await gate.wait()
 
+    worker = Worker(queue)
+    worker.on("t", lease="30s", **options)(handle)
+    await queue.put_many("t", [b""] * 3)
+    serving = asyncio.create_task(worker.serve())
+    await until(lambda: len(begun) == 3 // options["batch"])
+    yield begun, gate
+    worker.stop()
+    await serving
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_leases_are_touched_at_a_third(batch):
+    clock = dwell.SimulatedClock()
+
     async def main(queue):
-        worker = Worker(queue)
-        worker.on("t", lease="30s", batch=batch)(handle)
-        await queue.put_many("t", [b""] * 3)
-        serving = asyncio.create_task(worker.serve())
-        await until(lambda: len(begun) == 3 // batch)
-        for _ in range(20):
-            clock.advance(10_000)
+        async with handled(queue, batch=batch) as (_, gate):
+            for _ in range(20):
+                clock.advance(10_000)
+                await settle()
+            totals = (await queue.stats()).totals
+            assert (totals["take"], totals.get("lapse", 0)) == (3, 0)
+            gate.set()
             await settle()
-        totals = (await queue.stats()).totals
-        assert (totals["take"], totals.get("lapse", 0)) == (3, 0)
-        gate.set()
-        await settle()
-        assert (await queue.stats()).totals["ack"] == 3
-        worker.stop()
-        await serving
+            assert (await queue.stats()).totals["ack"] == 3
 
     run(main, clock)
 
@@ -81,27 +90,16 @@ def test_leases_are_touched_at_a_third(batch):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_lease_longer_than_the_topics_stays_so_long(batch):
     clock = dwell.SimulatedClock()
-    gate, begun = asyncio.Event(), []
-
-    async def handle(what):
-        begun.append(what)
-        await gate.wait()
 
     async def main(queue):
         await queue.configure("t", lease_ms=3_000)
-        worker = Worker(queue)
-        worker.on("t", lease="30s", batch=batch, concurrency=6)(handle)
-        await queue.put_many("t", [b""] * 3)
-        serving = asyncio.create_task(worker.serve())
-        await until(lambda: len(begun) == 3 // batch)
-        for _ in range(20):
-            clock.advance(5_000)
-            await settle()
-        assert len(begun) == 3 // batch
-        assert "lapse" not in (await queue.stats()).totals
-        gate.set()
-        worker.stop()
-        await serving
+        async with handled(queue, batch=batch, concurrency=6) as (begun, gate):
+            for _ in range(20):
+                clock.advance(5_000)
+                await settle()
+            assert len(begun) == 3 // batch
+            assert "lapse" not in (await queue.stats()).totals
+            gate.set()
 
     run(main, clock)
 
