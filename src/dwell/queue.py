@@ -93,12 +93,14 @@ class Queue(Verbs):
         return self._store
 
     def space_takes(self, spacing_ms: float) -> None:
-        """Under a stream of messages, wake takers of one topic only so often.
+        """Under a stream of messages, look at time and wake takers of one topic only so often.
 
         A server does so, where each wake is an answer over the network: a few milliseconds of
         lateness let every answer carry several messages.
         """
         self._takers.spacing.seconds = spacing_ms / 1000
+        if self._ticker is not None:
+            self._ticker.spacing.seconds = spacing_ms / 1000
 
     def would_wait(self, topics: str | Sequence[str], limit: int = 1) -> bool:
         """Tell whether a take that may wait would not be answered at once."""

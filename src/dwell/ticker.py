@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from dwell.alarm import Alarm
+from dwell.spacing import Spacing
 from dwell.store.base import Store
 
 _log = logging.getLogger(__name__)
@@ -15,11 +16,18 @@ MAX_SLEEP_MS = 60_000
 #: How long to leave a store alone that could not tick.
 _BACKOFF_MS = 1_000
 
+#: What is spaced.
+_TICKS = "ticks"
+
 
 class Ticker:
-    """One task that keeps a store's time. ``on_error`` is told when the store cannot tick."""
+    """One task that keeps a store's time. ``on_error`` is told when the store cannot tick.
+
+    ``spacing`` may hold back ticks under a stream of deadlines: each then does what several ask.
+    """
 
     def __init__(self, store: Store, on_error: Callable[[Exception], None]) -> None:
+        self.spacing = Spacing()
         self._store = store
         self._on_error = on_error
         self._alarm = Alarm(store.clock)
@@ -47,6 +55,7 @@ class Ticker:
         is_failing = False
         while not self._is_stopping:
             try:
+                await self._wait_for_turn()
                 deadline_ms = await self._store.tick(self._store.clock.now_ms())
                 is_failing = False
                 await self._alarm.sleep(self._sleep_ms(deadline_ms))
@@ -56,6 +65,13 @@ class Ticker:
                 is_failing = True
                 self._on_error(error)
                 await self._alarm.sleep(_BACKOFF_MS)
+
+    async def _wait_for_turn(self) -> None:
+        if self.spacing.seconds:
+            now = asyncio.get_running_loop().time()
+            at = self.spacing.spend(_TICKS, now)
+            if at > now:
+                await asyncio.sleep(at - now)
 
     def _sleep_ms(self, deadline_ms: int | None) -> int:
         if deadline_ms is None:

@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 #: How the process ends when a second signal does not let it stop in order.
 INTERRUPTED = 130
 
+#: How many objects may be made before cycles are looked for. Requests leave hardly any, and the 700
+#: that Python has by itself are those of a few requests.
+_COLLECT_AFTER = 10_000
+
 #: Beside connections: the store's files, and whatever else.
 _OTHER_FILES = 1024
 
@@ -95,6 +99,7 @@ class Server:
             async with self._started(self._service):
                 # What is there by now stays, and need not be looked through again and again.
                 gc.freeze()
+                gc.set_threshold(_COLLECT_AFTER)
                 self._announce(round((time.monotonic() - started) * 1000))
                 await self._stopping.wait()
                 notify("STOPPING=1")

@@ -103,9 +103,17 @@ class App:
             # A HEAD would be answered with a body; the API has none.
             (route.methods or set()).discard("HEAD")
         self._router = Router(routes, redirect_slashes=False)
+        # The router looks through its routes one by one, which paths without parts to read spare.
+        self._plain = {
+            (e.method, e.path): _Endpoint(service, waits, e) for e in ENDPOINTS if "{" not in e.path
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        plain = self._plain.get((scope.get("method", ""), scope.get("path", "")))
+        if plain is not None:
+            scope["path_params"] = {}
+            return await plain(scope, receive, send)
         # The router raises what it refuses only inside of an application.
         scope["app"] = self
         try:

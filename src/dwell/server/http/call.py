@@ -33,9 +33,10 @@ _MOST_DIGITS = 18
 
 
 class Call:
-    """One request to one endpoint."""
+    """One request to one endpoint. ``asked`` is the form of the answer."""
 
     __slots__ = (
+        "asked",
         "connection",
         "endpoint",
         "headers",
@@ -59,6 +60,7 @@ class Call:
         self.path: dict[str, str] = scope["path_params"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.size_bytes = 0
+        self.asked: Media
 
     # --- who ----------------------------------------------------------------------------------
 
@@ -73,15 +75,17 @@ class Call:
         That is a caller without any right, a page of the web that makes a browser call, and one
         who accepts no form of the answer.
         """
-        if self.endpoint.right is None:
-            return
+        if self.endpoint.right is not None:
+            self._check_caller()
+        if self.endpoint.gives:
+            self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
+
+    def _check_caller(self) -> None:
         self.allow(())
         origin = self._header(b"origin")
         is_strange = origin is not None and urlsplit(origin).netloc != self._header(b"host")
         if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:
             raise HTTPException(403, f"origin: got {origin or 'another site'}, expected none")
-        if self.endpoint.gives:
-            media.asked(self._header(b"accept"), self.endpoint.gives)
 
     def allow(self, topics: Iterable[str] | None, right: Right | None = None) -> None:
         """Refuse a caller who lacks the endpoint's right on some topics (None: on all)."""
@@ -141,11 +145,6 @@ class Call:
     def given(self) -> Media:
         """The form of the body."""
         return media.given(self._header(b"content-type"), self.endpoint.takes)
-
-    @property
-    def asked(self) -> Media:
-        """The form of the answer."""
-        return media.asked(self._header(b"accept"), self.endpoint.gives)
 
     async def body(self, kind: type[T]) -> T:
         """Return the body; raises InvalidInput."""

@@ -1,5 +1,8 @@
 """Taking messages, and saying what became of them."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import msgspec
 from starlette.responses import Response
 
@@ -48,18 +51,25 @@ async def take(call: Call) -> Response:
             raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")
         batch = await call.queue.take_ids(topics[0], ask.ids, lease=lease, owner=ask.owner)
     else:
-        batch = Batch.empty()
-        if not ask.wait_ms or not call.queue.would_wait(topics, ask.limit):
-            batch = await call.queue.take(topics, ask.limit, lease=lease, owner=ask.owner)
-        if not len(batch) and ask.wait_ms:
-            call.service.check_waiting(len(call.waits))
-            wait = f"{ask.wait_ms}ms"
-            work = call.queue.take(topics, ask.limit, lease=lease, owner=ask.owner, wait=wait)
-            with call.service.gate.left():
-                waited = await call.waits.wait(call.connection, work, ask.poll)
-            batch = batch if waited is None else waited
+        batch = await _take_due(call, ask, topics, lease)
     call.service.note_taken(batch)
     return batch_answer(call, batch)
+
+
+async def _take_due(
+    call: Call, ask: TakeRequest, topics: Sequence[str], lease: Delay | None
+) -> Batch:
+    """Take what is due, at once if that may be, and wait only when there is nothing."""
+    take = partial(call.queue.take, topics, ask.limit, lease=lease, owner=ask.owner)
+    if not ask.wait_ms or not call.queue.would_wait(topics, ask.limit):
+        batch = await take()
+        if len(batch) or not ask.wait_ms:
+            return batch
+    call.service.check_waiting(len(call.waits))
+    work = take(wait=f"{ask.wait_ms}ms")
+    with call.service.gate.left():
+        waited = await call.waits.wait(call.connection, work, ask.poll)
+    return Batch.empty() if waited is None else waited
 
 
 def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:

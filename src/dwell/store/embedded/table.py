@@ -97,7 +97,8 @@ class Table(Pool):
 
     def count(self, topic: int, *states: State) -> int:
         """Return how many messages of a topic are in some states."""
-        return int(self._counts_of(topic)[list(states)].sum())
+        counts = self._counts_of(topic)
+        return sum(counts.item(state) for state in states)
 
     def total(self, *states: State) -> int:
         """Return how many messages are in some states."""
