@@ -6,7 +6,7 @@ from typing import Generic, TypeVar, overload
 
 import numpy as np
 
-from dwell.message import I64, QUEUE_ID_MARK, U32, U64
+from dwell.message import I64, QUEUE_ID_MARK, U32, U64, Rows
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ class LazyIds(Sequence[str]):
     __slots__ = ("_own", "_places", "_rows", "_seqs")
 
     def __init__(
-        self, rows: U32, seqs: U64, own: Sequence[bytes] | None, places: range | None = None
+        self, rows: U32 | Rows, seqs: U64, own: Sequence[bytes] | None, places: range | None = None
     ) -> None:
         self._rows, self._seqs, self._own = rows, seqs, own
         self._places = range(len(rows)) if places is None else places
@@ -177,7 +177,7 @@ class LazyIds(Sequence[str]):
         none: U64 = np.zeros(len(own), dtype=np.uint64)
         return cls(none.astype(np.uint32), none, own)
 
-    def made(self) -> tuple[U32, U64] | None:
+    def made(self) -> tuple[U32 | Rows, U64] | None:
         """Return the rows and arrivals, when the queue made all of the ids."""
         if self._own is not None:
             return None

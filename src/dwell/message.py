@@ -18,6 +18,9 @@ from dwell.errors import InvalidReceipt
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]
+#: Rows at hand. NumPy gathers by these in a third of the time that it takes by other integers, so
+#: what is kept in fewer bytes is made these before it is used.
+Rows = npt.NDArray[np.intp]
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dwell.clock import RealClock
 from dwell.errors import NotAStore, StoreDamaged
-from dwell.message import U32, State
+from dwell.message import Rows, State
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Buffer, Disk
@@ -141,7 +141,7 @@ def whole_ranges(journal: Journal, number: int, report: Report) -> list[tuple[in
     return ranges
 
 
-def unreadable(machine: Machine, whole: list[tuple[int, int]]) -> U32:
+def unreadable(machine: Machine, whole: list[tuple[int, int]]) -> Rows:
     """Return the rows of messages whose blobs do not lie in a whole frame."""
     table = machine.table
     rows = table.rows_where(lambda part: table.state[part] != State.GONE)
@@ -151,5 +151,5 @@ def unreadable(machine: Machine, whole: list[tuple[int, int]]) -> U32:
     start = table.position[rows]
     index = np.maximum(np.searchsorted(ranges[:, 0], start, side="right") - 1, 0)
     inside = (start >= ranges[index, 0]) & (start + table.size_bytes[rows] <= ranges[index, 1])
-    lost: U32 = rows[~inside]
+    lost: Rows = rows[~inside]
     return lost

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dwell.message import U32, State
+from dwell.message import Rows, State
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.journal.journal import Journal
@@ -142,7 +142,7 @@ class Compactor:
             self._copy(rows[start : start + part_rows], number, now_ms, write)
             await self._journal.committed()
 
-    def _copy(self, rows: U32, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
+    def _copy(self, rows: Rows, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
         table = self._machine.table
         # Some may have gone, or been replaced, since they were found.
         still = table.position[rows] // self._journal.segment_bytes == number
@@ -153,7 +153,7 @@ class Compactor:
         blobs = BlobReader(
             self._journal, table.position[rows], sizes, np.zeros_like(rows), np.zeros_like(rows)
         ).bodies()
-        columns = {"rows": rows, "size_bytes": sizes}
+        columns: dict[str, np.ndarray] = {"rows": rows, "size_bytes": sizes}
         write(Record(RecordKind.COPY, now_ms, columns, blobs=b"".join(blobs)))
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dwell.message import U32
+from dwell.message import Rows
 
 N = TypeVar("N", bound=np.integer)
 
@@ -29,9 +29,10 @@ def distinct(numbers: NDArray[N]) -> NDArray[N]:
     return ordered if first.all() else ordered[first]
 
 
-def first_of_each(rows: U32, good: np.ndarray) -> np.ndarray:
+def first_of_each(rows: Rows, good: np.ndarray) -> np.ndarray:
     """Return ``good`` with every repetition of a row but the first struck out."""
-    if are_distinct(rows):
+    # Sorting takes half the time with half the bytes.
+    if are_distinct(rows.astype(np.uint32)):
         return good
     places = np.flatnonzero(good)
     _, first = np.unique(rows[places], return_index=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dwell.message import I64, U16, U32, Kind
+from dwell.message import I64, U16, Kind, Rows
 from dwell.store.base import Events
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Disk
@@ -66,11 +66,11 @@ class EventLog:
         """The position of the oldest event that is kept."""
         return self._blocks[0][0] if self._blocks else self.next_position - self._unwritten
 
-    def add(self, kind: Kind, time_ms: int, rows: U32, table: Table) -> None:
+    def add(self, kind: Kind, time_ms: int, rows: Rows, table: Table) -> None:
         """Note that something happens to these rows, as the table has them now."""
         id_bytes: U16 = table.id_bytes[rows]
         columns: dict[str, np.ndarray] = {
-            "row": rows,
+            "row": rows.astype(np.uint32),
             "due_ms": table.due_ms[rows],
             "seq": table.seq[rows],
             "attempt": table.attempt[rows],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.message import I64, QUEUE_ID_MARK, U32, U64, State
+from dwell.message import I64, QUEUE_ID_MARK, U32, U64, Rows, State
 from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import IdHasher, parse_queue_ids
 from dwell.store.embedded.machine import Machine
@@ -22,11 +22,11 @@ class Finder:
         """Return the hashes of some ids of a topic, and the bits that confirm them."""
         return self._hasher.hash(self._machine.topics.seed(topic), ids)
 
-    def find(self, topic: str, ids: Sequence[bytes]) -> tuple[U32, np.ndarray]:
+    def find(self, topic: str, ids: Sequence[bytes]) -> tuple[Rows, np.ndarray]:
         """Return the row of each id, and whether there is such a message."""
         number = self._machine.topics.find(topic)
         if number is None or not self._table.top or not ids:
-            return np.zeros(len(ids), np.uint32), np.zeros(len(ids), dtype=bool)
+            return np.zeros(len(ids), np.intp), np.zeros(len(ids), dtype=bool)
         mark = QUEUE_ID_MARK.encode()
         made = np.fromiter((text[:1] == mark for text in ids), dtype=bool, count=len(ids))
         if not made.any():
@@ -55,7 +55,7 @@ def first_places(hashes: U64, checks: U32) -> I64:
     return places
 
 
-def waves_of(hashes: U64 | U32) -> list[np.ndarray]:
+def waves_of(hashes: U64 | Rows) -> list[np.ndarray]:
     """Cut a batch where an id or row comes again, so that none stands twice in one part.
 
     Returns the places of each part; as a rule there is one.

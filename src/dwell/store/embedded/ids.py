@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dwell.lazy import joined, queue_id, sizes_of
-from dwell.message import U32, U64
+from dwell.message import U32, U64, Rows
 
 _MULTIPLY_A = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_B = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -66,26 +66,26 @@ def _finished(hashes: U64) -> U64:
     return hashes ^ (hashes >> np.uint64(31))
 
 
-def numbers_of(rows: U32, seqs: U64) -> U64:
+def numbers_of(rows: Rows, seqs: U64) -> U64:
     """Return the numbers of messages: where each is, and enough of its arrival to know it by.
 
     The arrival is above the row, so that numbers grow as messages come. Two messages of one
     row have the same number only if 2**35 others came in between.
     """
-    return (seqs & _SEQ_MASK) << _ROW_BITS | rows
+    return (seqs & _SEQ_MASK) << _ROW_BITS | rows.astype(np.uint64)
 
 
-def rows_of(numbers: U64) -> U32:
+def rows_of(numbers: U64) -> Rows:
     """Return the rows that numbers name; whether those are theirs, :func:`numbers_of` tells."""
-    return (numbers & _ROW_MASK).astype(np.uint32)
+    return (numbers & _ROW_MASK).astype(np.intp)
 
 
-def parse_queue_ids(ids: Sequence[bytes]) -> tuple[U32, U64]:
+def parse_queue_ids(ids: Sequence[bytes]) -> tuple[Rows, U64]:
     """Return the rows and arrivals that queue-made ids name; (0, 0) where an id is not one.
 
     A message has one id: what only reads as the same numbers, with a zero ahead, is not one.
     """
-    rows = np.zeros(len(ids), dtype=np.uint32)
+    rows = np.zeros(len(ids), dtype=np.intp)
     seqs = np.zeros(len(ids), dtype=np.uint64)
     for index, text in enumerate(ids):
         try:

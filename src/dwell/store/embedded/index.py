@@ -13,12 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from dwell.message import I64, U32, U64
+from dwell.message import I64, U32, U64, Rows
 
 #: The numbers of keys begin here: those before are the index's own.
 FIRST_KEY = 2
-_EMPTY = np.uint32(0)
-_DELETED = np.uint32(1)
+_EMPTY = 0
+_DELETED = 1
 _FIRST_CAPACITY = 1024
 _FEW = 1 << 18
 
@@ -38,12 +38,12 @@ class Index:
         self._slots = np.zeros(_FIRST_CAPACITY, dtype=np.uint32)
         self._used = 0
 
-    def find(self, hashes: U64, checks: U32) -> U32:
+    def find(self, hashes: U64, checks: U32) -> Rows:
         """Return the number of each key, 0 where it is not there."""
         place, mask = self._first_places(hashes)
-        answer, asking = np.zeros(len(hashes), dtype=np.uint32), np.arange(len(hashes))
+        answer, asking = np.zeros(len(hashes), dtype=np.intp), np.arange(len(hashes))
         while len(asking):
-            slots = self._slots[place]
+            slots = self._slots[place].astype(np.intp)
             going = slots != _EMPTY
             if not going.any():
                 break
@@ -54,7 +54,7 @@ class Index:
             place = (place[~hit] + 1) & mask
         return answer
 
-    def add(self, numbers: U32) -> U32:
+    def add(self, numbers: Rows) -> Rows:
         """Add distinct keys, unless they are there; return the number under which each is."""
         self._reserve(len(numbers))
         hashes, checks = self._keys.hash[numbers], self._keys.check[numbers]
@@ -64,7 +64,7 @@ class Index:
             free = self._slots[place] == _EMPTY
             self._slots[place[free]] = wanted[free]
             # Where several wanted one free place, the last one has it.
-            slots = self._slots[place]
+            slots = self._slots[place].astype(np.intp)
             waiting = slots != wanted
             if not waiting.any():
                 break
@@ -77,7 +77,7 @@ class Index:
         self._used += int(np.count_nonzero(answer == numbers))
         return answer
 
-    def remove(self, numbers: U32) -> None:
+    def remove(self, numbers: Rows) -> None:
         """Remove keys, those of them that are there."""
         place, mask = self._places_of(numbers), len(self._slots) - 1
         self._slots[place] = _DELETED
@@ -88,11 +88,11 @@ class Index:
             place = (place - 1) & mask
             place = place[self._slots[place] == _DELETED]
 
-    def numbers(self) -> U32:
+    def numbers(self) -> Rows:
         """Return the numbers of all keys, in no order."""
-        return self._slots[self._slots >= FIRST_KEY]
+        return self._slots[self._slots >= FIRST_KEY].astype(np.intp)
 
-    def rebuild(self, numbers: U32, more: int = 0) -> None:
+    def rebuild(self, numbers: Rows, more: int = 0) -> None:
         """Hold exactly these keys, with room for ``more``."""
         self._slots = np.zeros(_capacity_for(len(numbers) + more), dtype=np.uint32)
         self._used = 0
@@ -105,14 +105,14 @@ class Index:
         mask = len(self._slots) - 1
         return (hashes & np.uint64(mask)).astype(np.int64), mask
 
-    def _holding(self, slots: U32, hashes: U64, checks: U32, asking: I64) -> np.ndarray:
+    def _holding(self, slots: Rows, hashes: U64, checks: U32, asking: I64) -> np.ndarray:
         """Tell which slots, none of them empty, hold the keys that are asked for."""
         hit: np.ndarray = (self._keys.hash[slots] == hashes) & (slots != _DELETED)
         at = np.flatnonzero(hit)
         hit[at] = self._keys.check[slots[at]] == checks[asking[at]]
         return hit
 
-    def _places_of(self, numbers: U32) -> I64:
+    def _places_of(self, numbers: Rows) -> I64:
         """Return where keys are that are there; each is somewhere on the path of its hash."""
         place, mask = self._first_places(self._keys.hash[numbers])
         going = np.flatnonzero(self._slots[place] != numbers)

@@ -16,14 +16,13 @@ one.
 
 import numpy as np
 
-from dwell.message import I64, U32, U64
+from dwell.message import I64, U32, U64, Rows
 from dwell.store.embedded.index import FIRST_KEY, Index
 from dwell.store.embedded.pool import Pool
 
 #: A snapshot keeps so many bits of what is only remembered, below the end of the memory.
 _CHECK_BITS = 21
 _CHECK_MASK = np.uint32((1 << _CHECK_BITS) - 1)
-_ONE = np.uint32(1)
 
 
 class KnownIds(Pool):
@@ -59,9 +58,9 @@ class KnownIds(Pool):
         if self._room() < max(more, self.capacity // 4):
             self.reserve(self.capacity + more)
 
-    def find(self, hashes: U64, checks: U32) -> tuple[U32, np.ndarray]:
+    def find(self, hashes: U64, checks: U32) -> tuple[Rows, np.ndarray]:
         """Return the row of each id's message, 0 where there is none, and whether there is one."""
-        marks = self.row[self.index.find(hashes, checks & _CHECK_MASK)]
+        marks = self.row[self.index.find(hashes, checks & _CHECK_MASK)].astype(np.intp)
         found = marks > 0
         return marks - found, found
 
@@ -71,15 +70,15 @@ class KnownIds(Pool):
         known: np.ndarray = (self.row[entries] > 0) | (self.until_ms[entries] > now_ms)
         return known
 
-    def add(self, hashes: U64, checks: U32, rows: U32, now_ms: int) -> U32:
+    def add(self, hashes: U64, checks: U32, rows: Rows, now_ms: int) -> Rows:
         """Let messages have distinct ids, whoever had them before; return their entries."""
         entries = self._entries_of(hashes, checks & _CHECK_MASK, now_ms)
-        self.row[entries] = rows + _ONE
+        self.row[entries] = rows + 1
         return entries
 
-    def end(self, entries: U32, rows: U32, until_ms: I64 | int, now_ms: int) -> None:
+    def end(self, entries: Rows, rows: Rows, until_ms: I64 | int, now_ms: int) -> None:
         """Let ids, which these messages had, be remembered until these times at least."""
-        mine = self.row[entries] == rows + _ONE
+        mine = self.row[entries] == rows + 1
         ends: I64 = np.maximum(self.until_ms[entries], until_ms)
         if not mine.all():
             # After a part of the journal was lost another message may have the id.
@@ -90,16 +89,16 @@ class KnownIds(Pool):
         if over.any():
             self._drop(entries[over])
 
-    def rows(self) -> U32:
+    def rows(self) -> Rows:
         """Return the rows of the messages that can be found by their ids, in no order."""
         marks = self.row[self.index.numbers()]
-        return marks[marks > 0] - _ONE
+        return marks[marks > 0].astype(np.intp) - 1
 
-    def mend(self, gone: U32, rows: U32, entries: U32) -> None:
+    def mend(self, gone: Rows, rows: Rows, entries: Rows) -> None:
         """Forget the messages in the rows ``gone``, know those in ``rows``; index all anew."""
         marks = self.row[: self.top]
-        marks[np.isin(marks, gone + _ONE)] = 0
-        marks[entries] = rows + _ONE
+        marks[np.isin(marks, gone + 1)] = 0
+        marks[entries] = rows + 1
         self.restore_free(self.rows_where(lambda part: ~self._in_use(part))[FIRST_KEY:])
         self.index.rebuild(self.rows_where(self._in_use))
 
@@ -120,7 +119,7 @@ class KnownIds(Pool):
         entries = self._entries_of(hashes, checks, 0)
         self.until_ms[entries] = (notes >> np.uint64(_CHECK_BITS)).astype(np.int64)
 
-    def _entries_of(self, hashes: U64, checks: U32, now_ms: int) -> U32:
+    def _entries_of(self, hashes: U64, checks: U32, now_ms: int) -> Rows:
         """Return the entries of distinct ids, new ones for those that have none."""
         self.make_room(len(hashes), now_ms)
         new = self.allocate(len(hashes))
@@ -135,7 +134,7 @@ class KnownIds(Pool):
     def _room(self) -> int:
         return len(self.free_rows()) + self.capacity - self.top
 
-    def _drop(self, entries: U32) -> None:
+    def _drop(self, entries: Rows) -> None:
         self.index.remove(entries)
         self.until_ms[entries] = 0
         self.free(entries)

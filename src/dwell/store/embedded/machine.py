@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dwell.errors import StoreDamaged
-from dwell.message import I64, MAX_BATCH_BYTES, U32, U64, Kind, State
+from dwell.message import I64, MAX_BATCH_BYTES, U64, Kind, Rows, State
 from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
@@ -80,17 +80,19 @@ class Machine:
 
     # --- what the table says of rows ------------------------------------------------------------
 
-    def max_attempts_of(self, rows: U32) -> I64:
+    def max_attempts_of(self, rows: Rows) -> I64:
         """Return how often each message may be taken: its own limit, or its topic's."""
         own = self.table.max_attempts[rows].astype(np.int64)
-        return np.where(own > 0, own, self.topics.max_attempts[self.table.topic[rows]])
+        topics = self.table.topic[rows].astype(np.intp)
+        return np.where(own > 0, own, self.topics.max_attempts[topics])
 
-    def lease_ms_of(self, rows: U32) -> I64:
+    def lease_ms_of(self, rows: Rows) -> I64:
         """Return how long each message is leased: its own time, or its topic's."""
         own = self.table.lease_ms[rows].astype(np.int64)
-        return np.where(own > 0, own, self.topics.lease_ms[self.table.topic[rows]])
+        topics = self.table.topic[rows].astype(np.intp)
+        return np.where(own > 0, own, self.topics.lease_ms[topics])
 
-    def receipts_of(self, rows: U32, store_number: int) -> U64:
+    def receipts_of(self, rows: Rows, store_number: int) -> U64:
         """Return the receipts of leased messages, shape (n, 2)."""
         receipts = np.empty((len(rows), 2), dtype=np.uint64)
         receipts[:, 0] = rows
@@ -99,11 +101,11 @@ class Machine:
         receipts[:, 1] = self.table.seq[rows] << _TAKES_BITS | takes
         return receipts
 
-    def leased_rows(self, receipts: U64) -> tuple[U32, np.ndarray]:
+    def leased_rows(self, receipts: U64) -> tuple[Rows, np.ndarray]:
         """Return the row of each receipt, and whether the receipt is still good."""
         places = receipts[:, 0] & _ROW_MASK
         inside = places < self.table.top
-        rows: U32 = np.where(inside, places, 0).astype(np.uint32)
+        rows: Rows = np.where(inside, places, 0).astype(np.intp)
         if not self.table.top:
             return rows, inside
         good = inside & (self.table.state[rows] == State.LEASED)
@@ -112,20 +114,20 @@ class Machine:
         good &= takes == receipts[:, 1] & _TAKES_MASK
         return rows, good
 
-    def _due_of(self, rows: U32) -> I64:
+    def _due_of(self, rows: Rows) -> I64:
         return np.where(self.table.state[rows] == State.DELAYED, self.table.due_ms[rows], 0)
 
-    def _lease_end_of(self, rows: U32) -> I64:
+    def _lease_end_of(self, rows: Rows) -> I64:
         return np.where(self.table.state[rows] == State.LEASED, self.table.lease_until_ms[rows], 0)
 
-    def _expiry_of(self, rows: U32) -> I64:
+    def _expiry_of(self, rows: Rows) -> I64:
         state = self.table.state[rows]
         waiting = (state == State.DELAYED) | (state == State.READY)
         return np.where(waiting, self.table.expires_ms[rows], 0)
 
     # --- time -----------------------------------------------------------------------------------
 
-    def make_ready(self, rows: U32) -> None:
+    def make_ready(self, rows: Rows) -> None:
         """Let messages that are due be taken."""
         table = self.table
         self.table.move(rows, State.READY)
@@ -135,7 +137,7 @@ class Machine:
             self._push_ready(topic, part)
             self._promote(int(topic), len(part))
 
-    def pop_ready(self, topic: int, limit: int, most_bytes: int = MAX_BATCH_BYTES) -> U32:
+    def pop_ready(self, topic: int, limit: int, most_bytes: int = MAX_BATCH_BYTES) -> Rows:
         """Return the first messages that can be taken now; the caller must take them."""
         rows = self._pop_ready(topic, limit)
         count = within(self.table.size_bytes[rows], most_bytes)
@@ -143,9 +145,9 @@ class Machine:
             self._push_ready(topic, rows[count:])
         return rows[:count]
 
-    def _pop_ready(self, topic: int, limit: int) -> U32:
+    def _pop_ready(self, topic: int, limit: int) -> Rows:
         runs = self.topics.ready[topic]
-        found: list[U32] = []
+        found: list[Rows] = []
         missing, last = limit, None
         while missing and (chunk := runs.pop(missing)) is not None:
             rows = self._still_ready(chunk)
@@ -162,29 +164,31 @@ class Machine:
             missing -= len(rows)
         return np.concatenate(found) if len(found) != 1 else found[0]
 
-    def ready_rows(self) -> U32:
+    def ready_rows(self) -> Rows:
         """Return the rows that stand among what can be taken, and can be."""
         chunks = (chunk for runs in self.topics.ready for chunk in runs.entries())
-        return np.concatenate([np.zeros(0, np.uint32), *map(self._still_ready, chunks)])
+        return np.concatenate([np.zeros(0, np.intp), *map(self._still_ready, chunks)])
 
-    def _still_ready(self, chunk: Chunk) -> U32:
+    def _still_ready(self, chunk: Chunk) -> Rows:
         """Return the rows of the entries that still mean something."""
-        rows, table = chunk.rows, self.table
+        rows, table = chunk.rows.astype(np.intp), self.table
         good = table.state[rows] == State.READY
         good &= table.seq[rows] == chunk.seq
         good &= table.due_ms[rows] == chunk.due_ms
         good &= table.priority[rows] == chunk.priority
         return rows if good.all() else rows[good]
 
-    def peek_ready(self, topic: int, limit: int) -> U32:
+    def peek_ready(self, topic: int, limit: int) -> Rows:
         """Return the first messages that can be taken now, and leave them in their places."""
         rows = self.pop_ready(topic, limit)
         self._push_ready(topic, rows)
         return rows
 
-    def _push_ready(self, topic: int, rows: U32) -> None:
+    def _push_ready(self, topic: int, rows: Rows) -> None:
         table, runs = self.table, self.topics.ready[topic]
-        runs.push(Chunk(rows, table.priority[rows], table.due_ms[rows], table.seq[rows]))
+        runs.push(
+            Chunk(rows.astype(np.uint32), table.priority[rows], table.due_ms[rows], table.seq[rows])
+        )
         # What left otherwise than by a take is still there, and means nothing.
         spare = runs.size - _SPARE_ENTRIES
         if spare > 0 and spare > 2 * table.count(topic, State.READY):
@@ -226,11 +230,9 @@ class Machine:
             wheel.clear()
         table = self.table
         for start in range(0, table.top, _REBUILD_STEP):
-            self.place(
-                np.arange(start, min(start + _REBUILD_STEP, table.top), dtype=np.uint32), now_ms
-            )
+            self.place(np.arange(start, min(start + _REBUILD_STEP, table.top)), now_ms)
 
-    def place(self, rows: U32, now_ms: int) -> None:
+    def place(self, rows: Rows, now_ms: int) -> None:
         """Let messages stand in the wheels and the ready runs, where their states say."""
         table = self.table
         state = table.state[rows]
@@ -240,7 +242,7 @@ class Machine:
         leased = rows[state == State.LEASED]
         self.leases.add(leased, table.lease_until_ms[leased])
 
-    def _wait(self, rows: U32, now_ms: int) -> None:
+    def _wait(self, rows: Rows, now_ms: int) -> None:
         """Let messages wait for their due, or be ready if it has come."""
         if self.replaying:
             self.table.move(rows, State.DELAYED)
@@ -257,14 +259,14 @@ class Machine:
             self.make_ready(rows[due])
             self._delay(rows[~due])
 
-    def _delay(self, rows: U32) -> None:
+    def _delay(self, rows: Rows) -> None:
         self.table.move(rows, State.DELAYED)
         self.delays.add(rows, self.table.due_ms[rows])
 
     # --- verbs ----------------------------------------------------------------------------------
 
     def _put(self, record: Record) -> None:
-        rows = record.columns["rows"]
+        rows = record.rows
         if self.tolerant is None:
             if not np.array_equal(self.table.allocate(len(rows)), rows):
                 raise StoreDamaged("journal: a put has other rows than those that are free then")
@@ -286,13 +288,13 @@ class Machine:
         self._tell(Kind.PUT, record, rows)
 
     def _replace(self, record: Record) -> None:
-        rows = record.columns["rows"]
+        rows = record.rows
         self._fill(record, rows)
         self._forget_errors(rows)
         self._wait(rows, record.time_ms)
         self._tell(Kind.REPLACE, record, rows)
 
-    def _fill(self, record: Record, rows: U32) -> None:
+    def _fill(self, record: Record, rows: Rows) -> None:
         table, columns = self.table, record.columns
         for name in _FILLED:
             getattr(table, name)[rows] = columns[name]
@@ -302,13 +304,13 @@ class Machine:
             table.expires_ms[rows] = expires_ms
         self._place(record, rows)
 
-    def _place(self, record: Record, rows: U32) -> None:
+    def _place(self, record: Record, rows: Rows) -> None:
         """Note where the blobs of a record are."""
         position = record.columns.get("position")
         self.table.position[rows] = record.positions() if position is None else position
 
     def _take(self, record: Record) -> None:
-        rows, table = record.columns["rows"], self.table
+        rows, table = record.rows, self.table
         table.move(rows, State.LEASED)
         table.attempt[rows] = np.minimum(table.attempt[rows], _MOST_ATTEMPTS) + np.uint16(1)
         table.takes[rows] += np.uint32(1)
@@ -321,27 +323,28 @@ class Machine:
         self._tell(Kind.TAKE, record, rows)
 
     def _ack(self, record: Record) -> None:
-        rows = record.columns["rows"]
+        rows = record.rows
         self._tell(Kind.ACK, record, rows)
         self._free(rows, record.time_ms, remembered=True)
 
     def _cancel(self, record: Record) -> None:
-        rows = record.columns["rows"]
+        rows = record.rows
         self._tell(Kind.CANCEL, record, rows)
         self._free(rows, record.time_ms)
 
-    def _free(self, rows: U32, time_ms: int, *, remembered: bool = False) -> None:
+    def _free(self, rows: Rows, time_ms: int, *, remembered: bool = False) -> None:
         table = self.table
         own = rows[table.id_bytes[rows] > 0]
         if len(own):
             until_ms = time_ms + self.topics.remember_ms[table.topic[own]] if remembered else 0
-            self.known.end(table.id_entry[own], own, until_ms, time_ms)
+            entries = table.id_entry[own].astype(np.intp)
+            self.known.end(entries, own, until_ms, time_ms)
         self._forget_errors(rows)
         table.move(rows, State.GONE)
         table.free(rows)
 
     def _release(self, record: Record) -> None:
-        rows, table = record.columns["rows"], self.table
+        rows, table = record.rows, self.table
         self._set_errors(rows, record.meta.error)
         self._set_priority(rows, record.meta.priority)
         due_ms = table.due_ms[rows]
@@ -357,9 +360,9 @@ class Machine:
         self._wait_or_die(Kind.RELEASE, record, rows)
 
     def _lapse(self, record: Record) -> None:
-        self._wait_or_die(Kind.LAPSE, record, record.columns["rows"])
+        self._wait_or_die(Kind.LAPSE, record, record.rows)
 
-    def _wait_or_die(self, kind: Kind, record: Record, rows: U32) -> None:
+    def _wait_or_die(self, kind: Kind, record: Record, rows: Rows) -> None:
         used_up = self.table.attempt[rows] >= self.max_attempts_of(rows)
         dead, alive = rows[used_up], rows[~used_up]
         if len(dead):
@@ -370,7 +373,7 @@ class Machine:
             self._wait(alive, record.time_ms)
 
     def _touch(self, record: Record) -> None:
-        rows = record.columns["rows"]
+        rows = record.rows
         self.table.lease_until_ms[rows] = record.columns["lease_until_ms"]
         if not self.replaying:
             self.leases.add(rows, record.columns["lease_until_ms"])
@@ -382,14 +385,14 @@ class Machine:
         self._die(Kind.EXPIRE, record)
 
     def _die(self, kind: Kind, record: Record) -> None:
-        rows = record.columns["rows"]
+        rows = record.rows
         self._set_errors(rows, record.meta.error)
         self._set_priority(rows, record.meta.priority)
         self.table.move(rows, State.DEAD)
         self._tell(kind, record, rows)
 
     def _kick(self, record: Record) -> None:
-        rows, table = record.columns["rows"], self.table
+        rows, table = record.rows, self.table
         table.attempt[rows] = 0
         expires_ms = table.expires_ms[rows]
         table.expires_ms[rows] = np.where(expires_ms > record.time_ms, expires_ms, 0)
@@ -399,7 +402,7 @@ class Machine:
         self._move_to(Kind.MOVE, record)
 
     def _move_to(self, kind: Kind, record: Record) -> None:
-        rows = record.columns["rows"]
+        rows = record.rows
         self.table.due_ms[rows] = record.columns["due_ms"]
         self._tell(kind, record, rows)
         self._wait(rows, record.time_ms)
@@ -409,20 +412,20 @@ class Machine:
         self.topics.configure(record.meta.topic, record.meta.settings)
 
     def _copy(self, record: Record) -> None:
-        self._place(record, record.columns["rows"])
+        self._place(record, record.rows)
 
-    def _tell(self, kind: Kind, record: Record, rows: U32) -> None:
+    def _tell(self, kind: Kind, record: Record, rows: Rows) -> None:
         self.events.add(kind, record.time_ms, rows, self.table)
 
-    def _set_errors(self, rows: U32, error: str | None) -> None:
+    def _set_errors(self, rows: Rows, error: str | None) -> None:
         if error is not None:
             self.errors.update(dict.fromkeys(rows.tolist(), error))
 
-    def _set_priority(self, rows: U32, priority: int | None) -> None:
+    def _set_priority(self, rows: Rows, priority: int | None) -> None:
         if priority is not None:
             self.table.priority[rows] = priority
 
-    def _forget_errors(self, rows: U32) -> None:
+    def _forget_errors(self, rows: Rows) -> None:
         if self.errors:
             for row in self.errors.keys() & set(rows.tolist()):
                 del self.errors[row]
@@ -433,7 +436,7 @@ class Machine:
         """Leave out the rows that a record cannot mean, after a part of the journal is lost."""
         if "rows" not in record.columns:
             return
-        rows = record.columns["rows"]
+        rows = record.rows
         if "size_bytes" in record.columns:
             record.columns["position"] = record.positions()
         live = np.zeros(len(rows), dtype=bool)
@@ -454,7 +457,7 @@ class Machine:
         self.table.recount()
         self.table.restore_free(self.table.rows_where(lambda part: self.table.state[part] == 0))
 
-    def drop(self, rows: U32, now_ms: int) -> None:
+    def drop(self, rows: Rows, now_ms: int) -> None:
         """Forget messages that are lost, without an event."""
         self._free(rows, now_ms)
 

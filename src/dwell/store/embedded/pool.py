@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dwell.message import U32
+from dwell.message import U32, Rows
 from dwell.store.embedded.columns import Columns
 
 _FIRST_FREE = 1024
@@ -19,20 +19,20 @@ class Pool(Columns):
         self._free = np.zeros(_FIRST_FREE, dtype=np.uint32)
         self._free_count = 0
 
-    def next_free(self, count: int) -> U32:
+    def next_free(self, count: int) -> Rows:
         """Return the rows that :meth:`allocate` would give: those freed last, then new ones."""
         reused = min(count, self._free_count)
         old = self._free[self._free_count - reused : self._free_count]
         if reused == count:
-            return old.copy()
-        new = np.arange(self.top, self.top + count - reused, dtype=np.uint32)
+            return old.astype(np.intp)
+        new = np.arange(self.top, self.top + count - reused)
         return np.concatenate([old, new]) if reused else new
 
     def prepare(self, count: int) -> None:
         """Make room for as many rows; raises OSError or MemoryError, having changed nothing."""
         self.reserve(self.top + max(count - self._free_count, 0))
 
-    def allocate(self, count: int) -> U32:
+    def allocate(self, count: int) -> Rows:
         """Take free rows out of the free list, or make new ones."""
         rows = self.next_free(count)
         self.prepare(count)
@@ -41,12 +41,12 @@ class Pool(Columns):
         self.top += count - reused
         return rows
 
-    def claim(self, rows: U32) -> None:
+    def claim(self, rows: Rows) -> None:
         """Take exactly these rows, whatever they held; the free list must be made anew later."""
         self.reserve(int(rows.max()) + 1)
         self.top = max(self.top, int(rows.max()) + 1)
 
-    def free(self, rows: U32) -> None:
+    def free(self, rows: Rows) -> None:
         """Give rows back."""
         needed = self._free_count + len(rows)
         if needed > len(self._free):
@@ -60,16 +60,16 @@ class Pool(Columns):
         """Return the free rows below ``top``, in the order of the free list."""
         return self._free[: self._free_count]
 
-    def restore_free(self, rows: U32) -> None:
+    def restore_free(self, rows: U32 | Rows) -> None:
         """Set the free list, when a snapshot is read."""
         self._free = np.array(rows, dtype=np.uint32)
         self._free_count = len(rows)
 
-    def rows_where(self, test: Callable[[slice], np.ndarray]) -> U32:
+    def rows_where(self, test: Callable[[slice], np.ndarray]) -> Rows:
         """Return the rows for which ``test(part)`` is true, looking at a part at a time."""
         step = 1 << 20
         found = [
             np.flatnonzero(test(slice(start, min(start + step, self.top)))) + start
             for start in range(0, self.top, step)
         ]
-        return np.concatenate(found).astype(np.uint32) if found else np.zeros(0, np.uint32)
+        return np.concatenate(found) if found else np.zeros(0, np.intp)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dwell.errors import IdExists, TopicFull
 from dwell.lazy import LazyIds, sizes_of
-from dwell.message import I64, U8, U32, U64, Result, State
+from dwell.message import I64, U8, U32, U64, Result, Rows, State
 from dwell.store.base import PutAnswer, Puts
 from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.distinct import distinct
@@ -59,7 +59,7 @@ class Putter:
             puts = puts.picked(np.arange(fitting))
         rows, seqs = self._create(puts, None, now_ms)
         if fitting < count:
-            rows = np.concatenate([rows, np.zeros(count - fitting, np.uint32)])
+            rows = np.concatenate([rows, np.zeros(count - fitting, np.intp)])
             seqs = np.concatenate([seqs, np.zeros(count - fitting, np.uint64)])
         return PutAnswer(LazyIds(rows, seqs, None), results, numbers_of(rows, seqs))
 
@@ -124,22 +124,22 @@ class Putter:
             self._write_bodies(RecordKind.REPLACE, puts.picked(old), rows[old], now_ms, {})
         return results, numbers
 
-    def _resolved(self, hashes: tuple[U64, U32], on_conflict: str, now_ms: int) -> tuple[U8, U32]:
+    def _resolved(self, hashes: tuple[U64, U32], on_conflict: str, now_ms: int) -> tuple[U8, Rows]:
         """Return what would become of each message, and the rows of those that are replaced."""
         known = self._machine.known
         results: U8 = np.full(len(hashes[0]), Result.CREATED, dtype=np.uint8)
         if on_conflict == "keep":
             results[known.exist(*hashes, now_ms)] = Result.KEPT
-            return results, np.zeros(0, np.uint32)
+            return results, np.zeros(0, np.intp)
         rows, found = known.find(*hashes)
         results[found] = Result.REPLACED
         results[found & (self._table.state[rows] == State.LEASED)] = Result.LEASED
         return results, rows
 
-    def _create(self, puts: Puts, hashes: tuple[U64, U32] | None, now_ms: int) -> tuple[U32, U64]:
+    def _create(self, puts: Puts, hashes: tuple[U64, U32] | None, now_ms: int) -> tuple[Rows, U64]:
         count = len(puts)
         if not count:
-            return np.zeros(0, np.uint32), np.zeros(0, np.uint64)
+            return np.zeros(0, np.intp), np.zeros(0, np.uint64)
         first = self._machine.next_seq
         rows = self._table.next_free(count)
         kind = RecordKind.PUT if hashes is None else RecordKind.PUT_OWN
@@ -150,7 +150,7 @@ class Putter:
         return rows, np.arange(first, first + count, dtype=np.uint64)
 
     def _write_bodies(
-        self, kind: RecordKind, puts: Puts, rows: U32, now_ms: int, own: dict[str, np.ndarray]
+        self, kind: RecordKind, puts: Puts, rows: Rows, now_ms: int, own: dict[str, np.ndarray]
     ) -> None:
         count = len(puts)
         nothing: I64 = np.zeros(count, dtype=np.int64)

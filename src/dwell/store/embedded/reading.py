@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from dwell.lazy import LazyIds, Same
-from dwell.message import U32, Batch, State
+from dwell.message import Batch, Rows, State
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.ids import numbers_of
 
 
-async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
+async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
     """Return messages as they are now, once everything that made them so is on disk."""
     if not len(rows):
         return Batch.empty(receipts=receipts)
@@ -52,7 +52,7 @@ async def read(core: Core, rows: U32, *, receipts: bool) -> Batch:
     return batch
 
 
-def _topics(core: Core, rows: U32) -> Sequence[str]:
+def _topics(core: Core, rows: Rows) -> Sequence[str]:
     names = core.machine.topics.names
     numbers = core.machine.table.topic[rows]
     if (numbers == numbers[0]).all():
@@ -60,7 +60,7 @@ def _topics(core: Core, rows: U32) -> Sequence[str]:
     return [names[number] for number in numbers.tolist()]
 
 
-def _errors(errors: dict[int, str], rows: U32) -> dict[int, str]:
+def _errors(errors: dict[int, str], rows: Rows) -> dict[int, str]:
     if not errors:
         return {}
     return {index: errors[row] for index, row in enumerate(rows.tolist()) if row in errors}

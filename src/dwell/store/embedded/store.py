@@ -20,12 +20,12 @@ from dwell.message import (
     I64,
     MAX_BATCH_BYTES,
     U8,
-    U32,
     U64,
     Batch,
     Kind,
     Message,
     Result,
+    Rows,
     State,
     TopicSettings,
     retry_delay_ms,
@@ -189,7 +189,7 @@ class EmbeddedStore(Store):
         # What stands for them in the ready runs is thrown away when it comes to the front.
         return await self._lease(rows[good], lease_ms, owner, now_ms)
 
-    async def _lease(self, rows: U32, lease_ms: int, owner: str, now_ms: int) -> Batch:
+    async def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> Batch:
         until_ms = now_ms + self._leases(rows, lease_ms)
         columns: dict[str, np.ndarray] = {"rows": rows, "lease_until_ms": until_ms}
         self._write(Record(RecordKind.TAKE, now_ms, columns, Meta(owner=owner)))
@@ -216,7 +216,7 @@ class EmbeddedStore(Store):
             if count:
                 yield number, count
 
-    def _leases(self, rows: U32, lease_ms: int) -> I64:
+    def _leases(self, rows: Rows, lease_ms: int) -> I64:
         return np.full(len(rows), lease_ms) if lease_ms else self._machine.lease_ms_of(rows)
 
     async def held(self, owner: str) -> Batch:
@@ -266,7 +266,7 @@ class EmbeddedStore(Store):
             await self._core.committed()
         return results
 
-    def _release_delays(self, rows: U32, delay_ms: int | None) -> I64:
+    def _release_delays(self, rows: Rows, delay_ms: int | None) -> I64:
         if delay_ms is not None:
             return np.full(len(rows), delay_ms, dtype=np.int64)
         topics = map(self._machine.topics.settings_of, self._table.topic[rows].tolist())
@@ -296,11 +296,11 @@ class EmbeddedStore(Store):
             )
         return await self._answer(good, Result.BURIED, Result.STALE)
 
-    def _leased_once(self, receipts: U64) -> tuple[U32, np.ndarray]:
+    def _leased_once(self, receipts: U64) -> tuple[Rows, np.ndarray]:
         rows, good = self._leased(receipts)
         return rows, first_of_each(rows, good)
 
-    def _leased(self, receipts: U64) -> tuple[U32, np.ndarray]:
+    def _leased(self, receipts: U64) -> tuple[Rows, np.ndarray]:
         foreign = receipts[:, 0] >> _HALF != np.uint64(self.number)
         if foreign.any():
             raise ForeignReceipt(
@@ -398,7 +398,7 @@ class EmbeddedStore(Store):
         )
         return Page(await read(self._core, rows, receipts=False), last)
 
-    def _ordered_rows(self, number: int, state: State, cursor: Cursor | None, limit: int) -> U32:
+    def _ordered_rows(self, number: int, state: State, cursor: Cursor | None, limit: int) -> Rows:
         table = self._table
 
         def wanted(part: slice) -> np.ndarray:
@@ -572,7 +572,7 @@ class EmbeddedStore(Store):
             self.wake(topic, count)
 
 
-_NO_ROWS: U32 = np.zeros(0, dtype=np.uint32)
+_NO_ROWS: Rows = np.zeros(0, dtype=np.intp)
 _HALF = np.uint64(32)
 
 

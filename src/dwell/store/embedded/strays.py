@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dwell.lazy import LazyIds
-from dwell.message import U32, State
+from dwell.message import Rows, State
 from dwell.store.base import Stale
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.check import Report, unreadable, whole_ranges
@@ -31,9 +31,9 @@ class Strays:
     ``miscounted`` has the numbers of topics, and what is wrong with their counts.
     """
 
-    bodiless: U32
-    unknown: U32
-    unplaced: U32
+    bodiless: Rows
+    unknown: Rows
+    unplaced: Rows
     miscounted: list[tuple[int, str]]
 
     def first(self, limit: int) -> "Strays":
@@ -74,14 +74,14 @@ def find(machine: Machine, whole: list[tuple[int, int]], until: int) -> Strays:
     return Strays(bodiless, unknown, unplaced, _miscounted(machine))
 
 
-def _unplaced(machine: Machine, indexed: U32) -> U32:
+def _unplaced(machine: Machine, indexed: Rows) -> Rows:
     """Return the rows that the index, the wheels or the ready runs should know, and do not."""
     table = machine.table
     rows = table.rows_where(lambda part: table.state[part] != State.GONE)
     state = table.state[rows]
     waiting = (state == State.DELAYED) | (state == State.READY)
 
-    def missing(known: U32) -> np.ndarray:
+    def missing(known: Rows) -> np.ndarray:
         marks = np.zeros(table.top, dtype=bool)
         marks[known[known < table.top]] = True
         return ~marks[rows]
@@ -91,7 +91,7 @@ def _unplaced(machine: Machine, indexed: U32) -> U32:
     lost |= (state == State.LEASED) & missing(machine.leases.rows())
     lost |= waiting & (table.expires_ms[rows] > 0) & missing(machine.expiries.rows())
     lost |= (table.id_bytes[rows] > 0) & missing(indexed)
-    found: U32 = rows[lost]
+    found: Rows = rows[lost]
     return found
 
 
@@ -113,7 +113,7 @@ def told(core: Core, strays: Strays, *, repaired: bool) -> list[Stale]:
     table, names = machine.table, machine.topics.names
     own = table.id_bytes[strays.bodiless] > 0
     made = list(LazyIds(strays.bodiless, table.seq[strays.bodiless], None))
-    groups: list[tuple[U32, Sequence[str], str]] = [
+    groups: list[tuple[Rows, Sequence[str], str]] = [
         # A caller's id lay before its body.
         (
             strays.bodiless,
@@ -132,18 +132,18 @@ def told(core: Core, strays: Strays, *, repaired: bool) -> list[Stale]:
     return [*found, *counts]
 
 
-def _places(machine: Machine, rows: U32) -> Iterator[tuple[str, int]]:
+def _places(machine: Machine, rows: Rows) -> Iterator[tuple[str, int]]:
     """Yield topic and number of each row, empty and 0 for one that never held a message."""
     table, names = machine.table, machine.topics.names
     for row in rows.tolist():
         if row < table.top:
-            at: U32 = np.array([row], np.uint32)
+            at: Rows = np.array([row])
             yield names[table.topic[row]], int(numbers_of(at, table.seq[at])[0])
         else:
             yield "", 0
 
 
-def _ids(core: Core, rows: U32) -> Sequence[str]:
+def _ids(core: Core, rows: Rows) -> Sequence[str]:
     if not len(rows):
         return []
     table = core.machine.table
@@ -167,7 +167,7 @@ def mend(machine: Machine, strays: Strays, now_ms: int) -> Record | None:
         table.recount()
     gone = np.union1d(strays.unknown, strays.bodiless)
     again = strays.unplaced[table.id_bytes[strays.unplaced] > 0]
-    machine.known.mend(gone, again, table.id_entry[again])
+    machine.known.mend(gone, again, table.id_entry[again].astype(np.intp))
     machine.place(strays.unplaced, now_ms)
     if not len(strays.bodiless):
         return None

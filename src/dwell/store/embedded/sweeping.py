@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dwell.message import U32, Batch, State, decode_extra
+from dwell.message import Batch, Rows, State, decode_extra
 from dwell.store.base import Wanted
 from dwell.store.bounds import within
 from dwell.store.embedded.machine import Machine
@@ -13,13 +13,13 @@ _MOST_LOOKED_AT = 1 << 18
 
 def swept(
     machine: Machine, wanted: Wanted, start: int, stop: int, limit: int
-) -> tuple[U32, int | None]:
+) -> tuple[Rows, int | None]:
     """Return the next rows of a sweep, and the row to go on with; None when it is at its end."""
     stop = min(stop, machine.table.top)
     end = min(start + _MOST_LOOKED_AT, stop)
     if start >= end:
-        return np.zeros(0, np.uint32), None
-    rows = (np.flatnonzero(_fits(machine, wanted, slice(start, end))) + start).astype(np.uint32)
+        return np.zeros(0, np.intp), None
+    rows = np.flatnonzero(_fits(machine, wanted, slice(start, end))) + start
     cut = min(limit, within(machine.table.size_bytes[rows]))
     if cut < len(rows):
         end = int(rows[cut])

@@ -27,7 +27,7 @@ Rows are given out by the state machine alone, so that a replay gives the same o
 
 import numpy as np
 
-from dwell.message import I64, U8, U16, U32, U64, State
+from dwell.message import I64, U8, U16, U32, U64, Rows, State
 from dwell.store.embedded.pool import Pool
 
 _STATES = len(State)
@@ -81,7 +81,7 @@ class Table(Pool):
         super().__init__(TYPES)
         self._counts = np.zeros((64, _STATES), dtype=np.int64)
 
-    def move(self, rows: U32, after: State) -> None:
+    def move(self, rows: Rows, after: State) -> None:
         """Change the state of distinct rows, and the counts with it."""
         before = self.state[rows]
         topics = self.topic[rows]

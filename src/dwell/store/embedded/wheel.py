@@ -18,19 +18,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dwell.message import I64, U32
+from dwell.message import I64, U32, Rows
 from dwell.store.embedded.distinct import distinct
 
 SLOT_MS = 60_000
 _DEAL_AT = 65_536
 _MOST_RUNS = 12
 _NEVER = 2**62
+_NO_ROWS: U32 = np.zeros(0, dtype=np.uint32)
 
 
 class Wheel:
     """Rows by time; a row may be added again and again, and counts for its current time only."""
 
-    def __init__(self, current: Callable[[U32], I64]) -> None:
+    def __init__(self, current: Callable[[Rows], I64]) -> None:
         self._current = current
         self._undealt: list[U32] = []
         self._undealt_count = 0
@@ -41,7 +42,7 @@ class Wheel:
         self._loaded_until_ms = 0
         self._entries = 0
 
-    def add(self, rows: U32, at_ms: I64) -> None:
+    def add(self, rows: Rows, at_ms: I64) -> None:
         """Let ``pop`` return each row once its time has come."""
         if not len(rows):
             return
@@ -49,18 +50,18 @@ class Wheel:
         self._entries += len(rows)
         if first_ms < self._loaded_until_ms:
             near = at_ms < self._loaded_until_ms
-            self._add_run(at_ms[near], rows[near])
+            self._add_run(at_ms[near], rows[near].astype(np.uint32))
             rows = rows[~near]
             if not len(rows):
                 return
             first_ms = self._loaded_until_ms
-        self._undealt.append(rows)
+        self._undealt.append(rows.astype(np.uint32))
         self._undealt_count += len(rows)
         self._undealt_first_ms = min(self._undealt_first_ms, first_ms)
         if self._undealt_count >= _DEAL_AT:
             self._deal()
 
-    def pop(self, now_ms: int) -> U32 | None:
+    def pop(self, now_ms: int) -> Rows | None:
         """Remove and return the distinct rows whose time has come; None when there are none."""
         self._load(now_ms)
         due = []
@@ -73,10 +74,10 @@ class Wheel:
         if not due:
             return None
         self._runs = [run for run in self._runs if len(run[1])]
-        rows = distinct(np.concatenate(due))
+        distinct_rows = distinct(np.concatenate(due)).astype(np.intp)
         self._entries -= sum(map(len, due))
-        at_ms = self._current(rows)
-        return rows[(at_ms > 0) & (at_ms <= now_ms)]
+        at_ms = self._current(distinct_rows)
+        return distinct_rows[(at_ms > 0) & (at_ms <= now_ms)]
 
     def next_ms(self) -> int | None:
         """Return a time at or before the next one at which ``pop`` returns something."""
@@ -96,11 +97,11 @@ class Wheel:
         at_ms = self._current(everything)
         self.add(everything[at_ms > 0], at_ms[at_ms > 0])
 
-    def rows(self) -> U32:
+    def rows(self) -> Rows:
         """Return the distinct rows that have an entry, whether it means anything or not."""
         rows = [run[1] for run in self._runs] + self._undealt
         rows += [np.frombuffer(slot, dtype=np.uint32) for slot in self._slots.values()]
-        return distinct(np.concatenate(rows)) if rows else np.zeros(0, np.uint32)
+        return distinct(np.concatenate(rows or [_NO_ROWS])).astype(np.intp)
 
     def clear(self) -> None:
         """Forget every entry."""
@@ -129,7 +130,7 @@ class Wheel:
         """Put the undealt rows into the slots of their minutes."""
         rows = np.concatenate(self._undealt)
         self._undealt, self._undealt_count, self._undealt_first_ms = [], 0, _NEVER
-        at_ms = self._current(rows)
+        at_ms = self._current(rows.astype(np.intp))
         # What is nearer by now was added again when it was moved.
         live = at_ms >= max(self._loaded_until_ms, 1)
         self._entries -= len(rows) - int(np.count_nonzero(live))
@@ -164,7 +165,7 @@ class Wheel:
         self._first_slot = min(self._slots, default=_NEVER)
         entries = np.concatenate(parts)
         rows = distinct(entries)
-        at_ms = self._current(rows)
+        at_ms = self._current(rows.astype(np.intp))
         near = (at_ms > 0) & (at_ms < until_ms)
         self._entries -= len(entries) - int(np.count_nonzero(near))
         self._add_run(at_ms[near], rows[near])

@@ -19,7 +19,7 @@ from enum import IntEnum
 import msgspec
 import numpy as np
 
-from dwell.message import I64, TopicSettings
+from dwell.message import I64, Rows, TopicSettings
 from dwell.store.embedded.disk import Buffer
 
 _HEADER = struct.Struct("<BxHIqQ")
@@ -118,6 +118,11 @@ class Record:
     def __len__(self) -> int:
         return len(self.columns["rows"]) if "rows" in self.columns else 0
 
+    @property
+    def rows(self) -> Rows:
+        """The rows that it says something of."""
+        return self.columns["rows"].astype(np.intp, copy=False)
+
     def positions(self) -> I64:
         """Return where in the journal the blob of each message is."""
         sizes = self.columns["size_bytes"].astype(np.int64)
@@ -128,7 +133,12 @@ class Record:
         meta = _PLAIN_BYTES if self.meta is _PLAIN else _padded(_encoder.encode(self.meta))
         head = _HEADER.pack(self.kind, len(meta), len(self), self.time_ms, len(self.blobs))
         schema = SCHEMAS[self.kind]
-        parts: list[Buffer] = [head, meta, *[self.columns[name].data for name in schema]]
+        columns = self.columns
+        parts: list[Buffer] = [
+            head,
+            meta,
+            *[columns[name].astype(dtype, copy=False).data for name, dtype in schema.items()],
+        ]
         size = sum(np.dtype(dtype).itemsize for dtype in schema.values()) * len(self)
         parts.append(bytes(-size % 8))
         return b"".join(parts), self.blobs, bytes(-len(self.blobs) % 8)
