@@ -24,7 +24,7 @@ from dwell.errors import (
     InvalidReceipt,
     InvalidTime,
 )
-from dwell.lazy import Blobs, Sized, sizes_of
+from dwell.lazy import Blobs, Sized, firsts_of, sizes_of
 from dwell.message import (
     I64,
     MAX_ATTEMPTS,
@@ -108,15 +108,22 @@ def own_ids(given: object, size: int) -> Sequence[bytes] | None:
     many = _sized(given, "ids", InvalidId)
     if len(many) != size:
         raise InvalidId(f"ids: got {len(many)} values, expected {size}, one for each body")
-    if isinstance(many, Blobs):
-        if _are_own_ids(many):
-            return many
-        return [values.own_id(_said(id_), f"ids[{at}]") for at, id_ in enumerate(many)]
-    data = _encoded_ids(many)
-    # The join finds the mark of the queue's ids in one pass; the odd hit is then looked at closely.
-    if data is None or _MARK in b"".join(data):
-        return [values.own_id(value, f"ids[{at}]") for at, value in enumerate(many)]
-    return data
+    data = many if isinstance(many, Blobs) else _joined_ids(many)
+    if data is not None and _are_own_ids(data):
+        return data
+    texts = map(_said, many) if isinstance(many, Blobs) else many
+    return [values.own_id(text, f"ids[{at}]") for at, text in enumerate(texts)]
+
+
+def _joined_ids(many: Sequence[str]) -> Blobs | None:
+    """Return ids as UTF-8 in one piece, or None when one of them cannot be."""
+    try:
+        text = "".join(many)
+        if text.isascii():
+            return Blobs.packed(text.encode(), sizes_of(many))
+        return Blobs.of(list(map(str.encode, many)))
+    except (TypeError, UnicodeEncodeError):
+        return None
 
 
 def _said(id_: bytes) -> object:
@@ -133,13 +140,12 @@ def _are_own_ids(ids: Blobs) -> bool:
         return True
     if not 0 < sizes.min() <= sizes.max() <= MAX_ID_BYTES:
         return False
-    data = ids.join()
-    firsts = np.frombuffer(data, np.uint8)[np.cumsum(sizes) - sizes]
+    firsts = firsts_of(ids)
     # An id begins with the first byte of a sign, and not with the mark of the queue's own.
     if ((firsts & 0xC0) == 0x80).any() or (firsts == _MARK[0]).any():
         return False
     try:
-        data.decode()
+        ids.join().decode()
     except UnicodeDecodeError:
         return False
     return True

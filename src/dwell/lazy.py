@@ -6,7 +6,7 @@ from typing import Generic, TypeVar, overload
 
 import numpy as np
 
-from dwell.message import I64, QUEUE_ID_MARK, U32, U64, Rows
+from dwell.message import I64, QUEUE_ID_MARK, U8, U32, U64, Rows
 
 T = TypeVar("T")
 
@@ -72,6 +72,10 @@ class Blobs(Sequence[bytes]):
         """How long each is."""
         return self._ends - self._starts
 
+    def picked(self, places: np.ndarray) -> "Blobs":
+        """Return those at some places."""
+        return Blobs(self._data, self._starts[places], self._ends[places])
+
     def join(self) -> bytes:
         """Return all of them, one behind the other."""
         if not len(self):
@@ -117,8 +121,8 @@ class Sized(list[bytes]):
         self.sizes = _lengths(self) if sizes is None else sizes
 
 
-def sizes_of(parts: Sequence[bytes]) -> I64:
-    """Return the length of each of some blobs."""
+def sizes_of(parts: Sequence[bytes] | Sequence[str]) -> I64:
+    """Return the length of each of some blobs or texts."""
     if isinstance(parts, Blobs | Sized):
         return parts.sizes
     if isinstance(parts, Same):
@@ -126,13 +130,27 @@ def sizes_of(parts: Sequence[bytes]) -> I64:
     return _lengths(parts)
 
 
-def _lengths(parts: Sequence[bytes]) -> I64:
-    return np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+def _lengths(parts: Sequence[bytes] | Sequence[str]) -> I64:
+    return np.fromiter(map(len, parts), dtype=np.int64)
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
     """Return some blobs, one behind the other."""
     return parts.join() if isinstance(parts, Blobs) else b"".join(parts)
+
+
+def firsts_of(parts: Sequence[bytes]) -> U8:
+    """Return the first byte of each of some blobs, none of which is empty."""
+    sizes = sizes_of(parts)
+    firsts: U8 = np.frombuffer(joined(parts), np.uint8)[np.cumsum(sizes) - sizes]
+    return firsts
+
+
+def picked(parts: Sequence[bytes], places: np.ndarray) -> Sequence[bytes]:
+    """Return the blobs at some places."""
+    if isinstance(parts, Blobs):
+        return parts.picked(places)
+    return [parts[place] for place in places.tolist()]
 
 
 def chained(many: Sequence[Sequence[bytes]]) -> Sequence[bytes]:

@@ -40,7 +40,7 @@ import numpy as np
 
 from dwell.clock import Clock
 from dwell.histogram import Histogram
-from dwell.lazy import sizes_of
+from dwell.lazy import picked, sizes_of
 from dwell.message import (
     I64,
     MAX_BATCH_MESSAGES,
@@ -83,12 +83,12 @@ class Puts:
     def picked(self, which: "np.ndarray") -> "Puts":
         """Return the messages at some places."""
 
-        def pick(column: Sequence[bytes] | None) -> list[bytes] | None:
-            return None if column is None else [column[index] for index in which.tolist()]
+        def pick(column: Sequence[bytes] | None) -> Sequence[bytes] | None:
+            return None if column is None else picked(column, which)
 
         return Puts(
             topic=self.topic,
-            bodies=pick(self.bodies) or [],
+            bodies=picked(self.bodies, which),
             due_ms=self.due_ms[which],
             priority=self.priority[which],
             lease_ms=self.lease_ms[which],

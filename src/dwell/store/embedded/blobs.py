@@ -4,20 +4,21 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dwell.lazy import Blobs, joined, slice_of
+from dwell.lazy import Blobs, joined, sizes_of, slice_of
 from dwell.message import I64, U16, U32, U64
+from dwell.store.embedded.disk import Buffer
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.journal import Journal
 
 
-def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> bytes:
+def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> Buffer:
     """Return the blobs of a batch: the first of each part, the second of each part ..."""
     there = [part for part in parts if part is not None]
     if len(there) == 1:
         return joined(there[0])
-    if count and all(isinstance(part, Blobs) and _is_even(part.sizes) for part in there):
+    if count and all(_is_even(sizes_of(part)) for part in there):
         tables = [np.frombuffer(joined(part), np.uint8).reshape(count, -1) for part in there]
-        return np.hstack(tables).tobytes()
+        return np.hstack(tables).reshape(-1).data
     mixed: list[bytes] = [b""] * (count * len(there))
     for index, part in enumerate(there):
         mixed[index :: len(there)] = part

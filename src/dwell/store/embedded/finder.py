@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dwell.lazy import firsts_of
 from dwell.message import I64, QUEUE_ID_MARK, U32, U64, Rows, State
 from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import IdHasher, parse_queue_ids
@@ -27,8 +28,7 @@ class Finder:
         number = self._machine.topics.find(topic)
         if number is None or not self._table.top or not ids:
             return np.zeros(len(ids), np.intp), np.zeros(len(ids), dtype=bool)
-        mark = QUEUE_ID_MARK.encode()
-        made = np.fromiter((text[:1] == mark for text in ids), dtype=bool, count=len(ids))
+        made = firsts_of(ids) == ord(QUEUE_ID_MARK)
         if not made.any():
             return self._machine.known.find(*self.hashes(topic, ids))
         rows, seqs = parse_queue_ids(ids)

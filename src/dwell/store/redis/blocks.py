@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dwell.lazy import joined, sizes_of
+from dwell.lazy import joined, picked, sizes_of
 from dwell.message import I64, U8
 from dwell.store.base import Puts
 from dwell.store.redis.numbers import SLOTS
@@ -181,7 +181,7 @@ def _picked(values: Sequence[bytes], places: I64) -> Sequence[bytes]:
     size = len(places)
     if size == len(values) and size and places[0] == 0 and np.all(places[1:] == places[:-1] + 1):
         return values
-    return [values[at] for at in places.tolist()]
+    return picked(values, places)
 
 
 def _sizes(values: Sequence[bytes] | None, count: int) -> I64:
