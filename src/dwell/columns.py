@@ -140,12 +140,16 @@ def _are_own_ids(ids: Blobs) -> bool:
         return True
     if not 0 < sizes.min() <= sizes.max() <= MAX_ID_BYTES:
         return False
-    firsts = firsts_of(ids)
-    # An id begins with the first byte of a sign, and not with the mark of the queue's own.
-    if ((firsts & 0xC0) == 0x80).any() or (firsts == _MARK[0]).any():
+    data = ids.join()
+    if _MARK in data and (firsts_of(ids) == _MARK[0]).any():
+        return False
+    if data.isascii():
+        return True
+    # An id begins with the first byte of a sign.
+    if ((firsts_of(ids) & 0xC0) == 0x80).any():
         return False
     try:
-        ids.join().decode()
+        data.decode()
     except UnicodeDecodeError:
         return False
     return True

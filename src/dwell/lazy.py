@@ -45,19 +45,22 @@ class Same(Sequence[T], Generic[T]):
 class Blobs(Sequence[bytes]):
     """Blobs that lie in one piece of bytes, each cut out when it is looked at.
 
-    Blob ``n`` is from ``starts[n]`` to ``ends[n]``, offsets in ``data``.
+    Blob ``n`` is from ``starts[n]`` to ``ends[n]``, offsets in ``data``. ``is_packed``: they are
+    all of the data, one behind the other.
     """
 
-    __slots__ = ("_data", "_ends", "_starts")
+    __slots__ = ("_data", "_ends", "_starts", "is_packed")
 
-    def __init__(self, data: bytes, starts: I64, ends: I64) -> None:
+    def __init__(self, data: bytes, starts: I64, ends: I64, *, is_packed: bool = False) -> None:
         self._data, self._starts, self._ends = data, starts, ends
+        self.is_packed = is_packed
 
     @classmethod
     def packed(cls, data: bytes, sizes: I64) -> "Blobs":
         """Return blobs that lie one behind the other."""
         ends = np.cumsum(sizes)
-        return cls(data, ends - sizes, ends)
+        end = int(ends[-1]) if len(ends) else 0
+        return cls(data, ends - sizes, ends, is_packed=end == len(data))
 
     @classmethod
     def of(cls, parts: Sequence[bytes]) -> "Blobs":
@@ -78,14 +81,14 @@ class Blobs(Sequence[bytes]):
 
     def join(self) -> bytes:
         """Return all of them, one behind the other."""
+        if self.is_packed:
+            return self._data
         if not len(self):
             return b""
         # Most lie one behind the other already, in a few pieces.
         cuts = np.flatnonzero(self._starts[1:] != self._ends[:-1])
         starts = [int(self._starts[0]), *self._starts[cuts + 1].tolist()]
         ends = [*self._ends[cuts].tolist(), int(self._ends[-1])]
-        if len(starts) == 1 and ends[0] - starts[0] == len(self._data):
-            return self._data
         return b"".join([self._data[start:end] for start, end in zip(starts, ends, strict=True)])
 
     def __len__(self) -> int:
@@ -132,6 +135,15 @@ def sizes_of(parts: Sequence[bytes] | Sequence[str]) -> I64:
 
 def _lengths(parts: Sequence[bytes] | Sequence[str]) -> I64:
     return np.fromiter(map(len, parts), dtype=np.int64)
+
+
+def total_bytes(parts: Sequence[bytes]) -> int:
+    """Return how long some blobs are together."""
+    if isinstance(parts, Same):
+        return len(parts) * len(parts.value or b"")
+    if isinstance(parts, Blobs) and parts.is_packed:
+        return len(parts.join())
+    return int(sizes_of(parts).sum())
 
 
 def joined(parts: Sequence[bytes]) -> bytes:

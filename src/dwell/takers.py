@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dwell.errors import DwellError, StoreClosed
 from dwell.gather import fail
-from dwell.lazy import sizes_of
+from dwell.lazy import total_bytes
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Batch
 from dwell.spacing import Spacing
 from dwell.store.base import Store
@@ -263,7 +263,7 @@ class Takers:
             return False
         if not any(map(self._store.ready, topics)):
             return False
-        size_bytes = int(sizes_of(batch.bodies).sum() + sizes_of(batch.extras).sum())
+        size_bytes = total_bytes(batch.bodies) + total_bytes(batch.extras)
         return size_bytes > MAX_BATCH_BYTES - 2 * MAX_BODY_BYTES
 
     def _leave_empty(self, takers: list[Taker], take: Take) -> None:

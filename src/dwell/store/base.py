@@ -40,7 +40,7 @@ import numpy as np
 
 from dwell.clock import Clock
 from dwell.histogram import Histogram
-from dwell.lazy import picked, sizes_of
+from dwell.lazy import picked, total_bytes
 from dwell.message import (
     I64,
     MAX_BATCH_MESSAGES,
@@ -102,7 +102,7 @@ class Puts:
     def size_bytes(self) -> int:
         """How much the messages are together: ids, extras and bodies."""
         parts = (self.bodies, self.ids, self.extras)
-        return sum(int(sizes_of(part).sum()) for part in parts if part is not None)
+        return sum(total_bytes(part) for part in parts if part is not None)
 
 
 class Put(msgspec.Struct, frozen=True):

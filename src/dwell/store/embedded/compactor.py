@@ -91,9 +91,9 @@ class Compactor:
             snapshot.abandon()
             raise
         await asyncio.to_thread(self._finish, snapshot)
-        self._remove_old_snapshots()
+        # Freeing a large file takes the system milliseconds, which nobody should wait for.
+        await asyncio.to_thread(self._remove_old_snapshots)
         for number in unneeded:
-            # Freeing a large file takes the system milliseconds, which nobody should wait for.
             path = self._journal.release(number)
             await asyncio.to_thread(self._disk.remove, path)
         for number in self._nearly_empty():

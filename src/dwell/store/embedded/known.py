@@ -109,9 +109,10 @@ class KnownIds(Pool):
 
     def remembered(self, now_ms: int) -> tuple[U64, U64]:
         """Return the hashes of what is still remembered, and the ends with the checks below."""
-        entries = self.rows_where(lambda part: self.until_ms[part] > now_ms)
-        ends = self.until_ms[entries].astype(np.uint64) << np.uint64(_CHECK_BITS)
-        return self.hash[entries], ends | self.check[entries]
+        until_ms = self.until_ms[: self.top]
+        lasting = until_ms > now_ms
+        ends = until_ms[lasting].astype(np.uint64) << np.uint64(_CHECK_BITS)
+        return self.hash[: self.top][lasting], ends | self.check[: self.top][lasting]
 
     def remember(self, hashes: U64, notes: U64) -> None:
         """Remember what :meth:`remembered` returned."""

@@ -233,7 +233,8 @@ def _keys(machine: Machine) -> dict[str, np.ndarray]:
     if not entries.any():
         nothing: U64 = np.zeros(len(entries), dtype=np.uint64)
         return {"id_hash": nothing, "id_check": nothing.astype(np.uint32)}
-    return {"id_hash": known.hash[entries], "id_check": known.check[entries]}
+    at = entries.astype(np.intp)
+    return {"id_hash": known.hash[at], "id_check": known.check[at]}
 
 
 def _learn(machine: Machine, arrays: dict[str, np.ndarray]) -> None:

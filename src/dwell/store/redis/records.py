@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dwell.lazy import Blobs, LazyIds, Same, sizes_of
+from dwell.lazy import Blobs, LazyIds, Same, total_bytes
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Batch, State
 from dwell.store.redis.blocks import DATA_BYTES, HEAD, NAME_BYTES
 from dwell.store.redis.numbers import number, receipts_of
@@ -92,7 +92,7 @@ class Leased:
                 part = batch_of([loose(n, shard, text, now_ms) for n, text in pairs], self._store)
             self._parts.append(part)
             self._size += len(part)
-            self.size_bytes += int(sizes_of(part.bodies).sum() + sizes_of(part.extras).sum())
+            self.size_bytes += total_bytes(part.bodies) + total_bytes(part.extras)
 
     def __len__(self) -> int:
         return self._size
