@@ -126,7 +126,7 @@ class Sized(list[bytes]):
 
 def sizes_of(parts: Sequence[bytes] | Sequence[str]) -> I64:
     """Return the length of each of some blobs or texts."""
-    if isinstance(parts, Blobs | Sized):
+    if isinstance(parts, (Blobs, Sized)):
         return parts.sizes
     if isinstance(parts, Same):
         return np.full(len(parts), len(parts.value or b""))
