@@ -1,6 +1,7 @@
 """A call: one request, read and checked, and how it is answered."""
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -187,13 +188,27 @@ class Call:
 def decoded(data: bytes, kind: Any, form: Media) -> Any:
     """Return a value of some type from its bytes; raises InvalidInput."""
     try:
-        if form is Media.JSON:
-            return msgspec.json.decode(data, type=kind)
-        return msgspec.msgpack.decode(data, type=kind)
+        return _decoder(kind, form).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"body: {error}") from None
 
 
-def response(data: bytes, form: Media | str, status: int = 200) -> Response:
+@cache
+def _decoder(kind: Any, form: Media) -> "msgspec.json.Decoder[Any] | msgspec.msgpack.Decoder[Any]":
+    return msgspec.json.Decoder(kind) if form is Media.JSON else msgspec.msgpack.Decoder(kind)
+
+
+class _Answer(Response):
+    """An answer of some bytes, which needs no headers but those that say what they are."""
+
+    def __init__(self, data: bytes, form: Media, status: int) -> None:
+        self.status_code = status
+        self.background = None
+        self.body = data
+        size = str(len(data)).encode()
+        self.raw_headers = [(b"content-length", size), (b"content-type", form.encode())]
+
+
+def response(data: bytes, form: Media, status: int = 200) -> Response:
     """Return an answer of some bytes."""
-    return Response(data, status, media_type=str(form))
+    return _Answer(data, form, status)

@@ -34,6 +34,8 @@ from dwell.wire.columns import (
 
 _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
+_NEW_ROWS = NewMessage | list[NewMessage]
+_PACKED_ROWS = PackedMessage | list[PackedMessage]
 
 
 async def put(call: Call) -> Response:
@@ -71,8 +73,7 @@ def _rows(data: bytes, form: Media) -> list[NewMessage]:
         _check_utf8(data)
     if form is Media.NDJSON:
         return lines_of(data)
-    row = PackedMessage if form is Media.MSGPACK else NewMessage
-    found = decoded(data, row | list[row], form)  # type: ignore[valid-type]
+    found = decoded(data, _PACKED_ROWS if form is Media.MSGPACK else _NEW_ROWS, form)
     return found if isinstance(found, list) else [found]
 
 
