@@ -74,10 +74,10 @@ class Wheel:
         if not due:
             return None
         self._runs = [run for run in self._runs if len(run[1])]
-        distinct_rows = distinct(np.concatenate(due)).astype(np.intp)
+        found = distinct(np.concatenate(due)).astype(np.intp)
         self._entries -= sum(map(len, due))
-        at_ms = self._current(distinct_rows)
-        return distinct_rows[(at_ms > 0) & (at_ms <= now_ms)]
+        at_ms = self._current(found)
+        return found[(at_ms > 0) & (at_ms <= now_ms)]
 
     def next_ms(self) -> int | None:
         """Return a time at or before the next one at which ``pop`` returns something."""
