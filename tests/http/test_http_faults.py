@@ -380,6 +380,7 @@ def test_health_is_told_when_nothing_else_is():
         assert (await ask(server, STATS)).status == 429
         for path in ("/healthz", "/readyz"):
             assert (await ask(server, request("GET", path))).status == 200
+            assert (await ask(server, request("GET", path, accept="text/plain"))).status == 200
         server.service.gate.leave()
 
     run(test, gate=Gate(1, 1000))

@@ -19,14 +19,20 @@ _PART = 50
 _SMALL = 131_072
 
 
-def fill(folder: Path, *, parts: int = 4, close: bool = True) -> None:
-    """Put messages in batches that are frames of their own; die without a snapshot if asked to."""
+def fill(folder: Path, *, parts: int = 4, close: bool = True, done: bool = False) -> None:
+    """Put messages in batches that are frames of their own; die without a snapshot if asked to.
+
+    ``done``: they are due, and taken and acked in frames of their own.
+    """
 
     async def main() -> None:
         queue = await dwell.open(folder).__aenter__()
         for part in range(parts):
             ids = [f"{part}-{number}" for number in range(_PART)]
-            await queue.put_many("t", [b"x" * 100] * _PART, ids=ids, delay="1h")
+            delay = "0s" if done else "1h"
+            await queue.put_many("t", [b"x" * 100] * _PART, ids=ids, delay=delay)
+            if done:
+                await queue.ack(await queue.take("t", _PART))
         if close:
             await queue.close()
 
@@ -107,6 +113,14 @@ def test_what_a_repair_saved_can_be_used(crashed: Path) -> None:
         created = [put.id for put in answer if put.result is dwell.Result.CREATED]
         assert len(created) == 1
         assert [message.id for message in queue.take("t", 10)] == created
+
+
+def test_repair_passes_over_records_all_of_whose_messages_are_lost(tmp_path: Path) -> None:
+    fill(tmp_path / "store", parts=2, close=False, done=True)
+    overwrite(journal(tmp_path / "store"), 9000)
+    report = check(tmp_path / "store", repair=True)
+    assert f"take of {_PART} messages that are lost" in report.findings
+    assert stats(tmp_path / "store") == 0
 
 
 def test_a_torn_tail_is_no_damage(crashed: Path) -> None:

@@ -76,17 +76,15 @@ class Call:
         That is a caller without any right, a page of the web that makes a browser call, and one
         who accepts no form of the answer.
         """
-        if self.endpoint.right is not None:
-            self._check_caller()
-        if self.endpoint.gives:
-            self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
-
-    def _check_caller(self) -> None:
+        if self.endpoint.right is None:
+            return
         self.allow(())
         origin = self._header(b"origin")
         is_strange = origin is not None and urlsplit(origin).netloc != self._header(b"host")
         if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:
             raise HTTPException(403, f"origin: got {origin or 'another site'}, expected none")
+        if self.endpoint.gives:
+            self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
 
     def allow(self, topics: Iterable[str] | None, right: Right | None = None) -> None:
         """Refuse a caller who lacks the endpoint's right on some topics (None: on all)."""

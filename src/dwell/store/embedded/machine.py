@@ -76,6 +76,8 @@ class Machine:
         """Do what a record says."""
         if self.tolerant is not None:
             self._fit(record)
+            if "rows" in record.columns and not len(record):
+                return
         self._appliers[record.kind](record)
 
     # --- what the table says of rows ------------------------------------------------------------
