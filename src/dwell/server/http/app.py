@@ -94,19 +94,15 @@ class App:
     """The application over a service."""
 
     def __init__(self, service: Service, waits: Waits) -> None:
-        routes = [
-            Route(e.path, _Endpoint(service, waits, e), methods=[e.method], name=e.name)
-            for e in ENDPOINTS
-        ]
+        served = [(e, _Endpoint(service, waits, e)) for e in ENDPOINTS]
+        routes = [Route(e.path, app, methods=[e.method], name=e.name) for e, app in served]
         routes += [Route("/openapi.json", _openapi), Route("/docs", _docs)]
         for route in routes:
             # A HEAD would be answered with a body; the API has none.
             (route.methods or set()).discard("HEAD")
         self._router = Router(routes, redirect_slashes=False)
         # The router looks through its routes one by one, which paths without parts to read spare.
-        self._plain = {
-            (e.method, e.path): _Endpoint(service, waits, e) for e in ENDPOINTS if "{" not in e.path
-        }
+        self._plain = {(e.method, e.path): app for e, app in served if "{" not in e.path}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -183,10 +183,11 @@ async def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
 
 async def _allowed(call: Call, texts: list[str]) -> U64 | str:
     """Return receipts that the caller may use; a single one is joined with those of others."""
-    if len(texts) == 1 and call.service.tokens.is_open:
-        return texts[0]
-    receipts = await _checked(call, columns.receipts(texts))
-    return texts[0] if len(texts) == 1 else receipts
+    if len(texts) != 1:
+        return await _checked(call, columns.receipts(texts))
+    if not call.service.tokens.is_open:
+        await _checked(call, columns.receipts(texts))
+    return texts[0]
 
 
 async def _checked(call: Call, receipts: U64) -> U64:

@@ -74,25 +74,25 @@ class Machine:
 
     def apply(self, record: Record) -> None:
         """Do what a record says."""
-        if self.tolerant is not None:
-            self._fit(record)
-            if "rows" in record.columns and not len(record):
-                return
-        self._appliers[record.kind](record)
+        if self.tolerant is None or self._fit(record):
+            self._appliers[record.kind](record)
 
     # --- what the table says of rows ------------------------------------------------------------
 
     def max_attempts_of(self, rows: Rows) -> I64:
         """Return how often each message may be taken: its own limit, or its topic's."""
         own = self.table.max_attempts[rows].astype(np.int64)
-        topics = self.table.topic[rows].astype(np.intp)
-        return np.where(own > 0, own, self.topics.max_attempts[topics])
+        return np.where(own > 0, own, self._of_topics(self.topics.max_attempts, rows))
 
     def lease_ms_of(self, rows: Rows) -> I64:
         """Return how long each message is leased: its own time, or its topic's."""
         own = self.table.lease_ms[rows].astype(np.int64)
-        topics = self.table.topic[rows].astype(np.intp)
-        return np.where(own > 0, own, self.topics.lease_ms[topics])
+        return np.where(own > 0, own, self._of_topics(self.topics.lease_ms, rows))
+
+    def _of_topics(self, column: I64, rows: Rows) -> I64:
+        """Return what holds for the topic of each message."""
+        values: I64 = column[self.table.topic[rows].astype(np.intp)]
+        return values
 
     def receipts_of(self, rows: Rows, store_number: int) -> U64:
         """Return the receipts of leased messages, shape (n, 2)."""
@@ -338,7 +338,7 @@ class Machine:
         table = self.table
         own = rows[table.id_bytes[rows] > 0]
         if len(own):
-            until_ms = time_ms + self.topics.remember_ms[table.topic[own]] if remembered else 0
+            until_ms = time_ms + self._of_topics(self.topics.remember_ms, own) if remembered else 0
             entries = table.id_entry[own].astype(np.intp)
             self.known.end(entries, own, until_ms, time_ms)
         self._forget_errors(rows)
@@ -434,10 +434,13 @@ class Machine:
 
     # --- repair ---------------------------------------------------------------------------------
 
-    def _fit(self, record: Record) -> None:
-        """Leave out the rows that a record cannot mean, after a part of the journal is lost."""
+    def _fit(self, record: Record) -> bool:
+        """Leave out the rows that a record cannot mean, after a part of the journal is lost.
+
+        Tells whether anything is left of it.
+        """
         if "rows" not in record.columns:
-            return
+            return True
         rows = record.rows
         if "size_bytes" in record.columns:
             record.columns["position"] = record.positions()
@@ -452,6 +455,7 @@ class Machine:
         elif not live.all():
             self._note(f"{record.kind.name.lower()} of {int((~live).sum())} messages that are lost")
             record.columns = {name: column[live] for name, column in record.columns.items()}
+        return len(record) > 0
 
     def mend(self) -> None:
         """Make the free list and the counts anew, after rows were claimed out of order."""

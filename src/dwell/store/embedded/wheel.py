@@ -25,7 +25,6 @@ SLOT_MS = 60_000
 _DEAL_AT = 65_536
 _MOST_RUNS = 12
 _NEVER = 2**62
-_NO_ROWS: U32 = np.zeros(0, dtype=np.uint32)
 
 
 class Wheel:
@@ -101,7 +100,7 @@ class Wheel:
         """Return the distinct rows that have an entry, whether it means anything or not."""
         rows = [run[1] for run in self._runs] + self._undealt
         rows += [np.frombuffer(slot, dtype=np.uint32) for slot in self._slots.values()]
-        return distinct(np.concatenate(rows or [_NO_ROWS])).astype(np.intp)
+        return distinct(np.concatenate(rows)).astype(np.intp) if rows else np.zeros(0, np.intp)
 
     def clear(self) -> None:
         """Forget every entry."""
