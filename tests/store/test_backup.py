@@ -192,7 +192,7 @@ def test_events_that_are_written_with_later_ones_are_in_the_backup(tmp_path: Pat
             await asyncio.sleep(0)
             puts.append(asyncio.create_task(queue.put("t", b"", id="c")))
             await asyncio.sleep(0.01)
-            store._core._flush_when_safe()
+            store._core._flush_full()
             await asyncio.gather(backup, *puts)
         async with dwell.open(tmp_path / "copy") as copy:
             assert [event.id for event in (await copy.events()).events] == ["a", "b"]

@@ -210,10 +210,10 @@ def test_what_could_not_be_ended_is_ended_later(
         store = await with_many_to_end(tmp_path / "store")
         write, calls = store._core.write, iter(range(1_000))
 
-        def failing(record: Record, *, growing: bool) -> None:
+        def failing(record: Record) -> None:
             if next(calls) == fails_at:
                 raise MemoryError
-            write(record, growing=growing)
+            write(record)
 
         monkeypatch.setattr(store._core, "write", failing)
         with pytest.raises(MemoryError):

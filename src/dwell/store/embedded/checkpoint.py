@@ -53,8 +53,13 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
     try:
         # Nothing else runs up to the first await, so that all of it is of one moment.
         position, until = core.journal.cut(), core.machine.events.cut()
-        snapshot = _hold_snapshot(checkpoint, core, position, now_ms)
+        # Should it keep the name for a crash, a start removes whatever ends like this.
+        new = core.folder / f"checkpoint-{secrets.token_hex(8)}.new"
+        snapshot = Snapshot(
+            core.disk, core.folder, core.machine, position, now_ms, core.limits, new
+        )
         segments = _hold_segments(checkpoint, core, position)
+        await _hold_snapshot(checkpoint, core, snapshot)
         await core.flush_events(until)
         for path, size_bytes in core.machine.events.files_until(until):
             checkpoint.files.append(Held(path.name, core.disk.open(path), size_bytes, size_bytes))
@@ -69,20 +74,24 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
     return checkpoint
 
 
-def _hold_snapshot(checkpoint: Checkpoint, core: Core, position: int, now_ms: int) -> Snapshot:
+async def _hold_snapshot(checkpoint: Checkpoint, core: Core, snapshot: Snapshot) -> None:
     """Write a snapshot that has no name, so that nothing of it is ever left behind."""
-    # Should it keep the name for a crash, a start removes whatever ends like this.
-    new = core.folder / f"checkpoint-{secrets.token_hex(8)}.new"
-    snapshot = Snapshot(core.disk, core.folder, core.machine, position, now_ms, new)
     try:
-        snapshot.write()
+        await in_thread(snapshot.create)
+        name = snapshot_path(core.folder, snapshot.position).name
+        checkpoint.files.append(Held(name, snapshot.fd, 0, 0))
+        core.disk.remove(snapshot.new)
+        for part in snapshot.parts():
+            await in_thread(snapshot.write, part)
     finally:
-        if snapshot.fd >= 0:
-            name = snapshot_path(core.folder, position).name
-            size_bytes = snapshot.size_bytes
-            checkpoint.files.append(Held(name, snapshot.fd, size_bytes, size_bytes))
-            core.disk.remove(new)
-    return snapshot
+        snapshot.let_go()
+    size_bytes = snapshot.size_bytes
+    checkpoint.files = [
+        held._replace(size_bytes=size_bytes, room_bytes=size_bytes)
+        if held.fd == snapshot.fd
+        else held
+        for held in checkpoint.files
+    ]
 
 
 def _hold_segments(checkpoint: Checkpoint, core: Core, position: int) -> list[Held]:

@@ -5,24 +5,53 @@ the older one. One that holds few is emptied first: its blobs are appended again
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
+from dwell.errors import DiskFull
 from dwell.message import Rows, State
+from dwell.store.bounds import within
 from dwell.store.embedded.blobs import BlobReader
-from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
-from dwell.store.embedded.snapshot import Snapshot, snapshot_path, snapshot_positions
+from dwell.store.embedded.snapshot import (
+    Snapshot,
+    bytes_by_segment,
+    snapshot_path,
+    snapshot_positions,
+)
 from dwell.store.embedded.table import TYPES
+from dwell.store.embedded.thread import in_thread
 
 _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
+#: What a snapshot takes beside its rows, more or less.
+_HEAD_BYTES = 64 * 1024
 #: A segment of which less than this part still lives is copied forward.
 _LIVING_PART = 0.25
-_COPY_BYTES = 1 << 20
+#: More than the record of a copy has for each message beside its blob.
+_COPIED_BYTES = 16
+
+
+class Writer(Protocol):
+    """What the compactor asks of the core."""
+
+    def write(self, record: Record) -> None:
+        """Append a record and apply it."""
+
+    def flush_events(self, until: int) -> Awaitable[None]:
+        """Write the events up to a position, and return when all that is written is committed."""
+
+    def sync_events(self) -> Awaitable[None]:
+        """Make the events that are written safe."""
+
+    def sync_journal(self) -> Awaitable[None]:
+        """Make the journal safe as far as it is written."""
 
 
 class Compactor:
@@ -33,16 +62,22 @@ class Compactor:
     """
 
     def __init__(
-        self, disk: Disk, folder: Path, journal: Journal, machine: Machine, covered: int
+        self,
+        disk: Disk,
+        folder: Path,
+        journal: Journal,
+        machine: Machine,
+        covered: int,
+        limits: Limits = LIMITS,
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._journal = journal
         self._machine = machine
+        self._limits = limits
         self.covered = covered
         self._next = covered
         self.living = living_bytes(machine, journal.segment_bytes)
-        self._begun = covered, self.living
 
     @property
     def is_due(self) -> bool:
@@ -51,20 +86,42 @@ class Compactor:
         segment = self._journal.segment_bytes
         return tail >= segment and tail >= self._machine.table.top * _ROW_BYTES
 
+    @property
+    def can_free(self) -> bool:
+        """Whether anything was written since the last try, so that another may free more."""
+        return self._journal.position != self._next
+
+    def kept_bytes(self) -> int:
+        """Return how much room the next snapshot will need, which no segment may take."""
+        more = self._journal.segment_bytes // 128
+        return (self._machine.table.top + more) * _ROW_BYTES + _HEAD_BYTES
+
     def postpone(self) -> None:
         """Wait for another segment before the next try."""
         self._next = self._journal.position
 
     def finish(self, now_ms: int) -> None:
-        """Make a snapshot of a store that is about to close, if there is anything new."""
-        if self._journal.position != self.covered:
-            self._machine.events.sync()
-            snapshot, unneeded = self._begin(now_ms)
-            self._journal.sync()
-            self._finish(snapshot)
-            self._remove_old_snapshots()
-            for number in unneeded:
-                self._disk.remove(self._journal.release(number))
+        """Make a snapshot of a store that is about to close, if there is anything new.
+
+        All that it holds must be committed, and the events of it flushed.
+        """
+        if self._journal.position == self.covered:
+            return
+        self._machine.events.sync()
+        self._journal.sync()
+        unneeded = self._unneeded()
+        snapshot = self._begin(now_ms)
+        try:
+            snapshot.create()
+            for part in snapshot.parts():
+                snapshot.write(part)
+            self._end(snapshot)
+        except BaseException:
+            snapshot.abandon()
+            raise
+        self._remove_old_snapshots()
+        for number in unneeded:
+            self._disk.remove(self._journal.release(number))
 
     def start_anew(self, now_ms: int) -> None:
         """Make a snapshot of a store that was repaired, and only then forget all others."""
@@ -72,52 +129,63 @@ class Compactor:
         self.finish(now_ms)
         self._remove_old_snapshots(keep=1)
 
-    async def run(
-        self,
-        now_ms: int,
-        write: Callable[[Record], None],
-        flush_events: Callable[[int], Awaitable[None]],
-    ) -> None:
+    async def run(self, now_ms: int, writer: Writer) -> None:
         """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
-        events = self._machine.events
-        until = events.cut()
-        snapshot, unneeded = self._begin(now_ms)
+        until = self._machine.events.cut()
+        unneeded = self._unneeded()
+        snapshot = self._begin(now_ms)
         try:
+            await self._create(snapshot)
+            for part in snapshot.parts():
+                await in_thread(snapshot.write, part)
             # It may take its name only when all that it holds is in the journal for good.
-            await flush_events(until)
-            await asyncio.to_thread(events.sync)
-            await asyncio.to_thread(self._journal.sync)
-        except Exception:
+            await writer.flush_events(until)
+            await writer.sync_events()
+            await writer.sync_journal()
+            await in_thread(self._end, snapshot)
+        except BaseException:
             snapshot.abandon()
             raise
-        await asyncio.to_thread(self._finish, snapshot)
         # Freeing a large file takes the system milliseconds, which nobody should wait for.
-        await asyncio.to_thread(self._remove_old_snapshots)
+        await in_thread(self._remove_old_snapshots)
         for number in unneeded:
-            path = self._journal.release(number)
-            await asyncio.to_thread(self._disk.remove, path)
-        for number in self._nearly_empty():
-            await self._empty(number, now_ms, write)
+            await in_thread(self._disk.remove, self._journal.release(number))
+        await self._empty(self._nearly_empty(), now_ms, writer)
 
-    def _begin(self, now_ms: int) -> tuple[Snapshot, list[int]]:
-        """Return the snapshot of now, and the segments that nobody needs once it is finished.
+    def _unneeded(self) -> list[int]:
+        """Return the segments that nobody needs once the next snapshot is finished.
 
         Those hold no blob that was alive at the snapshot before, so that a start from either of the
         two finds every blob that its replay still looks at.
         """
         bound = self.covered // self._journal.segment_bytes
-        unneeded = [n for n in sorted(self._journal.segments) if n < bound and n not in self.living]
-        position = self._journal.cut()
-        snapshot = Snapshot(self._disk, self._folder, self._machine, position, now_ms)
-        snapshot.write()
-        self._next = position
-        self._begun = position, living_bytes(self._machine, self._journal.segment_bytes)
-        return snapshot, unneeded
+        return [n for n in sorted(self._journal.segments) if n < bound and n not in self.living]
 
-    def _finish(self, snapshot: Snapshot) -> None:
-        """Let the snapshot that was begun take its name: only then it is one to start from."""
+    def _begin(self, now_ms: int) -> Snapshot:
+        position = self._next = self._journal.cut()
+        return Snapshot(self._disk, self._folder, self._machine, position, now_ms, self._limits)
+
+    async def _create(self, snapshot: Snapshot) -> None:
+        """Make the file of a snapshot, for which older things go if the disk is full."""
+        while True:
+            try:
+                return await in_thread(snapshot.create)
+            except (OSError, DiskFull) as error:
+                if not is_no_room(error):
+                    raise
+                if len(snapshot_positions(self._disk, self._folder)) > 1:
+                    await in_thread(self._remove_old_snapshots, 1)
+                elif self._machine.events.make_room():
+                    await in_thread(self._machine.events.remove_dropped)
+                else:
+                    raise
+
+    def _end(self, snapshot: Snapshot) -> None:
+        """Let a snapshot that is written take its name: only then it is one to start from."""
+        snapshot.seal()
+        living = snapshot.living_bytes(self._journal.segment_bytes)
         snapshot.finish()
-        self.covered, self.living = self._begun
+        self.covered, self.living = snapshot.position, living
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
         for old in snapshot_positions(self._disk, self._folder)[:-keep]:
@@ -129,24 +197,45 @@ class Compactor:
         little = _LIVING_PART * self._journal.segment_bytes
         return [n for n, living in self.living.items() if n < bound and living < little]
 
-    async def _empty(self, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
-        """Copy the living blobs of a segment forward, a part at a time."""
-        table, size = self._machine.table, self._journal.segment_bytes
-        rows = table.rows_where(
-            lambda part: (
-                (table.state[part] != State.GONE) & (table.position[part] // size == number)
+    async def _empty(self, numbers: list[int], now_ms: int, writer: Writer) -> None:
+        """Copy the living blobs of segments forward, a part at a time."""
+        rows = await self._rows_in(numbers)
+        most_bytes = min(self._limits.copy_bytes, self._journal.most_record_bytes // 2)
+        while len(rows):
+            if self._journal.is_short:
+                await self._journal.lengthened()
+            count = within(
+                self._machine.table.size_bytes[rows] + np.int64(_COPIED_BYTES), most_bytes
             )
-        )
-        part_rows = max(_COPY_BYTES * len(rows) // size, 64)
-        for start in range(0, len(rows), part_rows):
-            self._copy(rows[start : start + part_rows], number, now_ms, write)
+            self._copy(rows[:count], numbers, now_ms, writer)
+            rows = rows[count:]
             await self._journal.committed()
 
-    def _copy(self, rows: Rows, number: int, now_ms: int, write: Callable[[Record], None]) -> None:
+    async def _rows_in(self, numbers: list[int]) -> Rows:
+        """Return the rows whose blobs lie in some segments, in the order of these."""
+        found = [np.zeros(0, np.intp)]
+        step = self._limits.snapshot_rows
+        # The table may grow meanwhile, but what is new lies in none of them.
+        for start in range(0, self._machine.table.top if numbers else 0, step):
+            found.append(self._lying_in(np.arange(start, start + step), numbers))
+            await asyncio.sleep(0)
+        rows = np.concatenate(found)
+        return rows[np.argsort(self._machine.table.position[rows], kind="stable")]
+
+    def _lying_in(self, rows: Rows, numbers: list[int]) -> Rows:
+        """Return those rows whose blobs lie in some segments."""
+        table = self._machine.table
+        rows = rows[rows < table.top]
+        rows = rows[table.state[rows] != State.GONE]
+        lying: Rows = rows[
+            np.isin(table.position[rows] // self._journal.segment_bytes, numbers, kind="table")
+        ]
+        return lying
+
+    def _copy(self, rows: Rows, numbers: list[int], now_ms: int, writer: Writer) -> None:
         table = self._machine.table
         # Some may have gone, or been replaced, since they were found.
-        still = table.position[rows] // self._journal.segment_bytes == number
-        rows = rows[still & (table.state[rows] != State.GONE)]
+        rows = self._lying_in(rows, numbers)
         if not len(rows):
             return
         sizes = table.size_bytes[rows]
@@ -154,16 +243,11 @@ class Compactor:
             self._journal, table.position[rows], sizes, np.zeros_like(rows), np.zeros_like(rows)
         ).bodies()
         columns: dict[str, np.ndarray] = {"rows": rows, "size_bytes": sizes}
-        write(Record(RecordKind.COPY, now_ms, columns, blobs=b"".join(blobs)))
+        writer.write(Record(RecordKind.COPY, now_ms, columns, blobs=b"".join(blobs)))
 
 
 def living_bytes(machine: Machine, segment_bytes: int) -> dict[int, int]:
     """Return how many bytes of living messages each segment holds, at least one a message."""
-    table = machine.table
-    state = table.state[: table.top]
-    rows = np.flatnonzero(state != State.GONE)
-    numbers = table.position[rows] // segment_bytes
-    first = int(numbers.min(initial=0))
-    weights = np.maximum(table.size_bytes[rows], 1)
-    sums = np.bincount(numbers - first, weights=weights).tolist() if len(rows) else []
-    return {first + index: int(size) for index, size in enumerate(sums) if size}
+    table, top = machine.table, machine.table.top
+    columns = (table.state[:top], table.position[:top], table.size_bytes[:top])
+    return bytes_by_segment(*columns, segment_bytes)

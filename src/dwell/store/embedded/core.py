@@ -13,17 +13,29 @@ from dwell.message import State
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
-from dwell.store.embedded.events import EventLog
+from dwell.store.embedded.events import Block, EventLog
 from dwell.store.embedded.folder import Label, open_folder
-from dwell.store.embedded.journal.journal import Journal
-from dwell.store.embedded.journal.record import Record
+from dwell.store.embedded.journal.journal import Journal, Use
+from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.segment import segment_path
+from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.thread import in_thread
 
-_FLUSH_EVENTS_S = 1.0
+#: How long events wait in memory for room on a full disk before they are tried again.
+_NO_ROOM_S = 1.0
 _log = logging.getLogger(__name__)
+
+#: What records are for; the others change messages, which does not let the store grow for long.
+USES = {
+    **dict.fromkeys(
+        (RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.REPLACE, RecordKind.COPY), Use.GROW
+    ),
+    **dict.fromkeys(
+        (RecordKind.ACK, RecordKind.CANCEL, RecordKind.LAPSE, RecordKind.EXPIRE), Use.END
+    ),
+}
 
 
 class Core:
@@ -41,16 +53,19 @@ class Core:
         segment_bytes: int,
         sync_every_ms: int | None,
         events_bytes: int,
+        limits: Limits = LIMITS,
     ) -> None:
+        self.limits = limits
         self.folder = folder
         self.disk = disk
         self._segment_bytes = segment_bytes
         self._sync_every_ms = sync_every_ms
         self._events_bytes = events_bytes
         self._upkeep: asyncio.Task[None] | None = None
-        self._flusher: asyncio.TimerHandle | None = None
-        self._is_flushing_now = False
-        self._has_room = True
+        self._flusher: asyncio.Task[None] | None = None
+        self._flush_after_s = 0.0
+        self._free_after_s = 0.0
+        self._latest_ms = 0
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing = asyncio.Lock()
         self._lock = -1
@@ -67,8 +82,8 @@ class Core:
         """Lock the folder and bring back the state; begin to write."""
         self._lock, self.label = open_folder(self.disk, self.folder, self._segment_bytes)
         # Positions of what was cut off are given out again.
-        self.recent = Recent()
-        self._flusher, self._is_flushing_now, self._has_room = None, False, True
+        self.recent = Recent(self.limits.recent_bytes)
+        self._flusher, self._flush_after_s, self._free_after_s = None, 0.0, 0.0
         try:
             self._recover(now_ms, woken, tolerant)
             self.journal.start()
@@ -84,19 +99,21 @@ class Core:
     ) -> None:
         self._remove_unfinished()
         self.journal = Journal(
-            self.disk, self.folder, self.label.segment_bytes, self._sync_every_ms
+            self.disk, self.folder, self.label.segment_bytes, self._sync_every_ms, self.limits
         )
         self.journal.open_segments()
         position = self._load_snapshot(woken, tolerant)
-        self._compactor = Compactor(self.disk, self.folder, self.journal, self.machine, position)
+        self._compactor = Compactor(
+            self.disk, self.folder, self.journal, self.machine, position, self.limits
+        )
+        self.journal.kept_bytes = self._compactor.kept_bytes
         self._find_missing(now_ms, tolerant)
         self.machine.replaying = True
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
             self.machine.apply(record)
-            if self.machine.events.is_full and self._has_room:
+            if self.machine.events.is_full:
                 self._flush_replayed()
-        self._flush_replayed()
         if tolerant is not None:
             self.machine.mend()
         self.machine.rebuild(now_ms)
@@ -127,7 +144,7 @@ class Core:
         except (OSError, StoreError) as error:
             if not is_no_room(error):
                 raise
-            self._has_room = False
+            self.machine.events.wait_for_room()
 
     def _load_snapshot(
         self, woken: Callable[[str, int, bool], None], tolerant: list[str] | None
@@ -150,13 +167,13 @@ class Core:
         return 0
 
     def _new_machine(self, woken: Callable[[str, int, bool], None]) -> Machine:
-        events = EventLog(self.disk, self.folder, self.journal, self._events_bytes)
+        events = EventLog(self.disk, self.folder, self.journal, self._events_bytes, self.limits)
 
         def promote(number: int, count: int) -> None:
             topics = machine.topics
             woken(topics.names[number], count, topics.settings_of(number).paused)
 
-        machine = Machine(events, promote)
+        machine = Machine(events, promote, self.limits)
         events.topic_names = machine.topics.names
         return machine
 
@@ -171,9 +188,7 @@ class Core:
         After a repair the snapshot is what was saved: it must succeed, and no other is kept.
         """
         if self._upkeep is not None:
-            await self._upkeep
-        if self._flusher is not None:
-            self._flusher.cancel()
+            await asyncio.wait([self._upkeep])
         try:
             if self.journal.failure is None:
                 await self._settle(now_ms, repaired=repaired)
@@ -181,9 +196,12 @@ class Core:
             if self._flushes:
                 # A thread may still write to a file that is closed here.
                 await asyncio.wait(self._flushes)
-            self.journal.close()
-            self.machine.events.close()
-            self.disk.close(self._lock)
+            await self.journal.lengthened()
+            with contextlib.ExitStack() as stack:
+                # The lock goes last, and whatever the others meet.
+                stack.callback(self.disk.close, self._lock)
+                stack.callback(self.machine.events.close)
+                stack.callback(self.journal.close)
 
     async def _settle(self, now_ms: int, *, repaired: bool) -> None:
         if repaired:
@@ -197,29 +215,42 @@ class Core:
 
     # --- write ----------------------------------------------------------------------------------
 
-    def reserve(self, size_bytes: int, *, growing: bool = False) -> None:
+    def reserve(self, size_bytes: int, use: Use) -> None:
         """Make sure that a record of so many bytes can be written; raises DiskFull, StoreFailed."""
-        self.journal.reserve(size_bytes, growing=growing)
+        try:
+            self.journal.reserve(size_bytes, use)
+        except DiskFull:
+            self._plan_freeing()
+            raise
 
-    def write(self, record: Record, *, growing: bool = False) -> None:
+    def write(self, record: Record) -> None:
         """Append a record and apply it; raises DiskFull or StoreFailed before either."""
         self.machine.prepare(record)
-        self.journal.append(record, growing=growing)
+        self._latest_ms = record.time_ms
+        try:
+            self.journal.append(record, USES.get(record.kind, Use.CHANGE))
+        except DiskFull:
+            self._plan_freeing()
+            raise
         try:
             self.machine.apply(record)
         except BaseException as error:
             # The journal says what the state does not: only a replay can bring them together.
             self.journal.fail(error)
             raise
-        is_urgent = self.machine.events.is_full and not self._flushes and self._has_room
-        if self._flusher is None or (is_urgent and not self._is_flushing_now):
-            self._plan_flush(now=is_urgent)
+        if self.machine.events.is_full and self._flusher is None:
+            self._flush_full()
         if self._upkeep is None and self._compactor.is_due:
             self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(record.time_ms))
 
     async def committed(self) -> None:
         """Return when everything so far is as safe as was asked for; raises StoreFailed."""
         await self.journal.committed()
+
+    async def room(self) -> None:
+        """Return when what lets the store grow need not wait for the disk in the loop's thread."""
+        if self.journal.is_short:
+            await self.journal.lengthened()
 
     async def flush_events(self, until: int | None = None) -> None:
         """Write the events of everything so far, or up to a position; raises DiskFull."""
@@ -229,62 +260,98 @@ class Core:
         await asyncio.shield(self._start_flush(until))
         self.journal.check()
 
+    async def sync_events(self) -> None:
+        """Make the events that are written safe; raises StoreFailed."""
+        async with self._flushing:
+            await self._must(self.machine.events.sync)
+
+    async def sync_journal(self) -> None:
+        """Make the journal safe as far as it is written; raises StoreFailed."""
+        await self._must(self.journal.sync)
+
+    async def _must(self, sync: Callable[[], None]) -> None:
+        try:
+            await in_thread(sync)
+        except OSError as error:
+            # What it covered may be lost, and a second try would say that it is not.
+            self.journal.fail(error)
+        self.journal.check()
+
     def _start_flush(self, until: int) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(self._flush(until))
         self._flushes.add(task)
-        task.add_done_callback(self._flushed)
+        task.add_done_callback(self._flushes.discard)
         return task
-
-    def _flushed(self, task: "asyncio.Task[None]") -> None:
-        self._flushes.discard(task)
-        self._has_room = not task.cancelled() and task.exception() is None
-        if not self._has_room and self._flusher is None:
-            # Events follow from the journal, so they can wait in memory until there is room.
-            self._plan_flush(now=False)
 
     async def _flush(self, until: int) -> None:
         events = self.machine.events
         async with self._flushing:
             try:
                 for block in events.blocks(until):
-                    if block.is_coarse:
-                        size_bytes = await in_thread(events.write, block)
-                    else:
-                        size_bytes = events.write(block)
-                    events.written(block, size_bytes)
+                    events.written(block, await self._write_events(block))
+                await in_thread(events.remove_dropped)
             except (OSError, StoreError) as error:
                 if not is_no_room(error):
                     return self.journal.fail(error)
-                if self._has_room:
-                    _log.warning("%s: no room for the event log: it waits in memory", self.folder)
+                events.wait_for_room()
                 raise DiskFull(f"{self.folder}: no room for the event log") from error
         return None
 
+    async def _write_events(self, block: Block) -> int:
+        """Write a block, for which older ones go if the disk is full; return its size in bytes."""
+        events = self.machine.events
+        while True:
+            try:
+                if events.needs_file or events.is_coarse(block):
+                    return await in_thread(events.write, block)
+                return events.write(block)
+            except (OSError, StoreError) as error:
+                if not is_no_room(error) or not events.make_room():
+                    raise
+            await in_thread(events.remove_dropped)
+
+    def _flush_full(self) -> None:
+        """Write events, of which there are enough for a block, once they are committed."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._flush_after_s:
+            return
+        self._flusher = loop.create_task(self.flush_events())
+        self._flushes.add(self._flusher)
+        self._flusher.add_done_callback(self._flushed)
+
+    def _flushed(self, task: "asyncio.Task[None]") -> None:
+        self._flusher = None
+        self._flushes.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.journal.failure is None:
+            # Events follow from the journal, so they can wait in memory until there is room.
+            _log.warning("%s: it waits in memory", error)
+            self._flush_after_s = task.get_loop().time() + _NO_ROOM_S
+
     async def _keep_up(self, now_ms: int) -> None:
         try:
-            await self._compactor.run(now_ms, self.write, self.flush_events)
-        except (OSError, StoreError) as error:
-            # It is tried again after the next segment; the journal itself needs no snapshot.
-            _log.warning("%s: no snapshot: %s", self.folder, error)
-            self._compactor.postpone()
+            await self._compact(now_ms)
         finally:
             self._upkeep = None
 
-    def _plan_flush(self, *, now: bool) -> None:
-        if self._flusher is not None:
-            self._flusher.cancel()
-        wait = 0.0 if now else _FLUSH_EVENTS_S
-        self._flusher = asyncio.get_running_loop().call_later(wait, self._flush_when_safe)
-        self._is_flushing_now = now
+    def _plan_freeing(self) -> None:
+        """Have freed what can be, as there is no room."""
+        loop = asyncio.get_running_loop()
+        is_time = self._upkeep is None and loop.time() >= self._free_after_s
+        if is_time and self._compactor.can_free:
+            self._free_after_s = loop.time() + _NO_ROOM_S
+            self._upkeep = loop.create_task(self._free(self._latest_ms))
 
-    def _flush_when_safe(self) -> None:
-        self._flusher, self._is_flushing_now = None, False
-        if self.journal.failure is not None:
-            return
-        until = self.machine.events.next_position
+    async def _free(self, now_ms: int) -> None:
+        # A segment goes when it lies before two snapshots, so it takes two.
+        await self._compact(now_ms)
+        await self._keep_up(now_ms)
+        self.journal.make_ahead()
 
-        def flush(done: "asyncio.Future[None]") -> None:
-            if not done.cancelled() and done.exception() is None and self.journal.segments:
-                self._start_flush(until)
-
-        self.journal.committed().add_done_callback(flush)
+    async def _compact(self, now_ms: int) -> None:
+        try:
+            await self._compactor.run(now_ms, self)
+        except Exception as error:
+            # It is tried again after the next segment; the journal itself needs no snapshot.
+            _log.warning("%s: no snapshot: %s", self.folder, error)
+            self._compactor.postpone()

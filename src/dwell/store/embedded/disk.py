@@ -4,6 +4,7 @@ Nothing here retries: a failed fsync may have thrown the data away, and asking a
 it (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -31,12 +32,17 @@ class Disk:
     """The real disk."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and its parents, if it is missing."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Make a folder, and its parents, if it is missing, for good."""
+        if not folder.is_dir():
+            self.make_folder(folder.parent)
+            with contextlib.suppress(FileExistsError):
+                self.make_new_folder(folder)
 
     def make_new_folder(self, folder: Path) -> None:
-        """Make a folder, and its parents; raises FileExistsError when the name is taken."""
-        folder.mkdir(parents=True)
+        """Make a folder, and its parents, for good; raises FileExistsError if it is there."""
+        self.make_folder(folder.parent)
+        folder.mkdir()
+        self.sync_folder(folder.parent)
 
     def remove_folder(self, folder: Path) -> None:
         """Remove a folder and all that is in it."""
@@ -75,6 +81,11 @@ class Disk:
                 raise DiskFull(f"{path.parent}: no room for {size_bytes} bytes more") from error
             raise
         return fd
+
+    def free_bytes(self, folder: Path) -> int:
+        """Return how many bytes of room the disk has for files of a folder."""
+        room = os.statvfs(folder)
+        return room.f_bavail * room.f_frsize
 
     def allocate(self, fd: int, size_bytes: int) -> None:
         """Take the room of a file, all zeros."""

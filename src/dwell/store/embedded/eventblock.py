@@ -75,7 +75,7 @@ def encoded(first: int, parts: Sequence[Part], topic_names: Sequence[str]) -> li
     return [struct.pack("<II", _MAGIC, crc) + rest, *buffers]
 
 
-def block_at(data: bytes, at: int, check: bool) -> tuple[int, int, int] | None:
+def block_at(data: Buffer, at: int, check: bool) -> tuple[int, int, int] | None:
     """Return first event, count and end of the block at ``at``; None when no whole one is there."""
     if at + HEADER.size > len(data):
         return None

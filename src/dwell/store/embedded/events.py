@@ -1,70 +1,82 @@
 """The event log: what happened to each message, in order, beside the journal.
 
 Events follow from the journal, so they are written without a sync: what a crash loses is made again
-by the replay, with the same positions. A file is a row of blocks (see :mod:`eventblock`).
+by the replay, with the same positions. A snapshot lets the replay begin later, so all that was
+written is synced before one counts on it. Events that were not written yet are read from memory.
+
+The log is no promise. What of it is damaged or missing is told in a warning, and forgotten with all
+that came before it: :attr:`EventLog.first_position` says from where on it is whole.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from dwell.errors import DiskFull, StoreDamaged
 from dwell.message import I64, U16, Kind, Rows
 from dwell.store.base import Events
 from dwell.store.embedded.blobs import BlobReader
-from dwell.store.embedded.disk import Disk
-from dwell.store.embedded.eventblock import HEADER, Part, block_at, decoded, encoded
+from dwell.store.embedded.disk import Disk, is_no_room
+from dwell.store.embedded.eventblock import HEADER, Part, decoded, encoded
+from dwell.store.embedded.eventfile import EventFile, event_numbers, event_path
 from dwell.store.embedded.journal.journal import Journal
+from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.table import Table
 
-_BLOCK_EVENTS = 131_072
-_BLOCK_PARTS = 256
-_COARSE_EVENTS = 500
-_FILE_BYTES = 32 * 1024 * 1024
 _KINDS = max(Kind) + 1
+#: How many blocks of events wait in memory for room on the disk before the oldest are forgotten.
+_MOST_WAITING = 16
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Events that are to be written, and where: file, its descriptor, and offset."""
+    """Events that are to be written together."""
 
     first: int
     count: int
     parts: list[Part]
-    number: int
-    fd: int
-    offset: int
-
-    @property
-    def is_coarse(self) -> bool:
-        """Whether to write it is more NumPy's work than Python's, and so may run beside others."""
-        return self.count > _COARSE_EVENTS * len(self.parts)
 
 
 class EventLog:
-    """Gathers events in memory and writes them in blocks; the oldest files go first."""
+    """Gathers events in memory and writes them in blocks; the oldest files go first.
 
-    def __init__(self, disk: Disk, folder: Path, journal: Journal, most_bytes: int) -> None:
+    ``most_bytes`` is what it keeps on disk; a disk that is full makes it keep less.
+    """
+
+    def __init__(
+        self, disk: Disk, folder: Path, journal: Journal, most_bytes: int, limits: Limits = LIMITS
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._journal = journal
         self._most_bytes = most_bytes
+        self._limits = limits
         self._parts: deque[Part] = deque()
         self._unwritten = 0
         self._cuts: deque[int] = deque()
-        self._blocks: list[tuple[int, int, int, int]] = []
-        self._files: dict[int, tuple[int, int]] = {}
+        self._files: list[EventFile] = []
+        # Files that are no part of the log any more, but may be in use by a thread.
+        self._dropped: list[EventFile] = []
         self._last: Events | None = None
         self.next_position = 0
         self.totals: I64 = np.zeros(_KINDS, dtype=np.int64)
         self.topic_names: list[str] = []
 
     @property
+    def written_position(self) -> int:
+        """The position of the first event that is not in a file yet."""
+        return self.next_position - self._unwritten
+
+    @property
     def first_position(self) -> int:
         """The position of the oldest event that is kept."""
-        return self._blocks[0][0] if self._blocks else self.next_position - self._unwritten
+        return next((file.first for file in self._files if len(file)), self.written_position)
 
     def add(self, kind: Kind, time_ms: int, rows: Rows, table: Table) -> None:
         """Note that something happens to these rows, as the table has them now."""
@@ -87,13 +99,20 @@ class EventLog:
         self.next_position += len(rows)
         self.totals[kind] += len(rows)
 
+    # --- writing --------------------------------------------------------------------------------
+
     @property
     def is_full(self) -> bool:
         """Whether enough events wait to be written as a block.
 
         Joining many small parts takes time too, in which messages that fall due would be late.
         """
-        return self._unwritten >= _BLOCK_EVENTS or len(self._parts) >= _BLOCK_PARTS
+        limits = self._limits
+        return self._unwritten >= limits.block_events or len(self._parts) >= limits.block_parts
+
+    def is_coarse(self, block: Block) -> bool:
+        """Tell whether to write a block is more NumPy's work than Python's, fit for a thread."""
+        return block.count > self._limits.coarse_events * len(block.parts)
 
     def cut(self) -> int:
         """Let a block end here, and return the position.
@@ -106,7 +125,16 @@ class EventLog:
     def flush(self) -> None:
         """Write what is unwritten; it must all be committed."""
         for block in self.blocks(self.next_position):
-            self.written(block, self.write(block))
+            while True:
+                try:
+                    size_bytes = self.write(block)
+                    break
+                except (OSError, DiskFull) as error:
+                    if not is_no_room(error) or not self.make_room():
+                        raise
+                self.remove_dropped()
+            self.written(block, size_bytes)
+        self.remove_dropped()
 
     def blocks(self, until: int) -> Iterator[Block]:
         """Yield what is to be written up to a position, which must be committed, in blocks.
@@ -118,139 +146,192 @@ class EventLog:
         yield from self._block(until)
 
     def _block(self, until: int) -> Iterator[Block]:
-        first = position = self.next_position - self._unwritten
-        parts = []
+        parts, position = self._parts_until(until)
+        if parts:
+            first = self.written_position
+            yield Block(first, position - first, parts)
+
+    def _parts_until(self, until: int) -> tuple[list[Part], int]:
+        position, parts = self.written_position, []
         for part in self._parts:
             if position + part.count > until:
                 break
             position += part.count
             parts.append(part)
-        if parts:
-            number = self._number_for(first)
-            yield Block(first, position - first, parts, number, *self._files[number])
+        return parts, position
+
+    @property
+    def needs_file(self) -> bool:
+        """Whether the next block has to begin a file, which waits for the disk."""
+        return not self._files or self._files[-1].size_bytes > self._limits.event_file_bytes
+
+    def _make_file(self, first: int) -> None:
+        path = event_path(self._folder, first)
+        self._files.append(EventFile(path, first, self._disk.create(path, 0)))
 
     def write(self, block: Block) -> int:
         """Write a block, in any thread, but one at a time; return its size in bytes."""
+        if self.needs_file:
+            self._make_file(block.first)
         buffers = encoded(block.first, block.parts, self.topic_names)
-        self._disk.write(block.fd, buffers, block.offset)
-        return sum(map(len, buffers))
+        return self._files[-1].write(self._disk, buffers)
+
+    def make_room(self) -> bool:
+        """Drop the oldest file, as the disk is full; tell whether there was one to spare."""
+        is_spare = len(self._files) > 1
+        if is_spare:
+            self._drop_first()
+        return is_spare
 
     def written(self, block: Block, size_bytes: int) -> None:
         """Note that a block is in its file, where it can be read from now on."""
         for _ in block.parts:
             self._parts.popleft()
         self._unwritten -= block.count
-        self._blocks.append((block.first, block.count, block.number, block.offset))
-        self._files[block.number] = (block.fd, block.offset + size_bytes)
-        self._drop_old()
+        self._files[-1].written(block.first, block.count, size_bytes)
+        while len(self._files) > 1 and sum(f.size_bytes for f in self._files) > self._most_bytes:
+            self._drop_first()
 
-    def read(self, position: int, limit: int) -> Events:
-        """Return at most ``limit`` written events from ``position`` on."""
+    def wait_for_room(self) -> None:
+        """Keep what cannot be written in memory, but not without end."""
+        most = _MOST_WAITING * self._limits.block_events
+        if self._unwritten <= most and len(self._parts) <= _MOST_WAITING * self._limits.block_parts:
+            return
+        lost = len(self._parts) // 2
+        for _ in range(lost):
+            self._unwritten -= self._parts.popleft().count
+        self._cuts = deque(cut for cut in self._cuts if cut > self.written_position)
+        self._forget("no room for it", self.written_position)
+
+    def sync(self) -> None:
+        """Make what is written safe, before a snapshot counts on it; in any thread.
+
+        Nothing may remove files meanwhile. After an error the log must not be written any more.
+        """
+        for file in list(self._files):
+            if file.is_dirty:
+                file.is_dirty = False
+                self._disk.sync(file.fd)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(self, position: int, limit: int, until: int) -> Events:
+        """Return at most ``limit`` events from ``position`` on, and before ``until``.
+
+        Those must all be committed. What turns out to be damaged is forgotten.
+        """
         parts: list[Events] = []
         position = max(position, self.first_position)
-        while limit and (block := self._block_with(position)) is not None:
+        while limit and position < until:
+            block = self._block_with(position, until)
+            if block is None:
+                # It was damaged; what follows it must not be told as if it came right after.
+                if parts:
+                    break
+                position = max(position, self.first_position)
+                continue
             start = position - int(block.positions[0])
-            parts.append(block[start : start + limit])
+            parts.append(block[start : start + min(limit, until - position)])
             position += len(parts[-1])
             limit -= len(parts[-1])
         return Events.joined(parts)
+
+    def _block_with(self, position: int, until: int) -> Events | None:
+        """Return the block that holds a position; None when it was damaged and is forgotten."""
+        last = self._last
+        if last is not None and last.positions[0] <= position <= last.positions[-1]:
+            return last
+        if position >= self.written_position:
+            return self._unwritten_from(position, until)
+        file = next(file for file in self._files if len(file) and position < file.end)
+        try:
+            self._last = file.read(self._disk, position)
+        except StoreDamaged as damage:
+            self._forget(str(damage), file.end_of(position))
+            return None
+        return self._last
+
+    def _unwritten_from(self, position: int, until: int) -> Events:
+        """Return what waits in memory, but not from long before ``position`` on."""
+        first, parts = self.written_position, []
+        for part in self._parts_until(until)[0]:
+            if first + part.count <= position:
+                first += part.count
+                continue
+            parts.append(part)
+            if len(parts) >= self._limits.block_parts:
+                break
+        count = sum(part.count for part in parts)
+        data = b"".join(encoded(first, parts, self.topic_names))
+        return decoded(data[HEADER.size :], first, count)
 
     # --- files ----------------------------------------------------------------------------------
 
     def open(self, next_position: int, totals: Sequence[int]) -> None:
         """Find the blocks that are there, and forget those from ``next_position`` on.
 
-        The replay makes those again. A log that is damaged begins anew: it is no promise.
+        The replay makes those again.
         """
         self.next_position = next_position
         self.totals[: len(totals)] = totals
-        paths = sorted(self._paths())
-        for path in paths:
-            self._open_file(path, check=path == paths[-1])
-        last = self._blocks[-1] if self._blocks else None
-        if last is not None and last[0] + last[1] != next_position:
-            for first in list(self._files):
-                self._remove(first)
+        numbers = event_numbers(self._disk, self._folder)
+        for number in numbers:
+            path = event_path(self._folder, number)
+            file = EventFile(path, number, self._disk.open(path))
+            # Only the last file can have been cut short; others are checked when they are read.
+            file.load(self._disk, next_position, check=number == numbers[-1])
+            self._files.append(file)
+        self._dropped += [file for file in self._files if not len(file)]
+        self._files = [file for file in self._files if len(file)]
+        self._forget_gaps()
+        if self._files:
+            self._disk.truncate(self._files[-1].fd, self._files[-1].size_bytes)
+        self.remove_dropped()
+
+    def _forget_gaps(self) -> None:
+        """Forget what stands before a gap; the end of the log must be where the replay begins."""
+        gaps = [file.first for file in self._files if file.first != file.number]
+        gaps += [b.first for a, b in pairwise(self._files) if a.end != b.number]
+        if self._files and self._files[-1].end != self.next_position:
+            gaps.append(self.next_position)
+        if gaps:
+            self._forget("events are missing", max(gaps))
+
+    def _forget(self, why: str, before: int) -> None:
+        """Forget the blocks that begin before an event, and say so."""
+        first = self.first_position
+        for file in self._files:
+            file.forget(before)
+        self._last = None
+        while self._files and not len(self._files[0]):
+            self._drop_first()
+        if first < before:
+            _log.warning(
+                "%s: %s: the event log begins at %d now, and not at %d",
+                self._folder,
+                why,
+                before,
+                first,
+            )
 
     def files_until(self, position: int) -> list[tuple[Path, int]]:
         """Return each file with events before a position where a block ends, and their bytes."""
-        sizes = {number: size for number, (_, size) in self._files.items()}
-        for first, _, number, at in reversed(self._blocks):
-            if first < position:
-                break
-            sizes[number] = at
-        return [(self._path(number), sizes[number]) for number in sorted(sizes) if sizes[number]]
-
-    def sync(self) -> None:
-        """Make what is written safe, before a snapshot counts on it."""
-        if self._files:
-            self._disk.sync(self._files[max(self._files)][0])
+        sizes = [(file.path, file.size_until(position)) for file in self._files]
+        return [(path, size) for path, size in sizes if size]
 
     def close(self) -> None:
         """Close the files; what is unwritten is made again by the next replay."""
-        for fd, _ in self._files.values():
-            self._disk.close(fd)
-        self._files = {}
+        for file in self._files + self._dropped:
+            self._disk.close(file.fd)
+        self._files, self._dropped = [], []
 
-    def _paths(self) -> list[Path]:
-        names = [name for name in self._disk.names(self._folder) if name.startswith("events-")]
-        return [self._folder / name for name in names]
-
-    def _open_file(self, path: Path, *, check: bool) -> None:
-        # Only the last file can have been cut short; the others are checked when they are read.
-        first = int(path.stem.removeprefix("events-"))
-        data = self._disk.read(path)
-        at = 0
-        while (block := block_at(data, at, check)) is not None and block[0] < self.next_position:
-            self._blocks.append((*block[:2], first, at))
-            at = block[2]
-        fd = self._disk.open(path)
-        self._disk.truncate(fd, at)
-        self._files[first] = (fd, at)
-        if not at:
-            self._remove(first)
-
-    def _remove(self, first: int) -> None:
-        fd, _ = self._files.pop(first)
-        self._disk.close(fd)
-        self._disk.remove(self._path(first))
-        self._blocks = [block for block in self._blocks if block[2] != first]
+    def _drop_first(self) -> None:
+        self._dropped.append(self._files.pop(0))
         self._last = None
 
-    def _path(self, first: int) -> Path:
-        return self._folder / f"events-{first:016d}.dwe"
-
-    def _number_for(self, first: int) -> int:
-        """Return the file that takes the next block; it has the number of its first event."""
-        number = max(self._files, default=-1)
-        if number < 0 or self._files[number][1] > _FILE_BYTES:
-            number = first
-            self._files[number] = (self._disk.create(self._path(first), 0), 0)
-        return number
-
-    def _drop_old(self) -> None:
-        while len(self._files) > 1 and sum(s for _, s in self._files.values()) > self._most_bytes:
-            self._remove(min(self._files))
-
-    def _block_with(self, position: int) -> Events | None:
-        """Return the block that holds a position."""
-        last = self._last
-        if last is not None and last.positions[0] <= position <= last.positions[-1]:
-            return last
-        low, high = 0, len(self._blocks)
-        while low < high:
-            middle = (low + high) // 2
-            if self._blocks[middle][0] + self._blocks[middle][1] <= position:
-                low = middle + 1
-            else:
-                high = middle
-        if low == len(self._blocks):
-            return None
-        self._last = self._read_block(self._blocks[low])
-        return self._last
-
-    def _read_block(self, block: tuple[int, int, int, int]) -> Events:
-        first, count, number, at = block
-        fd = self._files[number][0]
-        length = HEADER.unpack(self._disk.read_part(fd, HEADER.size, at))[2]
-        return decoded(self._disk.read_part(fd, length, at + HEADER.size), first, count)
+    def remove_dropped(self) -> None:
+        """Remove the files that were dropped, in any thread, but never while one is synced."""
+        while self._dropped:
+            file = self._dropped.pop()
+            self._disk.close(file.fd)
+            self._disk.remove(file.path)

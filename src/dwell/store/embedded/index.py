@@ -14,13 +14,13 @@ from typing import Protocol
 import numpy as np
 
 from dwell.message import I64, U32, U64, Rows
+from dwell.store.embedded.limits import LIMITS, Limits
 
 #: The numbers of keys begin here: those before are the index's own.
 FIRST_KEY = 2
 _EMPTY = 0
 _DELETED = 1
 _FIRST_CAPACITY = 1024
-_FEW = 1 << 18
 
 
 class Keys(Protocol):
@@ -33,8 +33,9 @@ class Keys(Protocol):
 class Index:
     """From a key to its number; the keys stay where they are, and a slot holds but a number."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, limits: Limits = LIMITS) -> None:
         self._keys = keys
+        self._few = limits.few_ids
         self._slots = np.zeros(_FIRST_CAPACITY, dtype=np.uint32)
         self._used = 0
 
@@ -94,7 +95,7 @@ class Index:
 
     def rebuild(self, numbers: Rows, more: int = 0) -> None:
         """Hold exactly these keys, with room for ``more``."""
-        self._slots = np.zeros(_capacity_for(len(numbers) + more), dtype=np.uint32)
+        self._slots = np.zeros(self._capacity_for(len(numbers) + more), dtype=np.uint32)
         self._used = 0
         step = 1 << 16
         for start in range(0, len(numbers), step):
@@ -125,10 +126,9 @@ class Index:
 
     def _reserve(self, more: int) -> None:
         count = self._used + more
-        if count * (4 if count < _FEW else 2) > len(self._slots):
+        if count * (4 if count < self._few else 2) > len(self._slots):
             self.rebuild(self.numbers(), more)
 
-
-def _capacity_for(count: int) -> int:
-    spare = 8 if count < _FEW else 3
-    return max(_FIRST_CAPACITY, 1 << (spare * count).bit_length())
+    def _capacity_for(self, count: int) -> int:
+        spare = 8 if count < self._few else 3
+        return max(_FIRST_CAPACITY, 1 << (spare * count).bit_length())

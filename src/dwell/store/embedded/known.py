@@ -18,6 +18,7 @@ import numpy as np
 
 from dwell.message import I64, U32, U64, Rows
 from dwell.store.embedded.index import FIRST_KEY, Index
+from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.pool import Pool
 
 #: A snapshot keeps so many bits of what is only remembered, below the end of the memory.
@@ -33,7 +34,7 @@ class KnownIds(Pool):
     row: U32
     until_ms: I64
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = LIMITS) -> None:
         types: dict[str, type[np.generic]] = {
             "hash": np.uint64,
             "check": np.uint32,
@@ -42,7 +43,7 @@ class KnownIds(Pool):
         }
         super().__init__(types)
         self.top = FIRST_KEY
-        self.index = Index(self)
+        self.index = Index(self, limits)
 
     def make_room(self, more: int, now_ms: int) -> None:
         """Make room for more ids: drop those that are over, and grow unless these were many."""
@@ -107,12 +108,16 @@ class KnownIds(Pool):
         self.reserve(self.top + count)
         self.index.rebuild(self.index.numbers(), count)
 
-    def remembered(self, now_ms: int) -> tuple[U64, U64]:
-        """Return the hashes of what is still remembered, and the ends with the checks below."""
-        until_ms = self.until_ms[: self.top]
+    def remembered(self, now_ms: int, start: int = 0, stop: int | None = None) -> tuple[U64, U64]:
+        """Return the hashes of what is still remembered, and the ends with the checks below.
+
+        Of the entries from ``start`` to ``stop``, or of all.
+        """
+        part = slice(start, self.top if stop is None else stop)
+        until_ms = self.until_ms[part]
         lasting = until_ms > now_ms
         ends = until_ms[lasting].astype(np.uint64) << np.uint64(_CHECK_BITS)
-        return self.hash[: self.top][lasting], ends | self.check[: self.top][lasting]
+        return self.hash[part][lasting], ends | self.check[part][lasting]
 
     def remember(self, hashes: U64, notes: U64) -> None:
         """Remember what :meth:`remembered` returned."""

@@ -6,23 +6,31 @@ So a replay leaves out the wheels and the ready runs, and :meth:`Machine.rebuild
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from dwell.errors import StoreDamaged
-from dwell.message import I64, MAX_BATCH_BYTES, U64, Kind, Rows, State
+from dwell.errors import StoreDamaged, StoreFull
+from dwell.message import I64, U64, Kind, Rows, State
 from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
-from dwell.store.embedded.runs import Chunk, Runs
+from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.runs import Chunk
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.topics import Topics
 from dwell.store.embedded.wheel import Wheel
 
 _REBUILD_STEP = 1 << 18
-_SPARE_ENTRIES = 1 << 16
+
+
+class Snapshot(Protocol):
+    """What the machine knows of a snapshot that is being made."""
+
+    def keep(self, rows: Rows) -> None:
+        """Note what rows hold that are about to change."""
 
 
 class Machine:
@@ -33,20 +41,28 @@ class Machine:
     is told there in words.
     """
 
-    def __init__(self, events: EventLog, promote: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, events: EventLog, promote: Callable[[int, int], None], limits: Limits = LIMITS
+    ) -> None:
+        self._limits = limits
         self.table = Table()
-        self.topics = Topics()
-        self.known = KnownIds()
+        self.topics = Topics(limits)
+        self.known = KnownIds(limits)
         self.errors: dict[int, str] = {}
+        # The number of an owner that holds nothing is forgotten some day, and not used again.
         self.owners: dict[str, int] = {"": 0}
+        self.next_owner = 1
+        self._most_owners = limits.idle_names
         self.next_seq = 1
         self.events = events
+        #: Snapshots that are being made, which have to see rows before these change.
+        self.snapshots: list[Snapshot] = []
         self.replaying = False
         self.tolerant: list[str] | None = None
         self._promote = promote
-        self.delays = Wheel(self._due_of)
-        self.leases = Wheel(self._lease_end_of)
-        self.expiries = Wheel(self._expiry_of)
+        self.delays = Wheel(self._due_of, limits)
+        self.leases = Wheel(self._lease_end_of, limits)
+        self.expiries = Wheel(self._expiry_of, limits)
         self._appliers: dict[RecordKind, Callable[[Record], None]] = {
             RecordKind.PUT: self._put,
             RecordKind.PUT_OWN: self._put,
@@ -66,16 +82,29 @@ class Machine:
         }
 
     def prepare(self, record: Record) -> None:
-        """Make room for what a record will add; raises OSError or MemoryError, changing nothing."""
+        """Make room for what a record will add; changes nothing if it raises.
+
+        Raises StoreFull, OSError or MemoryError.
+        """
         if record.kind in (RecordKind.PUT, RecordKind.PUT_OWN):
+            most = self._limits.most_rows
+            if self.table.used + len(record) > most:
+                raise StoreFull(f"store: holds {self.table.used} messages, at most {most} allowed")
             self.table.prepare(len(record))
         if record.kind == RecordKind.PUT_OWN:
             self.known.make_room(len(record), record.time_ms)
 
     def apply(self, record: Record) -> None:
         """Do what a record says."""
+        if self.snapshots and "rows" in record.columns:
+            self.keep(record.rows)
         if self.tolerant is None or self._fit(record):
             self._appliers[record.kind](record)
+
+    def keep(self, rows: Rows) -> None:
+        """Let snapshots that are being made see rows before they change."""
+        for snapshot in self.snapshots:
+            snapshot.keep(rows)
 
     # --- what the table says of rows ------------------------------------------------------------
 
@@ -132,16 +161,25 @@ class Machine:
     def make_ready(self, rows: Rows) -> None:
         """Let messages that are due be taken."""
         table = self.table
-        self.table.move(rows, State.READY)
+        table.move(rows, State.READY)
         topics = table.topic[rows]
-        for topic in distinct(topics).tolist():
-            part = rows[topics == topic] if (topics != topic).any() else rows
-            self._push_ready(topic, part)
-            self._promote(int(topic), len(part))
+        if (topics == topics[0]).all():
+            self._push_ready(int(topics[0]), rows)
+            self._promote(int(topics[0]), len(rows))
+            return
+        order = np.argsort(topics, kind="stable")
+        topics, chunk = topics[order], self._chunk_of(rows[order])
+        starts = np.flatnonzero(np.diff(topics, prepend=np.uint32(~topics[0])))
+        ends = np.append(starts[1:], len(rows)).tolist()
+        ready = self.topics.ready
+        for topic, start, end in zip(topics[starts].tolist(), starts.tolist(), ends, strict=True):
+            ready[topic].defer(chunk, start, end)
+            self._promote(topic, end - start)
 
-    def pop_ready(self, topic: int, limit: int, most_bytes: int = MAX_BATCH_BYTES) -> Rows:
+    def pop_ready(self, topic: int, limit: int, most_bytes: int | None = None) -> Rows:
         """Return the first messages that can be taken now; the caller must take them."""
         rows = self._pop_ready(topic, limit)
+        most_bytes = self._limits.answer_bytes if most_bytes is None else most_bytes
         count = within(self.table.size_bytes[rows], most_bytes)
         if count < len(rows):
             self._push_ready(topic, rows[count:])
@@ -188,15 +226,19 @@ class Machine:
 
     def _push_ready(self, topic: int, rows: Rows) -> None:
         table, runs = self.table, self.topics.ready[topic]
-        runs.push(
-            Chunk(rows.astype(np.uint32), table.priority[rows], table.due_ms[rows], table.seq[rows])
-        )
+        runs.push(self._chunk_of(rows))
         # What left otherwise than by a take is still there, and means nothing.
-        spare = runs.size - _SPARE_ENTRIES
+        spare = runs.size - self._limits.spare_entries
         if spare > 0 and spare > 2 * table.count(topic, State.READY):
             rows = np.concatenate([self._still_ready(chunk) for chunk in runs.entries()])
-            self.topics.ready[topic] = Runs()
+            self.topics.ready[topic] = self.topics.new_runs()
             self._push_ready(topic, distinct(rows))
+
+    def _chunk_of(self, rows: Rows) -> Chunk:
+        table = self.table
+        return Chunk(
+            rows.astype(np.uint32), table.priority[rows], table.due_ms[rows], table.seq[rows]
+        )
 
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""
@@ -223,6 +265,9 @@ class Machine:
         self.delays.sweep(table.total(State.DELAYED))
         self.leases.sweep(table.total(State.LEASED))
         self.expiries.sweep(table.total(State.DELAYED, State.READY))
+        if self.topics.are_many:
+            pending, events = table.pending(len(self.topics.names)), self.events
+            self.topics.forget_idle(pending, events.written_position, events.next_position)
 
     def rebuild(self, now_ms: int) -> None:
         """Make wheels and ready runs from the table, after a replay."""
@@ -249,9 +294,6 @@ class Machine:
         if self.replaying:
             self.table.move(rows, State.DELAYED)
             return
-        expires_ms = self.table.expires_ms[rows]
-        if expires_ms.any():
-            self.expiries.add(rows[expires_ms > 0], expires_ms[expires_ms > 0])
         due = self.table.due_ms[rows] <= now_ms
         if due.all():
             self.make_ready(rows)
@@ -260,6 +302,10 @@ class Machine:
         else:
             self.make_ready(rows[due])
             self._delay(rows[~due])
+        # Not before they wait: a wheel drops what by its state has no time.
+        expires_ms = self.table.expires_ms[rows]
+        if expires_ms.any():
+            self.expiries.add(rows[expires_ms > 0], expires_ms[expires_ms > 0])
 
     def _delay(self, rows: Rows) -> None:
         self.table.move(rows, State.DELAYED)
@@ -317,12 +363,25 @@ class Machine:
         table.attempt[rows] = np.minimum(table.attempt[rows], _MOST_ATTEMPTS) + np.uint16(1)
         table.takes[rows] += np.uint32(1)
         table.lease_until_ms[rows] = record.columns["lease_until_ms"]
-        owner = self.owners.setdefault(record.meta.owner, len(self.owners))
-        if owner or len(self.owners) > 1:
+        owner = self.owners.get(record.meta.owner)
+        if owner is None:
+            owner = self._new_owner(record.meta.owner)
+        if self.next_owner > 1:
             table.owner[rows] = owner
         if not self.replaying:
             self.leases.add(rows, record.columns["lease_until_ms"])
         self._tell(Kind.TAKE, record, rows)
+
+    def _new_owner(self, name: str) -> int:
+        if len(self.owners) >= self._most_owners:
+            table = self.table
+            held = table.rows_where(lambda part: table.state[part] == State.LEASED)
+            holding = {0, *distinct(table.owner[held]).tolist()}
+            self.owners = {n: number for n, number in self.owners.items() if number in holding}
+            self._most_owners = 2 * len(self.owners) + self._limits.idle_names
+        number = self.owners[name] = self.next_owner
+        self.next_owner += 1
+        return number
 
     def _ack(self, record: Record) -> None:
         rows = record.rows
@@ -353,19 +412,27 @@ class Machine:
         table.due_ms[rows] = record.columns["due_ms"]
         if not record.meta.counted:
             table.attempt[rows] -= (table.attempt[rows] > 0).astype(np.uint16)
-            self._tell(Kind.RELEASE, record, rows)
-            self._wait(rows, record.time_ms)
-            return
+            used_up = self.are_worn(rows)
+        else:
+            used_up = self._are_used_up(rows)
         # Those whose attempts are used up go nowhere, and keep the due they had.
-        used_up = table.attempt[rows] >= self.max_attempts_of(rows)
         table.due_ms[rows[used_up]] = due_ms[used_up]
-        self._wait_or_die(Kind.RELEASE, record, rows)
+        self._wait_or_die(Kind.RELEASE, record, rows, used_up)
 
     def _lapse(self, record: Record) -> None:
-        self._wait_or_die(Kind.LAPSE, record, record.rows)
+        self._wait_or_die(Kind.LAPSE, record, record.rows, self._are_used_up(record.rows))
 
-    def _wait_or_die(self, kind: Kind, record: Record, rows: Rows) -> None:
-        used_up = self.table.attempt[rows] >= self.max_attempts_of(rows)
+    def are_worn(self, rows: Rows) -> np.ndarray:
+        """Tell which messages were taken so often that no new receipt can be made for them."""
+        worn: np.ndarray = self.table.takes[rows] >= self._limits.most_takes
+        return worn
+
+    def _are_used_up(self, rows: Rows) -> np.ndarray:
+        used_up: np.ndarray = self.table.attempt[rows] >= self.max_attempts_of(rows)
+        used_up |= self.are_worn(rows)
+        return used_up
+
+    def _wait_or_die(self, kind: Kind, record: Record, rows: Rows, used_up: np.ndarray) -> None:
         dead, alive = rows[used_up], rows[~used_up]
         if len(dead):
             self.table.move(dead, State.DEAD)

@@ -19,6 +19,11 @@ class Pool(Columns):
         self._free = np.zeros(_FIRST_FREE, dtype=np.uint32)
         self._free_count = 0
 
+    @property
+    def used(self) -> int:
+        """How many rows are given out."""
+        return self.top - self._free_count
+
     def next_free(self, count: int) -> Rows:
         """Return the rows that :meth:`allocate` would give: those freed last, then new ones."""
         reused = min(count, self._free_count)

@@ -1,7 +1,6 @@
 """Puts: which messages of a batch are new, which are kept or replaced, and their records."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.finder import Finder, first_places, waves_of
 from dwell.store.embedded.ids import numbers_of
+from dwell.store.embedded.journal.journal import Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
@@ -22,19 +22,16 @@ _RECORD_BYTES = 1024
 _COLUMN_BYTES = 64
 
 
-class _Write(Protocol):
-    def __call__(self, record: Record, *, growing: bool = False) -> None: ...
-
-
-class _Reserve(Protocol):
-    def __call__(self, size_bytes: int, *, growing: bool = False) -> None: ...
-
-
 class Putter:
     """Resolves puts against the state, and writes what they come to."""
 
     def __init__(
-        self, machine: Machine, finder: Finder, recent: Recent, reserve: _Reserve, write: _Write
+        self,
+        machine: Machine,
+        finder: Finder,
+        recent: Recent,
+        reserve: Callable[[int, Use], None],
+        write: Callable[[Record], None],
     ) -> None:
         self._machine = machine
         self._table = machine.table
@@ -82,7 +79,7 @@ class Putter:
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
         # Several records may come of it; room for all of them makes it all or nothing.
         if len(waves) > 1 or on_conflict == "replace":
-            self._reserve(_most_bytes(puts, 2 * len(waves)), growing=True)
+            self._reserve(_most_bytes(puts, 2 * len(waves)), Use.GROW)
         for wave in waves:
             part = puts if len(waves) == 1 else puts.picked(wave)
             keys = (hashes[0][wave], hashes[1][wave])
@@ -170,7 +167,7 @@ class Putter:
         }
         blobs = interleaved((puts.ids, puts.extras, puts.bodies), count)
         meta = Meta(topic=puts.topic, first_seq=self._machine.next_seq)
-        self._write(Record(kind, now_ms, columns, meta, blobs), growing=True)
+        self._write(Record(kind, now_ms, columns, meta, blobs))
         self._recent.add(self._table.position[rows], puts.bodies)
 
     def _refuse_known(

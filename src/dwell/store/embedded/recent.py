@@ -11,16 +11,20 @@ import numpy as np
 
 from dwell.lazy import Blobs, sizes_of
 from dwell.message import I64
+from dwell.store.embedded.limits import LIMITS
 
-#: How much is kept, of which an eighth goes at a time, and what an object weighs beside its bytes.
-_MOST_BYTES = 32 * 1024 * 1024
+#: What an object weighs beside its bytes.
 _OBJECT_BYTES = 64
 
 
 class Recent:
-    """The newest bodies, by where their blobs are in the journal; the oldest go when it is full."""
+    """The newest bodies, by where their blobs are in the journal.
 
-    def __init__(self) -> None:
+    When there are more than ``most_bytes`` an eighth goes at a time, the oldest first.
+    """
+
+    def __init__(self, most_bytes: int = LIMITS.recent_bytes) -> None:
+        self._most_bytes = most_bytes
         self._bodies: list[bytes] = []
         self._positions: I64 = np.zeros(1024, dtype=np.int64)
         self._puts: deque[tuple[int, int]] = deque()
@@ -34,10 +38,10 @@ class Recent:
         sizes = sizes_of(bodies)
         size = int(sizes.sum()) + _OBJECT_BYTES * len(bodies)
         # One without bytes may be where the next is, and then a position names two.
-        if size > _MOST_BYTES // 2 or not sizes.all():
+        if size > self._most_bytes // 2 or not sizes.all():
             return
-        if self._bytes + size > _MOST_BYTES:
-            self._forget(_MOST_BYTES - _MOST_BYTES // 8 - size)
+        if self._bytes + size > self._most_bytes:
+            self._forget(self._most_bytes - self._most_bytes // 8 - size)
         first, end = len(self._bodies), len(self._bodies) + len(bodies)
         if end > len(self._positions):
             self._positions = np.resize(self._positions, 2 * end)

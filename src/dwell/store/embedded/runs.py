@@ -11,8 +11,10 @@ from collections import deque
 import numpy as np
 
 from dwell.message import I64, U32, U64
+from dwell.store.embedded.limits import LIMITS
 
-_SMALL_CHUNK = 4096
+#: Parts that are noted before they are sorted in, so that what they are parts of can go.
+_MOST_DEFERRED = 16
 
 
 class Chunk:
@@ -77,9 +79,10 @@ def joined(chunks: "list[Chunk]") -> Chunk:
 class Run:
     """A chain of chunks, each beginning where the one before it ends."""
 
-    __slots__ = ("chunks", "size")
+    __slots__ = ("_small_chunk", "chunks", "size")
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, small_chunk: int) -> None:
+        self._small_chunk = small_chunk
         self.chunks = deque([chunk])
         self.size = len(chunk)
 
@@ -90,7 +93,7 @@ class Run:
     def append(self, chunk: Chunk) -> None:
         """Add a chunk at the end; small neighbours are joined, so that single puts stay cheap."""
         self.size += len(chunk)
-        while self.chunks and len(self.chunks[-1]) <= min(2 * len(chunk), _SMALL_CHUNK):
+        while self.chunks and len(self.chunks[-1]) <= min(2 * len(chunk), self._small_chunk):
             chunk = joined([self.chunks.pop(), chunk])
         self.chunks.append(chunk)
 
@@ -117,8 +120,25 @@ class Run:
 class Runs:
     """A priority queue of entries: push batches, pop the first ones."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_deferred", "_runs", "_small_chunk")
+
+    def __init__(self, small_chunk: int = LIMITS.small_chunk) -> None:
         self._runs: list[Run] = []
+        self._deferred: list[tuple[Chunk, int, int]] = []
+        self._small_chunk = small_chunk
+
+    def defer(self, chunk: Chunk, start: int, end: int) -> None:
+        """Add a part of a chunk in the end, with no work now but to note it.
+
+        When messages of very many topics fall due at once, that is all that each can have.
+        """
+        self._deferred.append((chunk, start, end))
+        if len(self._deferred) >= _MOST_DEFERRED:
+            self._settle()
+
+    def _settle(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        self.push(joined([chunk.part(slice(start, end)) for chunk, start, end in deferred]))
 
     def push(self, chunk: Chunk) -> None:
         """Add entries, in any order."""
@@ -128,22 +148,28 @@ class Runs:
         if self._runs and self._runs[-1].accepts(chunk):
             self._runs[-1].append(chunk)
             return
-        self._runs.append(Run(chunk))
+        self._runs.append(Run(chunk, self._small_chunk))
         while len(self._runs) > 1 and self._runs[-2].size <= 2 * self._runs[-1].size:
             newer, older = self._runs.pop(), self._runs.pop()
-            self._runs.append(Run(joined([*older.chunks, *newer.chunks]).ordered()))
+            chunk = joined([*older.chunks, *newer.chunks]).ordered()
+            self._runs.append(Run(chunk, self._small_chunk))
 
     @property
     def size(self) -> int:
         """How many entries there are, of which some may mean nothing any more."""
-        return sum(run.size for run in self._runs)
+        deferred = sum(end - start for _, start, end in self._deferred)
+        return deferred + sum(run.size for run in self._runs)
 
     def entries(self) -> list[Chunk]:
         """Return all entries, in no order."""
+        if self._deferred:
+            self._settle()
         return [chunk for run in self._runs for chunk in run.chunks]
 
     def pop(self, limit: int) -> Chunk | None:
         """Remove and return the first ``limit`` entries, or as many as there are; None if none."""
+        if self._deferred:
+            self._settle()
         if not self._runs:
             return None
         heads = [run.head(limit) for run in self._runs]

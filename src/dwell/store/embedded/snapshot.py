@@ -4,7 +4,8 @@
 
     | magic | crc of meta | meta length | meta (MessagePack) | arrays, each at a multiple of 64 |
 
-``meta`` says for every array its name, type, length, offset and CRC-32. A snapshot is written under
+``meta`` says for every array its name, type, length, offset and CRC-32; what is remembered may come
+in several arrays of one name. A snapshot is written under
 another name, synced, and then takes its name; the one before is kept until the next, so that one
 damaged file does no harm.
 """
@@ -12,14 +13,17 @@ damaged file does no harm.
 import contextlib
 import struct
 import zlib
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from dwell.errors import StoreDamaged
-from dwell.message import U64, TopicSettings
+from dwell.message import U64, Rows, State, TopicSettings
 from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.table import TYPES
 
@@ -29,6 +33,12 @@ _ALIGN = 64
 #: The one column that is not kept: the bits of the id are, in its place.
 _ENTRY = "id_entry"
 _LEARN_STEP = 1 << 16
+#: What stands for it: the hash of the id, and the bits that confirm it.
+_KEYS: dict[str, type[np.generic]] = {"id_hash": np.uint64, "id_check": np.uint32}
+#: Arrays that may come in several parts, and about how much one has.
+_REMEMBERED = ("remembered_hashes", "remembered_notes")
+_REMEMBERED_STEP = 1 << 18
+_NOTHING: tuple[U64, ...] = (np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint64))
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -69,9 +79,13 @@ def snapshot_positions(disk: Disk, folder: Path) -> list[int]:
 
 
 class Snapshot:
-    """A snapshot being made: the state must stand still in :meth:`write`, not in what follows.
+    """A snapshot being made of a state that goes on: the rows are copied a part at a time.
+
+    It is of the moment in which it was made. Before a row that is not copied yet changes, the
+    machine has :meth:`keep` note what it held; in the end that is written over the copy.
 
     ``new`` is the name that it has until it is finished; ``fd`` and ``size_bytes`` are its file's.
+    Make it, write what :meth:`parts` yields, and then :meth:`finish` it or :meth:`abandon` it.
     """
 
     def __init__(
@@ -80,63 +94,90 @@ class Snapshot:
         folder: Path,
         machine: Machine,
         position: int,
-        now: int,
+        now_ms: int,
+        limits: Limits = LIMITS,
         new: Path | None = None,
     ) -> None:
+        self.position = position
         self._disk = disk
         self._path = snapshot_path(folder, position)
         self.new = new or self._path.with_suffix(".new")
         self.fd = -1
         self.size_bytes = 0
-        table = machine.table
-        hashes, notes = machine.known.remembered(now)
-        self._arrays = {
-            **{name: getattr(table, name)[: table.top] for name in TYPES if name != _ENTRY},
-            **_keys(machine),
-            "free": table.free_rows(),
-            "remembered_hashes": hashes,
-            "remembered_notes": notes,
-        }
-        self._dtypes = [(name, a.dtype.str, len(a)) for name, a in self._arrays.items()]
-        topics = machine.topics
+        self._machine = machine
+        self._step = limits.snapshot_rows
+        self._now_ms = now_ms
+        self._top = machine.table.top
+        self._copied = 0
+        self._is_kept = np.zeros(self._top, dtype=bool)
+        self._kept: list[tuple[Rows, dict[str, np.ndarray]]] = []
+        self._free = machine.table.free_rows().copy()
         self._meta = Meta(
             position=position,
-            time_ms=now,
-            top=table.top,
+            time_ms=now_ms,
+            top=self._top,
             next_seq=machine.next_seq,
             next_event=machine.events.next_position,
             totals=machine.events.totals.tolist(),
-            topics=[(name, topics.settings(name)) for name in topics.names],
-            owners=dict(machine.owners),
-            errors=dict(machine.errors),
+            topics=machine.topics.listed(),
+            owners=machine.owners.copy(),
+            errors=machine.errors.copy(),
             arrays=[],
         )
+        self._places = self._columns()
+        machine.snapshots.append(self)
 
-    def write(self) -> None:
-        """Write the arrays; this copies them to the system's memory and waits for no disk."""
-        crcs = [0] * len(self._dtypes)
-        # Real checksums and offsets make the meta a little longer than these zeros do.
-        size = len(self._encode(self._places(crcs, 0))) + 1024
-        self._start = size + -size % _ALIGN
-        places = self._places(crcs, self._start)
-        self.size_bytes = places[-1].offset + _size_of(places[-1]) + _ALIGN
+    def keep(self, rows: Rows) -> None:
+        """Note what rows hold that are about to change."""
+        rows = rows[(rows >= self._copied) & (rows < self._top)]
+        rows = rows[~self._is_kept[rows]]
+        if len(rows):
+            self._is_kept[rows] = True
+            self._kept.append((rows, self._values(rows)))
+
+    def create(self) -> None:
+        """Make the file; this waits for the disk. Raises OSError or DiskFull."""
         self.fd = self._disk.create(self.new, self.size_bytes)
-        try:
-            for place in places:
-                if place.count:
-                    data = self._arrays[place.name].data.cast("B")
-                    self._disk.write(self.fd, [data], place.offset)
-        except BaseException:
-            self.abandon()
-            raise
-        finally:
-            # Nothing may look at the columns when these grow.
-            self._arrays = {}
+
+    def parts(self) -> Iterator[list[tuple[int, Buffer]]]:
+        """Yield what is to be written where, in steps between which the state may go on.
+
+        What is yielded is nobody else's, and can be written in any thread.
+        """
+        for start in range(0, self._top, self._step):
+            part = slice(start, min(start + self._step, self._top))
+            values = self._values(part)
+            self._copied = part.stop
+            yield [
+                (place.offset + start * values[place.name].itemsize, _raw(values[place.name]))
+                for place in self._places
+                if place.name in values
+            ]
+        self.let_go()
+        yield [(self._places[-1].offset, _raw(self._free))]
+        yield from self._remembered()
+
+    def write(self, part: list[tuple[int, Buffer]]) -> None:
+        """Write a part, in any thread; this waits for no disk."""
+        for offset, data in part:
+            self._disk.write(self.fd, [data], offset)
+
+    def seal(self) -> None:
+        """Write over the copy what it has of later, and add the checksums; in any thread."""
+        self._restore()
+        data = self._disk.map(self.fd)
+        view = memoryview(data)
+        for index, place in enumerate(self._places):
+            crc = zlib.crc32(view[place.offset : place.offset + _size_of(place)])
+            self._places[index] = msgspec.structs.replace(place, crc=crc)
+        meta = self._encode(self._places)
+        head = _HEADER.pack(_MAGIC, zlib.crc32(meta), len(meta))
+        view.release()
+        self._disk.write(self.fd, [head + meta], 0)
 
     def finish(self) -> None:
-        """Add the checksums, sync, and let the snapshot take its name; or leave nothing of it."""
+        """Sync the sealed snapshot, and let it take its name; or leave nothing of it."""
         try:
-            self.seal()
             self._disk.sync(self.fd)
         except BaseException:
             self.abandon()
@@ -145,40 +186,135 @@ class Snapshot:
         self._disk.rename(self.new, self._path)
 
     def abandon(self) -> None:
-        """Leave nothing of a snapshot that was written and will not be finished."""
-        self._disk.close(self.fd)
-        self.fd = -1
-        with contextlib.suppress(OSError):
-            self._disk.remove(self.new)
+        """Leave nothing of a snapshot that will not be finished."""
+        self.let_go()
+        if self.fd >= 0:
+            self._disk.close(self.fd)
+            self.fd = -1
+            with contextlib.suppress(OSError):
+                self._disk.remove(self.new)
 
-    def seal(self) -> None:
-        """Add the checksums."""
-        data = self._disk.map(self.fd)
-        view = memoryview(data)
-        places = self._places([0] * len(self._dtypes), self._start)
-        crcs = [zlib.crc32(view[p.offset : p.offset + _size_of(p)]) for p in places]
-        meta = self._encode(self._places(crcs, self._start))
-        head = _HEADER.pack(_MAGIC, zlib.crc32(meta), len(meta))
-        view.release()
-        self._disk.write(self.fd, [head + meta], 0)
+    def let_go(self) -> None:
+        """Look at the machine no more."""
+        if self in self._machine.snapshots:
+            self._machine.snapshots.remove(self)
+
+    def living_bytes(self, segment_bytes: int) -> dict[int, int]:
+        """Return how many bytes of living messages each segment holds, once it is sealed."""
+        living: Counter[int] = Counter()
+        state, position, size = map(self.column, ("state", "position", "size_bytes"))
+        for start in range(0, self._top, self._step):
+            part = slice(start, start + self._step)
+            living.update(bytes_by_segment(state[part], position[part], size[part], segment_bytes))
+        return dict(living)
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column as it was written."""
-        places = self._places([0] * len(self._dtypes), self._start)
-        place = next(place for place in places if place.name == name)
+        """Return a column as it was written, once it is sealed."""
+        place = next(place for place in self._places if place.name == name)
+        if not place.count:
+            return np.zeros(0, dtype=place.dtype)
         data = self._disk.map(self.fd)
         return np.frombuffer(data, dtype=place.dtype, count=place.count, offset=place.offset)
 
-    def _places(self, crcs: list[int], start: int) -> list[Array]:
+    def _values(self, rows: "Rows | slice") -> dict[str, np.ndarray]:
+        """Return copies of the columns of some rows, and the hashes of callers' ids."""
+        table, known = self._machine.table, self._machine.known
+        values = {name: getattr(table, name)[rows].copy() for name in TYPES if name != _ENTRY}
+        entries = table.id_entry[rows]
+        if entries.any():
+            at = entries.astype(np.intp)
+            return {**values, "id_hash": known.hash[at], "id_check": known.check[at]}
+        return {**values, **{n: np.zeros(len(entries), dtype=d) for n, d in _KEYS.items()}}
+
+    def _columns(self) -> list[Array]:
+        """Lay out the columns and the free list behind room for the meta."""
+        room = len(self._encode([Array("remembered_hashes", "<u8", 2**40, 2**60, 2**32 - 1)] * 64))
+        # What is remembered is written in parts, of which there may be a few more by then.
+        start = room + _ALIGN * (self._machine.known.top // _REMEMBERED_STEP)
         places = []
-        for (name, dtype, count), crc in zip(self._dtypes, crcs, strict=True):
-            places.append(Array(name, dtype, count, start, crc))
-            start += _size_of(places[-1])
-            start += -start % _ALIGN
+        types = {name: dtype for name, dtype in TYPES.items() if name != _ENTRY}
+        for name, dtype in {**types, **_KEYS}.items():
+            places.append(Array(name, np.dtype(dtype).str, self._top, start + -start % _ALIGN, 0))
+            start = places[-1].offset + _size_of(places[-1])
+        places.append(Array("free", "<u4", len(self._free), start + -start % _ALIGN, 0))
+        self.size_bytes = places[-1].offset + _size_of(places[-1]) + _ALIGN
         return places
+
+    def _remembered(self) -> Iterator[list[tuple[int, Buffer]]]:
+        """Yield what is remembered now; that may be more than was then, as a replay finds it too.
+
+        None of it is lost meanwhile but what is over.
+        """
+        known, start, found = self._machine.known, 0, _NOTHING
+        while start < known.top:
+            stop = min(start + self._step, known.top)
+            found = tuple(
+                np.concatenate(both)
+                for both in zip(found, known.remembered(self._now_ms, start, stop), strict=True)
+            )
+            start = stop
+            if len(found[0]) >= _REMEMBERED_STEP or (start == known.top and len(found[0])):
+                yield self._add_remembered(*found)
+                found = _NOTHING
+            else:
+                yield []
+
+    def _add_remembered(self, hashes: U64, notes: U64) -> list[tuple[int, Buffer]]:
+        part: list[tuple[int, Buffer]] = []
+        for name, column in zip(_REMEMBERED, (hashes, notes), strict=True):
+            offset = self.size_bytes + -self.size_bytes % _ALIGN
+            self._places.append(Array(name, column.dtype.str, len(column), offset, 0))
+            self.size_bytes = offset + column.nbytes
+            part.append((offset, _raw(column)))
+        return part
+
+    def _restore(self) -> None:
+        places = {place.name: place for place in self._places}
+        if not self._kept:
+            return
+        rows = np.concatenate([rows for rows, _ in self._kept])
+        order = np.argsort(rows)
+        rows = rows[order]
+        for name in self._kept[0][1]:
+            column = np.concatenate([values[name] for _, values in self._kept])[order]
+            self._write_rows(places[name], rows, column)
+        self._kept = []
+
+    def _write_rows(self, place: Array, rows: Rows, values: np.ndarray) -> None:
+        """Write values of rows, which are in order, over a column, a part of the file at a time."""
+        size = values.itemsize
+        for start in range(0, self._top, self._step):
+            first, last = np.searchsorted(rows, (start, start + self._step))
+            if first == last:
+                continue
+            count = min(self._step, self._top - start)
+            offset = place.offset + start * size
+            part = np.frombuffer(
+                bytearray(self._disk.read_part(self.fd, count * size, offset)), dtype=values.dtype
+            )
+            part[rows[first:last] - start] = values[first:last]
+            self._disk.write(self.fd, [_raw(part)], offset)
 
     def _encode(self, arrays: list[Array]) -> bytes:
         return msgspec.msgpack.encode(msgspec.structs.replace(self._meta, arrays=arrays))
+
+
+def _raw(column: np.ndarray) -> Buffer:
+    raw: Buffer = column.view(np.uint8).data
+    return raw
+
+
+def bytes_by_segment(
+    state: np.ndarray, position: np.ndarray, size_bytes: np.ndarray, segment_bytes: int
+) -> dict[int, int]:
+    """Return how many bytes of living messages each segment holds, at least one a message."""
+    rows = np.flatnonzero(state != State.GONE)
+    if not len(rows):
+        return {}
+    numbers = position[rows] // segment_bytes
+    first = int(numbers.min())
+    sums = np.bincount(numbers - first, weights=np.maximum(size_bytes[rows], 1)).tolist()
+    return {first + index: int(size) for index, size in enumerate(sums) if size}
 
 
 def load(disk: Disk, folder: Path, position: int, machine: Machine) -> Meta:
@@ -206,7 +342,12 @@ def _read(disk: Disk, folder: Path, position: int) -> tuple[Meta, dict[str, np.n
     finally:
         disk.close(fd)
     meta = _read_meta(path, data)
-    return meta, {place.name: _array(path, data, place) for place in meta.arrays}
+    arrays: dict[str, np.ndarray] = {}
+    for place in meta.arrays:
+        array = _array(path, data, place)
+        before = arrays.get(place.name)
+        arrays[place.name] = array if before is None else np.concatenate([before, array])
+    return meta, arrays
 
 
 def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
@@ -217,31 +358,22 @@ def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
         if name != _ENTRY:
             _copy_sparse(getattr(table, name), arrays[name])
     table.restore_free(arrays["free"])
-    for name, settings in meta.topics:
-        machine.topics.configure(name, settings)
+    machine.topics.restore(meta.topics)
     table.recount()
     _learn(machine, arrays)
     machine.owners = dict(meta.owners)
+    # A row may still hold the number of an owner that was forgotten.
+    numbers = [*meta.owners.values(), int(table.owner[: meta.top].max(initial=0))]
+    machine.next_owner = max(numbers) + 1
     machine.errors = dict(meta.errors)
     machine.next_seq = meta.next_seq
-
-
-def _keys(machine: Machine) -> dict[str, np.ndarray]:
-    """Return the hashes and checks of callers' ids as columns of the table."""
-    entries = machine.table.id_entry[: machine.table.top]
-    known = machine.known
-    if not entries.any():
-        nothing: U64 = np.zeros(len(entries), dtype=np.uint64)
-        return {"id_hash": nothing, "id_check": nothing.astype(np.uint32)}
-    at = entries.astype(np.intp)
-    return {"id_hash": known.hash[at], "id_check": known.check[at]}
 
 
 def _learn(machine: Machine, arrays: dict[str, np.ndarray]) -> None:
     """Know the ids of the messages, and those that are remembered."""
     table, known = machine.table, machine.known
     own = table.rows_where(lambda part: (table.id_bytes[part] > 0) & (table.state[part] > 0))
-    hashes, notes = arrays["remembered_hashes"], arrays["remembered_notes"]
+    hashes, notes = (arrays.get(name, _NOTHING[0]) for name in _REMEMBERED)
     known.expect(len(own) + len(hashes))
     for start in range(0, len(own), _LEARN_STEP):
         rows = own[start : start + _LEARN_STEP]

@@ -4,6 +4,7 @@ Each one resolves what it is asked against the state, makes a record of what wil
 to the journal, applies it, and answers when it is on disk.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,13 +13,13 @@ import numpy as np
 
 from dwell.clock import Clock, RealClock
 from dwell.errors import (
+    DiskFull,
     ForeignReceipt,
     InvalidSettings,
     StoreClosed,
 )
 from dwell.message import (
     I64,
-    MAX_BATCH_BYTES,
     U8,
     U64,
     Batch,
@@ -52,8 +53,9 @@ from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct, first_of_each
 from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.ids import numbers_of, rows_of
-from dwell.store.embedded.journal.journal import SEGMENT_BYTES
+from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
+from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
 from dwell.store.embedded.sweeping import swept, with_key
@@ -61,10 +63,6 @@ from dwell.store.embedded.wheel import Wheel
 
 #: More than a take's record needs beside its rows: header, owner and filling.
 _TAKE_BYTES = 2048
-#: How many ticks pass before the wheels are looked at for entries that mean nothing.
-_SWEEP_EVERY = 64
-#: How many leases or messages one record may end; a million are 4 MiB.
-_MOST_ENDED = 1 << 20
 _SYNCS = {"always": 0, "never": None}
 # Bounded, as Python does not read numbers of thousands of digits.
 _MILLISECONDS = re.compile(r"[0-9]{1,5}")
@@ -76,7 +74,7 @@ class EmbeddedStore(Store):
     ``sync`` says when an answer leaves: ``always`` (the default) when it is on the disk; ``never``
     when the operating system has it, which survives the process but not the machine; ``100ms`` (any
     number) the same, with a sync at least that often. ``events_bytes`` is how much of the event log
-    is kept. ``disk`` and ``segment_bytes`` are for tests.
+    is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests.
     """
 
     def __init__(
@@ -88,10 +86,11 @@ class EmbeddedStore(Store):
         events_bytes: int = 1 << 30,
         segment_bytes: int = SEGMENT_BYTES,
         disk: Disk | None = None,
+        limits: Limits = LIMITS,
     ) -> None:
         self.clock = clock or RealClock()
         self._core = Core(
-            disk or Disk(), Path(path), segment_bytes, _sync_every_ms(sync), events_bytes
+            disk or Disk(), Path(path), segment_bytes, _sync_every_ms(sync), events_bytes, limits
         )
         self._opened = False
 
@@ -137,14 +136,16 @@ class EmbeddedStore(Store):
                 await checkpoint.close()
 
     def check(self) -> None:
-        """Raise StoreClosed, or what made the journal fail."""
+        """Raise StoreClosed, what made the journal fail, or DiskFull if no more can be put."""
         self._check_open()
         self._core.journal.check()
+        self._core.journal.check_room()
 
     # --- put ------------------------------------------------------------------------------------
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages (see the contract)."""
+        await self._core.room()
         now_ms = self._begin()
         answer = self._putter.put(puts, on_conflict, now_ms)
         if len(puts):
@@ -161,8 +162,8 @@ class EmbeddedStore(Store):
         limit = min(limit, sum(ready.values()))
         if limit:
             # What is popped below must be written, so the room for it comes first.
-            self._core.reserve(_TAKE_BYTES + 16 * limit)
-        room_bytes = MAX_BATCH_BYTES
+            self._core.reserve(_TAKE_BYTES + 16 * limit, Use.CHANGE)
+        room_bytes = self._core.limits.answer_bytes
         for number, count in ready.items():
             if not limit or room_bytes <= 0:
                 break
@@ -197,7 +198,7 @@ class EmbeddedStore(Store):
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first (see the contract)."""
-        self._begin()
+        self._look()
         number = self._machine.topics.find(topic)
         limit = 0 if number is None else min(limit, self._table.count(number, State.READY))
         if number is None or not limit:
@@ -221,7 +222,7 @@ class EmbeddedStore(Store):
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds (see the contract)."""
-        self._begin()
+        self._look()
         number = self._machine.owners.get(owner)
         if number is None:
             return Batch.empty()
@@ -314,7 +315,8 @@ class EmbeddedStore(Store):
         """Bring dead messages back (see the contract)."""
         now_ms = self._begin()
         rows, found = self._finder.find(topic, ids)
-        good = first_of_each(rows, found & (self._table.state[rows] == State.DEAD))
+        dead = found & (self._table.state[rows] == State.DEAD) & ~self._machine.are_worn(rows)
+        good = first_of_each(rows, dead)
         if good.any():
             due_ms = np.full(int(good.sum()), now_ms + delay_ms)
             columns = {"rows": rows[good], "due_ms": due_ms}
@@ -342,7 +344,7 @@ class EmbeddedStore(Store):
         good = found & ~leased & (state != State.DEAD)
         moving = np.flatnonzero(good)
         waves = waves_of(rows[moving]) if len(moving) else []
-        self._core.reserve(len(waves) * _TAKE_BYTES + 16 * len(moving))
+        self._core.reserve(len(waves) * _TAKE_BYTES + 16 * len(moving), Use.CHANGE)
         for wave in waves:
             which = moving[wave]
             columns = {"rows": rows[which], "due_ms": due_ms[which]}
@@ -353,7 +355,7 @@ class EmbeddedStore(Store):
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by their ids (see the contract)."""
-        self._begin()
+        self._look()
         rows, found = self._finder.find(topic, ids)
         batch = await read(self._core, rows[found], receipts=False)
         messages = iter(batch)
@@ -361,7 +363,7 @@ class EmbeddedStore(Store):
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number (see the contract)."""
-        self._begin()
+        self._look()
         rows = rows_of(numbers)
         there = rows < self._table.top
         rows[~there] = 0
@@ -383,12 +385,12 @@ class EmbeddedStore(Store):
 
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
         """Return messages of one state in order of due (see the contract)."""
-        self._begin()
+        self._look()
         number = self._machine.topics.find(topic)
         if number is None:
             return Page(Batch.empty(receipts=False), None)
         rows = self._ordered_rows(number, state, cursor, limit + 1)
-        count = min(limit, within(self._table.size_bytes[rows]))
+        count = min(limit, within(self._table.size_bytes[rows], self._core.limits.answer_bytes))
         more = len(rows) > count
         rows = rows[:count]
         last = (
@@ -418,8 +420,8 @@ class EmbeddedStore(Store):
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the row (see the contract)."""
-        self._begin()
-        rows, place = swept(self._machine, wanted, start, stop, limit)
+        self._look()
+        rows, place = swept(self._machine, wanted, start, stop, limit, self._core.limits)
         batch = await read(self._core, rows, receipts=False)
         if wanted.key is not None:
             batch = with_key(batch, wanted.key)
@@ -427,34 +429,35 @@ class EmbeddedStore(Store):
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events in order (see the contract)."""
-        self._begin()
+        self._look()
         log = self._machine.events
-        await self._core.flush_events()
-        events = log.read(position, limit)
+        until = log.next_position
+        await self._core.committed()
+        events = log.read(position, limit, until)
         following = max(position, log.first_position) + len(events)
-        return EventPage(events, following, log.first_position, log.next_position)
+        return EventPage(events, following, log.first_position, until)
 
     async def stats(self) -> Stats:
         """Return the counts."""
-        self._begin()
+        self._look()
         states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
         topics = {
             name: TopicStats(*(self._table.count(number, state) for state in states))
-            for number, name in enumerate(self._machine.topics.names)
+            for name, number in self._machine.topics.numbered().items()
         }
         totals = self._machine.events.totals
         return Stats(topics, {str(kind): int(totals[kind]) for kind in Kind})
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Read the journal, and compare table, index, wheels and counts (see the contract)."""
-        self._begin()
+        self._look()
         whole, until = await strays.whole_frames(self._core)
-        now_ms = self._begin()
+        now_ms = self._look()
         found = strays.find(self._machine, whole, until).first(limit)
         answer = strays.told(self._core, found, repaired=repair)
         if repair and answer:
             # What ends messages has to be written, so the room for it comes first.
-            self._core.reserve(_TAKE_BYTES + 16 * len(found.bodiless))
+            self._core.reserve(_TAKE_BYTES + 16 * len(found.bodiless), Use.END)
             lost = strays.mend(self._machine, found, now_ms)
             self._deadline_ms = self._machine.next_deadline_ms()
             self.plan()
@@ -494,6 +497,12 @@ class EmbeddedStore(Store):
             self._tick(now_ms)
         return now_ms
 
+    def _look(self) -> int:
+        """Do the same before a verb that only reads, as far as there is room for it."""
+        with contextlib.suppress(DiskFull):
+            return self._begin()
+        return self.clock.now_ms()
+
     def _begin_held(self) -> int:
         """Do the same before a verb by receipt, for which it does not matter what became ready."""
         now_ms = self._enter()
@@ -523,18 +532,24 @@ class EmbeddedStore(Store):
     def _tick(self, now_ms: int) -> None:
         machine = self._machine
         self._note_time(now_ms)
+        full: DiskFull | None = None
         for wheel, kind, error in (
             (machine.leases, RecordKind.LAPSE, None),
             (machine.expiries, RecordKind.EXPIRE, "expired"),
         ):
-            self._run_out(wheel, kind, error, now_ms)
+            try:
+                self._run_out(wheel, kind, error, now_ms)
+            except DiskFull as no_room:
+                full = no_room
         rows = machine.delays.pop(now_ms)
         if rows is not None and len(rows):
             machine.make_ready(rows)
         self._ticks += 1
-        if self._ticks % _SWEEP_EVERY == 0:
+        if self._ticks % self._core.limits.sweep_every == 0:
             machine.sweep()
         self._deadline_ms = machine.next_deadline_ms()
+        if full is not None:
+            raise full
 
     def _run_out(self, wheel: Wheel, kind: RecordKind, error: str | None, now_ms: int) -> None:
         """Write what a wheel says has ended by now, in as many records as that takes."""
@@ -542,7 +557,7 @@ class EmbeddedStore(Store):
         if rows is None:
             return
         room_bytes = self._core.journal.most_record_bytes - _TAKE_BYTES
-        most = max(min(_MOST_ENDED, room_bytes // rows.itemsize), 1)
+        most = max(min(self._core.limits.most_ended, room_bytes // rows.itemsize), 1)
         left = rows
         try:
             while len(left):
@@ -553,9 +568,9 @@ class EmbeddedStore(Store):
             wheel.add(left, np.full(len(left), now_ms))
             raise
 
-    def _write(self, record: Record, *, growing: bool = False) -> None:
+    def _write(self, record: Record) -> None:
         """Append a record and do what it says; raises DiskFull or StoreFailed before either."""
-        self._core.write(record, growing=growing)
+        self._core.write(record)
         deadline = self._machine.next_deadline_ms()
         if deadline is not None and (self._deadline_ms is None or deadline < self._deadline_ms):
             self._deadline_ms = deadline

@@ -171,6 +171,7 @@ def mend(machine: Machine, strays: Strays, now_ms: int) -> Record | None:
     machine.place(strays.unplaced, now_ms)
     if not len(strays.bodiless):
         return None
+    machine.keep(strays.bodiless)
     # Their ids cannot be read any more, neither for the index nor for an event.
     table.id_bytes[strays.bodiless] = 0
     return Record(RecordKind.CANCEL, now_ms, {"rows": strays.bodiless})

@@ -5,22 +5,20 @@ import numpy as np
 from dwell.message import Batch, Rows, State, decode_extra
 from dwell.store.base import Wanted
 from dwell.store.bounds import within
+from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.machine import Machine
-
-#: How many rows one call looks at, so that it holds up nobody for longer than a millisecond or two.
-_MOST_LOOKED_AT = 1 << 18
 
 
 def swept(
-    machine: Machine, wanted: Wanted, start: int, stop: int, limit: int
+    machine: Machine, wanted: Wanted, start: int, stop: int, limit: int, limits: Limits
 ) -> tuple[Rows, int | None]:
     """Return the next rows of a sweep, and the row to go on with; None when it is at its end."""
     stop = min(stop, machine.table.top)
-    end = min(start + _MOST_LOOKED_AT, stop)
+    end = min(start + limits.swept_rows, stop)
     if start >= end:
         return np.zeros(0, np.intp), None
     rows = np.flatnonzero(_fits(machine, wanted, slice(start, end))) + start
-    cut = min(limit, within(machine.table.size_bytes[rows]))
+    cut = min(limit, within(machine.table.size_bytes[rows], limits.answer_bytes))
     if cut < len(rows):
         end = int(rows[cut])
         rows = rows[:cut]

@@ -104,6 +104,12 @@ class Table(Pool):
         """Return how many messages are in some states."""
         return int(self._counts[:, list(states)].sum())
 
+    def pending(self, topics: int) -> I64:
+        """Return how many messages each of the first topics has, in whatever state."""
+        self._counts_of(topics)
+        counts: I64 = self._counts[:topics, State.GONE + 1 :].sum(axis=1)
+        return counts
+
     def recount(self) -> None:
         """Count anew, when a snapshot was read."""
         counted = self._counted()

@@ -1,19 +1,28 @@
 """The topics: their numbers, their settings in columns, and what of each can be taken."""
 
+from collections import deque
 from hashlib import blake2b
 
 import numpy as np
 
-from dwell.message import TopicSettings
+from dwell.message import I64, TopicSettings
+from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.runs import Runs
 
 _DEFAULTS = TopicSettings()
 
 
 class Topics:
-    """Every topic that was ever used, numbered in order of first use."""
+    """The topics in use, by number; those that are empty and have no settings are forgotten.
 
-    def __init__(self) -> None:
+    The number of one that was forgotten is given out again once no event needs its name.
+    """
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+        self._most_names = limits.idle_names
+        self._forgotten: deque[tuple[int, int]] = deque()
+        self._reusable: list[int] = []
         self.names: list[str] = []
         self.ready: list[Runs] = []
         self._settings: list[TopicSettings] = []
@@ -31,12 +40,38 @@ class Topics:
         """Return the number of a topic, which is made if it is new."""
         number = self._numbers.get(name)
         if number is None:
-            number = self._numbers[name] = len(self.names)
-            self.names.append(name)
-            self.ready.append(Runs())
-            self._settings.append(_DEFAULTS)
+            number = self._reusable.pop() if self._reusable else self._new_number()
+            self._numbers[name] = number
+            self.names[number] = name
+            self.ready[number] = self.new_runs()
+            self._settings[number] = _DEFAULTS
             self._note(number, _DEFAULTS)
         return number
+
+    def _new_number(self) -> int:
+        self.names.append("")
+        self.ready.append(self.new_runs())
+        self._settings.append(_DEFAULTS)
+        return len(self.names) - 1
+
+    def numbered(self) -> dict[str, int]:
+        """Return the numbers of all topics by their names."""
+        return self._numbers
+
+    def listed(self) -> list[tuple[str, TopicSettings]]:
+        """Return name and settings by number; the name is empty where a topic was forgotten."""
+        found = [("", _DEFAULTS)] * len(self.names)
+        for name, number in self._numbers.items():
+            found[number] = name, self._settings[number]
+        return found
+
+    def restore(self, listed: list[tuple[str, TopicSettings]]) -> None:
+        """Have the topics that :meth:`listed` returned."""
+        for name, settings in listed:
+            number = self._new_number()
+            self._reusable.append(number)
+            if name:
+                self.configure(name, settings)
 
     def seed(self, name: str) -> int:
         """Return what the hashes of a topic's ids start from; the same after a restart."""
@@ -62,9 +97,35 @@ class Topics:
         self._note(number, settings)
         return number
 
+    @property
+    def are_many(self) -> bool:
+        """Whether it is time to look for topics that can be forgotten."""
+        return len(self._numbers) > self._most_names or bool(self._forgotten)
+
+    def forget_idle(self, pending: I64, written: int, following: int) -> None:
+        """Forget topics without settings or messages, given how many each has.
+
+        Events are written up to one position, and the next has the other.
+        """
+        while self._forgotten and self._forgotten[0][0] <= written:
+            self._reusable.append(self._forgotten.popleft()[1])
+        if len(self._numbers) <= self._most_names:
+            return
+        for number in np.flatnonzero(pending == 0).tolist():
+            name = self.names[number]
+            if self._numbers.get(name) == number and self._settings[number] == _DEFAULTS:
+                del self._numbers[name]
+                self._seeds.pop(name, None)
+                self._forgotten.append((following, number))
+        self._most_names = 2 * len(self._numbers) + self._limits.idle_names
+
     def forget_ready(self) -> None:
         """Forget what can be taken, before it is worked out anew."""
-        self.ready = [Runs() for _ in self.names]
+        self.ready = [self.new_runs() for _ in self.names]
+
+    def new_runs(self) -> Runs:
+        """Return what holds the messages of a topic that can be taken, empty."""
+        return Runs(self._limits.small_chunk)
 
     def _note(self, number: int, settings: TopicSettings) -> None:
         if number >= len(self.lease_ms):

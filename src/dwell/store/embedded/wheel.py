@@ -20,18 +20,20 @@ import numpy as np
 
 from dwell.message import I64, U32, Rows
 from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.limits import LIMITS, Limits
 
 SLOT_MS = 60_000
-_DEAL_AT = 65_536
-_MOST_RUNS = 12
 _NEVER = 2**62
 
 
 class Wheel:
     """Rows by time; a row may be added again and again, and counts for its current time only."""
 
-    def __init__(self, current: Callable[[Rows], I64]) -> None:
+    def __init__(self, current: Callable[[Rows], I64], limits: Limits = LIMITS) -> None:
         self._current = current
+        self._deal_at = limits.deal_at
+        self._most_runs = limits.wheel_runs
+        self._spare_entries = limits.spare_entries
         self._undealt: list[U32] = []
         self._undealt_count = 0
         self._undealt_first_ms = _NEVER
@@ -57,7 +59,7 @@ class Wheel:
         self._undealt.append(rows.astype(np.uint32))
         self._undealt_count += len(rows)
         self._undealt_first_ms = min(self._undealt_first_ms, first_ms)
-        if self._undealt_count >= _DEAL_AT:
+        if self._undealt_count >= self._deal_at:
             self._deal()
 
     def pop(self, now_ms: int) -> Rows | None:
@@ -89,7 +91,7 @@ class Wheel:
 
     def sweep(self, live: int) -> None:
         """Throw away entries that mean nothing, when all but ``live`` do and they are many."""
-        if self._entries <= 2 * live + _DEAL_AT:
+        if self._entries <= 2 * live + self._spare_entries:
             return
         everything = self.rows()
         self.clear()
@@ -113,13 +115,14 @@ class Wheel:
             return
         order = np.argsort(at_ms, kind="stable")
         self._runs.append((at_ms[order], rows[order]))
-        if len(self._runs) > _MOST_RUNS:
+        if len(self._runs) > self._most_runs:
             self._merge_small()
 
     def _merge_small(self) -> None:
         # The largest runs are left alone, so that a row is copied only a few times.
         self._runs.sort(key=lambda run: -len(run[1]))
-        keep, small = self._runs[: _MOST_RUNS // 4], self._runs[_MOST_RUNS // 4 :]
+        kept = self._most_runs // 4
+        keep, small = self._runs[:kept], self._runs[kept:]
         self._runs = keep
         self._add_run(
             np.concatenate([run[0] for run in small]), np.concatenate([run[1] for run in small])

@@ -52,7 +52,8 @@ class Committer:
         self._durable = durable
         self._done = done
         self._failed = failed
-        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
+        # What is a number is a file to close.
+        self._queue: queue.SimpleQueue[Write | int | None] = queue.SimpleQueue()
         self._unsynced: dict[int, int] = {}
         self._synced_at = time.monotonic()
         self.timings = {"write": Histogram(), "fsync": Histogram()}
@@ -63,10 +64,18 @@ class Committer:
         """Have a frame written after those before it."""
         self._queue.put(write)
 
+    def release(self, fd: int) -> None:
+        """Have a file closed that nobody needs any more, when nothing is under way on it."""
+        self._queue.put(fd)
+
     def close(self) -> None:
         """Write and sync everything that was submitted, and end the thread."""
         self._queue.put(None)
         self._thread.join()
+        while not self._queue.empty():
+            # They are left over where the thread has ended before, by an error.
+            if isinstance(fd := self._queue.get(), int):
+                self._disk.close(fd)
 
     def _run(self) -> None:
         try:
@@ -80,16 +89,20 @@ class Committer:
         """Write all that is there, sync if it is time; tell whether to go on."""
         writes = self._gather()
         last = None in writes
-        frames = [write for write in writes if write is not None]
+        frames = [write for write in writes if isinstance(write, Write)]
         self._write(frames)
+        for fd in writes:
+            if isinstance(fd, int):
+                self._unsynced.pop(fd, None)
+                self._disk.close(fd)
         if self._unsynced and (last or self._sync_is_due()):
             self._sync()
         if frames:
             self._done(len(frames))
         return not last
 
-    def _gather(self) -> list[Write | None]:
-        writes: list[Write | None] = []
+    def _gather(self) -> list[Write | int | None]:
+        writes: list[Write | int | None] = []
         with contextlib.suppress(queue.Empty):
             writes.append(self._queue.get(timeout=self._patience()))
             while True:

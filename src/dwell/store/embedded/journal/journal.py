@@ -1,29 +1,54 @@
 """The journal: segments, the frame that is being filled, and who waits for it to be on disk."""
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from enum import IntEnum
 from itertools import chain
 from pathlib import Path
 
-from dwell.errors import BatchTooLarge, StoreDamaged, StoreFailed
+from dwell.errors import BatchTooLarge, DiskFull, StoreDamaged, StoreError, StoreFailed
 from dwell.histogram import Histogram
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.journal.committer import Committer, Write
 from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_after
 from dwell.store.embedded.journal.record import Record, records_in
 from dwell.store.embedded.journal.segment import Segment, segment_number, segment_path
+from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.thread import in_thread
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-#: The part of a segment that is left for acks and their like when there is no room for a next one.
-_RESERVED_PART = 16
-#: How large a frame gets before the next verb begins another.
-_LARGE_BYTES = 1024 * 1024
+#: A segment's part that is kept, once for each :class:`Use`, when there is no room for a next one.
+_RESERVED_PART = 32
+#: A segment's part that is left when a growing verb waits for the next one that is being made.
+_SHORT_PART = 4
+_REWRITE_BYTES = 4 * 1024 * 1024
+#: What a process runs out of, and not a disk; it may have some again at any time.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class Use(IntEnum):
+    """What a record is for, by how much of the last segment it must leave to others."""
+
+    END = 0
+    CHANGE = 1
+    GROW = 2
 
 
 class Journal:
     """An append-only log of records. :meth:`replay` comes first, then :meth:`start`."""
 
-    def __init__(self, disk: Disk, folder: Path, segment_bytes: int, sync: int | None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        segment_bytes: int,
+        sync: int | None,
+        limits: Limits = LIMITS,
+    ) -> None:
+        self._large_bytes = limits.large_frame_bytes
         self._disk = disk
         self._folder = folder
         self._sync_every_ms = sync
@@ -31,12 +56,20 @@ class Journal:
         self.segments: dict[int, Segment] = {}
         self.position = 0
         self.failure: BaseException | None = None
+        #: How much room on the disk no segment may take.
+        self.kept_bytes: Callable[[], int] = lambda: 0
+        #: Whether the last segment that was wanted found no room.
+        self.is_starved = False
+        self._making: asyncio.Task[None] | None = None
+        self._made: dict[int, Segment] = {}
+        self._make_lock = threading.Lock()
         self._frame: list[Buffer] = []
         self._frame_start = 0
         self._frame_end = 0
         # Who waits for the frame that is being filled, and for each that is being written.
         self._group: list[asyncio.Future[None]] = []
         self._waiting: list[list[asyncio.Future[None]]] = []
+        self._committer: Committer | None = None
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -51,6 +84,10 @@ class Journal:
     def replay(self, position: int, *, tolerant: list[str] | None = None) -> Iterator[Record]:
         """Yield the records from ``position`` on, and cut off a tail that was never promised.
 
+        Whether the end of what is there was ever synced nobody knows: the process may have been
+        killed before, and after a failed sync the system may take for written what is not. It is
+        written again and synced, as what is answered from now on rests on it.
+
         A broken frame that was once durable raises StoreDamaged; with a list as ``tolerant`` it is
         passed over instead, and what is lost is added to the list in words.
         """
@@ -58,10 +95,12 @@ class Journal:
         if first not in self.segments and max(self.segments, default=-1) > first:
             path = segment_path(self._folder, first)
             raise StoreDamaged(f"{path}: is missing, and no whole snapshot makes up for it")
+        durable = position
         while (segment := self.segments.get(position // self.segment_bytes)) is not None:
             base = segment.number * self.segment_bytes
             frame = frame_at(segment.data, position - base, position)
             if frame is not None:
+                durable = max(durable, frame.durable)
                 yield from records_in(segment.data, frame.start, frame.end, base)
                 position = base + frame.end
                 continue
@@ -76,6 +115,7 @@ class Journal:
             position = following.position
         self.position = position
         self._cut_off(position)
+        self._secure(durable, position)
 
     def _following(self, position: int) -> Frame | None:
         """Return the next frame that follows this place, or shows that it was once durable."""
@@ -110,8 +150,12 @@ class Journal:
     def _cut_off(self, position: int) -> None:
         """Make everything from ``position`` on zeros, so that no old frame is ever met again."""
         number = position // self.segment_bytes
-        for later in [n for n in self.segments if n > number]:
-            self._disk.remove(self.release(later))
+        later = [n for n in self.segments if n > number]
+        for n in later:
+            self._disk.remove(self.release(n))
+        if later:
+            # Should one come back, its frames may seem to follow those that are written now.
+            self._disk.sync_folder(self._folder)
         segment = self.segments.get(number)
         if segment is None:
             return
@@ -121,21 +165,35 @@ class Journal:
             self._disk.write(segment.fd, [bytes(used)], position % self.segment_bytes)
             self._disk.sync(segment.fd)
 
+    def _secure(self, start: int, end: int) -> None:
+        """Write what is there between two positions once more, and sync it."""
+        while start < end:
+            segment = self.segments[start // self.segment_bytes]
+            offset = start % self.segment_bytes
+            last = min(self.segment_bytes, offset + end - start)
+            for at in range(offset, last, _REWRITE_BYTES):
+                part = segment.map[at : min(at + _REWRITE_BYTES, last)]
+                self._disk.write(segment.fd, [part], at)
+            self._disk.sync(segment.fd)
+            start += last - offset
+
     # --- writing --------------------------------------------------------------------------------
 
     @property
     def timings(self) -> dict[str, Histogram]:
         """How long writes and syncs took."""
+        assert self._committer is not None
         return self._committer.timings
 
     @property
     def most_record_bytes(self) -> int:
         """How large a record can be."""
-        return self.segment_bytes - 2 * HEADER_BYTES - self.segment_bytes // _RESERVED_PART
+        return self.segment_bytes - 2 * HEADER_BYTES - self._kept(Use.GROW)
 
     def start(self) -> None:
         """Begin to write, on the running event loop."""
         self._loop = asyncio.get_running_loop()
+        self._ahead_at = self.position
         self._frame_end = self.position
         self._make_segment(self.position // self.segment_bytes)
         self._committer = Committer(
@@ -146,21 +204,23 @@ class Journal:
             lambda error: self._tell(self.fail, error),
         )
 
-    def reserve(self, size_bytes: int, *, growing: bool) -> None:
+    def _kept(self, use: Use) -> int:
+        return use * (self.segment_bytes // _RESERVED_PART)
+
+    def reserve(self, size_bytes: int, use: Use) -> None:
         """Make sure that so many bytes of records can be appended, and that they stay together.
 
         What a verb appends is then one frame, or a part of one, which a crash leaves whole or not
-        at all. Verbs that let the store grow may not use the last part of the last
-        segment that there is room for, so that on a full disk messages can still be acked. Raises
-        DiskFull, StoreFailed or BatchTooLarge.
+        at all. Of the last segment that there is room for a part is kept for verbs that do not let
+        the store grow, and of that a part for those that let it shrink, so that on a full disk
+        messages can still be acked. Raises DiskFull, StoreFailed or BatchTooLarge.
         """
         self.check()
         most = self.most_record_bytes
         if size_bytes > most:
             raise BatchTooLarge(f"batch: {size_bytes} bytes as a record, at most {most} allowed")
-        left = self.segment_bytes - self.position % self.segment_bytes
-        kept = self.segment_bytes // _RESERVED_PART if growing else 0
-        if size_bytes + 2 * HEADER_BYTES + kept > left:
+        left = self._left
+        if size_bytes + 2 * HEADER_BYTES + self._kept(use) > left:
             self._make_segment(self.position // self.segment_bytes + 1)
         if size_bytes + 2 * HEADER_BYTES > left:
             self._close_frame()
@@ -171,11 +231,31 @@ class Journal:
         if self.failure is not None:
             raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
 
-    def append(self, record: Record, *, growing: bool) -> None:
+    def check_room(self) -> None:
+        """Raise DiskFull if the disk has refused room, and nothing that grows fits any more."""
+        following = self.position // self.segment_bytes + 1
+        if self.is_starved and self._left <= self._kept(Use.GROW) and following not in self._made:
+            raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
+
+    @property
+    def _left(self) -> int:
+        return self.segment_bytes - self.position % self.segment_bytes
+
+    @property
+    def is_short(self) -> bool:
+        """Whether who lets the store grow should wait for the segment that is being made."""
+        return self._making is not None and self._left < self.segment_bytes // _SHORT_PART
+
+    async def lengthened(self) -> None:
+        """Return when the segment that is being made is there, or could not be made."""
+        if self._making is not None:
+            await asyncio.wait([self._making])
+
+    def append(self, record: Record, use: Use) -> None:
         """Add a record and set its ``blobs_at``, or add nothing: raises as :meth:`reserve` does."""
         head, blobs, filling = record.encode()
         size = len(head) + len(blobs) + len(filling)
-        self.reserve(size, growing=growing)
+        self.reserve(size, use)
         # A header's worth of each segment stays empty, so that even an empty blob lies within it.
         if not self._frame:
             self._frame_start = self.position
@@ -191,7 +271,7 @@ class Journal:
         While it is written, those who wait for the frame before it go on: with one frame for all
         that came in a turn of the event loop, nobody would have anything to do meanwhile.
         """
-        if self._frame and self.position - self._frame_start > _LARGE_BYTES:
+        if self._frame and self.position - self._frame_start > self._large_bytes:
             self._close_frame()
 
     def cut(self) -> int:
@@ -223,23 +303,60 @@ class Journal:
     def release(self, number: int) -> Path:
         """Let go of a segment that nobody needs; return its file, which may be deleted."""
         segment = self.segments.pop(number)
-        self._disk.close(segment.fd)
+        if self._committer is None:
+            self._disk.close(segment.fd)
+        else:
+            self._committer.release(segment.fd)
         return segment.path
 
     def close(self) -> None:
         """Write what is unwritten, sync, and close the files."""
-        if hasattr(self, "_committer"):
+        if self._committer is not None:
             self._close_frame()
             self._committer.close()
-        for segment in self.segments.values():
+        for segment in [*self.segments.values(), *self._made.values()]:
             self._disk.close(segment.fd)
-        self.segments = {}
+        self.segments, self._made = {}, {}
 
     def _make_segment(self, number: int) -> None:
-        if number not in self.segments:
+        """Have a segment to go on with; this waits for the disk unless it was made ahead."""
+        if number in self.segments:
+            return
+        try:
+            self._create(number)
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise StoreError(f"{self._folder}: no segment can be made: {error}") from error
+            self.fail(error)
+            self.check()
+        self.segments[number] = self._made.pop(number)
+
+    def _create(self, number: int) -> None:
+        """Make a segment, unless it is there; in any thread. Raises OSError or DiskFull."""
+        with self._make_lock:
+            if number in self._made or number in self.segments:
+                return
             path = segment_path(self._folder, number)
+            self.is_starved = True
+            if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
+                raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
             fd = self._disk.create(path, self.segment_bytes)
-            self.segments[number] = Segment(self._disk, path, number, fd)
+            self._made[number] = Segment(self._disk, path, number, fd)
+            self.is_starved = False
+
+    def make_ahead(self) -> None:
+        """Begin to make the next segment in a thread, if it will be needed soon."""
+        number = self.position // self.segment_bytes + 1
+        if self._making is None and number not in self.segments and number not in self._made:
+            self._making = self._loop.create_task(self._make_ahead(number))
+
+    async def _make_ahead(self, number: int) -> None:
+        try:
+            # What could not be made is tried again when it is needed.
+            with contextlib.suppress(OSError, StoreError):
+                await in_thread(self._create, number)
+        finally:
+            self._making = None
 
     def _close_frame(self) -> None:
         """Hand the frame that is being filled to the committer."""
@@ -248,6 +365,7 @@ class Journal:
         segment = self.segments[self._frame_start // self.segment_bytes]
         offset = self._frame_start % self.segment_bytes
         self._waiting.append(self._group)
+        assert self._committer is not None
         self._committer.submit(
             Write(
                 segment.fd, offset, self._frame_start, self._frame_end, self.position, self._frame
@@ -255,6 +373,12 @@ class Journal:
         )
         self._frame_end = self.position
         self._frame, self._group = [], []
+        if self.position >= self._ahead_at:
+            # Halfway through each segment, or later if there was no room then.
+            half = self.segment_bytes // 2
+            self._ahead_at = (self.position // half + 1) * half
+            if self.position % self.segment_bytes >= half:
+                self.make_ahead()
 
     def _tell(self, function, argument) -> None:  # type: ignore[no-untyped-def]
         if not self._loop.is_closed():

@@ -1,0 +1,61 @@
+"""Limits: every number of the embedded store beyond which it goes another way.
+
+They are here, and not beside what they bound, so that a test can draw them small: a path that
+begins at 65,536 entries is one that no test of a hundred messages ever enters.
+"""
+
+from dataclasses import dataclass
+
+from dwell.message import MAX_BATCH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds for one open store; none of it is part of a format.
+
+    ``deal_at``: entries that a wheel sets down before it deals them out to minutes.
+    ``wheel_runs``: sorted runs that a wheel has before it merges the small ones.
+    ``spare_entries``: entries that mean nothing which ready runs or a wheel may hold.
+    ``small_chunk``: entries of a ready run's chunk that is still joined with its neighbour.
+    ``sweep_every``: ticks between two looks at what means nothing any more.
+    ``most_ended``: leases or messages that one record ends.
+    ``few_ids``: ids up to which their index is kept emptier.
+    ``index_step``: slots of an index that has grown which move at a time.
+    ``idle_names``: topics and owners that mean nothing which are kept.
+    ``block_events``, ``block_parts``: events, and verbs, that make a block of the event log.
+    ``coarse_events``: events a verb from which on a block is written in a thread.
+    ``event_file_bytes``: size of a file of the event log before the next is begun.
+    ``large_frame_bytes``: how large a frame of the journal gets before the next verb begins one.
+    ``snapshot_rows``: rows that a snapshot copies before others go on.
+    ``swept_rows``: rows that a sweep looks at in one call.
+    ``copy_bytes``: blobs that are copied forward at a time.
+    ``recent_bytes``: bodies that are kept at hand.
+    ``answer_bytes``: bodies that an answer holds, if it is not one message.
+    ``most_rows``: messages that a store can hold, as a number has 28 bits for its row.
+    ``most_takes``: takes of one message that receipts can tell apart, in 24 bits.
+    """
+
+    deal_at: int = 65_536
+    wheel_runs: int = 12
+    spare_entries: int = 65_536
+    small_chunk: int = 4_096
+    sweep_every: int = 64
+    most_ended: int = 1 << 20
+    few_ids: int = 1 << 18
+    index_step: int = 1 << 14
+    idle_names: int = 1_024
+    block_events: int = 131_072
+    block_parts: int = 256
+    coarse_events: int = 500
+    event_file_bytes: int = 32 * 1024 * 1024
+    large_frame_bytes: int = 1024 * 1024
+    snapshot_rows: int = 1 << 14
+    swept_rows: int = 1 << 18
+    copy_bytes: int = 1 << 20
+    recent_bytes: int = 32 * 1024 * 1024
+    answer_bytes: int = MAX_BATCH_BYTES
+    most_rows: int = 1 << 28
+    most_takes: int = (1 << 24) - 1
+
+
+LIMITS = Limits()
