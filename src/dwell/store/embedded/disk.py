@@ -67,8 +67,10 @@ class Disk:
             holder = self.system.read(fd, 20, 0).decode(errors="replace").strip() or "unknown"
             self.system.close(fd)
             raise StoreLocked(f"{path.parent}: held by process {holder}") from None
-        self.system.truncate(fd, 0)
-        self.system.write(fd, [str(os.getpid()).encode()], 0)
+        # Who holds it is told as a courtesy: on a full disk there may be no room even for that.
+        with contextlib.suppress(OSError):
+            self.system.truncate(fd, 0)
+            self.system.write(fd, [str(os.getpid()).encode()], 0)
         return fd
 
     def create(self, path: Path, size_bytes: int) -> int:
