@@ -43,9 +43,10 @@ async def new_folder(disk: Disk, place: Path) -> AsyncIterator[Path]:
         disk.sync_folder(new)
         disk.rename(new, place)
     except BaseException:
-        # What brought it to this is the error that matters.
+        # What brought it to this is the error that matters. If it has its name already, only the
+        # sync of the folder that it lies in has failed.
         with contextlib.suppress(OSError):
-            await in_thread(disk.remove_folder, new)
+            await in_thread(disk.remove_folder, new if disk.exists(new) else place)
         raise
 
 
