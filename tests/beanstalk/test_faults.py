@@ -308,7 +308,7 @@ def test_a_disk_that_fails_is_an_internal_error_and_loses_nothing_that_was_answe
             b"kick-job %d\r\n" % numbers[5],
         ):
             assert line.ask(command) in (b"INTERNAL_ERROR\r\n", b"NOT_FOUND\r\n"), command
-    with Served(lambda: EmbeddedStore(tmp_path / "store")) as served:
+    with Served(lambda: EmbeddedStore(tmp_path / "store", disk=disk)) as served:
         page = served.call(served.queue.scan("default", State.READY))
         leased = served.call(served.queue.scan("default", State.LEASED))
         there = {int(m.number) for m in (*page.messages, *leased.messages)}

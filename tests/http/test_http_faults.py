@@ -725,7 +725,7 @@ def test_a_disk_that_fails(tmp_path, fault):
                     await test(server)
                 finally:
                     Wire.close_all()
-        async with dwell.open(tmp_path / "store") as queue:
+        async with dwell.open(tmp_path / "store", disk=disk) as queue:
             bodies = set((await queue.take("t", 100)).bodies)
             assert b"safe" in bodies
 

@@ -1,7 +1,5 @@
 import asyncio
 import contextlib
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from dwell.testing.machine import StoreMachine
 from dwell.testing.suite import StoreSuite
 
 SEGMENT_BYTES = 1024 * 1024
+FOLDER = Path("/stores/store")
 
 
 class TestEmbeddedStore(StoreSuite):
@@ -31,48 +30,83 @@ class TestEmbeddedStore(StoreSuite):
 
 
 class EmbeddedMachine(StoreMachine):
-    """The store on a disk that fails, against the model; after a fault it is opened again."""
+    """The store on a disk that fails, against the model; after a fault it is opened again.
+
+    The process is killed, or the power is cut, between two verbs or at any call of the system,
+    also while the store starts; what the process before it wrote and never synced may be lost in
+    the power cut that comes after.
+    """
 
     can_reopen = True
 
     def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp())
         self.disk = FaultyDisk()
         super().__init__()
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
-        self.seed = seed
+        self.disk.system.chance.seed(seed)
 
     async def make_store(self, clock: SimulatedClock) -> Store:
-        return EmbeddedStore(
-            self.root / "store", clock=clock, disk=self.disk, segment_bytes=SEGMENT_BYTES
-        )
+        return EmbeddedStore(FOLDER, clock=clock, disk=self.disk, segment_bytes=SEGMENT_BYTES)
 
     async def reopen(self) -> Store:
-        self.disk.dead = True
+        self.disk.kill()
         with contextlib.suppress(StoreError, OSError):
             await self.store.close()
-        self.disk.lose_power()
-        self.disk = FaultyDisk(seed=self.seed)
+        self.disk = self.disk.restarted()
         return await self.make_store(self.clock)
 
     @rule(
-        fault=st.sampled_from(("torn", "full", "write", "sync")),
+        fault=st.sampled_from(("torn", "full", "write", "short", "sync", "open", "create")),
         at=st.integers(0, 6),
+        drops=st.booleans(),
     )
-    def arm(self, fault: str, at: int) -> None:
+    def arm(self, fault: str, at: int, drops: bool) -> None:
         self.disk.arm(fault, at)
+        self.disk.system.drops = drops
+
+    @rule(
+        stop=st.sampled_from(("kill", "power")),
+        when=st.sampled_from(("before", "during", "after")),
+        at=st.integers(0, 20),
+    )
+    def arm_end(self, stop: str, when: str, at: int) -> None:
+        self.disk.arm(stop, at, when)
 
     @precondition(lambda self: self.clock.now_ms() >= self.latest_ms)
     @rule()
-    def crash(self) -> None:
+    def kill(self) -> None:
+        self._crash()
+
+    @precondition(lambda self: self.clock.now_ms() >= self.latest_ms)
+    @rule()
+    def lose_power(self) -> None:
+        self.disk.lose_power()
+        self._crash()
+
+    @precondition(lambda self: self.clock.now_ms() >= self.latest_ms)
+    @rule(
+        stop=st.sampled_from(("kill", "power")),
+        then=st.sampled_from(("kill", "power")),
+        when=st.sampled_from(("before", "during", "after")),
+        at=st.integers(0, 60),
+    )
+    def end_while_it_starts(self, stop: str, then: str, when: str, at: int) -> None:
+        self.disk.arm(stop, 0)
+        self.disk.lose_power() if stop == "power" else self.disk.kill()
+        with contextlib.suppress(StoreError, OSError):
+            self.run(self.store.close())
+        self.disk = self.disk.restarted()
+        self.disk.arm(then, at, when)
+        self.store = self.run(self.make_store(self.clock))
+        with contextlib.suppress(StoreError, OSError):
+            self.run(self.store.open())
         self._crash()
 
     def teardown(self) -> None:
         self.disk.arm("", -1)
         super().teardown()
-        shutil.rmtree(self.root)
 
 
 TestEmbeddedMachine = EmbeddedMachine.TestCase

@@ -115,7 +115,9 @@ def test_a_snapshot_counts_on_nothing_that_a_power_cut_takes(tmp_path: Path, syn
         while store._core._upkeep is not None:
             await asyncio.sleep(0.01)
         disk.lose_power()
-        store = EmbeddedStore(tmp_path / "store", segment_bytes=_SEGMENT_BYTES)
+        store = EmbeddedStore(
+            tmp_path / "store", disk=disk.restarted(), segment_bytes=_SEGMENT_BYTES
+        )
         async with Queue(store) as queue:
             taken = list((await queue.take("t", 10_000)).bodies)
             assert taken == list(map(body, range(len(taken))))

@@ -13,10 +13,10 @@ from dwell.store.embedded.thread import in_thread
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
-def new_place(folder: str | Path, store: Path | None = None) -> Path:
+def new_place(disk: Disk, folder: str | Path, store: Path | None = None) -> Path:
     """Return the full path of a folder that is to hold a backup; raises InvalidInput."""
     place = Path(folder).resolve()
-    if place.exists():
+    if disk.exists(place):
         raise InvalidInput(f"backup: {folder} is there already, expected a new folder")
     if store is not None and place.is_relative_to(store.resolve()):
         raise InvalidInput(f"backup: {folder} lies in the store itself, expected another place")
@@ -43,9 +43,10 @@ async def new_folder(disk: Disk, place: Path) -> AsyncIterator[Path]:
         disk.sync_folder(new)
         disk.rename(new, place)
     except BaseException:
-        # What brought it to this is the error that matters.
+        # What brought it to this is the error that matters. If it has its name already, only the
+        # sync of the folder that it lies in has failed.
         with contextlib.suppress(OSError):
-            await in_thread(disk.remove_folder, new)
+            await in_thread(disk.remove_folder, new if disk.exists(new) else place)
         raise
 
 

@@ -20,6 +20,7 @@ from dwell.message import Rows, State
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Journal
 from dwell.store.embedded.machine import Machine
 
@@ -45,7 +46,7 @@ class Report:
 
 
 class ReadOnlyDisk(Disk):
-    """A disk on which nothing is changed: what would be written is dropped."""
+    """A disk on which nothing is changed but its lock: what would be written is dropped."""
 
     def create(self, path: Path, size_bytes: int) -> int:
         """Return a file that is gone as soon as it is closed."""
@@ -56,7 +57,7 @@ class ReadOnlyDisk(Disk):
 
     def open(self, path: Path) -> int:
         """Open a file for reading."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return self.system.open(path, os.O_RDONLY)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         """Write nothing."""
@@ -74,19 +75,19 @@ class ReadOnlyDisk(Disk):
         """Remove nothing."""
 
 
-def check(path: str | Path, *, repair: bool = False) -> Report:
+def check(path: str | Path, *, repair: bool = False, disk: Disk | None = None) -> Report:
     """Read all of a store; with ``repair``, save what can be saved if anything is damaged.
 
     Raises NotAStore, StoreLocked, StoreTooNew, and StoreDamaged when nothing can be saved because
     the store's label or every snapshot is gone. Other damage is reported, not raised.
     """
-    folder = Path(path)
-    if not (folder / "dwell.json").exists():
+    folder, disk = Path(path), disk or Disk()
+    if not disk.exists(folder / LABEL):
         raise NotAStore(f"{folder}: is not a store")
-    report = asyncio.run(_look(folder, ReadOnlyDisk(), keep=False))
+    report = asyncio.run(_look(folder, ReadOnlyDisk(disk.system), keep=False))
     if repair and not report.ok:
         findings = report.findings
-        report = asyncio.run(_look(folder, Disk(), keep=True))
+        report = asyncio.run(_look(folder, disk, keep=True))
         report.findings = list(dict.fromkeys(findings + report.findings))
     return report
 

@@ -6,19 +6,17 @@ it (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from dwell.errors import DiskFull, StoreLocked
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from dwell.store.embedded.system import Buffer as Buffer
+from dwell.store.embedded.system import System
 
 _MOST_BUFFERS = 512
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def is_no_room(error: Exception) -> bool:
@@ -29,36 +27,51 @@ def is_no_room(error: Exception) -> bool:
 
 
 class Disk:
-    """The real disk."""
+    """A disk: what the store does with files, made of the system's calls."""
+
+    def __init__(self, system: System | None = None) -> None:
+        self.system = system or System()
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and its parents, if it is missing, for good."""
-        if not folder.is_dir():
-            self.make_folder(folder.parent)
-            with contextlib.suppress(FileExistsError):
+        """Make a folder, and its parents, for good, if it is missing."""
+        if not self.system.is_folder(folder):
+            try:
                 self.make_new_folder(folder)
+            except FileExistsError:
+                # Another may have made it just now.
+                if not self.system.is_folder(folder):
+                    raise
 
     def make_new_folder(self, folder: Path) -> None:
         """Make a folder, and its parents, for good; raises FileExistsError if it is there."""
-        self.make_folder(folder.parent)
-        folder.mkdir()
+        if not self.system.exists(folder.parent):
+            self.make_folder(folder.parent)
+        self.system.make_folder(folder)
         self.sync_folder(folder.parent)
 
     def remove_folder(self, folder: Path) -> None:
         """Remove a folder and all that is in it."""
-        shutil.rmtree(folder)
+        for name in self.system.names(folder):
+            path = folder / name
+            if self.system.is_folder(path):
+                self.remove_folder(path)
+            else:
+                self.system.remove(path)
+        self.system.remove_folder(folder)
 
     def lock(self, path: Path) -> int:
         """Hold a file's lock until :meth:`close`; raises StoreLocked when another has it."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = self.system.open(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.system.lock(fd)
         except OSError:
-            holder = os.pread(fd, 20, 0).decode(errors="replace").strip() or "unknown"
-            os.close(fd)
+            holder = self.system.read(fd, 20, 0).decode(errors="replace").strip() or "unknown"
+            self.system.close(fd)
             raise StoreLocked(f"{path.parent}: held by process {holder}") from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        # Who holds it is told as a courtesy: on a full disk there may be no room even for that.
+        with contextlib.suppress(OSError):
+            self.system.truncate(fd, 0)
+            self.system.write(fd, [str(os.getpid()).encode()], 0)
         return fd
 
     def create(self, path: Path, size_bytes: int) -> int:
@@ -67,16 +80,16 @@ class Disk:
         It has its name only when it has its room, so that a crash leaves no file that is too short.
         """
         new = path.with_name(f"{path.name}.new")
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = self.system.open(new, _NEW)
         try:
             if size_bytes:
                 self.allocate(fd, size_bytes)
             self.sync(fd)
             self.rename(new, path)
         except OSError as error:
-            os.close(fd)
-            new.unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            self.system.close(fd)
+            self._remove_if_there(new)
+            self._remove_if_there(path)
             if is_no_room(error):
                 raise DiskFull(f"{path.parent}: no room for {size_bytes} bytes more") from error
             raise
@@ -84,82 +97,97 @@ class Disk:
 
     def free_bytes(self, folder: Path) -> int:
         """Return how many bytes of room the disk has for files of a folder."""
-        room = os.statvfs(folder)
-        return room.f_bavail * room.f_frsize
+        return self.system.free_bytes(folder)
 
     def allocate(self, fd: int, size_bytes: int) -> None:
         """Take the room of a file, all zeros."""
-        os.posix_fallocate(fd, 0, size_bytes)
+        self.system.allocate(fd, size_bytes)
 
     def open(self, path: Path) -> int:
         """Open a file that exists, for reading and writing."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return self.system.open(path, os.O_RDWR)
 
     def close(self, fd: int) -> None:
         """Close a file."""
-        os.close(fd)
+        self.system.close(fd)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all of the buffers, one after another, from ``offset`` on."""
         for start in range(0, len(buffers), _MOST_BUFFERS):
             part = buffers[start : start + _MOST_BUFFERS]
             wanted = sum(map(len, part))
-            written = os.pwritev(fd, part, offset)
+            written = self.system.write(fd, part, offset)
             if written < wanted:
                 self._write_rest(fd, b"".join(part)[written:], offset + written)
             offset += wanted
 
     def sync(self, fd: int) -> None:
         """Return when the file's data is on the disk."""
-        os.fdatasync(fd)
+        self.system.sync(fd)
 
     def sync_folder(self, folder: Path) -> None:
         """Return when the names in a folder are on the disk."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.system.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            self.system.sync_folder(fd)
         finally:
-            os.close(fd)
+            self.system.close(fd)
 
     def map(self, fd: int) -> mmap.mmap:
         """Map a whole file for reading; what is written later shows in the map."""
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        return self.system.map(fd)
 
     def rename(self, old: Path, new: Path) -> None:
         """Let a finished file take its name, replacing what had it, for good."""
-        os.rename(old, new)
+        self.system.rename(old, new)
         self.sync_folder(new.parent)
 
     def write_file(self, path: Path, buffers: Sequence[Buffer]) -> None:
         """Write a whole file anew, and sync it."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = self.system.open(path, _NEW)
         try:
             self.write(fd, buffers, 0)
             self.sync(fd)
         finally:
-            os.close(fd)
+            self.system.close(fd)
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
-        os.unlink(path)
+        self.system.remove(path)
 
     def read(self, path: Path) -> bytes:
         """Return a small file."""
-        return path.read_bytes()
+        fd = self.system.open(path, os.O_RDONLY)
+        try:
+            return self.system.read(fd, self.system.size(fd), 0)
+        finally:
+            self.system.close(fd)
 
     def read_part(self, fd: int, size_bytes: int, offset: int) -> bytes:
         """Return a part of an open file."""
-        return os.pread(fd, size_bytes, offset)
+        return self.system.read(fd, size_bytes, offset)
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         """Cut a file off."""
-        os.ftruncate(fd, size_bytes)
+        self.system.truncate(fd, size_bytes)
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted."""
-        return sorted(os.listdir(folder))
+        return sorted(self.system.names(folder))
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether anything has a name."""
+        return self.system.exists(path)
+
+    def is_folder(self, path: Path) -> bool:
+        """Tell whether a folder has a name."""
+        return self.system.is_folder(path)
+
+    def _remove_if_there(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.system.remove(path)
 
     def _write_rest(self, fd: int, rest: bytes, offset: int) -> None:
         while rest:
-            written = os.pwrite(fd, rest, offset)
+            written = self.system.write(fd, [rest], offset)
             rest, offset = rest[written:], offset + written

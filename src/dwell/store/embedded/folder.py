@@ -33,7 +33,7 @@ def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Labe
 
     Raises StoreLocked, NotAStore, StoreTooNew or StoreDamaged.
     """
-    if folder.exists() and not folder.is_dir():
+    if disk.exists(folder) and not disk.is_folder(folder):
         raise NotAStore(f"{folder}: is a file, expected a folder")
     disk.make_folder(folder)
     names = disk.names(folder)

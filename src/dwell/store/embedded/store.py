@@ -127,7 +127,7 @@ class EmbeddedStore(Store):
         The store goes on meanwhile. Raises InvalidInput when the folder is there already, and
         DiskFull when there is no room; then nothing is left of it.
         """
-        place = new_place(folder, self._core.folder)
+        place = new_place(self._core.disk, folder, self._core.folder)
         async with new_folder(self._core.disk, place) as new:
             checkpoint = await self.checkpoint()
             try:

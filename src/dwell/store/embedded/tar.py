@@ -164,7 +164,7 @@ async def unpack_tar(
     checkpoint, and DiskFull.
     """
     disk = disk or Disk()
-    async with new_folder(disk, new_place(folder)) as new:
+    async with new_folder(disk, new_place(disk, folder)) as new:
         unpacker = Unpacker(disk, new)
         try:
             async for chunk in chunks:

@@ -1,0 +1,91 @@
+"""The system's calls on files, each once, so that a test can put a whole disk in their place."""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class System:
+    """The calls of the operating system; every one may raise OSError."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file or a folder, or make a file."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        """Close what was opened."""
+        os.close(fd)
+
+    def lock(self, fd: int) -> None:
+        """Hold an open file's lock until it is closed; raises OSError when another has it."""
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def read(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        """Return a part of an open file."""
+        return os.pread(fd, size_bytes, offset)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write some of the buffers, one after another, and return how many bytes that were."""
+        return os.pwritev(fd, buffers, offset)
+
+    def allocate(self, fd: int, size_bytes: int) -> None:
+        """Take the room of a file, zeros where it holds nothing yet."""
+        os.posix_fallocate(fd, 0, size_bytes)
+
+    def free_bytes(self, folder: Path) -> int:
+        """Return how many bytes of room there are for files of a folder."""
+        room = os.statvfs(folder)
+        return room.f_bavail * room.f_frsize
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        """Cut a file off, or let it end later, with zeros."""
+        os.ftruncate(fd, size_bytes)
+
+    def size(self, fd: int) -> int:
+        """Return how long an open file is."""
+        return os.fstat(fd).st_size
+
+    def sync(self, fd: int) -> None:
+        """Return when an open file's data is on the disk."""
+        os.fdatasync(fd)
+
+    def sync_folder(self, fd: int) -> None:
+        """Return when the names in an open folder are on the disk."""
+        os.fsync(fd)
+
+    def map(self, fd: int) -> mmap.mmap:
+        """Map a whole file for reading; what is written later shows in the map."""
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file or a folder another name, in place of what had it."""
+        os.rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder; raises FileExistsError when the name is taken."""
+        os.mkdir(folder)
+
+    def remove_folder(self, folder: Path) -> None:
+        """Remove an empty folder."""
+        os.rmdir(folder)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder."""
+        return os.listdir(folder)
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether anything has a name."""
+        return os.path.exists(path)
+
+    def is_folder(self, path: Path) -> bool:
+        """Tell whether a folder has a name."""
+        return os.path.isdir(path)

@@ -1,0 +1,160 @@
+"""A file as the system's memory has it, and as the disk has it, which is not the same.
+
+What was written is in memory at once. The disk has it for good once it was synced; until then each
+sector of the disk may hold what it held, or what any of the writes since made of it.
+"""
+
+import os
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dwell.store.embedded.system import Buffer
+
+SECTOR_BYTES = 512
+_BLOCK_BYTES = 4096
+
+
+class _Change(NamedTuple):
+    """Something that was done since the last sync: a write, or with ``data`` None a new size."""
+
+    offset: int
+    data: bytes | None
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data or b"")
+
+
+class CachedFile:
+    """A file in memory (``fd`` is a real descriptor), and what the disk surely has of it."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.fd = os.memfd_create("file", os.MFD_CLOEXEC)
+        self.size_bytes = len(data)
+        os.pwrite(self.fd, data, 0)
+        #: How many names and descriptors it has, without which its room is free again.
+        self.holders = 0
+        self.lock_fd = -1
+        self._safe = bytearray(data)
+        self._changes: list[_Change] = []
+
+    @property
+    def room_bytes(self) -> int:
+        """How much room it takes."""
+        return room_of(self.size_bytes)
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether a power cut would leave it as it is."""
+        return not self._changes and self._safe == self.data()
+
+    def data(self) -> bytes:
+        """Return what it holds in memory."""
+        return os.pread(self.fd, self.size_bytes, 0)
+
+    def unsynced(self) -> list[tuple[int, int]]:
+        """Return from where to where something was written that no sync has covered."""
+        return [(change.offset, change.end) for change in self._changes if change.data]
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """Write to memory."""
+        os.pwrite(self.fd, data, offset)
+        self.size_bytes = max(self.size_bytes, offset + len(data))
+        self._changes.append(_Change(offset, bytes(data)))
+
+    def resize(self, size_bytes: int) -> None:
+        """Cut it off in memory, or let it end later, with zeros."""
+        os.ftruncate(self.fd, size_bytes)
+        self.size_bytes = size_bytes
+        self._changes.append(_Change(size_bytes, None))
+
+    def sync(self) -> None:
+        """Let the disk have what memory has, of the sectors that were changed."""
+        for change in self._changes:
+            if change.data is None:
+                _resize(self._safe, change.offset)
+            else:
+                # The disk takes whole sectors.
+                start = change.offset // SECTOR_BYTES * SECTOR_BYTES
+                end = -(-change.end // SECTOR_BYTES) * SECTOR_BYTES
+                data = os.pread(self.fd, end - start, start)
+                _resize(self._safe, max(len(self._safe), start + len(data)))
+                self._safe[start : start + len(data)] = data
+        _resize(self._safe, self.size_bytes)
+        self._changes.clear()
+
+    def fail_sync(self, chance: random.Random, *, drop: bool) -> None:
+        """Let the disk have some of it, and think of all of it as synced, as the system does.
+
+        With ``drop`` the system forgets what the disk has not taken, too.
+        """
+        self._safe = self.survivor(chance)
+        self._changes.clear()
+        if drop:
+            kept = bytes(self._safe[: self.size_bytes]).ljust(self.size_bytes, b"\0")
+            os.pwrite(self.fd, kept, 0)
+
+    def survivor(self, chance: random.Random) -> bytearray:
+        """Return one of the things that the disk may have after a power cut."""
+        kind = chance.random()
+        if not self._changes or kind < 0.2:
+            return bytearray(self._safe)
+        part = 1.0 if kind < 0.35 else chance.random()
+        last = len(self._changes)
+        # Sizes change one after another; what is written lands sector by sector, in any order.
+        sizes_until = last if part == 1 else chance.randrange(last + 1)
+        landed: dict[int, int] = {}
+        data = bytearray(self._safe)
+        for index, change in enumerate(self._changes):
+            if change.data is not None:
+                if index < sizes_until:
+                    _resize(data, max(len(data), change.end))
+                for start, stop in _sectors(change.offset, min(change.end, len(data))):
+                    sector = start // SECTOR_BYTES
+                    if sector not in landed:
+                        # The disk has the sector as it was after so many of the changes.
+                        some = chance.randrange(last) if chance.random() < 0.3 else 0
+                        landed[sector] = last if chance.random() < part else some
+                    if index < landed[sector]:
+                        data[start:stop] = change.data[start - change.offset : stop - change.offset]
+            elif index < sizes_until:
+                _resize(data, change.offset)
+        return data
+
+    def only_synced(self) -> "CachedFile":
+        """Return a file that holds only what the disk surely has."""
+        return CachedFile(bytes(self._safe))
+
+    def lose_power(self, chance: random.Random) -> "CachedFile":
+        """Return what is there after a power cut."""
+        return CachedFile(bytes(self.survivor(chance)))
+
+    def copied(self) -> "CachedFile":
+        """Return a file like this one, with the same things unsynced."""
+        other = CachedFile(self.data())
+        other._safe, other._changes = bytearray(self._safe), list(self._changes)
+        return other
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+def room_of(size_bytes: int) -> int:
+    """Return how much room so many bytes take on the disk."""
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def _resize(data: bytearray, size_bytes: int) -> None:
+    if size_bytes < len(data):
+        del data[size_bytes:]
+    else:
+        data.extend(bytes(size_bytes - len(data)))
+
+
+def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of some bytes that lie in one sector each."""
+    while start < end:
+        stop = min(start // SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES, end)
+        yield start, stop
+        start = stop
