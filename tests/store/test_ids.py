@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import dwell
 from dwell.lazy import LazyIds, queue_id
-from dwell.store.embedded.ids import IdHasher, parse_queue_ids
+from dwell.store.embedded.ids import IdHasher
+from dwell.store.embedded.numbers import parse_queue_ids
 
 _ids = st.binary(min_size=1, max_size=256)
 _own = st.lists(_ids, min_size=1, max_size=20)

@@ -52,10 +52,11 @@ from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct, first_of_each
 from dwell.store.embedded.finder import Finder, waves_of
-from dwell.store.embedded.ids import numbers_of, rows_of
+from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.numbers import numbers_of, rows_of
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
 from dwell.store.embedded.sweeping import swept, with_key
@@ -102,7 +103,7 @@ class EmbeddedStore(Store):
         self._core.open(self.clock.now_ms(), self._woken)
         self.number = self._core.label.number
         self._machine, self._table = self._core.machine, self._core.machine.table
-        self._finder = Finder(self._machine, self._core.label.seed)
+        self._finder = Finder(self._machine, HASHERS[self._core.label.ids](self._core.label.seed))
         core = self._core
         self._putter = Putter(self._machine, self._finder, core.recent, core.reserve, self._write)
         self.timings = self._core.journal.timings

@@ -1,7 +1,6 @@
 """The topics: their numbers, their settings in columns, and what of each can be taken."""
 
 from collections import deque
-from hashlib import blake2b
 
 import numpy as np
 
@@ -27,7 +26,6 @@ class Topics:
         self.ready: list[Runs] = []
         self._settings: list[TopicSettings] = []
         self._numbers: dict[str, int] = {}
-        self._seeds: dict[str, int] = {}
         self.lease_ms = np.zeros(16, dtype=np.int64)
         self.max_attempts = np.zeros(16, dtype=np.int64)
         self.remember_ms = np.zeros(16, dtype=np.int64)
@@ -73,14 +71,6 @@ class Topics:
             if name:
                 self.configure(name, settings)
 
-    def seed(self, name: str) -> int:
-        """Return what the hashes of a topic's ids start from; the same after a restart."""
-        seed = self._seeds.get(name)
-        if seed is None:
-            digest = blake2b(name.encode(), digest_size=8).digest()
-            seed = self._seeds[name] = int.from_bytes(digest, "little")
-        return seed
-
     def settings(self, name: str) -> TopicSettings:
         """Return what holds for a topic."""
         number = self._numbers.get(name)
@@ -115,7 +105,6 @@ class Topics:
             name = self.names[number]
             if self._numbers.get(name) == number and self._settings[number] == _DEFAULTS:
                 del self._numbers[name]
-                self._seeds.pop(name, None)
                 self._forgotten.append((following, number))
         self._most_names = 2 * len(self._numbers) + self._limits.idle_names
 
