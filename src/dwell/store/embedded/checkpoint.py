@@ -66,8 +66,8 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
         label = core.folder / LABEL
         size_bytes = len(core.disk.read(label))
         checkpoint.files.append(Held(LABEL, core.disk.open(label), size_bytes, size_bytes))
-        await in_thread(_let_go, checkpoint, segments, snapshot, core.journal.segment_bytes)
         await in_thread(snapshot.seal)
+        await in_thread(_let_go, checkpoint, segments, snapshot, core.journal.segment_bytes)
     except BaseException:
         await checkpoint.close()
         raise

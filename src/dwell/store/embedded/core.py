@@ -348,6 +348,13 @@ class Core:
         await self._keep_up(now_ms)
         self.journal.make_ahead()
 
+    async def compact_now(self, now_ms: int) -> None:
+        """Make a snapshot, and free what can be freed; one that is being made is waited for."""
+        while self._upkeep is not None:
+            await asyncio.wait([self._upkeep])
+        self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(now_ms))
+        await asyncio.wait([self._upkeep])
+
     async def _compact(self, now_ms: int) -> None:
         try:
             await self._compactor.run(now_ms, self)

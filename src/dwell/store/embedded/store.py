@@ -63,7 +63,7 @@ from dwell.store.embedded.sweeping import swept, with_key
 from dwell.store.embedded.wheel import Wheel
 
 #: More than a take's record needs beside its rows: header, owner and filling.
-_TAKE_BYTES = 2048
+_TAKE_BYTES = 1024
 _SYNCS = {"always": 0, "never": None}
 # Bounded, as Python does not read numbers of thousands of digits.
 _MILLISECONDS = re.compile(r"[0-9]{1,5}")
@@ -135,6 +135,13 @@ class EmbeddedStore(Store):
                 await copy_to(checkpoint, new)
             finally:
                 await checkpoint.close()
+
+    async def compact(self) -> None:
+        """Make a snapshot, and free what can be freed; the store does so by itself when it is due.
+
+        What hinders it is told in a warning.
+        """
+        await self._core.compact_now(self._begin())
 
     def check(self) -> None:
         """Raise StoreClosed, what made the journal fail, or DiskFull if no more can be put."""
