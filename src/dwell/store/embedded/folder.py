@@ -6,7 +6,6 @@ Rule for changes: FORMAT grows by one with every change of a file's layout. A st
 format is read, one of a newer format is refused; tests/data keeps a store of every format.
 """
 
-import secrets
 from pathlib import Path
 
 import msgspec
@@ -63,8 +62,8 @@ def _read(disk: Disk, folder: Path) -> Label:
 def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
     label = Label(
         dwell=FORMAT,
-        number=secrets.randbelow(2**31 - 1) + 1,
-        seed=secrets.randbits(63),
+        number=disk.system.random_bits(31) or 1,
+        seed=disk.system.random_bits(63),
         segment_bytes=segment_bytes,
     )
     new = folder / f"{LABEL}.new"
