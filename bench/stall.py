@@ -1,4 +1,4 @@
-"""The longest stop of the event loop, in milliseconds: while snapshots and files are made all along.
+"""The longest stop of the event loop, in milliseconds: while snapshots and files are made.
 
 Many messages are pending, others live and go, and each sync of the disk takes a third of a second.
 Then as many topics as may be have a message each that falls due in the same millisecond.
@@ -140,7 +140,7 @@ async def _measure_topics(result: Result, topics: int) -> None:
                 await asyncio.gather(*[queue.put(name, BODY, due=due_ms) for name in part])
             watch = Watch()
             assert queue.clock.now_ms() < due_ms, "it took too long to put the messages"
-            await _until(lambda: queue.ready(names[-1]) == 1)
+            await _until(lambda: queue.store.ready(names[-1]) == 1)
             await asyncio.sleep(0.5)
             late_ms = await watch.stop()
     result.more["topics_ms"] = round(late_ms[-1], 2)

@@ -5,7 +5,6 @@ Of a file that still grows, only the part up to that moment counts. The files ar
 can be read even when the compactor removes them meanwhile.
 """
 
-import secrets
 from typing import NamedTuple
 
 from dwell.message import State
@@ -54,7 +53,7 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
         # Nothing else runs up to the first await, so that all of it is of one moment.
         position, until = core.journal.cut(), core.machine.events.cut()
         # Should it keep the name for a crash, a start removes whatever ends like this.
-        new = core.folder / f"checkpoint-{secrets.token_hex(8)}.new"
+        new = core.folder / f"checkpoint-{core.disk.system.random_bits(64):016x}.new"
         snapshot = Snapshot(
             core.disk, core.folder, core.machine, position, now_ms, core.limits, new
         )

@@ -71,7 +71,7 @@ class Disk:
         # Who holds it is told as a courtesy: on a full disk there may be no room even for that.
         with contextlib.suppress(OSError):
             self.system.truncate(fd, 0)
-            self.system.write(fd, [str(os.getpid()).encode()], 0)
+            self.system.write(fd, [str(self.system.process_number()).encode()], 0)
         return fd
 
     def create(self, path: Path, size_bytes: int) -> int:

@@ -7,7 +7,6 @@ format is read, one of a newer format is refused; tests/data keeps a store of ev
 """
 
 import contextlib
-import secrets
 from pathlib import Path
 
 import msgspec
@@ -72,8 +71,8 @@ def _read(disk: Disk, folder: Path) -> Label:
 def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
     label = Label(
         dwell=FORMAT,
-        number=secrets.randbelow(2**31 - 1) + 1,
-        seed=secrets.randbits(63),
+        number=disk.system.random_bits(31) or 1,
+        seed=disk.system.random_bits(63),
         segment_bytes=segment_bytes,
         ids=_IDS,
     )

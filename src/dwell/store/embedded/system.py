@@ -1,17 +1,38 @@
-"""The system's calls on files, each once, so that a test can put a whole disk in their place."""
+"""What the store asks of the system, each call once, so that a test can be the system."""
 
 import fcntl
 import mmap
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+from dwell.store.embedded.thread import Gathering, Work
+
+T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class System:
-    """The calls of the operating system; every one may raise OSError."""
+    """The calls of the operating system; those on files may raise OSError."""
+
+    # --- beside files ---------------------------------------------------------------------------
+
+    def gathering(self, work: Work[T], name: str) -> Gathering[T]:
+        """Return a thread that works off what it is given."""
+        return Gathering(work, name)
+
+    def random_bits(self, count: int) -> int:
+        """Return a number that nobody can guess."""
+        return secrets.randbits(count)
+
+    def process_number(self) -> int:
+        """Return the number of this process."""
+        return os.getpid()
+
+    # --- files ----------------------------------------------------------------------------------
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file or a folder, or make a file."""

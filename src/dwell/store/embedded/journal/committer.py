@@ -4,11 +4,8 @@ While one fdatasync runs, the frames that come meanwhile gather in its queue; th
 them all and syncs once. The loop thread never waits for the disk.
 """
 
-import contextlib
-import queue
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dwell.histogram import Histogram
@@ -52,68 +49,61 @@ class Committer:
         self._durable = durable
         self._done = done
         self._failed = failed
-        # What is a number is a file to close.
-        self._queue: queue.SimpleQueue[Write | int | None] = queue.SimpleQueue()
         self._unsynced: dict[int, int] = {}
-        self._synced_at = time.monotonic()
+        self._synced_at_s: float | None = None
         self.timings = {"write": Histogram(), "fsync": Histogram()}
-        self._thread = threading.Thread(target=self._run, name="dwell-committer", daemon=True)
-        self._thread.start()
-
-    def submit(self, write: Write) -> None:
-        """Have a frame written after those before it."""
-        self._queue.put(write)
+        # What is a number is a file to close.
+        self._thread = disk.system.gathering(self, "dwell-committer")
+        #: Has a frame written after those before it.
+        self.submit: Callable[[Write | int], None] = self._thread.put
 
     def release(self, fd: int) -> None:
         """Have a file closed that nobody needs any more, when nothing is under way on it."""
-        self._queue.put(fd)
+        self._thread.put(fd)
 
     def close(self) -> None:
         """Write and sync everything that was submitted, and end the thread."""
-        self._queue.put(None)
-        self._thread.join()
-        while not self._queue.empty():
+        for item in self._thread.close():
             # They are left over where the thread has ended before, by an error.
-            if isinstance(fd := self._queue.get(), int):
-                self._disk.close(fd)
+            if isinstance(item, int):
+                self._disk.close(item)
 
-    def _run(self) -> None:
-        try:
-            going = True
-            while going:
-                going = self._pass()
-        except BaseException as error:
-            self._failed(error)
+    # --- in the thread --------------------------------------------------------------------------
 
-    def _pass(self) -> bool:
-        """Write all that is there, sync if it is time; tell whether to go on."""
-        writes = self._gather()
-        last = None in writes
-        frames = [write for write in writes if isinstance(write, Write)]
+    def steps(
+        self, items: Sequence[Write | int], now_s: Callable[[], float], last: bool
+    ) -> Iterator[None]:
+        """Write all that is there, sync if it is time, and tell."""
+        frames = [item for item in items if isinstance(item, Write)]
         self._write(frames)
-        for fd in writes:
-            if isinstance(fd, int):
-                self._unsynced.pop(fd, None)
-                self._disk.close(fd)
-        if self._unsynced and (last or self._sync_is_due()):
+        for item in items:
+            if isinstance(item, int):
+                self._unsynced.pop(item, None)
+                self._disk.close(item)
+        yield
+        if self._unsynced and (last or self._sync_is_due(now_s())):
             self._sync()
+            self._synced_at_s = now_s()
+            yield
         if frames:
             self._done(len(frames))
-        return not last
 
-    def _gather(self) -> list[Write | int | None]:
-        writes: list[Write | int | None] = []
-        with contextlib.suppress(queue.Empty):
-            writes.append(self._queue.get(timeout=self._patience()))
-            while True:
-                writes.append(self._queue.get_nowait())
-        return writes
-
-    def _patience(self) -> float | None:
+    def patience_s(self, now_s: float) -> float | None:
         """Return how long to wait for more, in seconds, before a sync falls due."""
         if not self._unsynced or not self._sync_every_ms:
             return None
-        return max(self._synced_at + self._sync_every_ms / 1000 - time.monotonic(), 0)
+        return max(self._sync_at_s(now_s) - now_s, 0)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell that nothing more is written."""
+        self._failed(error)
+
+    def _sync_at_s(self, now_s: float) -> float:
+        """Return when the next sync falls due; the first interval begins when it is asked for."""
+        assert self._sync_every_ms is not None
+        if self._synced_at_s is None:
+            self._synced_at_s = now_s
+        return self._synced_at_s + self._sync_every_ms / 1000
 
     def _write(self, frames: list[Write]) -> None:
         start = 0
@@ -133,10 +123,8 @@ class Committer:
         self.timings["write"].add(time.perf_counter() - start)
         self._unsynced[frames[0].fd] = frames[-1].end
 
-    def _sync_is_due(self) -> bool:
-        if self._sync_every_ms is None:
-            return False
-        return time.monotonic() >= self._synced_at + self._sync_every_ms / 1000
+    def _sync_is_due(self, now_s: float) -> bool:
+        return self._sync_every_ms is not None and now_s >= self._sync_at_s(now_s)
 
     def _sync(self) -> None:
         for fd, end in self._unsynced.items():
@@ -145,4 +133,3 @@ class Committer:
             self.timings["fsync"].add(time.perf_counter() - start)
             self._durable = end
         self._unsynced.clear()
-        self._synced_at = time.monotonic()
