@@ -133,7 +133,7 @@ async def _live(queue: dwell.Queue, rate: int, seconds: int, ids: str) -> int:
 async def _measure_topics(result: Result, topics: int) -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         async with dwell.open(f"{folder}/store") as queue:
-            due_ms = queue.clock.now_ms() + 2_000 + topics // 4
+            due_ms = queue.clock.now_ms() + 5_000 + topics // 2
             names = [f"user-{number}" for number in range(topics)]
             for start in range(0, topics, _TOPICS_AT_ONCE):
                 part = names[start : start + _TOPICS_AT_ONCE]

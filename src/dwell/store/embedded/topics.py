@@ -4,9 +4,9 @@ from collections import deque
 
 import numpy as np
 
-from dwell.message import I64, TopicSettings
+from dwell.message import I64, U32, TopicSettings
 from dwell.store.embedded.limits import LIMITS, Limits
-from dwell.store.embedded.runs import Runs
+from dwell.store.embedded.runs import Chunk, Later, Runs
 
 _DEFAULTS = TopicSettings()
 
@@ -23,7 +23,8 @@ class Topics:
         self._forgotten: deque[tuple[int, int]] = deque()
         self._reusable: list[int] = []
         self.names: list[str] = []
-        self.ready: list[Runs] = []
+        self._ready: dict[int, Runs] = {}
+        self._later = Later()
         self._settings: list[TopicSettings] = []
         self._numbers: dict[str, int] = {}
         self.lease_ms = np.zeros(16, dtype=np.int64)
@@ -41,14 +42,13 @@ class Topics:
             number = self._reusable.pop() if self._reusable else self._new_number()
             self._numbers[name] = number
             self.names[number] = name
-            self.ready[number] = self.new_runs()
+            self.empty_runs(number)
             self._settings[number] = _DEFAULTS
             self._note(number, _DEFAULTS)
         return number
 
     def _new_number(self) -> int:
         self.names.append("")
-        self.ready.append(self.new_runs())
         self._settings.append(_DEFAULTS)
         return len(self.names) - 1
 
@@ -110,11 +110,36 @@ class Topics:
 
     def forget_ready(self) -> None:
         """Forget what can be taken, before it is worked out anew."""
-        self.ready = [self.new_runs() for _ in self.names]
+        self._later = Later()
+        self._ready = {}
 
-    def new_runs(self) -> Runs:
-        """Return what holds the messages of a topic that can be taken, empty."""
-        return Runs(self._limits.small_chunk)
+    def runs(self, number: int) -> Runs:
+        """Return the messages of a topic that can be taken."""
+        runs = self._ready.get(number)
+        if runs is None:
+            runs = self._ready[number] = Runs(self._limits.small_chunk)
+        later = self._later.pop(number)
+        if later is not None:
+            runs.push(later)
+        return runs
+
+    def all_runs(self) -> list[Runs]:
+        """Return the messages that can be taken, topic by topic."""
+        return [self.runs(number) for number in range(len(self.names))]
+
+    def empty_runs(self, number: int) -> None:
+        """Forget which messages of a topic can be taken."""
+        self._later.pop(number)
+        self._ready.pop(number, None)
+
+    def ready_later(self, numbers: U32, chunk: Chunk, starts: I64, ends: I64) -> None:
+        """Note parts of a chunk that can be taken, to be sorted in when they are asked for.
+
+        When messages of very many topics fall due at once, there is no time for more.
+        """
+        for number in self._later.known(numbers.tolist()):
+            self.runs(number)
+        self._later.add(numbers.tolist(), chunk, starts, ends)
 
     def _note(self, number: int, settings: TopicSettings) -> None:
         if number >= len(self.lease_ms):
