@@ -80,6 +80,8 @@ class Compactor:
         self.covered = covered
         self._next = covered
         self.living = living_bytes(machine, journal.segment_bytes)
+        #: The sizes of the snapshots that were made here, by their positions.
+        self._sizes: dict[int, int] = {}
 
     @property
     def is_due(self) -> bool:
@@ -99,10 +101,13 @@ class Compactor:
         return self._journal.position - self._next > self._journal.segment_bytes // 64
 
     def kept_bytes(self) -> int:
-        """Return how much room the next snapshot will need, which nothing else may take."""
-        return (
-            self._machine.table.top + 2 * self._limits.snapshot_rows
-        ) * _KEPT_ROW_BYTES + _HEAD_BYTES
+        """Return how much room is for snapshots only: for two of them, with those that there are.
+
+        The next is made before the last but one goes.
+        """
+        rows = self._machine.table.top + 2 * self._limits.snapshot_rows
+        two = 2 * (rows * _KEPT_ROW_BYTES + _HEAD_BYTES)
+        return max(two - sum(self._sizes.values()), 0)
 
     def postpone(self) -> None:
         """Wait for another segment before the next try."""
@@ -205,10 +210,12 @@ class Compactor:
         living = snapshot.living_bytes(self._journal.segment_bytes)
         snapshot.finish()
         self.covered, self.living = snapshot.position, living
+        self._sizes[snapshot.position] = snapshot.size_bytes
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
         for old in snapshot_positions(self._disk, self._folder)[:-keep]:
             self._disk.remove(snapshot_path(self._folder, old))
+            self._sizes.pop(old, None)
 
     def _nearly_empty(self) -> list[int]:
         """Return the segments behind the snapshot of which little still lives."""

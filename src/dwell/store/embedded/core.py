@@ -312,6 +312,8 @@ class Core:
         events = self.machine.events
         while True:
             try:
+                if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes():
+                    raise DiskFull(f"{self.folder}: no room beside that of the next snapshot")
                 if events.needs_file or events.is_coarse(block):
                     return await in_thread(events.write, block)
                 return events.write(block)
@@ -346,7 +348,7 @@ class Core:
 
     def _check_rows(self, record: Record) -> None:
         """Raise DiskFull if more rows make a snapshot for which there is no room."""
-        if USES.get(record.kind) != Use.GROW:
+        if record.kind not in (RecordKind.PUT, RecordKind.PUT_OWN):
             return
         if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes():
             raise DiskFull(f"{self.folder}: no room for a snapshot of more messages")
