@@ -20,7 +20,7 @@ FOLDER = Path("/stores/store")
 
 
 def queue_on(disk: FaultyDisk, clock: SimulatedClock | None = None) -> Queue:
-    limits = Limits(snapshot_rows=64)
+    limits = Limits(snapshot_rows=64, room_rows=64)
     return Queue(
         EmbeddedStore(FOLDER, clock=clock, disk=disk, segment_bytes=SEGMENT_BYTES, limits=limits)
     )

@@ -100,12 +100,14 @@ class Compactor:
         """Whether so much was written since the last try that another may well free more."""
         return self._journal.position - self._next > self._journal.segment_bytes // 64
 
-    def kept_bytes(self) -> int:
+    def kept_bytes(self, more: int = 0) -> int:
         """Return how much room is for snapshots only: for two of them, with those that there are.
+
+        Messages may come, ``more`` and some.
 
         The next is made before the last but one goes.
         """
-        rows = self._machine.table.top + 2 * self._limits.snapshot_rows
+        rows = self._machine.table.top + more + 2 * self._limits.room_rows
         two = 2 * (rows * _KEPT_ROW_BYTES + _HEAD_BYTES)
         return max(two - sum(self._sizes.values()), 0)
 

@@ -235,7 +235,7 @@ class Core:
         """Append a record and apply it; raises DiskFull or StoreFailed before either."""
         self._latest_ms = record.time_ms
         try:
-            if self.machine.table.top > self._rows_with_room:
+            if self.machine.table.top + len(record) > self._rows_with_room:
                 self._check_rows(record)
             self.machine.prepare(record)
             self.journal.append(record, USES.get(record.kind, Use.CHANGE))
@@ -350,9 +350,9 @@ class Core:
         """Raise DiskFull if more rows make a snapshot for which there is no room."""
         if record.kind not in (RecordKind.PUT, RecordKind.PUT_OWN):
             return
-        if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes():
+        if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes(len(record)):
             raise DiskFull(f"{self.folder}: no room for a snapshot of more messages")
-        self._rows_with_room = self.machine.table.top + self.limits.snapshot_rows
+        self._rows_with_room = self.machine.table.top + len(record) + self.limits.room_rows
 
     async def freed(self) -> None:
         """Return when what can be freed is free, where there is no room."""
