@@ -20,6 +20,7 @@ from bench import (
     spark_read,
     spark_stream,
     spark_write,
+    stall,
 )
 from bench.result import Result
 
@@ -55,6 +56,19 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         {"pending": 100_000},
     ),
     "restart": (restart.run, {"pending": 5_000_000, "rounds": 3}, {"pending": 50_000, "rounds": 1}),
+    "stall": (
+        stall.run,
+        {
+            "pending": 5_000_000,
+            "rate": 20_000,
+            "seconds": 120,
+            "sync_ms": 300,
+            "ids": "queue",
+            "topics": 60_000,
+            "rounds": 1,
+        },
+        {"pending": 20_000, "rate": 2_000, "seconds": 3, "sync_ms": 20, "topics": 500},
+    ),
     "http": (
         http.run,
         {"batch": 1000, "messages": 0, "connections": 64, "rounds": 3},

@@ -10,8 +10,11 @@ from dwell.store.base import Store
 
 _log = logging.getLogger(__name__)
 
-#: The longest sleep, so that a wall clock that jumped forward is noticed within this time.
+#: The longest time between two ticks.
 MAX_SLEEP_MS = 60_000
+
+#: The longest sleep: deadlines are of the wall clock, and a step of it wakes nobody who sleeps.
+LOOK_MS = 500
 
 #: How long to leave a store alone that could not tick.
 _BACKOFF_MS = 1_000
@@ -32,6 +35,7 @@ class Ticker:
         self._on_error = on_error
         self._alarm = Alarm(store.clock)
         self._is_stopping = False
+        self._is_planned = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -49,6 +53,7 @@ class Ticker:
 
     def plan(self) -> None:
         """Ask the store again: its next deadline may have come nearer."""
+        self._is_planned = True
         self._alarm.ring()
 
     async def _run(self) -> None:
@@ -56,9 +61,10 @@ class Ticker:
         while not self._is_stopping:
             try:
                 await self._wait_for_turn()
+                self._is_planned = False
                 deadline_ms = await self._store.tick(self._store.clock.now_ms())
                 is_failing = False
-                await self._alarm.sleep(self._sleep_ms(deadline_ms))
+                await self._sleep_until(deadline_ms)
             except Exception as error:
                 if not is_failing:
                     _log.exception("the store could not tick")
@@ -73,7 +79,12 @@ class Ticker:
             if at > now:
                 await asyncio.sleep(at - now)
 
-    def _sleep_ms(self, deadline_ms: int | None) -> int:
-        if deadline_ms is None:
-            return MAX_SLEEP_MS
-        return min(max(deadline_ms - self._store.clock.now_ms(), 0), MAX_SLEEP_MS)
+    async def _sleep_until(self, deadline_ms: int | None) -> None:
+        clock = self._store.clock
+        latest_ms = clock.now_ms() + MAX_SLEEP_MS
+        deadline_ms = latest_ms if deadline_ms is None else min(deadline_ms, latest_ms)
+        while not (self._is_planned or self._is_stopping):
+            left_ms = deadline_ms - clock.now_ms()
+            if left_ms <= 0:
+                return
+            await self._alarm.sleep(min(left_ms, LOOK_MS))

@@ -231,7 +231,7 @@ def test_each_fault_at_each_call_leaves_nothing_half(tmp_path: Path, fault: str)
         script = Script(disk, tmp_path / "store")
         await script.run(40, close=False)
         # Events that wait and a snapshot are the store's own, and not what is tested here.
-        await script.store.events(0, 1)
+        await script.store._core.flush_events()
         await end_of_upkeep(script.store)
         opened, wanted = len(disk.system.open_files), DiskFull if fault == "full" else OSError
         for at in range(1000):

@@ -1,5 +1,6 @@
 """Hashes of ids, and the form of ids that the queue makes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,22 @@ from hypothesis import strategies as st
 
 import dwell
 from dwell.lazy import LazyIds, queue_id
-from dwell.store.embedded.ids import IdHasher, parse_queue_ids
+from dwell.store.embedded.ids import HASHERS, Hasher, IdHasher
+from dwell.store.embedded.numbers import parse_queue_ids
 
 _ids = st.binary(min_size=1, max_size=256)
 _own = st.lists(_ids, min_size=1, max_size=20)
 
 
+_hashers = pytest.mark.parametrize("hasher_of", HASHERS.values())
+
+
+@_hashers
 @given(_own, st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1))
-def test_a_hash_does_not_depend_on_the_other_ids(ids: list[bytes], seed: int, topic: int) -> None:
-    hasher = IdHasher(seed)
+def test_a_hash_does_not_depend_on_the_other_ids(
+    hasher_of: Callable[[int], Hasher], ids: list[bytes], seed: int, topic: int
+) -> None:
+    hasher = hasher_of(seed)
     hashes, checks = hasher.hash(topic, ids)
     for number, text in enumerate(ids):
         alone = hasher.hash(topic, [text])
@@ -33,6 +41,40 @@ def test_different_ids_have_different_hashes(ids: list[bytes]) -> None:
 def test_ids_that_differ_in_zeros_at_the_end_have_different_hashes() -> None:
     ids = [b"a", b"a\0", b"a\0\0", b"a" + bytes(8), b"a" + bytes(16)]
     assert len(set(IdHasher(1).hash(1, ids)[0].tolist())) == len(ids)
+
+
+def hostile_ids() -> list[bytes]:
+    """Return 65,536 printable ids, made without a seed, which many keyed sums take for one.
+
+    Of 16 pairs of words each pair may be another that multiply and shift can undo.
+    """
+    words = np.tile(np.frombuffer(b"aacdaaca" * 32, "<u8"), (1 << 16, 1))
+    numbers = np.arange(1 << 16)
+    for bit in range(16):
+        on = (numbers >> bit) & 1 > 0
+        words[on, 2 * bit] ^= np.uint64(1 << 62)
+        words[on, 2 * bit + 1] ^= np.uint64(0x4000000200000000)
+    raw = words.tobytes()
+    return [raw[start : start + 256] for start in range(0, len(raw), 256)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_makes_ids_that_collide_without_the_seed(seed: int) -> None:
+    hasher = IdHasher(seed)
+    hashes, checks = hasher.hash(hasher.topic("t"), hostile_ids())
+    assert len(np.unique(hashes)) == 1 << 16
+    assert len(np.unique(checks)) > (1 << 16) - 50
+    first, second = (IdHasher(seed).hash(hasher.topic(name), [b"id"])[0] for name in "tu")
+    assert first != second
+
+
+def test_hostile_ids_are_all_put(tmp_path: Path) -> None:
+    ids = [id_.decode() for id_ in hostile_ids()[:20_000]]
+    with dwell.open(tmp_path / "store", sync="never") as queue:
+        for start in range(0, len(ids), 10_000):
+            part = ids[start : start + 10_000]
+            puts = queue.put_many("t", [b""] * len(part), ids=part, delay="1h")
+            assert {put.result for put in puts} == {dwell.Result.CREATED}
 
 
 def test_hashes_are_spread_evenly() -> None:

@@ -205,7 +205,7 @@ def test_what_is_not_taken_in_turn_leaves_the_ready_runs_small(tmp_path: Path) -
                     await queue.cancel("t", list(answer.ids))
                 else:
                     await queue.ack(await queue.take_ids("t", list(answer.ids)))
-            assert store._machine.topics.ready[0].size < 80_000
+            assert store._machine.topics.runs(0).size < 80_000
             assert list((await queue.take("t", 10)).bodies) == [b"stays"]
 
     asyncio.run(main())

@@ -8,7 +8,6 @@ import pytest
 
 import dwell
 from dwell.lazy import Blobs
-from dwell.store.embedded import recent
 from dwell.store.embedded.recent import Recent
 
 
@@ -35,9 +34,8 @@ def test_bodies_that_are_no_objects_or_share_a_place_are_left_out() -> None:
     assert kept.find(at(20)) is None
 
 
-def test_the_oldest_go_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "_MOST_BYTES", 10_000)
-    kept = Recent()
+def test_the_oldest_go_when_it_is_full() -> None:
+    kept = Recent(10_000)
     for number in range(100):
         kept.add(at(1000 * number), [b"%03d" % number + bytes(1000)])
     found = [number for number in range(100) if kept.find(at(1000 * number)) is not None]

@@ -62,6 +62,9 @@ class ReadOnlyDisk(Disk):
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         """Write nothing."""
 
+    def write_file(self, path: Path, buffers: Sequence[Buffer]) -> None:
+        """Write no file."""
+
     def sync(self, fd: int) -> None:
         """Sync nothing."""
 

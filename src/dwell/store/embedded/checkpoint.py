@@ -65,8 +65,8 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
         label = core.folder / LABEL
         size_bytes = len(core.disk.read(label))
         checkpoint.files.append(Held(LABEL, core.disk.open(label), size_bytes, size_bytes))
-        await in_thread(_let_go, checkpoint, segments, snapshot, core.journal.segment_bytes)
         await in_thread(snapshot.seal)
+        await in_thread(_let_go, checkpoint, segments, snapshot, core.journal.segment_bytes)
     except BaseException:
         await checkpoint.close()
         raise
@@ -76,10 +76,13 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
 async def _hold_snapshot(checkpoint: Checkpoint, core: Core, snapshot: Snapshot) -> None:
     """Write a snapshot that has no name, so that nothing of it is ever left behind."""
     try:
-        await in_thread(snapshot.create)
-        name = snapshot_path(core.folder, snapshot.position).name
-        checkpoint.files.append(Held(name, snapshot.fd, 0, 0))
-        core.disk.remove(snapshot.new)
+        try:
+            await in_thread(snapshot.create)
+        finally:
+            if snapshot.fd >= 0:
+                name = snapshot_path(core.folder, snapshot.position).name
+                checkpoint.files.append(Held(name, snapshot.fd, 0, 0))
+                core.disk.remove(snapshot.new)
         for part in snapshot.parts():
             await in_thread(snapshot.write, part)
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dwell.errors import DiskFull, StoreDamaged, StoreError
-from dwell.message import State
+from dwell.message import I64, U32, State
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
@@ -25,6 +25,8 @@ from dwell.store.embedded.thread import in_thread
 
 #: How long events wait in memory for room on a full disk before they are tried again.
 _NO_ROOM_S = 1.0
+#: Of how many topics takers are woken in one turn of the event loop.
+_MOST_WOKEN = 2_000
 _log = logging.getLogger(__name__)
 
 #: What records are for; the others change messages, which does not let the store grow for long.
@@ -169,9 +171,14 @@ class Core:
     def _new_machine(self, woken: Callable[[str, int, bool], None]) -> Machine:
         events = EventLog(self.disk, self.folder, self.journal, self._events_bytes, self.limits)
 
-        def promote(number: int, count: int) -> None:
-            topics = machine.topics
-            woken(topics.names[number], count, topics.settings_of(number).paused)
+        def promote(numbers: U32, counts: I64) -> None:
+            topics, first = machine.topics, slice(_MOST_WOKEN)
+            for number, count in zip(numbers[first].tolist(), counts[first].tolist(), strict=True):
+                woken(topics.names[number], count, topics.settings_of(number).paused)
+            if len(numbers) > _MOST_WOKEN:
+                # Who waits for one of so many topics waits a little longer, so that others do not.
+                rest = slice(_MOST_WOKEN, None)
+                asyncio.get_running_loop().call_soon(promote, numbers[rest], counts[rest])
 
         machine = Machine(events, promote, self.limits)
         events.topic_names = machine.topics.names
@@ -347,6 +354,13 @@ class Core:
         await self._compact(now_ms)
         await self._keep_up(now_ms)
         self.journal.make_ahead()
+
+    async def compact_now(self, now_ms: int) -> None:
+        """Make a snapshot, and free what can be freed; one that is being made is waited for."""
+        while self._upkeep is not None:
+            await asyncio.wait([self._upkeep])
+        self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(now_ms))
+        await asyncio.wait([self._upkeep])
 
     async def _compact(self, now_ms: int) -> None:
         try:

@@ -47,7 +47,11 @@ class Disk:
         if not self.system.exists(folder.parent):
             self.make_folder(folder.parent)
         self.system.make_folder(folder)
-        self.sync_folder(folder.parent)
+        try:
+            self.sync_folder(folder.parent)
+        except OSError:
+            self.system.remove_folder(folder)
+            raise
 
     def remove_folder(self, folder: Path) -> None:
         """Remove a folder and all that is in it."""

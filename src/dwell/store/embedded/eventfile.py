@@ -60,6 +60,9 @@ class EventFile:
         # What was written after the last sync may be anything, so it is not even looked at.
         while self.end < until and (block := block_at(data, self.size_bytes, check)) is not None:
             first, count, end = block
+            if not self.end <= first < first + count <= until:
+                # Blocks come in order, and one ends where the replay begins.
+                return
             if first != self.end:
                 self.forget(self.end)
             self._add(first, count, end - self.size_bytes)

@@ -197,11 +197,11 @@ class EventLog:
         most = _MOST_WAITING * self._limits.block_events
         if self._unwritten <= most and len(self._parts) <= _MOST_WAITING * self._limits.block_parts:
             return
-        lost = len(self._parts) // 2
-        for _ in range(lost):
+        first = self.first_position
+        for _ in range(len(self._parts) // 2):
             self._unwritten -= self._parts.popleft().count
         self._cuts = deque(cut for cut in self._cuts if cut > self.written_position)
-        self._forget("no room for it", self.written_position)
+        self._forget("no room for it", first, self.written_position)
 
     def sync(self) -> None:
         """Make what is written safe, before a snapshot counts on it; in any thread.
@@ -247,7 +247,7 @@ class EventLog:
         try:
             self._last = file.read(self._disk, position)
         except StoreDamaged as damage:
-            self._forget(str(damage), file.end_of(position))
+            self._forget(str(damage), self.first_position, file.end_of(position))
             return None
         return self._last
 
@@ -283,36 +283,34 @@ class EventLog:
             self._files.append(file)
         self._dropped += [file for file in self._files if not len(file)]
         self._files = [file for file in self._files if len(file)]
-        self._forget_gaps()
+        if numbers and numbers[0] < next_position:
+            self._forget_gaps(numbers[0])
         if self._files:
             self._disk.truncate(self._files[-1].fd, self._files[-1].size_bytes)
         self.remove_dropped()
 
-    def _forget_gaps(self) -> None:
-        """Forget what stands before a gap; the end of the log must be where the replay begins."""
+    def _forget_gaps(self, first: int) -> None:
+        """Forget what stands before a gap; the end of the log must be where the replay begins.
+
+        It began with the event ``first``.
+        """
         gaps = [file.first for file in self._files if file.first != file.number]
+        gaps += [file.first for file in self._files[:1] if file.number != first]
         gaps += [b.first for a, b in pairwise(self._files) if a.end != b.number]
-        if self._files and self._files[-1].end != self.next_position:
+        if not self._files or self._files[-1].end != self.next_position:
             gaps.append(self.next_position)
         if gaps:
-            self._forget("events are missing", max(gaps))
+            self._forget("events are missing", first, max(gaps))
 
-    def _forget(self, why: str, before: int) -> None:
-        """Forget the blocks that begin before an event, and say so."""
-        first = self.first_position
+    def _forget(self, why: str, first: int, before: int) -> None:
+        """Forget what is kept from one event up to another, where a block begins, and say so."""
         for file in self._files:
             file.forget(before)
         self._last = None
         while self._files and not len(self._files[0]):
             self._drop_first()
-        if first < before:
-            _log.warning(
-                "%s: %s: the event log begins at %d now, and not at %d",
-                self._folder,
-                why,
-                before,
-                first,
-            )
+        words = "%s: %s: the event log begins at %d now, and not at %d"
+        _log.warning(words, self._folder, why, before, first)
 
     def files_until(self, position: int) -> list[tuple[Path, int]]:
         """Return each file with events before a position where a block ends, and their bytes."""

@@ -7,21 +7,22 @@ import numpy as np
 from dwell.lazy import firsts_of
 from dwell.message import I64, QUEUE_ID_MARK, U32, U64, Rows, State
 from dwell.store.embedded.distinct import are_distinct
-from dwell.store.embedded.ids import IdHasher, parse_queue_ids
+from dwell.store.embedded.ids import Hasher
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.numbers import parse_queue_ids
 
 
 class Finder:
     """Finds the rows of messages, by the ids of callers and by those that the queue made."""
 
-    def __init__(self, machine: Machine, seed: int) -> None:
+    def __init__(self, machine: Machine, hasher: Hasher) -> None:
         self._machine = machine
         self._table = machine.table
-        self._hasher = IdHasher(seed)
+        self._hasher = hasher
 
     def hashes(self, topic: str, ids: Sequence[bytes]) -> tuple[U64, U32]:
         """Return the hashes of some ids of a topic, and the bits that confirm them."""
-        return self._hasher.hash(self._machine.topics.seed(topic), ids)
+        return self._hasher.hash(self._hasher.topic(topic), ids)
 
     def find(self, topic: str, ids: Sequence[bytes]) -> tuple[Rows, np.ndarray]:
         """Return the row of each id, and whether there is such a message."""

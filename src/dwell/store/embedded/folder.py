@@ -6,6 +6,7 @@ Rule for changes: FORMAT grows by one with every change of a file's layout. A st
 format is read, one of a newer format is refused; tests/data keeps a store of every format.
 """
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -13,18 +14,21 @@ import msgspec
 from dwell.errors import NotAStore, StoreDamaged, StoreTooNew
 from dwell.store.embedded.disk import Disk
 
-FORMAT = 1
+FORMAT = 2
+#: The hash of callers' ids in new stores; each keeps the one that it was made with.
+_IDS = 2
 LABEL = "dwell.json"
 _LOCK = "lock"
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What ``dwell.json`` holds: the format, the store's number, the seed of its id hashes."""
+    """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed."""
 
     dwell: int
     number: int
     seed: int
     segment_bytes: int
+    ids: int = 1
 
 
 def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Label]:
@@ -54,9 +58,14 @@ def _read(disk: Disk, folder: Path) -> Label:
             raise StoreTooNew(
                 f"{folder}: has format {found}; this version of Dwell reads up to {FORMAT}"
             )
-        return msgspec.convert(raw, Label)
+        label = msgspec.convert(raw, Label)
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError):
         raise StoreDamaged(f"{folder / LABEL}: is not a store's label") from None
+    if found < FORMAT:
+        # What is written from now on an older version would read wrongly.
+        label = msgspec.structs.replace(label, dwell=FORMAT)
+        _write(disk, folder, label)
+    return label
 
 
 def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
@@ -65,8 +74,16 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
         number=disk.system.random_bits(31) or 1,
         seed=disk.system.random_bits(63),
         segment_bytes=segment_bytes,
+        ids=_IDS,
     )
+    # Whoever made the folder may have been stopped before its name was safe.
+    with contextlib.suppress(PermissionError):
+        disk.sync_folder(folder.parent)
+    _write(disk, folder, label)
+    return label
+
+
+def _write(disk: Disk, folder: Path, label: Label) -> None:
     new = folder / f"{LABEL}.new"
     disk.write_file(new, [msgspec.json.encode(label)])
     disk.rename(new, folder / LABEL)
-    return label

@@ -1,50 +1,108 @@
-"""Ids: the hashes of the caller's own, and the form of those that the queue makes.
+"""Hashes of the caller's ids: 85 bits in memory stand for an id that lies on disk.
 
-A caller's id stays on disk with its message; memory keeps 85 bits of hash. The hash is keyed with a
-random seed of the store, so that nobody can make ids that collide, and with 85 bits two of 100
-million ids are the same once in seven thousand million such stores (birthday bound, n^2 / 2^86).
+They are keyed with random numbers of the store, so that nobody who does not know these can make ids
+that collide: for any two ids that were chosen beforehand the chance is 2**-85, and two of 100
+million ids are the same once in seven thousand million such stores (birthday bound, n**2 / 2**86).
 
-A queue-made id is where the message is: ``~row-arrival`` in hexadecimal. It needs no index.
+Each of three parts is a sum of an id's 32-bit words, each times a random 64-bit number, of which
+the upper half is taken: the scheme MULTILINEAR of Lemire and Kaser, "Strongly universal string
+hashing is fast" (The Computer Journal, 2014), after Dietzfelbinger (1996).
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b, shake_256
+from typing import Protocol
 
 import numpy as np
 
-from dwell.lazy import joined, queue_id, sizes_of
-from dwell.message import U32, U64, Rows
+from dwell.lazy import joined, sizes_of
+from dwell.message import U32, U64
 
+_HALF = np.uint64(32)
+_UPPER = np.uint64(0xFFFFFFFF00000000)
+_PARTS = 3
+#: An id's words, and its size ahead of them.
+_MOST_WORDS = 256 // 4 + 1
+_MOST_TOPICS = 4096
 _MULTIPLY_A = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_B = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT_A = np.uint64(29)
 _SHIFT_B = np.uint64(32)
-#: 2**28 rows are twice what a machine's memory holds; with 35 bits the number stays below 2**63.
-_ROW_BITS = np.uint64(28)
-_ROW_MASK = np.uint64((1 << 28) - 1)
-_SEQ_MASK = np.uint64((1 << 35) - 1)
+
+
+class Hasher(Protocol):
+    """Hashes ids of one topic at a time, many at once."""
+
+    def topic(self, name: str) -> int:
+        """Return what stands for a topic."""
+
+    def hash(self, topic: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
+        """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
 
 
 class IdHasher:
-    """Hashes ids of one topic at a time, many at once."""
+    """The hasher of a store with this seed, which nobody else may know."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed.to_bytes(16, "little")
+        data = shake_256(b"dwell ids" + self._seed).digest(8 * _PARTS * _MOST_WORDS)
+        keys: U64 = np.frombuffer(data, dtype=np.uint64).reshape(_MOST_WORDS, _PARTS)
+        self._size_keys, self._keys = keys[0], np.ascontiguousarray(keys[1:])
+        self._starts: dict[int, U64] = {}
+
+    def topic(self, name: str) -> int:
+        """Return what stands for a topic."""
+        digest = blake2b(name.encode(), digest_size=8, key=self._seed).digest()
+        return int.from_bytes(digest, "little")
+
+    def hash(self, topic: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
+        """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
+        sizes = sizes_of(ids)
+        words = _words(ids, int(sizes.max())).view(np.uint32).astype(np.uint64)
+        sums = words @ self._keys[: words.shape[1]]
+        sums += sizes.astype(np.uint64)[:, None] * self._size_keys
+        sums += self._start_of(topic)
+        # The sums of ids in a row are in a row; what is mixed lies anywhere in the index.
+        hashes = _mixed(sums[:, 0] >> _HALF | sums[:, 1] & _UPPER)
+        return hashes, (sums[:, 2] >> _HALF).astype(np.uint32)
+
+    def _start_of(self, topic: int) -> U64:
+        start = self._starts.get(topic)
+        if start is None:
+            if len(self._starts) >= _MOST_TOPICS:
+                self._starts.clear()
+            data = blake2b(topic.to_bytes(8, "little"), digest_size=8 * _PARTS, key=self._seed)
+            start = self._starts[topic] = np.frombuffer(data.digest(), dtype=np.uint64)
+        return start
+
+
+class FirstIdHasher:
+    """The hasher of stores that were made with format 1: whoever wants to makes ids collide.
+
+    The ids that such a store remembers lie nowhere any more, so it cannot have another.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def hash(self, topic_seed: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
+    def topic(self, name: str) -> int:
+        """Return what stands for a topic."""
+        return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+
+    def hash(self, topic: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
         """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
         sizes = sizes_of(ids).astype(np.uint64)
-        start = np.uint64(self._seed ^ topic_seed)
+        start = np.uint64(self._seed ^ topic)
         first = sizes * _MULTIPLY_A ^ start
         second = (sizes + start) * _MULTIPLY_B
-        shortest = int(sizes.min())
         for number, word in enumerate(_words(ids, int(sizes.max())).T):
             # Only an id's own words count, however long the others of its batch are.
-            its = slice(None) if number * 8 < shortest else sizes > number * 8
+            its = sizes > number * 8
             first[its] = (first[its] ^ word[its]) * _MULTIPLY_A
             first[its] ^= first[its] >> _SHIFT_A
             second[its] = (second[its] + word[its]) * _MULTIPLY_B
             second[its] ^= second[its] >> _SHIFT_B
-        return _finished(first), (_finished(second ^ start) >> _SHIFT_B).astype(np.uint32)
+        return _mixed(first), (_mixed(second ^ start) >> _SHIFT_B).astype(np.uint32)
 
 
 def _words(ids: Sequence[bytes], longest: int) -> U64:
@@ -59,40 +117,11 @@ def _words(ids: Sequence[bytes], longest: int) -> U64:
     return words
 
 
-def _finished(hashes: U64) -> U64:
+def _mixed(hashes: U64) -> U64:
     # The finalizer of splitmix64 (Steele, Lea and Flood, 2014) lets every bit reach every other.
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))
 
 
-def numbers_of(rows: Rows, seqs: U64) -> U64:
-    """Return the numbers of messages: where each is, and enough of its arrival to know it by.
-
-    The arrival is above the row, so that numbers grow as messages come. Two messages of one
-    row have the same number only if 2**35 others came in between.
-    """
-    return (seqs & _SEQ_MASK) << _ROW_BITS | rows.astype(np.uint64)
-
-
-def rows_of(numbers: U64) -> Rows:
-    """Return the rows that numbers name; whether those are theirs, :func:`numbers_of` tells."""
-    return (numbers & _ROW_MASK).astype(np.intp)
-
-
-def parse_queue_ids(ids: Sequence[bytes]) -> tuple[Rows, U64]:
-    """Return the rows and arrivals that queue-made ids name; (0, 0) where an id is not one.
-
-    A message has one id: what only reads as the same numbers, with a zero ahead, is not one.
-    """
-    rows = np.zeros(len(ids), dtype=np.intp)
-    seqs = np.zeros(len(ids), dtype=np.uint64)
-    for index, text in enumerate(ids):
-        try:
-            row, seq = text[1:].split(b"-")
-            place = int(row, 16), int(seq, 16)
-            if queue_id(*place).encode() == text:
-                rows[index], seqs[index] = place
-        except (ValueError, OverflowError):
-            rows[index] = seqs[index] = 0
-    return rows, seqs
+HASHERS: dict[int, type[IdHasher] | type[FirstIdHasher]] = {1: FirstIdHasher, 2: IdHasher}

@@ -27,7 +27,7 @@ _CHECK_MASK = np.uint32((1 << _CHECK_BITS) - 1)
 
 
 class KnownIds(Pool):
-    """One entry for each id; hashes and checks are those of :class:`ids.IdHasher`."""
+    """One entry for each id; hashes and checks are those of :mod:`ids`."""
 
     hash: U64
     check: U32

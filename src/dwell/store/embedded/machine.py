@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from dwell.errors import StoreDamaged, StoreFull
-from dwell.message import I64, U64, Kind, Rows, State
+from dwell.message import I64, U32, U64, Kind, Rows, State
 from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
@@ -36,13 +36,16 @@ class Snapshot(Protocol):
 class Machine:
     """The whole state of a store but the bytes on disk.
 
-    ``promote(topic number, count)`` is called when messages became ready. While ``tolerant`` is a
-    list, a record that does not fit the state is taken as far as it goes, and what was passed over
-    is told there in words.
+    ``promote`` is called with the numbers of topics of which messages became ready, and how many.
+    While ``tolerant`` is a list, a record that does not fit the state is taken as far as it goes,
+    and what was passed over is told there in words.
     """
 
     def __init__(
-        self, events: EventLog, promote: Callable[[int, int], None], limits: Limits = LIMITS
+        self,
+        events: EventLog,
+        promote: Callable[[U32, I64], None],
+        limits: Limits = LIMITS,
     ) -> None:
         self._limits = limits
         self.table = Table()
@@ -165,16 +168,14 @@ class Machine:
         topics = table.topic[rows]
         if (topics == topics[0]).all():
             self._push_ready(int(topics[0]), rows)
-            self._promote(int(topics[0]), len(rows))
+            self._promote(topics[:1], np.array([len(rows)]))
             return
         order = np.argsort(topics, kind="stable")
         topics, chunk = topics[order], self._chunk_of(rows[order])
         starts = np.flatnonzero(np.diff(topics, prepend=np.uint32(~topics[0])))
-        ends = np.append(starts[1:], len(rows)).tolist()
-        ready = self.topics.ready
-        for topic, start, end in zip(topics[starts].tolist(), starts.tolist(), ends, strict=True):
-            ready[topic].defer(chunk, start, end)
-            self._promote(topic, end - start)
+        ends = np.append(starts[1:], len(rows))
+        self.topics.ready_later(topics[starts], chunk, starts, ends)
+        self._promote(topics[starts], ends - starts)
 
     def pop_ready(self, topic: int, limit: int, most_bytes: int | None = None) -> Rows:
         """Return the first messages that can be taken now; the caller must take them."""
@@ -186,7 +187,7 @@ class Machine:
         return rows[:count]
 
     def _pop_ready(self, topic: int, limit: int) -> Rows:
-        runs = self.topics.ready[topic]
+        runs = self.topics.runs(topic)
         found: list[Rows] = []
         missing, last = limit, None
         while missing and (chunk := runs.pop(missing)) is not None:
@@ -206,7 +207,7 @@ class Machine:
 
     def ready_rows(self) -> Rows:
         """Return the rows that stand among what can be taken, and can be."""
-        chunks = (chunk for runs in self.topics.ready for chunk in runs.entries())
+        chunks = (chunk for runs in self.topics.all_runs() for chunk in runs.entries())
         return np.concatenate([np.zeros(0, np.intp), *map(self._still_ready, chunks)])
 
     def _still_ready(self, chunk: Chunk) -> Rows:
@@ -225,13 +226,13 @@ class Machine:
         return rows
 
     def _push_ready(self, topic: int, rows: Rows) -> None:
-        table, runs = self.table, self.topics.ready[topic]
+        table, runs = self.table, self.topics.runs(topic)
         runs.push(self._chunk_of(rows))
         # What left otherwise than by a take is still there, and means nothing.
         spare = runs.size - self._limits.spare_entries
         if spare > 0 and spare > 2 * table.count(topic, State.READY):
             rows = np.concatenate([self._still_ready(chunk) for chunk in runs.entries()])
-            self.topics.ready[topic] = self.topics.new_runs()
+            self.topics.empty_runs(topic)
             self._push_ready(topic, distinct(rows))
 
     def _chunk_of(self, rows: Rows) -> Chunk:
@@ -266,7 +267,8 @@ class Machine:
         self.leases.sweep(table.total(State.LEASED))
         self.expiries.sweep(table.total(State.DELAYED, State.READY))
         if self.topics.are_many:
-            pending, events = table.pending(len(self.topics.names)), self.events
+            states, events = [state for state in State if state != State.GONE], self.events
+            pending = table.counts(len(self.topics.names), *states).sum(axis=1)
             self.topics.forget_idle(pending, events.written_position, events.next_position)
 
     def rebuild(self, now_ms: int) -> None:

@@ -11,10 +11,10 @@ from dwell.store.base import PutAnswer, Puts
 from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.finder import Finder, first_places, waves_of
-from dwell.store.embedded.ids import numbers_of
 from dwell.store.embedded.journal.journal import Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.numbers import numbers_of
 from dwell.store.embedded.recent import Recent
 
 #: More than a record needs beside its columns and blobs: header, topic and filling.

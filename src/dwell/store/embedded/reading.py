@@ -8,7 +8,7 @@ from dwell.lazy import LazyIds, Same
 from dwell.message import Batch, Rows, State
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
-from dwell.store.embedded.ids import numbers_of
+from dwell.store.embedded.numbers import numbers_of
 
 
 async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:

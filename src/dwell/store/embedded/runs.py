@@ -6,15 +6,13 @@ of them and each message is copied about log2(n) times. Entries are never search
 message has moved on is recognised when it comes to the front, and thrown away.
 """
 
+from bisect import bisect_right
 from collections import deque
 
 import numpy as np
 
 from dwell.message import I64, U32, U64
 from dwell.store.embedded.limits import LIMITS
-
-#: Parts that are noted before they are sorted in, so that what they are parts of can go.
-_MOST_DEFERRED = 16
 
 
 class Chunk:
@@ -117,28 +115,54 @@ class Run:
             count -= min(len(first), count)
 
 
+class Later:
+    """Parts of chunks by a number of their own, at most one each, that nobody looked at yet.
+
+    Only integers are kept for each: so many objects would have the garbage collector look at all
+    objects of the process again and again.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self._firsts: list[int] = []
+        self._batches: list[tuple[Chunk, I64, I64]] = []
+        self._left: list[int] = []
+        self._next = 0
+
+    def known(self, numbers: list[int]) -> list[int]:
+        """Return those of some numbers that have a part."""
+        return [number for number in numbers if number in self._places] if self._places else []
+
+    def add(self, numbers: list[int], chunk: Chunk, starts: I64, ends: I64) -> None:
+        """Note a part of a chunk for each number, none of which has one."""
+        self._places.update(zip(numbers, range(self._next, self._next + len(numbers)), strict=True))
+        self._firsts.append(self._next)
+        self._batches.append((chunk, starts, ends))
+        self._left.append(len(numbers))
+        self._next += len(numbers)
+
+    def pop(self, number: int) -> Chunk | None:
+        """Return the part of a number, and forget it; None if there is none."""
+        place = self._places.pop(number, None) if self._places else None
+        if place is None:
+            return None
+        batch = bisect_right(self._firsts, place) - 1
+        chunk, starts, ends = self._batches[batch]
+        at = place - self._firsts[batch]
+        self._left[batch] -= 1
+        if not self._left[batch]:
+            del self._firsts[batch], self._batches[batch], self._left[batch]
+        return chunk.part(slice(int(starts[at]), int(ends[at])))
+
+
 class Runs:
     """A priority queue of entries: push batches, pop the first ones."""
 
-    __slots__ = ("_deferred", "_runs", "_small_chunk")
+    __slots__ = ("_runs", "_small_chunk")
 
     def __init__(self, small_chunk: int = LIMITS.small_chunk) -> None:
         self._runs: list[Run] = []
-        self._deferred: list[tuple[Chunk, int, int]] = []
         self._small_chunk = small_chunk
-
-    def defer(self, chunk: Chunk, start: int, end: int) -> None:
-        """Add a part of a chunk in the end, with no work now but to note it.
-
-        When messages of very many topics fall due at once, that is all that each can have.
-        """
-        self._deferred.append((chunk, start, end))
-        if len(self._deferred) >= _MOST_DEFERRED:
-            self._settle()
-
-    def _settle(self) -> None:
-        deferred, self._deferred = self._deferred, []
-        self.push(joined([chunk.part(slice(start, end)) for chunk, start, end in deferred]))
 
     def push(self, chunk: Chunk) -> None:
         """Add entries, in any order."""
@@ -157,19 +181,14 @@ class Runs:
     @property
     def size(self) -> int:
         """How many entries there are, of which some may mean nothing any more."""
-        deferred = sum(end - start for _, start, end in self._deferred)
-        return deferred + sum(run.size for run in self._runs)
+        return sum(run.size for run in self._runs)
 
     def entries(self) -> list[Chunk]:
         """Return all entries, in no order."""
-        if self._deferred:
-            self._settle()
         return [chunk for run in self._runs for chunk in run.chunks]
 
     def pop(self, limit: int) -> Chunk | None:
         """Remove and return the first ``limit`` entries, or as many as there are; None if none."""
-        if self._deferred:
-            self._settle()
         if not self._runs:
             return None
         heads = [run.head(limit) for run in self._runs]

@@ -52,17 +52,18 @@ from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct, first_of_each
 from dwell.store.embedded.finder import Finder, waves_of
-from dwell.store.embedded.ids import numbers_of, rows_of
+from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.numbers import numbers_of, rows_of
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
 from dwell.store.embedded.sweeping import swept, with_key
 from dwell.store.embedded.wheel import Wheel
 
 #: More than a take's record needs beside its rows: header, owner and filling.
-_TAKE_BYTES = 2048
+_TAKE_BYTES = 1024
 _SYNCS = {"always": 0, "never": None}
 # Bounded, as Python does not read numbers of thousands of digits.
 _MILLISECONDS = re.compile(r"[0-9]{1,5}")
@@ -102,7 +103,7 @@ class EmbeddedStore(Store):
         self._core.open(self.clock.now_ms(), self._woken)
         self.number = self._core.label.number
         self._machine, self._table = self._core.machine, self._core.machine.table
-        self._finder = Finder(self._machine, self._core.label.seed)
+        self._finder = Finder(self._machine, HASHERS[self._core.label.ids](self._core.label.seed))
         core = self._core
         self._putter = Putter(self._machine, self._finder, core.recent, core.reserve, self._write)
         self.timings = self._core.journal.timings
@@ -134,6 +135,13 @@ class EmbeddedStore(Store):
                 await copy_to(checkpoint, new)
             finally:
                 await checkpoint.close()
+
+    async def compact(self) -> None:
+        """Make a snapshot, and free what can be freed; the store does so by itself when it is due.
+
+        What hinders it is told in a warning.
+        """
+        await self._core.compact_now(self._begin())
 
     def check(self) -> None:
         """Raise StoreClosed, what made the journal fail, or DiskFull if no more can be put."""
@@ -440,9 +448,11 @@ class EmbeddedStore(Store):
     async def stats(self) -> Stats:
         """Return the counts."""
         self._look()
+        names = self._machine.topics.names
         states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
+        counts = self._table.counts(len(names), *states).tolist()
         topics = {
-            name: TopicStats(*(self._table.count(number, state) for state in states))
+            name: TopicStats(*counts[number])
             for name, number in self._machine.topics.numbered().items()
         }
         totals = self._machine.events.totals

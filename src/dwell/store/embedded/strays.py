@@ -19,9 +19,9 @@ from dwell.store.base import Stale
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.check import Report, unreadable, whole_ranges
 from dwell.store.embedded.core import Core
-from dwell.store.embedded.ids import numbers_of
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.numbers import numbers_of
 
 
 @dataclass(slots=True)

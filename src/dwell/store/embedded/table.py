@@ -104,10 +104,10 @@ class Table(Pool):
         """Return how many messages are in some states."""
         return int(self._counts[:, list(states)].sum())
 
-    def pending(self, topics: int) -> I64:
-        """Return how many messages each of the first topics has, in whatever state."""
+    def counts(self, topics: int, *states: State) -> I64:
+        """Return how many messages each of the first topics has in each of some states."""
         self._counts_of(topics)
-        counts: I64 = self._counts[:topics, State.GONE + 1 :].sum(axis=1)
+        counts: I64 = self._counts[:topics, list(states)]
         return counts
 
     def recount(self) -> None:

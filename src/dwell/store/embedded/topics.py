@@ -1,13 +1,12 @@
 """The topics: their numbers, their settings in columns, and what of each can be taken."""
 
 from collections import deque
-from hashlib import blake2b
 
 import numpy as np
 
-from dwell.message import I64, TopicSettings
+from dwell.message import I64, U32, TopicSettings
 from dwell.store.embedded.limits import LIMITS, Limits
-from dwell.store.embedded.runs import Runs
+from dwell.store.embedded.runs import Chunk, Later, Runs
 
 _DEFAULTS = TopicSettings()
 
@@ -24,10 +23,10 @@ class Topics:
         self._forgotten: deque[tuple[int, int]] = deque()
         self._reusable: list[int] = []
         self.names: list[str] = []
-        self.ready: list[Runs] = []
+        self._ready: dict[int, Runs] = {}
+        self._later = Later()
         self._settings: list[TopicSettings] = []
         self._numbers: dict[str, int] = {}
-        self._seeds: dict[str, int] = {}
         self.lease_ms = np.zeros(16, dtype=np.int64)
         self.max_attempts = np.zeros(16, dtype=np.int64)
         self.remember_ms = np.zeros(16, dtype=np.int64)
@@ -43,14 +42,13 @@ class Topics:
             number = self._reusable.pop() if self._reusable else self._new_number()
             self._numbers[name] = number
             self.names[number] = name
-            self.ready[number] = self.new_runs()
+            self.empty_runs(number)
             self._settings[number] = _DEFAULTS
             self._note(number, _DEFAULTS)
         return number
 
     def _new_number(self) -> int:
         self.names.append("")
-        self.ready.append(self.new_runs())
         self._settings.append(_DEFAULTS)
         return len(self.names) - 1
 
@@ -72,14 +70,6 @@ class Topics:
             self._reusable.append(number)
             if name:
                 self.configure(name, settings)
-
-    def seed(self, name: str) -> int:
-        """Return what the hashes of a topic's ids start from; the same after a restart."""
-        seed = self._seeds.get(name)
-        if seed is None:
-            digest = blake2b(name.encode(), digest_size=8).digest()
-            seed = self._seeds[name] = int.from_bytes(digest, "little")
-        return seed
 
     def settings(self, name: str) -> TopicSettings:
         """Return what holds for a topic."""
@@ -115,17 +105,41 @@ class Topics:
             name = self.names[number]
             if self._numbers.get(name) == number and self._settings[number] == _DEFAULTS:
                 del self._numbers[name]
-                self._seeds.pop(name, None)
                 self._forgotten.append((following, number))
         self._most_names = 2 * len(self._numbers) + self._limits.idle_names
 
     def forget_ready(self) -> None:
         """Forget what can be taken, before it is worked out anew."""
-        self.ready = [self.new_runs() for _ in self.names]
+        self._later = Later()
+        self._ready = {}
 
-    def new_runs(self) -> Runs:
-        """Return what holds the messages of a topic that can be taken, empty."""
-        return Runs(self._limits.small_chunk)
+    def runs(self, number: int) -> Runs:
+        """Return the messages of a topic that can be taken."""
+        runs = self._ready.get(number)
+        if runs is None:
+            runs = self._ready[number] = Runs(self._limits.small_chunk)
+        later = self._later.pop(number)
+        if later is not None:
+            runs.push(later)
+        return runs
+
+    def all_runs(self) -> list[Runs]:
+        """Return the messages that can be taken, topic by topic."""
+        return [self.runs(number) for number in range(len(self.names))]
+
+    def empty_runs(self, number: int) -> None:
+        """Forget which messages of a topic can be taken."""
+        self._later.pop(number)
+        self._ready.pop(number, None)
+
+    def ready_later(self, numbers: U32, chunk: Chunk, starts: I64, ends: I64) -> None:
+        """Note parts of a chunk that can be taken, to be sorted in when they are asked for.
+
+        When messages of very many topics fall due at once, there is no time for more.
+        """
+        for number in self._later.known(numbers.tolist()):
+            self.runs(number)
+        self._later.add(numbers.tolist(), chunk, starts, ends)
 
     def _note(self, number: int, settings: TopicSettings) -> None:
         if number >= len(self.lease_ms):

@@ -34,8 +34,7 @@ class Wheel:
         self._deal_at = limits.deal_at
         self._most_runs = limits.wheel_runs
         self._spare_entries = limits.spare_entries
-        self._undealt: list[U32] = []
-        self._undealt_count = 0
+        self._undealt = array("I")
         self._undealt_first_ms = _NEVER
         self._slots: dict[int, array[int]] = {}
         self._first_slot = _NEVER
@@ -56,10 +55,9 @@ class Wheel:
             if not len(rows):
                 return
             first_ms = self._loaded_until_ms
-        self._undealt.append(rows.astype(np.uint32))
-        self._undealt_count += len(rows)
+        self._undealt.frombytes(rows.astype(np.uint32).tobytes())
         self._undealt_first_ms = min(self._undealt_first_ms, first_ms)
-        if self._undealt_count >= self._deal_at:
+        if len(self._undealt) >= self._deal_at:
             self._deal()
 
     def pop(self, now_ms: int) -> Rows | None:
@@ -85,7 +83,7 @@ class Wheel:
         times = [int(at_ms[0]) for at_ms, _ in self._runs]
         if self._slots:
             times.append(self._first_slot * SLOT_MS)
-        if self._undealt_count:
+        if self._undealt:
             times.append(self._undealt_first_ms // SLOT_MS * SLOT_MS)
         return min(times, default=None)
 
@@ -100,13 +98,14 @@ class Wheel:
 
     def rows(self) -> Rows:
         """Return the distinct rows that have an entry, whether it means anything or not."""
-        rows = [run[1] for run in self._runs] + self._undealt
-        rows += [np.frombuffer(slot, dtype=np.uint32) for slot in self._slots.values()]
+        rows = [run[1] for run in self._runs]
+        parts = (self._undealt, *self._slots.values())
+        rows += [np.frombuffer(part, dtype=np.uint32) for part in parts if part]
         return distinct(np.concatenate(rows)).astype(np.intp) if rows else np.zeros(0, np.intp)
 
     def clear(self) -> None:
         """Forget every entry."""
-        self._undealt, self._undealt_count, self._undealt_first_ms = [], 0, _NEVER
+        self._undealt, self._undealt_first_ms = array("I"), _NEVER
         self._slots, self._first_slot, self._runs = {}, _NEVER, []
         self._loaded_until_ms = self._entries = 0
 
@@ -130,8 +129,8 @@ class Wheel:
 
     def _deal(self) -> None:
         """Put the undealt rows into the slots of their minutes."""
-        rows = np.concatenate(self._undealt)
-        self._undealt, self._undealt_count, self._undealt_first_ms = [], 0, _NEVER
+        rows: U32 = np.frombuffer(self._undealt, dtype=np.uint32)
+        self._undealt, self._undealt_first_ms = array("I"), _NEVER
         at_ms = self._current(rows.astype(np.intp))
         # What is nearer by now was added again when it was moved.
         live = at_ms >= max(self._loaded_until_ms, 1)

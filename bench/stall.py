@@ -1,0 +1,151 @@
+"""The longest stop of the event loop, in milliseconds: while snapshots and files are made.
+
+Many messages are pending, others live and go, and each sync of the disk takes a third of a second.
+Then as many topics as may be have a message each that falls due in the same millisecond.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import dwell
+from bench.filled import put_pending
+from bench.lifecycle import BODY, own_ids
+from bench.result import Result, percentile
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.disk import Disk
+
+_BATCH = 200
+_SEGMENT_BYTES = 16 * 1024 * 1024
+_TOPICS_AT_ONCE = 200
+
+
+class SlowDisk(Disk):
+    """A disk whose syncs take ``sync_s`` seconds longer than they do."""
+
+    sync_s = 0.0
+
+    def sync(self, fd: int) -> None:
+        """Return late."""
+        time.sleep(self.sync_s)
+        super().sync(fd)
+
+
+class Watch:
+    """Notes how late the event loop is for a sleep of a millisecond."""
+
+    def __init__(self) -> None:
+        self.late_ms: list[float] = []
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            start = time.perf_counter()
+            await asyncio.sleep(0.001)
+            self.late_ms.append((time.perf_counter() - start) * 1000 - 1)
+
+    async def stop(self) -> list[float]:
+        """Return what it noted, in order."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        return sorted(self.late_ms)
+
+
+def run(
+    *, pending: int, rate: int, seconds: int, sync_ms: int, ids: str, topics: int, rounds: int
+) -> Result:
+    """Measure both; ``rounds`` is how often."""
+    params = {"pending": pending, "rate": rate, "seconds": seconds, "sync_ms": sync_ms, "ids": ids}
+    result = Result("stall", {**params, "topics": topics}, "ms")
+    for _ in range(rounds):
+        asyncio.run(_measure(result, pending, rate, seconds, sync_ms, ids))
+        asyncio.run(_measure_topics(result, topics))
+    return result
+
+
+async def _measure(
+    result: Result, pending: int, rate: int, seconds: int, sync_ms: int, ids: str
+) -> None:
+    disk = SlowDisk()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        store = EmbeddedStore(f"{folder}/store", disk=disk, segment_bytes=_SEGMENT_BYTES)
+        async with dwell.Queue(store) as queue:
+            await put_pending(queue, pending, ids, after_ms=3_600_000)
+            disk.sync_s = sync_ms / 1000
+            snapshots = asyncio.create_task(_snapshots(store))
+            watch = Watch()
+            lived = await _live(queue, rate, seconds, ids)
+            late_ms = await watch.stop()
+            snapshots.cancel()
+            disk.sync_s = 0.0
+            with suppress(asyncio.CancelledError):
+                await snapshots
+        start = time.perf_counter()
+        async with dwell.open(f"{folder}/store"):
+            result.more["open_s"] = round(time.perf_counter() - start, 3)
+    result.add("dwell", late_ms[-1])
+    result.more["p50_ms"] = round(percentile(late_ms, 0.5), 2)
+    result.more["p99_ms"] = round(percentile(late_ms, 0.99), 2)
+    result.more["p9999_ms"] = round(percentile(late_ms, 0.9999), 2)
+    result.more["lives_per_s"] = round(lived / seconds)
+    result.more["snapshots"] = _made["snapshots"]
+
+
+_made = {"snapshots": 0}
+
+
+async def _snapshots(store: EmbeddedStore) -> None:
+    """Make one snapshot after another."""
+    _made["snapshots"] = 0
+    while True:
+        await store.compact()
+        _made["snapshots"] += 1
+
+
+async def _live(queue: dwell.Queue, rate: int, seconds: int, ids: str) -> int:
+    """Put, take and ack so many messages a second; return how many that were."""
+    loop = asyncio.get_running_loop()
+    start, under_way, lived = loop.time(), set(), 0
+
+    async def live(at: int) -> None:
+        nonlocal lived
+        own = own_ids(1 << 40 | at, _BATCH) if ids == "caller" else None
+        await queue.put_many("live", [BODY] * _BATCH, ids=own)
+        taken = await queue.take("live", _BATCH)
+        await queue.ack(taken)
+        lived += len(taken)
+
+    at = 0
+    while loop.time() < start + seconds:
+        task = loop.create_task(live(at))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+        at += _BATCH
+        await asyncio.sleep(max(start + at / rate - loop.time(), 0))
+    if under_way:
+        await asyncio.wait(under_way)
+    return lived
+
+
+async def _measure_topics(result: Result, topics: int) -> None:
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        async with dwell.open(f"{folder}/store") as queue:
+            due_ms = queue.clock.now_ms() + 5_000 + topics // 2
+            names = [f"user-{number}" for number in range(topics)]
+            for start in range(0, topics, _TOPICS_AT_ONCE):
+                part = names[start : start + _TOPICS_AT_ONCE]
+                await asyncio.gather(*[queue.put(name, BODY, due=due_ms) for name in part])
+            watch = Watch()
+            assert queue.clock.now_ms() < due_ms, "it took too long to put the messages"
+            await _until(lambda: queue.store.ready(names[-1]) == 1)
+            await asyncio.sleep(0.5)
+            late_ms = await watch.stop()
+    result.more["topics_ms"] = round(late_ms[-1], 2)
+
+
+async def _until(reached: Callable[[], bool]) -> None:
+    while not reached():
+        await asyncio.sleep(0.01)
