@@ -96,7 +96,13 @@ class Client:
             self._world.known.setdefault(topic, []).extend(ids)
 
     async def _share(
-        self, topic: str, id: str, on_conflict: str, size_bytes: int, delay_ms: int, **how: Any  # noqa: A002
+        self,
+        topic: str,
+        id: str,  # noqa: A002 - the word of the whole API
+        on_conflict: str,
+        size_bytes: int,
+        delay_ms: int,
+        **how: Any,
     ) -> None:
         body = self._body(f"{id}{self._number}", size_bytes)
         ttl_ms, lease_ms = how.pop("ttl_ms", None), how.pop("lease_ms", None)

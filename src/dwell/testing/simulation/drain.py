@@ -30,15 +30,16 @@ class Drain:
         await self._calm()
         for topic in TOPICS:
             await self._ask(
-                lambda queue, topic=topic: queue.configure(  # type: ignore[misc]
+                lambda queue, topic=topic: queue.configure(
                     topic, paused=False, max_pending=0, max_attempts=16, retry_delays_ms=()
                 )
             )
-        for _ in range(6):
-            await self._take_all()
+        for _ in range(8):
             stats: Stats = await self._ask(lambda queue: queue.stats())
             if not any(_count(counts) for counts in stats.topics.values()):
                 break
+            if await self._take_all(stats):
+                continue
             # All that is delayed falls due, and every lease ends.
             self._world.clock.step(_DAY_MS)
             await asyncio.sleep(1)
@@ -65,15 +66,17 @@ class Drain:
     async def _ask(self, request: Any) -> Any:
         return await self._world.network.call(request, self._chance, "drain", 20)
 
-    async def _take_all(self) -> None:
-        for topic in TOPICS:
-            while True:
-                await self._ask(lambda queue: queue.kick(topic))  # noqa: B023
-                batch: Batch = await self._ask(lambda queue: queue.take(topic, 100))  # noqa: B023
-                if not len(batch):
-                    break
+    async def _take_all(self, stats: Stats) -> bool:
+        """Take what can be taken, or brought back; tell whether that was all."""
+        for topic, counts in stats.topics.items():
+            if counts.dead:
+                await self._ask(lambda queue, topic=topic: queue.kick(topic))
+            if counts.dead or counts.ready:
+                batch: Batch = await self._ask(lambda queue, topic=topic: queue.take(topic, 1_000))
                 self._drained.update(batch.ids)
-                await self._ask(lambda queue: queue.ack(batch))  # noqa: B023
+                if len(batch):
+                    await self._ask(lambda queue, batch=batch: queue.ack(batch))
+        return not any(counts.delayed or counts.leased for counts in stats.topics.values())
 
     async def _check_books(self, stats: Stats) -> None:
         """Check that nothing is left, and that the events tell how it went."""

@@ -48,8 +48,9 @@ class SteppedModel(Model):
         return other
 
     def look(self, now_ms: int) -> None:
-        """Look at the clock, and let time do nothing."""
+        """Look at the clock, and let time do nothing to messages."""
         self.now_ms = now_ms
+        self._forget()
 
     def end_leases(self, now_ms: int) -> None:
         """Let leases end."""
@@ -66,7 +67,10 @@ class SteppedModel(Model):
             if 0 < item.expires_ms <= now_ms and not item.lease and not item.is_dead:
                 item.is_dead, item.error = True, "expired"
                 self._note(Kind.EXPIRE, item)
-        for name in [name for name, until in self.remembered.items() if until <= now_ms]:
+        self._forget()
+
+    def _forget(self) -> None:
+        for name in [name for name, until in self.remembered.items() if until <= self.now_ms]:
             self.once_remembered[name] = self.remembered.pop(name)
 
     def tick(self, now_ms: int) -> None:
@@ -226,7 +230,8 @@ def _again(done: _Done, model: SteppedModel) -> None:
 
 
 def _first_difference(told: list[Fact], happened: list[Fact]) -> str:
-    found = (f"{one} where {other} happened" for one, other in zip(told, happened) if one != other)
+    pairs = zip(told, happened, strict=False)
+    found = (f"{one} where {other} happened" for one, other in pairs if one != other)
     return next(found, "others")
 
 

@@ -100,11 +100,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 # Otherwise they would be closed whenever their memory is freed.
                 with contextlib.suppress(RuntimeError, ValueError, OSError, DwellError):
-                    life.context.copy().run(task.get_coro().close)  # type: ignore[union-attr]
+                    life.context.copy().run(task.get_coro().close)
 
     # --- what asyncio asks for --------------------------------------------------------------------
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
         """Have something run in the next round, unless its process is over."""
         handle = super().call_soon(callback, *args, context=context)
         life = LIFE.get() if context is None else context.get(LIFE)
@@ -112,15 +114,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle.cancel()
         return handle
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.Handle:  # type: ignore[override]
+    ) -> asyncio.Handle:
         """Have the same: there are no threads."""
         return self.call_soon(callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:  # type: ignore[override]
+    ) -> asyncio.TimerHandle:
         """Have something run at a time, unless its process is over."""
         handle = super().call_at(when, callback, *args, context=context)
         life = LIFE.get() if context is None else context.get(LIFE)
@@ -128,7 +130,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle.cancel()
         return handle
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         """Run a function at a drawn time, and tell its result at another."""
         future = self.create_future()
 

@@ -51,7 +51,7 @@ class Network:
                 )
         try:
             answer = await asyncio.wait_for(reply, wait_s + 5)
-        except (TimeoutError, asyncio.TimeoutError):
+        except TimeoutError:
             if chance.random() < 0.7:
                 # It closes the connection, which the server notices.
                 for stop in stops:

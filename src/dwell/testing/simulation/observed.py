@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dwell.errors import IdExists, StoreClosed, TopicFull
+from dwell.errors import IdExists, TopicFull
 from dwell.message import I64, U8, U64, Batch, Kind, Message, Result, TopicSettings
 from dwell.store.base import EventPage, PutAnswer, Puts, Stale, Stats
 from dwell.store.embedded import EmbeddedStore
@@ -273,9 +273,7 @@ class ObservedStore(EmbeddedStore):
             if found != predicted:
                 raise Broken("get", f"got {found}, expected {predicted}")
 
-        return await self._observe(
-            predict, EmbeddedStore.get(self, topic, ids), check
-        )
+        return await self._observe(predict, EmbeddedStore.get(self, topic, ids), check)
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return what comes first, and compare."""
@@ -371,7 +369,8 @@ class ObservedStore(EmbeddedStore):
         promises: Callable[[T], bool] = lambda answer: False,
     ) -> T:
         """Begin a verb, let the model do the same at once, and compare the answers."""
-        return await _Observed(self, predict, call, check, promises)
+        answer: T = await _Observed(self, predict, call, check, promises)
+        return answer
 
     def _enter(self) -> int:
         self.has_entered = True
@@ -425,7 +424,7 @@ class _Observed:
         self._place = 0
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        store, thrown = self._store, None
+        thrown: BaseException | None = None
         while True:
             try:
                 waits_for = self._step(thrown)

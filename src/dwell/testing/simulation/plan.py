@@ -46,10 +46,10 @@ def plan_of(seed: int) -> Plan:
     """Return the plan of a seed."""
     chance = random.Random(seed)
     settings = _settings(chance)
-    length_ms = chance.choice((5_000, 20_000, 60_000))
-    steps = [_step(chance, length_ms, _CLIENTS) for _ in range(chance.choice((15, 30, 50)))]
+    length_ms = chance.choice((1_000, 4_000, 10_000, 30_000))
+    steps = [_step(chance, length_ms, _CLIENTS) for _ in range(chance.choice((5, 10, 20, 30)))]
     enemies = _enemies(chance, settings)
-    steps += [_step(chance, length_ms, enemies) for _ in range(chance.choice((0, 2, 4, 8)))]
+    steps += [_step(chance, length_ms, enemies) for _ in range(chance.choice((0, 1, 2, 4, 6)))]
     steps = [step for step in steps for step in _more(chance, step)]
     return Plan(seed, settings, tuple(sorted(steps, key=lambda step: step.at_ms)))
 
@@ -79,7 +79,7 @@ def _limits(chance: random.Random) -> dict[str, int]:
         "coarse_events": (0, 1, 2),
         "event_file_bytes": (1, 500, 4_000),
         "large_frame_bytes": (1, 500, 4_000),
-        "snapshot_rows": (1, 2, 7),
+        "snapshot_rows": (2, 7, 50),
         "swept_rows": (1, 2, 7),
         "copy_bytes": (1, 300, 3_000),
         "recent_bytes": (0, 300, 3_000),
@@ -111,7 +111,7 @@ def _topic(chance: random.Random) -> str:
 
 def _put(chance: random.Random) -> dict[str, Any]:
     args: dict[str, Any] = {"topic": _topic(chance), "count": chance.choice((1, 1, 1, 3, 12))}
-    args["delay_ms"] = chance.choice((0, 0, 0, 10, 500, 3_000, 60_000, 3_600_000))
+    args["delay_ms"] = chance.choice((0, 0, 0, 3, 500, 3_000, 60_000, 3_600_000))
     if chance.random() < 0.25:
         args["ttl_ms"] = args["delay_ms"] + chance.choice((1, 200, 1_000, 10_000))
     if chance.random() < 0.3:

@@ -3,6 +3,7 @@
 import gc
 import logging
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -60,12 +61,17 @@ def run_seed(seed: int) -> Outcome:
 def run_seeds(seeds: range) -> list[Outcome]:
     """Run some seeds, one after another; memory is cleared now and then only, as it takes long."""
     outcomes = []
+    # What ended processes were about to await never is, and may be told when memory is cleared.
+    warnings.simplefilter("ignore", RuntimeWarning)
+    gc.collect()
+    gc.freeze()
     gc.disable()
     for number, seed in enumerate(seeds):
         outcomes.append(run_seed(seed))
         if number % 16 == 15:
             gc.collect()
     gc.collect()
+    gc.unfreeze()
     gc.enable()
     return outcomes
 

@@ -24,7 +24,7 @@ from dwell.testing.views import view_of_model, view_of_store
 
 #: How soon a taker that waits must have what it could be given.
 _SOON_S = 1.0
-_LOOK_S = 0.25
+_LOOK_S = 0.5
 
 
 class World:
@@ -56,6 +56,7 @@ class World:
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
                 self.loop.run_until_complete(self._run())
+                self.note(f"{self.process.disk.system.calls} calls, {self.process.starts} starts")
             finally:
                 self._tear_down()
         return self._hash.hexdigest()
@@ -71,9 +72,7 @@ class World:
         self.process.start()
         looking = self.loop.create_task(self._look())
         working = self.loop.create_task(self._work())
-        await asyncio.wait(
-            [self._ending, looking, working], return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait([self._ending, looking, working], return_when=asyncio.FIRST_COMPLETED)
         for done in (self._ending, looking, working):
             if done.done():
                 done.result()
