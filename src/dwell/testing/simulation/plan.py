@@ -74,6 +74,7 @@ def _limits(chance: random.Random) -> dict[str, int]:
         "most_ended": (1, 2, 3),
         "few_ids": (1, 8, 64),
         "index_step": (1, 2, 8),
+        "idle_names": (1, 2, 8),
         "block_events": (1, 3, 10, 40),
         "block_parts": (1, 2, 8),
         "coarse_events": (0, 1, 2),
