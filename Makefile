@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test check format demo bench fuzz soak crash clean
+.PHONY: help setup packages test check format demo bench fuzz soak simulate crash clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,11 @@ fuzz: setup ## the fuzz runs: a million inputs for each codec, half an hour
 
 soak: setup ## 200 connections of mixed load for 10 minutes; the books must balance
 	$(PY) -m bench.soak --minutes 10 --connections 200
+
+SEEDS := 1000
+FIRST := 0
+simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIRST=0 on
+	$(PY) -m dwell.testing.simulation --seeds $(SEEDS) --first $(FIRST)
 
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q

@@ -60,6 +60,7 @@ ROOMS = {
     "dwell.timer": "timer",
     "dwell.worker": "worker",
     "dwell.testing": "testing",
+    "dwell.testing.simulation": "simulation",
     "dwell.cli": "cli",
     "dwell.spark": "spark",
     "pyspark_dwell": "spark",
@@ -80,6 +81,7 @@ MAY_IMPORT = {
     "timer": {"base", "contract", "memory", "queue"},
     "worker": {"base", "contract", "queue", "open"},
     "testing": {"base", "contract", "memory", "embedded"},
+    "simulation": {"base", "contract", "embedded", "queue", "testing"},
     "server": {"base", "contract", "embedded", "queue", "wire", "open"},
     "spark": {"base", "contract", "queue", "open", "door"},
     "cli": {

@@ -12,11 +12,36 @@ from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
 from dwell.store.base import Store
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import FaultyDisk
 from dwell.testing.machine import StoreMachine
 from dwell.testing.suite import StoreSuite
 
 SEGMENT_BYTES = 1024 * 1024
+#: So small that each path that begins at a threshold is entered again and again.
+SMALL = st.fixed_dictionaries(
+    {},
+    optional={
+        "deal_at": st.sampled_from((1, 2, 5)),
+        "wheel_runs": st.sampled_from((4, 6)),
+        "spare_entries": st.sampled_from((0, 2)),
+        "small_chunk": st.sampled_from((1, 3)),
+        "sweep_every": st.sampled_from((1, 3)),
+        "most_ended": st.sampled_from((1, 2)),
+        "few_ids": st.sampled_from((1, 8)),
+        "index_step": st.sampled_from((1, 4)),
+        "idle_names": st.sampled_from((1, 4)),
+        "block_events": st.sampled_from((1, 3, 10)),
+        "block_parts": st.sampled_from((1, 3)),
+        "coarse_events": st.sampled_from((0, 2)),
+        "event_file_bytes": st.sampled_from((1, 1_000)),
+        "large_frame_bytes": st.sampled_from((1, 300)),
+        "snapshot_rows": st.sampled_from((1, 3)),
+        "swept_rows": st.sampled_from((1, 3)),
+        "copy_bytes": st.sampled_from((1, 300)),
+        "recent_bytes": st.sampled_from((0, 300)),
+    },
+)
 FOLDER = Path("/stores/store")
 
 
@@ -41,14 +66,30 @@ class EmbeddedMachine(StoreMachine):
 
     def __init__(self) -> None:
         self.disk = FaultyDisk()
+        self.limits = Limits()
+        self.segment_bytes = SEGMENT_BYTES
         super().__init__()
 
-    @initialize(seed=st.integers(0, 2**32))
-    def begin(self, seed: int) -> None:
-        self.disk.system.chance.seed(seed)
+    @initialize(
+        seed=st.integers(0, 2**32),
+        limits=SMALL,
+        segment_bytes=st.sampled_from((SEGMENT_BYTES, 8 * 1024, 16 * 1024)),
+    )
+    def begin(self, seed: int, limits: dict[str, int], segment_bytes: int) -> None:
+        self.run(self.store.close())
+        self.disk = FaultyDisk(seed=seed)
+        self.limits, self.segment_bytes = Limits(**limits), segment_bytes
+        self.store = self.run(self.make_store(self.clock))
+        self._start()
 
     async def make_store(self, clock: SimulatedClock) -> Store:
-        return EmbeddedStore(FOLDER, clock=clock, disk=self.disk, segment_bytes=SEGMENT_BYTES)
+        return EmbeddedStore(
+            FOLDER,
+            clock=clock,
+            disk=self.disk,
+            segment_bytes=self.segment_bytes,
+            limits=self.limits,
+        )
 
     async def reopen(self) -> Store:
         self.disk.kill()

@@ -347,8 +347,13 @@ class FaultyDisk(Disk):
         root: CachedFolder | None = None,
     ) -> None:
         root = root or CachedFolder(is_real=True)
-        super().__init__(FaultySystem(root, random.Random(seed), size_bytes))
+        super().__init__(self._system_on(root, random.Random(seed), size_bytes))
         self.arm(fault, at, when)
+
+    def _system_on(
+        self, root: CachedFolder, chance: random.Random, size_bytes: int
+    ) -> FaultySystem:
+        return FaultySystem(root, chance, size_bytes)
 
     @property
     def left(self) -> int:

@@ -1,0 +1,1 @@
+"""The simulation: queue, store, takers and clients on simulated clock, disk and network."""
