@@ -19,6 +19,7 @@ for i = 10, is_still and #ARGV or 0, 6 do
     wrong[#wrong + 1] = topic
     if ARGV[7] == '1' then
       for at = 1, 4 do call('HSET', key('counts', topic), STATES[at], ARGV[i + 1 + at]) end
+      call('HSETNX', KNOWN, topic, 'mixed')
     end
   end
 end
