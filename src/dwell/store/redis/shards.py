@@ -189,7 +189,7 @@ class Shards:
             )
             now_ms, next_ms, new = answer[-1]
             if self.server_clock is not None:
-                self._clocks[shard].hear(now_ms, asked_at)
+                self._clocks.setdefault(shard, ServerClock()).hear(now_ms, asked_at)
             self._hear(shard, next_ms, new)
             if answer[0] != b"again":
                 return answer

@@ -9,7 +9,7 @@ if (call('HGET', name, shard) or '0') == ARGV[8] then
   call('HINCRBY', META, 'logged', ARGV[10])
   for i = 11, #ARGV, 3 do
     local ends = call('HINCRBY', META, 'logged', ARGV[i])
-    local oldest = ends - MAX_EVENTS
+    local oldest = ends - MAX_EVENTS * SHARDS
     if oldest > 0 then call('XTRIM', base .. ':log', 'MINID', '~', oldest .. '-1') end
     call('XADD', base .. ':log', ends .. '-0', 'n', ARGV[i], 't', ARGV[i + 1], 'e', ARGV[i + 2], 's', shard)
   end

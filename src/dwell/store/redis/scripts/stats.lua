@@ -5,8 +5,8 @@
 if not settle() then return {'again', finish()} end
 local done = finish()
 local all, cursor, topics = {}, '0', {ARGV[8]}
-if ARGV[8] == '' then
-  local found = call('HSCAN', KNOWN, ARGV[7], 'COUNT', LIMITS.topics)
+if (ARGV[8] or '') == '' then
+  local found = call('HSCAN', KNOWN, ARGV[7] or '0', 'COUNT', LIMITS.topics)
   cursor, topics = found[1], {}
   for i = 1, #found[2], 2 do topics[#topics + 1] = found[2][i] end
 end
