@@ -196,7 +196,9 @@ def test_time_gets_on_when_the_clock_goes_back(kind, count):
             clock = SimulatedClock()
             store = RedisStore(server.url, clock=clock)
             async with dwell.Queue(store) as queue:
-                topics = ["t"] * count if kind == "priorities" else [f"t{at}" for at in range(count)]
+                topics = (
+                    ["t"] * count if kind == "priorities" else [f"t{at}" for at in range(count)]
+                )
                 puts = (queue.put(topic, "x", priority=at) for at, topic in enumerate(topics))
                 await asyncio.gather(*puts)
                 clock.advance(10)

@@ -68,7 +68,7 @@ def test_what_comes_after_the_end_of_its_lease_is_not_handed_out(packed, verb, h
 def test_calls_that_were_given_up_leave_nothing_in_the_engine():
     async def main():
         with redis_server() as server:
-            async with dwell.open(server.url, timeout=20, connections=4) as queue:
+            async with dwell.open(server.url, timeout=2, connections=4) as queue:
                 await queue.put("t", "x", id="x")
                 store = queue._store
                 calls = f"dwell:{{0}}:calls:{store._shards.engine.name}"

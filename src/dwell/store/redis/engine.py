@@ -233,12 +233,16 @@ class Engine:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self.patience_s(patience_s)
         wait_s, last = _FIRST_WAIT_S, None
+        cancelled = _cancelled()
         while True:
             try:
                 async with asyncio.timeout_at(give_up_at):
                     return await once()
             except ERRORS as met:
                 error = _cause(met)
+                if _cancelled() > cancelled:
+                    # The client takes a cancellation for an error of its own now and then.
+                    raise asyncio.CancelledError from None
                 # A try that was cut off by the end of the time knows no reason.
                 last = error if str(error) or last is None else last
                 if not _passes(error) or loop.time() >= give_up_at:
@@ -332,6 +336,12 @@ def check_facts(facts: Iterable[dict[str, Any]]) -> None:
             raise InvalidInput(
                 f"maxmemory-policy: got {policy}, expected noeviction: it would drop messages"
             )
+
+
+def _cancelled() -> int:
+    """Return how often the task that runs was asked to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _cause(error: Exception) -> Exception:

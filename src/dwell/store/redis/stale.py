@@ -41,8 +41,9 @@ class Finder:
         if len(self._found) > before:
             return True
         # What the list of topics has lost is still known to the messages.
-        nothing = {topic: [0, 0, 0, 0] for topic, _ in self._seen}
-        await self._recount(nothing | counts, position)
+        for topic in {topic for topic, _ in self._seen} - counts.keys():
+            counts |= (await counts_of(self._shards, self._shard, topic))[0]
+        await self._recount(counts, position)
         return False
 
     @property
