@@ -115,10 +115,8 @@ def test_what_is_remembered_is_forgotten_as_fast_as_it_comes():
                 for turn in range(6):
                     ids = [f"{turn}-{at}" for at in range(10_000)]
                     await queue.put_many("t", ["x"] * 10_000, ids=ids)
-                    words = []
-                    for _ in range(3):
-                        words.append(await queue.take("t", 4_000))
-                    await queue.ack(dwell.Batch.joined(words))
+                    parts = [await queue.take("t", 4_000) for _ in range(3)]
+                    await queue.ack(dwell.Batch.joined(parts))
                 # Each ack makes 20 entries.
                 assert server.ask("ZCARD", "dwell:{0}:forgets") <= 60
 

@@ -1,4 +1,4 @@
-"""Who uses a topic for each user has many: no call visits all of them, and empty ones are forgotten."""
+"""Who uses a topic for each user has many: no call visits all, and empty ones are forgotten."""
 
 import asyncio
 

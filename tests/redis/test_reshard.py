@@ -11,8 +11,8 @@ import pytest
 import dwell
 from dwell import State
 from dwell.errors import InvalidInput, StoreLocked
-from dwell.store.redis.engine import Engine
 from dwell.message import encode_extra
+from dwell.store.redis.engine import Engine
 from dwell.store.redis.putting import shard_for
 from dwell.store.redis.resharding import reshard
 
