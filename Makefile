@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 packages: ## Debian packages that tests and benchmarks run against
-	@.ci/packages redis-server beanstalkd chromium curl openssl \
+	@.ci/packages redis-server beanstalkd chromium curl openssl faketime \
 		$$(command -v java >/dev/null || echo openjdk-17-jre-headless) \
 		$$(command -v node >/dev/null || echo nodejs npm) $$(command -v go >/dev/null || echo golang-go)
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from dwell import message
 from dwell.message import TopicSettings
-from dwell.store.embedded import eventblock, events, folder, snapshot
+from dwell.store.embedded import eventblock, folder, snapshot
 from dwell.store.embedded.journal import journal, record
 from dwell.store.embedded.journal.record import SCHEMAS
+from dwell.store.embedded.limits import LIMITS
 from tools import http_docs
 from tools.states_docs import table
 
@@ -120,9 +121,10 @@ def _constants(_: str) -> str:
     rows = [
         ["format", str(folder.FORMAT)],
         ["bytes of a segment", f"{journal.SEGMENT_BYTES:,}"],
+        ["part of the last segment kept from puts", "1/2"],
         ["part of a segment kept for acks", f"1/{journal._RESERVED_PART}"],
-        ["events in a block, about", f"{events._BLOCK_EVENTS:,}"],
-        ["bytes of an event file, about", f"{events._FILE_BYTES:,}"],
+        ["events in a block, about", f"{LIMITS.block_events:,}"],
+        ["bytes of an event file, about", f"{LIMITS.event_file_bytes:,}"],
     ]
     return "\n".join(table(["what", "value"], rows))
 

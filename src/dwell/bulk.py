@@ -53,6 +53,7 @@ def puts_of(
         expires_ms=columns.expiries(expires, ttl, due_ms, now_ms),
         ids=columns.own_ids(ids, size),
         extras=columns.extras(key, headers, size),
+        counted=columns.counted(due, ttl, size),
     )
 
 
@@ -63,11 +64,19 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
     extras = None
     if any(puts.extras is not None for puts in many):
         extras = list(chain.from_iterable(puts.extras or [b""] * len(puts) for puts in many))
+    counted = None
+    if any(puts.counted is not None for puts in many):
+        none = [np.zeros(len(puts), np.uint8) for puts in many]
+        pairs = zip(many, none, strict=True)
+        counted = np.concatenate(
+            [other if puts.counted is None else puts.counted for puts, other in pairs]
+        )
     return Puts(
         topic=first.topic,
         bodies=chained([puts.bodies for puts in many]),
         ids=None if first.ids is None else chained([puts.ids or () for puts in many]),
         extras=extras,
+        counted=counted,
         **arrays,
     )
 
@@ -96,6 +105,8 @@ async def _rest_put(
     """Put again what was refused for somebody else's messages; None for all of a put."""
     if not partly.refused.any():
         return partly.answer
+    if partly.is_unsure:
+        return partly.error if partly.refused.all() else partly.told()
     if partly.refused.all():
         return None
     places = np.flatnonzero(partly.refused)

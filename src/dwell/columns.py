@@ -35,6 +35,7 @@ from dwell.message import (
     MAX_ID_BYTES,
     MAX_PRIORITY,
     QUEUE_ID_MARK,
+    U8,
     U16,
     U32,
     U64,
@@ -42,6 +43,7 @@ from dwell.message import (
     Message,
     encode_extra,
 )
+from dwell.store.base import DUE_COUNTED, EXPIRY_COUNTED
 
 One: TypeAlias = Callable[[Any, str], int]
 
@@ -301,6 +303,16 @@ def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
     ends = np.where(spans == _NEVER, 0, now_ms + spans)
     check_ttl(bool(np.any((ends <= due_ms) & (ends != 0))))
     return ends
+
+
+def counted(due: object, ttl: object, size: int) -> U8:
+    """Return what of each message is counted from now: a due that is not given, and a ttl."""
+    flags = _uniform(0 if ttl is None else EXPIRY_COUNTED, size, np.uint8)
+    if due is None:
+        return flags | np.uint8(DUE_COUNTED)
+    if isinstance(due, list | tuple):
+        flags[[at for at, one in enumerate(due) if one is None]] |= np.uint8(DUE_COUNTED)
+    return flags
 
 
 def check_ttl(over: bool) -> None:

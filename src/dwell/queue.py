@@ -28,7 +28,9 @@ from dwell.message import (
 )
 from dwell.results import results_of
 from dwell.store.base import (
+    DUE_COUNTED,
     EVERY,
+    EXPIRY_COUNTED,
     Cursor,
     EventPage,
     Page,
@@ -51,7 +53,7 @@ from dwell.verbs import ManyTaken, Verbs
 
 #: One gathered put, in the order of :meth:`Queue._put`: body, due, priority, lease, attempts,
 #: expiry, extra, id.
-_Item: TypeAlias = tuple[bytes, int, int, int, int, int, bytes, bytes]
+_Item: TypeAlias = tuple[bytes, int, int, int, int, int, bytes, bytes, int]
 #: The topic, what to do with an id that exists, and whether the caller named the ids.
 _PutKey = tuple[str, str, bool]
 
@@ -206,6 +208,7 @@ class Queue(Verbs):
             expires_ms,
             extra,
             own,
+            (DUE_COUNTED if due is None else 0) | (EXPIRY_COUNTED if ttl is not None else 0),
         )
         batch = (topic, values.conflict(on_conflict), id is not None)
         return await self._puts.call(batch, item, len(data) + len(extra) + len(own))
@@ -288,7 +291,8 @@ class Queue(Verbs):
         return (await self._store.settings(topic)).delay_levels_ms
 
     async def _put(self, key: _PutKey, items: Sequence[_Item]) -> list[Put]:
-        bodies, dues, priorities, leases, attempts, expiries, extras, ids = zip(*items, strict=True)
+        many = zip(*items, strict=True)
+        bodies, dues, priorities, leases, attempts, expiries, extras, ids, counted = many
         puts = Puts(
             topic=key[0],
             bodies=bodies,
@@ -299,6 +303,7 @@ class Queue(Verbs):
             expires_ms=np.array(expiries, dtype=np.int64),
             ids=ids if key[2] else None,
             extras=extras if any(extras) else None,
+            counted=np.array(counted, dtype=np.uint8),
         )
         try:
             answer = await self._store.put(puts, key[1])

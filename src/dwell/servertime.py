@@ -15,7 +15,8 @@ class ServerClock(RealClock):
     A delay that a client counts from now is then never over early by the server's clock, and the
     clocks of their machines need not agree. Answers that came quickly count; after slow ones,
     such as those of takes that waited, the clock goes on as it was. An answer that the clock says
-    cannot be true tells that the server's clock was set: then it counts, too.
+    cannot be true tells that the server's clock was set: then it counts, too, unless it was asked
+    for before the last that counted was heard: it may be from before the clock was set.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,8 @@ class ServerClock(RealClock):
         unsure_s = self._unsure_s + (now - self._heard_at) * _DRIFT
         early_ms = server_ms - (asked_at * 1000 + self._ahead_ms)
         was_set = early_ms > took_s * 1000 + 1 or early_ms < -unsure_s * 1000 - 1
+        if was_set and asked_at < self._heard_at:
+            return
         if took_s <= unsure_s or was_set:
             self._ahead_ms = server_ms - asked_at * 1000
             self._least_ahead_ms = server_ms - now * 1000

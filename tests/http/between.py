@@ -12,7 +12,8 @@ class Between:
     ``pass``: all of them; ``mute``: requests only, and when an answer comes the connection is cut;
     ``part``: the same, but the beginning of the answer goes through; ``cut``: nothing, the
     connection is cut when a request comes; ``silent``: nothing at all, for ever; ``late``: the
-    request is held back until ``let_go`` is set, whoever waits for its answer. ``left`` is how many
+    request is held back until ``let_go`` is set, whoever waits for its answer; ``held``: the answer
+    is; ``twice``: the request goes through twice, on two connections. ``left`` is how many
     requests that holds for, then it is ``pass`` again; None for all. Only requests that hold the
     bytes ``only`` are meant.
     """
@@ -72,6 +73,13 @@ class Between:
                 self._writers.discard(end)
                 end.close()
 
+    async def _send_beside(self, data: bytes) -> None:
+        """Send a request on a connection of its own, and wait for an answer that nobody gets."""
+        reader, writer = await asyncio.open_connection(self._to.hostname, self._to.port)
+        writer.write(data)
+        await reader.read(65536)
+        writer.close()
+
     async def _swallow(self, reader, writer) -> None:
         while data := await reader.read(65536):
             if self._take_fault(data) == "cut":
@@ -87,6 +95,8 @@ class Between:
                     await writer.drain()
                 if how in ("mute", "part"):
                     return
+                if how == "held":
+                    await self.let_go.wait()
                 writer.write(data)
 
         answers = asyncio.ensure_future(back())
@@ -104,8 +114,13 @@ class Between:
                     await asyncio.Event().wait()
                 if how == "late":
                     await self.let_go.wait()
+                if how == "twice":
+                    await self._send_beside(data)
                 to_server.write(data)
                 asking = asyncio.ensure_future(reader.read(65536))
+        except asyncio.CancelledError:
+            # The test is over, whatever was held back.
+            return
         finally:
             answers.cancel()
             asking.cancel()

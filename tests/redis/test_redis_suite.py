@@ -6,12 +6,16 @@ from typing import ClassVar
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from dwell.clock import SimulatedClock
+from dwell.errors import ServerUnreachable
 from dwell.store.redis import RedisStore
+from dwell.store.redis.limits import Limits
 from dwell.testing.machine import StoreMachine
 from dwell.testing.suite import StoreSuite
+from tests.http.between import Between
 
 _names = itertools.count()
 
@@ -106,29 +110,127 @@ class TestClusterStore(StoreSuite):
         return new_store(self.url, clock)
 
 
+#: Every threshold small, so that each path behind one is gone through thousands of times. Only a
+#: put is left whole: in parts, what one of them put can be over before the next is looked at.
+LEAST = Limits(
+    **{name: 1 for name in Limits._fields if name not in ("arguments", "step_ms", "loose")},
+    arguments=2,
+)
+FEW = LEAST._replace(
+    budget=5,
+    timers=2,
+    taken=2,
+    loose=3,
+    scanned=30,
+    looked=4,
+    read=2,
+    ids=2,
+    receipts=2,
+    acks=3,
+    swept=3,
+    scan_read=2,
+    scan_first=1,
+    forgotten=2,
+    topics=2,
+    idle_ms=500,
+)
+
+
 class RedisMachine(StoreMachine):
     """The machine on whatever engine a test names; each of its runs has a store of its own."""
 
     url: ClassVar[str]
+    options: ClassVar[dict[str, object]] = {}
+    limits = Limits()
 
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
-        return new_store(self.url, clock)
+        return new_store(self.url, clock, limits=self.limits, **self.options)
+
+    @initialize(limits=st.sampled_from((Limits(), LEAST, LEAST, FEW)))
+    def choose_limits(self, limits: Limits) -> None:
+        """Let one call do as little as it can, or as much as usual."""
+        self.limits = limits
+        self.run(self.store.close())
+        self.store = self.run(self.make_store(self.clock))
+        self._start()
+        self._expect_nothing()
 
 
 class BlockMachine(RedisMachine):
+    options: ClassVar[dict[str, object]] = {"packed": 1}
+
+
+class LossyMachine(RedisMachine):
+    """The same over a wire that loses requests and answers, or lets them through twice."""
+
+    wire: Between | None = None
+
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
-        return new_store(self.url, clock, packed=1)
+        if self.wire is None:
+            self.wire = Between(self.url)
+            await self.wire.start()
+        return new_store(self.wire.url, clock, limits=self.limits, **self.options)
+
+    def teardown(self) -> None:
+        self.wire.break_("pass")
+        self.run(self.store.close())
+        self.run(self.wire.stop())
+        self.loop.close()
+
+    @rule(how=st.sampled_from(("mute", "part", "cut", "twice")), requests=st.integers(1, 3))
+    def break_wire(self, how: str, requests: int) -> None:
+        """Let something happen to the next requests, which verbs must not notice."""
+        self.wire.break_(how, requests)
+
+
+class LossyBlockMachine(LossyMachine):
+    options: ClassVar[dict[str, object]] = {"packed": 1}
+
+
+class DyingMachine(LossyMachine):
+    """The same where a verb is given up, and its instance dies: it was done or not, as a whole."""
+
+    can_reopen = True
+    crashes = (ServerUnreachable,)
+    fails_left = 2
+
+    async def make_store(self, clock: SimulatedClock) -> RedisStore:
+        store = await super().make_store(clock)
+        self.prefix = store._shards.engine.base(0).split(":{")[0]
+        return store
+
+    async def reopen(self) -> RedisStore:
+        self.wire.break_("pass")
+        # What it owes is not given back, as nobody is there to do it.
+        self.store._taking._returns._debts.clear()
+        await self.store.close()
+        options = {"limits": self.limits, "timeout": 0.5, **self.options}
+        return RedisStore(self.wire.url, clock=self.clock, prefix=self.prefix, **options)
+
+    @initialize(limits=st.just(Limits()))
+    def choose_limits(self, limits: Limits) -> None:
+        """Leave all as it is: what is made of several calls can be done in part."""
+
+    @precondition(lambda self: self.fails_left)
+    @rule(how=st.sampled_from(("mute", "cut")))
+    def fail(self, how: str) -> None:
+        """Let nothing come back from now on, until the instance is dead."""
+        self.fails_left -= 1
+        self.wire.break_(how)
 
 
 @pytest.mark.parametrize(
     ("machine", "engine", "runs"),
     [
-        (RedisMachine, "redis_url", 40),
-        (BlockMachine, "redis_url", 40),
-        (RedisMachine, "valkey_url", 12),
-        (BlockMachine, "valkey_url", 12),
-        (RedisMachine, "cluster_url", 12),
-        (BlockMachine, "cluster_url", 12),
+        (RedisMachine, "redis_url", 30),
+        (BlockMachine, "redis_url", 30),
+        (LossyMachine, "redis_url", 15),
+        (LossyBlockMachine, "redis_url", 15),
+        (DyingMachine, "redis_url", 5),
+        (RedisMachine, "valkey_url", 8),
+        (BlockMachine, "valkey_url", 8),
+        (RedisMachine, "cluster_url", 8),
+        (BlockMachine, "cluster_url", 8),
     ],
 )
 def test_machine(machine, engine, runs, request):

@@ -11,7 +11,9 @@ import pytest
 import dwell
 from dwell import State
 from dwell.errors import InvalidInput, StoreLocked
+from dwell.message import encode_extra
 from dwell.store.redis.engine import Engine
+from dwell.store.redis.putting import shard_for
 from dwell.store.redis.resharding import reshard
 
 MANY = 1_000
@@ -163,3 +165,58 @@ def test_command(url):
     assert "4 shards" in done.stdout
     with dwell.open(url) as queue:
         assert sum(size.ready for size in queue.sizes("t")) == 100
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (2, 4), (2, 3), (4, 6)])
+def test_what_is_remembered_stays_so_with_and_without_a_key(url, before, after):
+    """Also an id that is in use again: what was remembered of it counts when it is cancelled."""
+    ids = [f"order-{n}" for n in range(60)]
+    keys = [f"customer-{n}" if n % 2 else None for n in range(60)]
+
+    async def play():
+        async with dwell.open(url, shards=before) as queue:
+            await queue.put_many("t", ids, ids=ids, key=keys)
+            done = 0
+            while done < len(ids):
+                done += len(await queue.ack(await queue.take("t", 100)))
+            # A third of them are put again, as if they were new.
+            await queue.put_many(
+                "t", ids[::3], ids=ids[::3], key=keys[::3], on_conflict="replace", delay="1h"
+            )
+        await reshard(url, after)
+        async with dwell.open(url) as queue:
+            assert len(await queue.sizes("t")) == after
+            assert await queue.find_stale() == []
+            again = await queue.put_many("t", ids, ids=ids, key=keys)
+            assert {put.result for put in again} == {dwell.Result.KEPT}
+            assert set(await queue.cancel("t", ids[::3])) == {dwell.Result.CANCELLED}
+            again = await queue.put_many("t", ids, ids=ids, key=keys)
+            assert {put.result for put in again} == {dwell.Result.KEPT}
+
+    asyncio.run(play())
+
+
+def test_what_is_remembered_is_forgotten_in_every_shard(url):
+    async def play():
+        async with dwell.open(url) as queue:
+            await queue.configure("t", remember_ms=3_000)
+            await queue.put("t", "x", id="a", key="k")
+            await queue.ack(await queue.take("t"))
+        await reshard(url, 4)
+        async with dwell.open(url) as queue:
+            assert (await queue.put("t", "x", id="a", key="k")).result is dwell.Result.KEPT
+            while (await queue.put("t", "x", id="a", key="k")).result is dwell.Result.KEPT:
+                await asyncio.sleep(0.05)
+            for shard in range(4):
+                engine = queue._store._shards.engine
+                while await engine.ask("EXISTS", f"{engine.base(shard)}:forgets"):
+                    await asyncio.sleep(0.05)
+                left = await engine.ask("HLEN", f"{engine.base(shard)}:ids:t")
+                assert left == int(shard == home("k"))
+
+    asyncio.run(play())
+
+
+def home(key: str) -> int:
+    """Return the shard of a key."""
+    return shard_for(b"", encode_extra(key, {}), 4)

@@ -146,6 +146,67 @@ def test_ids_of_nothing(run) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("lost", [1, 70, 200])
+def test_ids_that_the_index_lost(run, topic: str, lost: int) -> None:
+    """Nobody finds such a message by its id, and a put of the id makes a second one."""
+
+    async def test(case: Torn) -> None:
+        name = case.key("ids", topic)
+        assert case.engine.delete(name) if lost == 200 else case.engine.hdel(name, *IDS[:lost])
+        assert await case.queue.get(topic, ["000"]) == [None]
+        found = await case.mend(3)
+        assert sorted(stale.id for stale in found) == IDS[:lost]
+        assert {stale.problem for stale in found} == {"no state"}
+        assert [message.id for message in await case.queue.get(topic, IDS)] == IDS
+        answer = await case.queue.put_many(topic, IDS, ids=IDS, delay="1h")
+        assert set(answer.results.tolist()) == {dwell.Result.KEPT}
+
+    run(test)
+
+
+def test_an_id_that_came_to_another_message(run) -> None:
+    """The older goes on under an id of the queue's making: neither is lost, and both are found."""
+
+    async def test(case: Torn) -> None:
+        case.engine.hdel(case.key("ids", "late"), *IDS[:3])
+        answer = await case.queue.put_many("late", ["new"] * 2, ids=IDS[:2], delay="2h")
+        assert list(answer.results) == [dwell.Result.CREATED] * 2
+        found = await case.mend(1)
+        assert sorted(stale.id for stale in found) == IDS[:3]
+        ids = sorted(await case.ids("late", State.DELAYED))
+        assert len(ids) == 202
+        assert ids[:200] == IDS
+        made = await case.queue.get("late", ids[200:])
+        assert sorted(message.body for message in made) == [b"000", b"001"]
+        bodies = [message.body for message in await case.queue.get("late", IDS[:3])]
+        assert bodies == [b"new", b"new", b"002"]
+
+    run(test)
+
+
+def test_an_id_that_the_index_remembers_as_acked(run) -> None:
+    async def test(case: Torn) -> None:
+        ends_ms = case.store.clock.now_ms() + 60_000
+        case.engine.hset(case.key("ids", "late"), "007", b"\xff" + ends_ms.to_bytes(6, "big"))
+        await case.mend(1)
+        assert (await case.queue.get("late", ["007"]))[0].body == b"007"
+        # That it was acked before is remembered when it is cancelled.
+        await case.queue.cancel("late", "007")
+        assert (await case.queue.put("late", "x", id="007")).result is dwell.Result.KEPT
+
+    run(test)
+
+
+def test_a_list_of_topics_that_is_gone(run) -> None:
+    async def test(case: Torn) -> None:
+        assert case.engine.delete(case.key("known"))
+        await case.mend(1)
+        assert set((await case.queue.stats()).topics) == set(TOPICS)
+
+    run(test)
+
+
 def test_looking_while_the_store_is_used_finds_nothing(run) -> None:
     async def test(case: Torn) -> None:
         async def work() -> None:

@@ -367,8 +367,8 @@ def test_a_start_from_the_snapshot_before_finds_everything(rounds: int, power: b
         copy = disk.copied()
         names = copy.names(FOLDER)
         snapshots = [name for name in names if name.endswith(".dws")]
-        # A power cut may bring back what was removed.
-        assert len(snapshots) == 2 or (power and len(snapshots) > 2)
+        # It may have been stopped before it removed one, or a power cut brought one back.
+        assert len(snapshots) >= 2
         assert power or "journal-00000000.dwl" not in names
         if not newest:
             copy.remove(FOLDER / snapshots[-1])

@@ -57,6 +57,10 @@ from dwell.message import (
     decode_extra,
 )
 
+#: What of a message was counted from the time at which it was put.
+DUE_COUNTED = 1
+EXPIRY_COUNTED = 2
+
 
 @dataclass(slots=True)
 class Puts:
@@ -65,6 +69,11 @@ class Puts:
     ``ids`` is None when the queue is to make them. ``lease_ms`` and ``max_attempts`` are 0 for the
     topic's own; ``expires_ms`` is 0 for never. ``extras`` holds key and headers as
     :func:`dwell.message.encode_extra` makes them; None when no message has any.
+
+    ``counted`` says of each message what was counted from now, by the store's clock: its due
+    (``DUE_COUNTED``), its expiry (``EXPIRY_COUNTED``), or both. A store whose time is another
+    machine's may count them anew; every other due is stored as it is given. None says that nothing
+    was counted.
     """
 
     topic: str
@@ -76,6 +85,7 @@ class Puts:
     expires_ms: I64
     ids: Sequence[bytes] | None = None
     extras: Sequence[bytes] | None = None
+    counted: U8 | None = None
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -96,6 +106,7 @@ class Puts:
             expires_ms=self.expires_ms[which],
             ids=pick(self.ids),
             extras=pick(self.extras),
+            counted=None if self.counted is None else self.counted[which],
         )
 
     @property

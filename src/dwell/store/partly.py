@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dwell.errors import DwellError
+from dwell.errors import DwellError, ServerUnreachable
 from dwell.store.base import Put, PutAnswer
 
 
@@ -32,10 +32,16 @@ class PartlyPut(Exception):
         """Return what it says of some of the messages."""
         return PartlyPut(self.error, self.answer[places], self.refused[places])
 
-    def answers(self) -> list[Put | None]:
-        """Return what became of each message, None where it was refused."""
+    @property
+    def is_unsure(self) -> bool:
+        """Whether what was refused may have been put all the same, and is not to be put again."""
+        return isinstance(self.error, ServerUnreachable)
+
+    def answers(self) -> list[Put | DwellError | None]:
+        """Return what became of each message; where it was refused None, if it may be put again."""
+        told = self.error if self.is_unsure else None
         refused = enumerate(self.refused.tolist())
-        return [None if is_refused else self.answer[at] for at, is_refused in refused]
+        return [told if is_refused else self.answer[at] for at, is_refused in refused]
 
     def told(self) -> DwellError:
         """Return the error as who put the whole batch is told it."""

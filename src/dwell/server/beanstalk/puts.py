@@ -15,7 +15,7 @@ from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
 from dwell.server.beanstalk.rounds import Part
 from dwell.server.beanstalk.session import Session
 from dwell.server.tokens import Right
-from dwell.store.base import Puts, uniform
+from dwell.store.base import DUE_COUNTED, Puts, uniform
 from dwell.store.partly import PartlyPut
 
 
@@ -100,6 +100,7 @@ def puts_of(topic: str, bodies: Sequence[bytes], heads: Sequence[Head], now_ms: 
         lease_ms=lease_ms.astype(np.uint32),
         max_attempts=uniform(MAX_ATTEMPTS, size, np.uint16),
         expires_ms=uniform(0, size, np.int64),
+        counted=uniform(DUE_COUNTED, size, np.uint8),
     )
 
 

@@ -21,7 +21,7 @@ from dwell.server.http.schemas import (
     PutResult,
     PutResults,
 )
-from dwell.store.base import Put, Puts
+from dwell.store.base import DUE_COUNTED, Put, Puts
 from dwell.wire.columns import (
     PUT_NUMBERS,
     OwnIds,
@@ -36,6 +36,8 @@ _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
 _NEW_ROWS = NewMessage | list[NewMessage]
 _PACKED_ROWS = PackedMessage | list[PackedMessage]
+#: What was due so long ago by the caller's clock was not meant to be due now.
+_NOW_MS = 1_000
 
 
 async def put(call: Call) -> Response:
@@ -61,6 +63,9 @@ async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) ->
     """Put columns; what became of them is said in columns, too."""
     puts = _puts_of(topic, data, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
+    # What is due now by the caller's clock was counted from it: such is every put without a time.
+    is_now = (puts.due_ms <= call.their_ms) & (puts.due_ms > call.their_ms - _NOW_MS)
+    puts.counted = np.where(is_now, DUE_COUNTED, 0).astype(np.uint8)
     puts.due_ms = call.reached(puts.due_ms)
     answer = await call.queue.put_puts(puts, on_conflict)
     told = columns_of_answer(answer, own=puts.ids is not None)

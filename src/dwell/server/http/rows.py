@@ -90,7 +90,10 @@ def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
     """Return when a message falls due, if it says so as a moment: now if theirs has reached it."""
     if row.due is not None and row.due_ms is not None:
         raise InvalidTime("due: got due and due_ms together, expected one of them")
-    return reached(row.due_ms if row.due is None else due_of(row.due), now_ms, their_ms)
+    when = reached(row.due_ms if row.due is None else due_of(row.due), now_ms, their_ms)
+    # Without a time it is due now by the clock of the store, which can be another than ours.
+    is_now = when == now_ms and their_ms and row.delay is None and row.delay_level is None
+    return None if is_now else when
 
 
 def reached(due: Due | None, now_ms: int, their_ms: int) -> Due | None:

@@ -30,8 +30,10 @@ from dwell.store.embedded.table import TYPES
 from dwell.store.embedded.thread import in_thread
 
 _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
+#: What a snapshot has for a row at the most: a hash too, and a place in the free list.
+_KEPT_ROW_BYTES = _ROW_BYTES + 16
 #: What a snapshot takes beside its rows, more or less.
-_HEAD_BYTES = 64 * 1024
+_HEAD_BYTES = 16 * 1024
 #: A segment of which less than this part still lives is copied forward.
 _LIVING_PART = 0.25
 #: More than the record of a copy has for each message beside its blob.
@@ -78,6 +80,8 @@ class Compactor:
         self.covered = covered
         self._next = covered
         self.living = living_bytes(machine, journal.segment_bytes)
+        #: The sizes of the snapshots that were made here, by their positions.
+        self._sizes: dict[int, int] = {}
 
     @property
     def is_due(self) -> bool:
@@ -91,10 +95,21 @@ class Compactor:
         """Whether anything was written since the last try, so that another may free more."""
         return self._journal.position != self._next
 
-    def kept_bytes(self) -> int:
-        """Return how much room the next snapshot will need, which no segment may take."""
-        more = self._journal.segment_bytes // 128
-        return (self._machine.table.top + more) * _ROW_BYTES + _HEAD_BYTES
+    @property
+    def may_free(self) -> bool:
+        """Whether so much was written since the last try that another may well free more."""
+        return self._journal.position - self._next > self._journal.segment_bytes // 64
+
+    def kept_bytes(self, more: int = 0) -> int:
+        """Return how much room is for snapshots only: for two of them, with those that there are.
+
+        Messages may come, ``more`` and some.
+
+        The next is made before the last but one goes.
+        """
+        rows = self._machine.table.top + more + 2 * self._limits.room_rows
+        two = 2 * (rows * _KEPT_ROW_BYTES + _HEAD_BYTES)
+        return max(two - sum(self._sizes.values()), 0)
 
     def postpone(self) -> None:
         """Wait for another segment before the next try."""
@@ -139,7 +154,7 @@ class Compactor:
             for part in snapshot.parts():
                 await in_thread(snapshot.write, part)
             # It may take its name only when all that it holds is in the journal for good.
-            await writer.flush_events(until)
+            await self._flush(until, writer)
             await writer.sync_events()
             await writer.sync_journal()
             await in_thread(self._end, snapshot)
@@ -151,6 +166,17 @@ class Compactor:
         for number in unneeded:
             await in_thread(self._disk.remove, self._journal.release(number))
         await self._empty(self._nearly_empty(), now_ms, writer)
+
+    async def _flush(self, until: int, writer: Writer) -> None:
+        """Have events written up to a position, or given up where a snapshot would fail for them.
+
+        Without a snapshot nothing is freed, and then there would never be room for them again.
+        """
+        try:
+            await writer.flush_events(until)
+        except DiskFull:
+            self._machine.events.give_up(until)
+            await in_thread(self._machine.events.remove_dropped)
 
     def _unneeded(self) -> list[int]:
         """Return the segments that nobody needs once the next snapshot is finished.
@@ -186,10 +212,12 @@ class Compactor:
         living = snapshot.living_bytes(self._journal.segment_bytes)
         snapshot.finish()
         self.covered, self.living = snapshot.position, living
+        self._sizes[snapshot.position] = snapshot.size_bytes
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
         for old in snapshot_positions(self._disk, self._folder)[:-keep]:
             self._disk.remove(snapshot_path(self._folder, old))
+            self._sizes.pop(old, None)
 
     def _nearly_empty(self) -> list[int]:
         """Return the segments behind the snapshot of which little still lives."""

@@ -67,6 +67,7 @@ class Core:
         self._flusher: asyncio.Task[None] | None = None
         self._flush_after_s = 0.0
         self._free_after_s = 0.0
+        self._rows_with_room = 0
         self._latest_ms = 0
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing = asyncio.Lock()
@@ -232,9 +233,11 @@ class Core:
 
     def write(self, record: Record) -> None:
         """Append a record and apply it; raises DiskFull or StoreFailed before either."""
-        self.machine.prepare(record)
         self._latest_ms = record.time_ms
         try:
+            if self.machine.table.top + len(record) > self._rows_with_room:
+                self._check_rows(record)
+            self.machine.prepare(record)
             self.journal.append(record, USES.get(record.kind, Use.CHANGE))
         except DiskFull:
             self._plan_freeing()
@@ -309,6 +312,8 @@ class Core:
         events = self.machine.events
         while True:
             try:
+                if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes():
+                    raise DiskFull(f"{self.folder}: no room beside that of the next snapshot")
                 if events.needs_file or events.is_coarse(block):
                     return await in_thread(events.write, block)
                 return events.write(block)
@@ -341,11 +346,26 @@ class Core:
         finally:
             self._upkeep = None
 
+    def _check_rows(self, record: Record) -> None:
+        """Raise DiskFull if more rows make a snapshot for which there is no room."""
+        if record.kind not in (RecordKind.PUT, RecordKind.PUT_OWN):
+            return
+        if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes(len(record)):
+            raise DiskFull(f"{self.folder}: no room for a snapshot of more messages")
+        self._rows_with_room = self.machine.table.top + len(record) + self.limits.room_rows
+
+    async def freed(self) -> None:
+        """Return when what can be freed is free, where there is no room."""
+        self._plan_freeing()
+        if self._upkeep is not None:
+            await asyncio.wait([self._upkeep])
+
     def _plan_freeing(self) -> None:
         """Have freed what can be, as there is no room."""
         loop = asyncio.get_running_loop()
-        is_time = self._upkeep is None and loop.time() >= self._free_after_s
-        if is_time and self._compactor.can_free:
+        # Not again and again while nothing changes, as it takes a while.
+        is_time = loop.time() >= self._free_after_s or self._compactor.may_free
+        if self._upkeep is None and is_time and self._compactor.can_free:
             self._free_after_s = loop.time() + _NO_ROOM_S
             self._upkeep = loop.create_task(self._free(self._latest_ms))
 

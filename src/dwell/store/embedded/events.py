@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -197,8 +197,13 @@ class EventLog:
         most = _MOST_WAITING * self._limits.block_events
         if self._unwritten <= most and len(self._parts) <= _MOST_WAITING * self._limits.block_parts:
             return
+        half = sum(part.count for part in islice(self._parts, len(self._parts) // 2))
+        self.give_up(self.written_position + half)
+
+    def give_up(self, until: int) -> None:
+        """Forget all events before a position, as there is no room for them."""
         first = self.first_position
-        for _ in range(len(self._parts) // 2):
+        while self._parts and self.written_position + self._parts[0].count <= until:
             self._unwritten -= self._parts.popleft().count
         self._cuts = deque(cut for cut in self._cuts if cut > self.written_position)
         self._forget("no room for it", first, self.written_position)
@@ -253,9 +258,10 @@ class EventLog:
 
     def _unwritten_from(self, position: int, until: int) -> Events:
         """Return what waits in memory, but not from long before ``position`` on."""
-        first, parts = self.written_position, []
+        first = self.written_position
+        parts: list[Part] = []
         for part in self._parts_until(until)[0]:
-            if first + part.count <= position:
+            if not parts and first + part.count <= position:
                 first += part.count
                 continue
             parts.append(part)

@@ -27,6 +27,7 @@ class Limits:
     ``event_file_bytes``: size of a file of the event log before the next is begun.
     ``large_frame_bytes``: how large a frame of the journal gets before the next verb begins one.
     ``snapshot_rows``: rows that a snapshot copies before others go on.
+    ``room_rows``: more messages before the room for their snapshot is looked for.
     ``swept_rows``: rows that a sweep looks at in one call.
     ``copy_bytes``: blobs that are copied forward at a time.
     ``recent_bytes``: bodies that are kept at hand.
@@ -50,6 +51,7 @@ class Limits:
     event_file_bytes: int = 32 * 1024 * 1024
     large_frame_bytes: int = 1024 * 1024
     snapshot_rows: int = 1 << 14
+    room_rows: int = 1_024
     swept_rows: int = 1 << 18
     copy_bytes: int = 1 << 20
     recent_bytes: int = 32 * 1024 * 1024

@@ -14,6 +14,7 @@ from dwell.store.embedded.numbers import numbers_of
 async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
     """Return messages as they are now, once everything that made them so is on disk."""
     if not len(rows):
+        await core.committed()
         return Batch.empty(receipts=receipts)
     table, machine = core.machine.table, core.machine
     position, id_bytes, extra_bytes = (

@@ -5,19 +5,14 @@ to the journal, applies it, and answers when it is on disk.
 """
 
 import contextlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from dwell.clock import Clock, RealClock
-from dwell.errors import (
-    DiskFull,
-    ForeignReceipt,
-    InvalidSettings,
-    StoreClosed,
-)
+from dwell.errors import DiskFull, ForeignReceipt, InvalidSettings, StoreClosed
 from dwell.message import (
     I64,
     U8,
@@ -59,14 +54,14 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.numbers import numbers_of, rows_of
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read
-from dwell.store.embedded.sweeping import swept, with_key
+from dwell.store.embedded.sweeping import ordered, swept, with_key
+from dwell.store.embedded.syncs import sync_every_ms
 from dwell.store.embedded.wheel import Wheel
+
+T = TypeVar("T")
 
 #: More than a take's record needs beside its rows: header, owner and filling.
 _TAKE_BYTES = 1024
-_SYNCS = {"always": 0, "never": None}
-# Bounded, as Python does not read numbers of thousands of digits.
-_MILLISECONDS = re.compile(r"[0-9]{1,5}")
 
 
 class EmbeddedStore(Store):
@@ -91,7 +86,7 @@ class EmbeddedStore(Store):
     ) -> None:
         self.clock = clock or RealClock()
         self._core = Core(
-            disk or Disk(), Path(path), segment_bytes, _sync_every_ms(sync), events_bytes, limits
+            disk or Disk(), Path(path), segment_bytes, sync_every_ms(sync), events_bytes, limits
         )
         self._opened = False
 
@@ -154,8 +149,7 @@ class EmbeddedStore(Store):
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages (see the contract)."""
         await self._core.room()
-        now_ms = self._begin()
-        answer = self._putter.put(puts, on_conflict, now_ms)
+        answer = await self._in_room(lambda: self._putter.put(puts, on_conflict, self._begin()))
         if len(puts):
             await self._core.committed()
         return answer
@@ -164,6 +158,10 @@ class EmbeddedStore(Store):
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
         """Lease ready messages (see the contract)."""
+        rows = await self._in_room(lambda: self._take(topics, limit, lease_ms, owner))
+        return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
+
+    def _take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Rows:
         now_ms = self._begin()
         found = []
         ready = {number: count for topic in topics for number, count in self._ready(topic)}
@@ -182,9 +180,9 @@ class EmbeddedStore(Store):
             limit -= len(found[-1])
             room_bytes -= int(self._table.size_bytes[found[-1]].sum())
         rows = np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
-        if not len(rows):
-            return Batch.empty()
-        return await self._lease(rows, lease_ms, owner, now_ms)
+        if len(rows):
+            self._lease(rows, lease_ms, owner, now_ms)
+        return rows
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready (see the contract)."""
@@ -196,13 +194,13 @@ class EmbeddedStore(Store):
         if not good.any():
             return Batch.empty()
         # What stands for them in the ready runs is thrown away when it comes to the front.
-        return await self._lease(rows[good], lease_ms, owner, now_ms)
+        self._lease(rows[good], lease_ms, owner, now_ms)
+        return await read(self._core, rows[good], receipts=True)
 
-    async def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> Batch:
+    def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
         until_ms = now_ms + self._leases(rows, lease_ms)
         columns: dict[str, np.ndarray] = {"rows": rows, "lease_until_ms": until_ms}
         self._write(Record(RecordKind.TAKE, now_ms, columns, Meta(owner=owner)))
-        return await read(self._core, rows, receipts=True)
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first (see the contract)."""
@@ -245,11 +243,15 @@ class EmbeddedStore(Store):
 
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done (see the contract)."""
+        good = await self._in_room(lambda: self._ack(receipts))
+        return await self._answer(good, Result.ACKED, Result.STALE)
+
+    def _ack(self, receipts: U64) -> np.ndarray:
         now_ms = self._begin_held()
         rows, good = self._leased_once(receipts)
         if good.any():
             self._write(Record(RecordKind.ACK, now_ms, {"rows": rows[good]}))
-        return await self._answer(good, Result.ACKED, Result.STALE)
+        return good
 
     async def release(
         self,
@@ -333,15 +335,19 @@ class EmbeddedStore(Store):
 
     async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
         """Forget messages that nobody has taken (see the contract)."""
+        good, leased = await self._in_room(lambda: self._cancel(topic, ids))
+        results = await self._answer(good, Result.CANCELLED, Result.UNKNOWN)
+        results[leased] = Result.LEASED
+        return results
+
+    def _cancel(self, topic: str, ids: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         now_ms = self._begin()
         rows, found = self._finder.find(topic, ids)
         leased = found & (self._table.state[rows] == State.LEASED)
         good = first_of_each(rows, found & ~leased)
         if good.any():
             self._write(Record(RecordKind.CANCEL, now_ms, {"rows": rows[good]}))
-        results = await self._answer(good, Result.CANCELLED, Result.UNKNOWN)
-        results[leased] = Result.LEASED
-        return results
+        return good, leased
 
     async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
         """Change when messages fall due (see the contract)."""
@@ -397,7 +403,7 @@ class EmbeddedStore(Store):
         number = self._machine.topics.find(topic)
         if number is None:
             return Page(Batch.empty(receipts=False), None)
-        rows = self._ordered_rows(number, state, cursor, limit + 1)
+        rows = ordered(self._table, number, state, cursor, limit + 1)
         count = min(limit, within(self._table.size_bytes[rows], self._core.limits.answer_bytes))
         more = len(rows) > count
         rows = rows[:count]
@@ -407,24 +413,6 @@ class EmbeddedStore(Store):
             else None
         )
         return Page(await read(self._core, rows, receipts=False), last)
-
-    def _ordered_rows(self, number: int, state: State, cursor: Cursor | None, limit: int) -> Rows:
-        table = self._table
-
-        def wanted(part: slice) -> np.ndarray:
-            fits: np.ndarray = (table.topic[part] == number) & (table.state[part] == state)
-            if cursor is not None:
-                due_ms = table.due_ms[part]
-                later = table.seq[part] > np.uint64(cursor.arrival)
-                fits &= (due_ms > cursor.due_ms) | ((due_ms == cursor.due_ms) & later)
-            return fits
-
-        rows = table.rows_where(wanted)
-        if len(rows) > limit:
-            # Only those up to the limit's due have to be sorted.
-            bound = np.partition(table.due_ms[rows], limit - 1)[limit - 1]
-            rows = rows[table.due_ms[rows] <= bound]
-        return rows[np.lexsort((table.seq[rows], table.due_ms[rows]))][:limit]
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the row (see the contract)."""
@@ -588,9 +576,17 @@ class EmbeddedStore(Store):
 
     async def _answer(self, good: np.ndarray, yes: Result, no: Result) -> U8:
         results: U8 = np.where(good, yes, no).astype(np.uint8)
-        if good.any():
-            await self._core.committed()
+        # That something is gone may rest on what another has just written.
+        await self._core.committed()
         return results
+
+    async def _in_room(self, verb: Callable[[], T]) -> T:
+        """Do a verb; where there is no room for it, once more when what can be freed is free."""
+        try:
+            return verb()
+        except DiskFull:
+            await self._core.freed()
+        return verb()
 
     def _woken(self, topic: str, count: int, paused: bool) -> None:
         if not paused:
@@ -599,12 +595,3 @@ class EmbeddedStore(Store):
 
 _NO_ROWS: Rows = np.zeros(0, dtype=np.intp)
 _HALF = np.uint64(32)
-
-
-def _sync_every_ms(sync: str) -> int | None:
-    if sync in _SYNCS:
-        return _SYNCS[sync]
-    number = sync.removesuffix("ms")
-    if sync.endswith("ms") and _MILLISECONDS.fullmatch(number) and 0 < int(number) <= 60_000:
-        return int(number)
-    raise InvalidSettings(f'sync: got {sync!r}, expected "always", "never" or a time like "100ms"')

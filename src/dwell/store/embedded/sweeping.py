@@ -1,12 +1,13 @@
-"""Sweeping: the rows of the table one after another, whatever they hold."""
+"""Looking through the rows of the table: one after another, or in order of due."""
 
 import numpy as np
 
 from dwell.message import Batch, Rows, State, decode_extra
-from dwell.store.base import Wanted
+from dwell.store.base import Cursor, Wanted
 from dwell.store.bounds import within
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.table import Table
 
 
 def swept(
@@ -23,6 +24,25 @@ def swept(
         end = int(rows[cut])
         rows = rows[:cut]
     return rows, end if end < stop else None
+
+
+def ordered(table: Table, topic: int, state: State, cursor: Cursor | None, limit: int) -> Rows:
+    """Return the first rows of a topic and a state behind a cursor, by due and arrival."""
+
+    def wanted(part: slice) -> np.ndarray:
+        fits: np.ndarray = (table.topic[part] == topic) & (table.state[part] == state)
+        if cursor is not None:
+            due_ms = table.due_ms[part]
+            later = table.seq[part] > np.uint64(cursor.arrival)
+            fits &= (due_ms > cursor.due_ms) | ((due_ms == cursor.due_ms) & later)
+        return fits
+
+    rows = table.rows_where(wanted)
+    if len(rows) > limit:
+        # Only those up to the limit's due have to be sorted.
+        bound = np.partition(table.due_ms[rows], limit - 1)[limit - 1]
+        rows = rows[table.due_ms[rows] <= bound]
+    return rows[np.lexsort((table.seq[rows], table.due_ms[rows]))][:limit]
 
 
 def with_key(batch: Batch, key: str) -> Batch:

@@ -11,7 +11,7 @@ import itertools
 import random
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, Sentinel
@@ -63,6 +63,13 @@ _PASSING = (
 _PASSING_WORDS = ("NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "LOADING", "BUSY", "UNBLOCKED")
 
 
+class Call(NamedTuple):
+    """By what a shard knows a call again: where it keeps the answer, and a number that grows."""
+
+    slot: int
+    serial: int
+
+
 class Engine:
     """Runs scripts; the prefix begins every key."""
 
@@ -71,10 +78,11 @@ class Engine:
         #: The name of this instance, by which it knows what it published itself.
         self.name = secrets.token_hex(8)
         self._prefix = options.prefix
-        self._timeout_s = options.timeout_s
+        #: How long a verb tries to reach the engine.
+        self.timeout_s = options.timeout_s
         # Half of the time is left to try again on another connection.
-        self._answer_s = min(_ANSWER_S, self._timeout_s / 2)
-        self._connect_s = min(_CONNECT_S, self._timeout_s / 2)
+        self._answer_s = min(_ANSWER_S, self.timeout_s / 2)
+        self._connect_s = min(_CONNECT_S, self.timeout_s / 2)
         self._min_replicas = options.min_replicas
         self._connections = options.connections
         self._ca = options.ca
@@ -128,13 +136,15 @@ class Engine:
         now_ms: int,
         *own: object,
         large: Sequence[tuple[int, bytes]] = (),
+        call: Call | None = None,
+        patience_s: float | None = None,
     ) -> list[Any]:
         """Return what a script answers; raises StoreError when it could not be run for certain.
 
-        ``large`` values travel beside the script, which finds each under its place.
+        ``large`` values travel beside the script, which finds each under its place. Who gives a
+        ``call`` may ask for its answer again, and ends it.
         """
-        slot = heapq.heappop(self._slots) if self._slots else next(self._new_slot)
-        serial = next(self._serials)
+        slot, serial = call or self.new_call()
 
         async def once() -> list[Any]:
             base = self.base(shard)
@@ -145,12 +155,31 @@ class Engine:
             own_first = (now_ms, self.name, shard, slot, serial)
             return await self._eval(script, first, base, *own_first, *own)
 
-        answer: list[Any] = await self._patiently(once)
-        # A call that was cut off may still run: its slot is not used again.
-        heapq.heappush(self._slots, slot)
+        try:
+            answer: list[Any] = await self._patiently(once, patience_s)
+        finally:
+            if call is None:
+                self.end(Call(slot, serial))
         return answer
 
-    async def ask(self, *command: object) -> Any:
+    def new_call(self) -> Call:
+        """Return what names a new call, in a slot that no other call uses."""
+        slot = heapq.heappop(self._slots) if self._slots else next(self._new_slot)
+        return Call(slot, next(self._serials))
+
+    def end(self, call: Call) -> None:
+        """Let another call have the slot.
+
+        One that was cut off may still come to the engine: before the next of its slot it is done,
+        which nobody was told to be otherwise, and after it nothing is.
+        """
+        heapq.heappush(self._slots, call.slot)
+
+    def patience_s(self, asked_s: float | None) -> float:
+        """Return how long to try: as long as is asked for, and not longer than the time-out."""
+        return self.timeout_s if asked_s is None else min(asked_s, self.timeout_s)
+
+    async def ask(self, *command: object, patience_s: float | None = None) -> Any:
         """Run one plain command that is safe to repeat, on the first shard's node."""
 
         async def once() -> Any:
@@ -158,7 +187,7 @@ class Engine:
             self.commands += 1
             return await self._client.execute_command(*command)
 
-        return await self._patiently(once)
+        return await self._patiently(once, patience_s)
 
     async def _eval(
         self, script: Script, first: Sequence[tuple[object, ...]], key: str, *arguments: object
@@ -199,17 +228,21 @@ class Engine:
             )
         return list(answer)
 
-    async def _patiently(self, once: Any) -> Any:
+    async def _patiently(self, once: Any, patience_s: float | None = None) -> Any:
         """Try until the time is over; who waits longer each time lets others in."""
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._timeout_s
+        give_up_at = loop.time() + self.patience_s(patience_s)
         wait_s, last = _FIRST_WAIT_S, None
+        cancelled = _cancelled()
         while True:
             try:
                 async with asyncio.timeout_at(give_up_at):
                     return await once()
             except ERRORS as met:
                 error = _cause(met)
+                if _cancelled() > cancelled:
+                    # The client takes a cancellation for an error of its own now and then.
+                    raise asyncio.CancelledError from None
                 # A try that was cut off by the end of the time knows no reason.
                 last = error if str(error) or last is None else last
                 if not _passes(error) or loop.time() >= give_up_at:
@@ -303,6 +336,12 @@ def check_facts(facts: Iterable[dict[str, Any]]) -> None:
             raise InvalidInput(
                 f"maxmemory-policy: got {policy}, expected noeviction: it would drop messages"
             )
+
+
+def _cancelled() -> int:
+    """Return how often the task that runs was asked to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _cause(error: Exception) -> Exception:

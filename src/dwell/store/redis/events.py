@@ -85,6 +85,24 @@ class Columns:
         )
 
 
+def whole(entries: Sequence[Entry], start: int, end: int) -> tuple[list[Entry], int]:
+    """Return those entries that come without a gap from a position on, and that position.
+
+    When nothing is there it is that of the next that is there, or else ``end``, that of the next
+    to happen.
+    """
+    if not entries:
+        return [], max(start, end) if start < end else start
+    start = max(start, entries[0].first)
+    found, ends = [], entries[0].first
+    for entry in entries:
+        if entry.first != ends:
+            break
+        found.append(entry)
+        ends = entry.first + entry.count
+    return found, start
+
+
 def entries_of(found: Sequence[Sequence]) -> list[Entry]:  # type: ignore[type-arg]
     """Return what a stream gave."""
     entries = []

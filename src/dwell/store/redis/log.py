@@ -2,17 +2,16 @@
 
 A store of one shard has its events in that shard. Of several, each has its own, and whoever reads
 moves what is new there into one log, in the first shard: each step says up to where it was moved
-before, so that instances that do it at once move nothing twice.
+before, so that instances that do it at once move nothing twice. A shard keeps only so many events,
+moved or not: those that it dropped too early are a gap in the one log, which its readers are told
+of as of events that are no longer kept.
 """
 
 from typing import Any
 
 from dwell.store.base import EventPage
-from dwell.store.redis.events import Columns, entries_of
+from dwell.store.redis.events import Columns, entries_of, whole
 from dwell.store.redis.shards import Shards
-
-#: How many events are moved at a time.
-_MOVED = 5_000
 
 
 class Log:
@@ -27,12 +26,16 @@ class Log:
         if not is_one:
             await self.gather()
         answer = await self._shards.run(0, "events", position, limit, "events" if is_one else "log")
+        entries, start = whole(
+            entries_of(answer[0]), max(position, answer[1]), answer[2] if limit else 0
+        )
         columns = Columns()
-        for entry in entries_of(answer[0]):
+        for entry in entries:
             columns.add(entry)
-        start = max(position, answer[1])
         events = columns.events(start, limit)
-        return EventPage(events, start + len(events), answer[1], answer[2])
+        # To who asks within a gap, what is kept begins behind it.
+        first = start if start > position else answer[1]
+        return EventPage(events, start + len(events), first, answer[2])
 
     async def begin(self) -> None:
         """Let the log go on where the events of the one shard that there was are."""
@@ -54,12 +57,15 @@ class Log:
         """Move some events of a shard; tell whether there may be more."""
         answer = await self._shards.run(0, "gathered", shard)
         moved = int(answer[0])
-        found: list[Any] = await self._shards.run(shard, "events", moved, _MOVED, "events")
+        most = self._shards.limits.moved
+        found: list[Any] = await self._shards.run(shard, "events", moved, most, "events")
         entries = entries_of(found[0])
-        if not entries:
+        # What the shard has dropped before anybody read it leaves a gap of as many positions.
+        lost = max(int(found[1]) - moved, 0)
+        if not entries and not lost:
             return False
-        ends = entries[-1].first + entries[-1].count
+        ends = entries[-1].first + entries[-1].count if entries else moved + lost
         parts = [part for entry in entries for part in (entry.count, entry.time_ms, entry.text)]
-        await self._shards.run(0, "gather", shard, moved, ends, *parts)
+        await self._shards.run(0, "gather", shard, moved, ends, lost, *parts)
         await self._shards.run(shard, "trim", ends)
         return True

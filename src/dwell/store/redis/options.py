@@ -7,6 +7,7 @@ from typing import Any
 
 from dwell.errors import InvalidUrl
 from dwell.store.redis.address import Address, parsed
+from dwell.store.redis.limits import Limits
 from dwell.store.redis.numbers import MOST_SHARDS
 
 #: From how many messages on a block is worth more than the messages one by one.
@@ -22,6 +23,7 @@ _NUMBERS = {
     "packed": (1, 1_000, PACKED),
 }
 _LONGEST_S = 86_400.0
+_LIMITS = Limits()
 # Python does not read numbers of thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -40,6 +42,7 @@ class Options:
     max_events: int
     connections: int
     packed: int
+    limits: Limits = _LIMITS
 
 
 def options_of(url: str, keywords: Mapping[str, Any]) -> Options:
@@ -49,13 +52,18 @@ def options_of(url: str, keywords: Mapping[str, Any]) -> Options:
     numbers = {name: _number(given.pop(name, None), name) for name in _NUMBERS}
     prefix = str(given.pop("prefix", "dwell"))
     timeout_s, ca = _seconds(given.pop("timeout", 10.0)), given.pop("ca", None)
+    limits = keywords.get("limits", _LIMITS)
+    if not isinstance(limits, Limits):
+        raise InvalidUrl(f"limits: got {type(limits).__name__}, expected Limits")
+    if "limits" in keywords:
+        del given["limits"]
     if given:
         raise InvalidUrl(f"url: got the option {next(iter(given))!r:.80}, which is unknown")
     if not prefix or set(prefix) & set("{}\0"):
         raise InvalidUrl(f"prefix: got {prefix!r:.80}, expected text without braces")
     if numbers["min_replicas"] and address.kind == "cluster":
         raise InvalidUrl("min_replicas: is not for a cluster; set min-replicas-to-write there")
-    return Options(address, prefix, timeout_s, ca, **numbers)
+    return Options(address, prefix, timeout_s, ca, **numbers, limits=limits)
 
 
 def _number(value: object, name: str) -> int:

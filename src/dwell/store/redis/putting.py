@@ -4,21 +4,41 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from dwell.errors import DwellError, IdExists, StoreFull, TopicFull
+from dwell.errors import DwellError, IdExists, ServerUnreachable, StoreFull, TopicFull
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
-from dwell.store.base import PutAnswer, Puts
+from dwell.store.base import DUE_COUNTED, EXPIRY_COUNTED, PutAnswer, Puts
 from dwell.store.partly import PartlyPut
 from dwell.store.redis.blocks import Block, blocks_of
 from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
-from dwell.store.redis.shards import Shards
+from dwell.store.redis.shards import Shards, all_of
 
 #: What was put: places in the batch, with results and numbers; and the error that refused the rest.
 _Done: TypeAlias = list[tuple[I64, U8, U64]]
 _Told: TypeAlias = tuple[_Done, DwellError | None]
+
+#: How often the delays of a put are counted anew, before they count as they are.
+_MOST_STEPS = 3
+
+
+class _Counted(NamedTuple):
+    """The time from which the delays of a put are counted: the engine's, and the monotonic one."""
+
+    now_ms: int
+    at: float
+
+    def again(self, puts: Puts, now_ms: int, step_ms: int) -> "tuple[Puts, _Counted]":
+        """Return a put with its delays counted from the engine's time, if that was set."""
+        set_ms = now_ms - self.now_ms - round((_now() - self.at) * 1000)
+        if abs(set_ms) > step_ms:
+            dues = np.where(_has(puts, DUE_COUNTED), puts.due_ms + set_ms, puts.due_ms)
+            ends = _has(puts, EXPIRY_COUNTED) & (puts.expires_ms > 0)
+            expiries = np.where(ends, puts.expires_ms + set_ms, puts.expires_ms)
+            puts = dataclasses.replace(puts, due_ms=dues, expires_ms=expiries)
+        return puts, _Counted(now_ms, _now())
 
 
 class Putter:
@@ -30,10 +50,14 @@ class Putter:
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages; of several shards each does its part by itself."""
+        counted = self._counted(puts)
         puts = self._settled(puts)
         parts, own = self._parts(puts), _own(puts.ids)
-        told = await asyncio.gather(
-            *[self._put(shard, puts, places, on_conflict, own) for shard, places in parts.items()]
+        told = await all_of(
+            [
+                self._put(shard, puts, places, on_conflict, own, counted)
+                for shard, places in parts.items()
+            ]
         )
         results = np.zeros(len(puts), np.uint8)
         numbers = np.zeros(len(puts), np.uint64)
@@ -50,16 +74,21 @@ class Putter:
         numbers[results != Result.CREATED] = 0
         answer = PutAnswer(ids, results, numbers)
         if errors:
+            # What may have been done counts for more than what was not.
+            errors.sort(key=lambda error: not isinstance(error, ServerUnreachable))
             raise errors[0] if refused.all() else PartlyPut(errors[0], answer, refused)
         return answer
 
     def _settled(self, puts: Puts) -> Puts:
-        """Let what is due now by the latest time that the engine can have be due there, too."""
+        """Let what is to be due now be due by the earliest time that the engine can have.
+
+        A due that the caller named stays what it is.
+        """
         clock = self._shards.server_clock
-        if clock is None:
+        if clock is None or puts.counted is None:
             return puts
         now_ms, least_ms = clock.now_ms(), clock.least_ms()
-        is_now = (puts.due_ms <= now_ms) & (puts.due_ms > least_ms)
+        is_now = (puts.due_ms <= now_ms) & (puts.due_ms > least_ms) & _has(puts, DUE_COUNTED)
         if not is_now.any():
             return puts
         return dataclasses.replace(puts, due_ms=np.where(is_now, least_ms, puts.due_ms))
@@ -79,10 +108,41 @@ class Putter:
         ]
         return {shard: np.array(places) for shard, places in shares(shards).items()}
 
+    def _counted(self, puts: Puts) -> "_Counted | None":
+        """Return from when the delays of a put are counted; None where there are none."""
+        if self._shards.server_clock is None or puts.counted is None or not puts.counted.any():
+            return None
+        return _Counted(self._shards.clock.now_ms(), _now())
+
     async def _put(
-        self, shard: int, puts: Puts, places: I64, on_conflict: str, own: bytes
+        self,
+        shard: int,
+        puts: Puts,
+        places: I64,
+        on_conflict: str,
+        own: bytes,
+        counted: "_Counted | None",
     ) -> _Told:
         """Put the messages of one shard; tell what was done, and why not all of it was."""
+        for _ in range(_MOST_STEPS):
+            answer = await self._put_as(shard, puts, places, on_conflict, own, counted)
+            if not isinstance(answer, int):
+                return answer
+            # The engine's clock was set since the delays were counted, or it is another one.
+            assert counted is not None
+            puts, counted = counted.again(puts, answer, self._shards.limits.step_ms)
+        return await self._put_as(shard, puts, places, on_conflict, own, None)  # type: ignore[return-value]
+
+    async def _put_as(
+        self,
+        shard: int,
+        puts: Puts,
+        places: I64,
+        on_conflict: str,
+        own: bytes,
+        counted: "_Counted | None",
+    ) -> _Told | int:
+        """Do the same; return the engine's time when delays are to be counted anew."""
         # Of an id that stands twice the first, or the last, counts: the order must stay.
         for may_sort in (own != b"2", False):
             blocks = blocks_of(puts, places, self._shards.clock.now_ms(), may_sort=may_sort)
@@ -92,17 +152,20 @@ class Putter:
                 block.names if place in beside else block.text
                 for place, block in enumerate(blocks, 1)
             ]
-            how = (puts.topic, on_conflict, own, int(may_sort))
+            since_ms = 0 if counted is None else counted.now_ms
+            how = (puts.topic, on_conflict, own, int(may_sort), since_ms)
             try:
                 answer = await self._shards.run(shard, "put", *how, *texts, large=large)
-            except StoreFull as error:
+            except (StoreFull, ServerUnreachable) as error:
                 return [], error
             if answer[0] != b"unsorted":
                 break
+        if answer[0] == b"stepped":
+            return int(answer[-1][0])
         if answer[0] == b"split":
             cuts = range(answer[1], len(places), answer[1])
             some = np.split(places, cuts)
-            return await self._put_parts(shard, puts, some, on_conflict, own)
+            return await self._put_parts(shard, puts, some, on_conflict, own, counted)
         refusal = _refusal(answer, puts.topic)
         if refusal is not None:
             return [], refusal
@@ -111,12 +174,18 @@ class Putter:
         return [(found, results, _numbers(answer[1], blocks, shard))], None
 
     async def _put_parts(
-        self, shard: int, puts: Puts, parts: list[I64], on_conflict: str, own: bytes
+        self,
+        shard: int,
+        puts: Puts,
+        parts: list[I64],
+        on_conflict: str,
+        own: bytes,
+        counted: "_Counted | None",
     ) -> _Told:
         """Put messages part by part, in their order, up to the first part that is refused."""
         done: _Done = []
         for places in parts:
-            some, error = await self._put(shard, puts, places, on_conflict, own)
+            some, error = await self._put(shard, puts, places, on_conflict, own, counted)
             done += some
             if error is not None:
                 return done, error
@@ -127,6 +196,16 @@ def shard_for(id_: bytes, extra: bytes, count: int) -> int:
     """Return the shard of a message: that of its key, if it has one, or else of its id."""
     key = decode_extra(extra).key if extra else None
     return shard_of(id_ if key is None else b"key " + key.encode(), count)
+
+
+def _has(puts: Puts, flag: int) -> np.ndarray:
+    assert puts.counted is not None
+    found: np.ndarray = (puts.counted & np.uint8(flag)) != 0
+    return found
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _large(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:

@@ -1,12 +1,13 @@
 """Records: what the scripts answer, loose messages and blocks, as batches of messages."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dwell.clock import Clock
 from dwell.lazy import Blobs, LazyIds, Same, total_bytes
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Batch, State
 from dwell.store.redis.blocks import DATA_BYTES, HEAD, NAME_BYTES
@@ -74,12 +75,20 @@ class Leased:
 
     def __init__(self, store: int) -> None:
         self._store = store
-        self._parts: list[Batch] = []
+        self._parts: list[tuple[int, Batch]] = []
         self._size = 0
         self.size_bytes = 0
+        #: When the first lease of them ends, by the monotonic clock.
+        self.ends_at = float("inf")
 
-    def add(self, shard: int, entries: Iterable[tuple[bytes, bytes | None]], now_ms: int) -> None:
-        """Add what was taken of one shard: entries with their texts.
+    def add(
+        self,
+        shard: int,
+        entries: Iterable[tuple[bytes, bytes | None]],
+        now_ms: int,
+        heard_at: float,
+    ) -> None:
+        """Add what was taken of one shard: entries with their texts, and when that was heard.
 
         What is gone by now, or somebody else's, was leased for less time than its text needed.
         """
@@ -90,23 +99,30 @@ class Leased:
                 part = blocks_batch(shard, pairs, self._store)
             else:
                 part = batch_of([loose(n, shard, text, now_ms) for n, text in pairs], self._store)
-            self._parts.append(part)
+            self._parts.append((shard, part))
             self._size += len(part)
+            left_ms = int(part.lease_until_ms.min(initial=2**62)) - now_ms
+            self.ends_at = min(self.ends_at, heard_at + left_ms / 1000)
             self.size_bytes += total_bytes(part.bodies) + total_bytes(part.extras)
 
     def __len__(self) -> int:
         return self._size
 
-    def batch(self) -> Batch:
-        """Return all of them."""
-        return Batch.joined(self._parts)
+    def batch(self, clock_of: Callable[[int], Clock]) -> Batch:
+        """Return those whose lease goes on, by the clock of their shard.
 
-    def held(self, now_ms: int) -> Batch:
-        """Return those that are still leased, in order of due."""
-        batch = self.batch()
-        is_held = (batch.state == State.LEASED) & (batch.lease_until_ms > now_ms)
-        order = np.lexsort((batch.numbers, batch.due_ms))
-        return batch.picked(order[is_held[order]].tolist())
+        An answer can come late, and another can have what it names by then.
+        """
+        found = []
+        for shard, part in self._parts:
+            goes_on = part.lease_until_ms > clock_of(shard).now_ms()
+            found.append(part if goes_on.all() else part.picked(np.flatnonzero(goes_on).tolist()))
+        return Batch.joined(found)
+
+    def held(self, clock_of: Callable[[int], Clock]) -> Batch:
+        """Return the same in order of due."""
+        batch = self.batch(clock_of)
+        return batch.picked(np.lexsort((batch.numbers, batch.due_ms)).tolist())
 
 
 def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:

@@ -5,10 +5,12 @@ taken in there, then it is let go. Both are harmless when they are done again, s
 off is made again with the same number. Ids that the queue made name their shard and stay.
 """
 
+from math import gcd
+
 from dwell.errors import InvalidInput, StoreLocked
 from dwell.message import QUEUE_ID_MARK
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import MOST_SHARDS, shard_of, shares
+from dwell.store.redis.numbers import MOST_SHARDS, shares
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import shard_for
 from dwell.store.redis.shards import Shards
@@ -52,9 +54,11 @@ class _Move:
             raise StoreLocked("an instance has the store open; stop all of them first")
         await self._shards.announce_move(self._target)
         await self._copy_settings()
+        # What is remembered comes first: a message that is taken in keeps what was of its id.
+        for shard in range(self._before):
+            await self._copy_memories(shard)
         for shard in range(self._before):
             await self._move_messages(shard)
-            await self._move_memories(shard)
         if self._before == 1:
             await Log(self._shards).begin()
         await self._shards.end_move(self._target)
@@ -94,17 +98,21 @@ class _Move:
             await self._shards.run(shard, "disown", *[n for n, _ in part])
             self._moved += len(part)
 
-    async def _move_memories(self, shard: int) -> None:
-        """Let the new shard of an id remember it; the old one forgets it in its time."""
+    async def _copy_memories(self, shard: int) -> None:
+        """Let every shard remember an id to which a message of this shard can belong by now.
+
+        That is the shard of its key, which nobody knows any more. The old shard, and those that
+        never need it, forget it in its time.
+        """
         engine = self._shards.engine
+        step = gcd(self._before, self._target)
+        homes = [home for home in range(shard % step, self._target, step) if home != shard]
         for topic in await engine.ask("HKEYS", f"{engine.base(shard)}:known"):
-            cursor = b"0"
-            while True:
-                cursor, told, _ = await self._shards.run(shard, "memories", topic, cursor)
-                homes = [shard_of(id_, self._target) for id_ in told[::2]]
-                for home, places in shares(homes).items():
-                    if home != shard:
-                        pairs = [value for at in places for value in told[2 * at : 2 * at + 2]]
-                        await self._shards.run(home, "remember", topic, *pairs)
-                if cursor == b"0":
-                    break
+            for part in ("ids", "earlier"):
+                cursor = b"0"
+                while True:
+                    cursor, told, _ = await self._shards.run(shard, "memories", topic, cursor, part)
+                    for home in homes if told else ():
+                        await self._shards.run(home, "remember", topic, *told)
+                    if cursor == b"0":
+                        break

@@ -8,10 +8,6 @@ from dwell.store.redis.numbers import number, shares, split
 from dwell.store.redis.records import Row, batch_of
 from dwell.store.redis.shards import Shards
 
-#: How many messages one call reads.
-_MOST_READ = 120
-#: How many it looks at first, to see how large they are.
-_FIRST_READ = 16
 _FIRST, _LAST = (-(2**62), 0), (2**62, 0)
 
 #: Due and number of a message: what a scan is ordered by.
@@ -68,7 +64,7 @@ class Scanner:
     async def _whole(self, topic: str, state: State, numbers: list[int]) -> tuple[list[Row], int]:
         """Return the first messages, as many as an answer holds, and how many were looked at."""
         rows: list[Row] = []
-        read, size_bytes, step = 0, 0, _FIRST_READ
+        read, size_bytes, step = 0, 0, self._shards.limits.scan_first
         while read < len(numbers) and size_bytes < MAX_BATCH_BYTES:
             found = await self._rows(topic, state, numbers[read : read + step])
             size_bytes += sum(len(row.body) + len(row.extra) for row in found)
@@ -76,16 +72,16 @@ class Scanner:
             read = min(read + step, len(numbers))
             # As many as there is room for, if the next are as large as those so far.
             fitting = (MAX_BATCH_BYTES - size_bytes) * read // (size_bytes + 1)
-            step = min(max(fitting, 1), _MOST_READ * self._shards.count)
+            step = min(max(fitting, 1), self._shards.limits.scan_read * self._shards.count)
         return rows, read
 
     async def _rows(self, topic: str, state: State, numbers: list[int]) -> list[Row]:
         """Return messages in the order that is given, those that are still where they were."""
-        pairs = [split(of) for of in numbers]
+        pairs, most = [split(of) for of in numbers], self._shards.limits.scan_read
         rows: dict[int, Row] = {}
         for shard, places in shares([shard for _, shard in pairs]).items():
-            for at in range(0, len(places), _MOST_READ):
-                told = [pairs[place][0] for place in places[at : at + _MOST_READ]]
+            for at in range(0, len(places), most):
+                told = [pairs[place][0] for place in places[at : at + most]]
                 answer = await self._shards.run(shard, "texts", *told)
                 rows |= {row.number: row for row in self._shards.rows(shard, answer)}
         found = [rows[of] for of in numbers if of in rows]

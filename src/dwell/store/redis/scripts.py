@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from dwell.message import TopicSettings
+from dwell.store.redis.limits import Limits, of_scripts
 
 #: Those that Redis does not run when its memory is full; the others free some, or only look.
 _NOT_WHEN_FULL = {"adopt", "configure", "gather", "kick", "put", "remember", "reschedule"}
@@ -27,7 +28,7 @@ class Script(NamedTuple):
     digest: str
 
 
-def scripts(packed: int, max_events: int) -> dict[str, Script]:
+def scripts(packed: int, max_events: int, limits: Limits) -> dict[str, Script]:
     """Return the scripts of a store by name.
 
     ``packed`` is how many messages are worth a block, ``max_events`` how many events a shard keeps.
@@ -36,6 +37,7 @@ def scripts(packed: int, max_events: int) -> dict[str, Script]:
     shared = (folder / "shared.lua").read_text()
     settings = msgspec.to_builtins(TopicSettings())
     constants = {"PACKED": packed, "MAX_EVENTS": max_events, "DEFAULTS": settings}
+    constants["LIMITS"] = of_scripts(limits)
     first = "".join(f"local {name} = {_literal(value)}\n" for name, value in constants.items())
     return {name: _script(name, first + shared, folder) for name in NAMES}
 

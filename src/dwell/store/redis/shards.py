@@ -3,16 +3,23 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from dwell.clock import Clock, RealClock
-from dwell.errors import ForeignReceipt, InvalidInput, StoreError, StoreLocked, StoreTooNew
+from dwell.errors import (
+    DwellError,
+    ForeignReceipt,
+    InvalidInput,
+    StoreError,
+    StoreLocked,
+    StoreTooNew,
+)
 from dwell.message import U8, U64, Result
 from dwell.servertime import ServerClock
-from dwell.store.redis.engine import Engine
+from dwell.store.redis.engine import Call, Engine
 from dwell.store.redis.numbers import Group, groups_of, shard_of, shares
 from dwell.store.redis.options import Options
 from dwell.store.redis.records import Row, loose
@@ -21,8 +28,7 @@ from dwell.store.redis.wakes import Wakes
 
 FORMAT = 1
 
-#: How many messages one call of a verb may name: more would hold the engine for too long.
-_MOST_IDS = 64
+T = TypeVar("T")
 
 
 class Config(msgspec.Struct, array_like=True):
@@ -49,6 +55,8 @@ class Shards:
         #: With a real clock the time is that of the engine.
         self.server_clock = ServerClock() if clock is None or isinstance(clock, RealClock) else None
         self.clock: Clock = self.server_clock or clock or RealClock()
+        self._clocks: dict[int, ServerClock] = {}
+        self.limits = options.limits
         self.number = 0
         self.count = 0
         #: The next deadline of each shard, 0 for none.
@@ -74,8 +82,14 @@ class Shards:
                     f"the store is on its way to {config.target} shards; `dwell reshard` ends that"
                 )
             self.number, self.count = config.number, config.shards
-            self._scripts = scripts(self._options.packed, self._options.max_events)
+            self._scripts = scripts(
+                self._options.packed, self._options.max_events, self._options.limits
+            )
             self.deadlines_ms, self.planned_ms = {}, 0
+            if self.server_clock is not None:
+                # The nodes of a cluster need not agree on the time, so each shard has a clock.
+                self._clocks = {shard: ServerClock() for shard in range(self.count)}
+                self._clocks[self._options.home % self.count] = self.server_clock
             await self.run(self._options.home % self.count, "tick")
         except BaseException:
             await self.engine.close()
@@ -147,26 +161,38 @@ class Shards:
 
     # --- running ------------------------------------------------------------------------------
 
+    def clock_of(self, shard: int) -> Clock:
+        """Return the clock by which the messages of a shard fall due and leases end."""
+        return self._clocks.get(shard, self.clock)
+
     async def run(
-        self, shard: int, name: str, *own: object, large: Sequence[tuple[int, bytes]] = ()
+        self,
+        shard: int,
+        name: str,
+        *own: object,
+        large: Sequence[tuple[int, bytes]] = (),
+        call: Call | None = None,
+        patience_s: float | None = None,
     ) -> list[Any]:
-        """Run a script, again while time has more to do before it; hear what it says at its end."""
+        """Run a script, again while time has more to do before it; hear what it says at its end.
+
+        ``call`` and ``patience_s`` are those of the engine, which gives up after its time-out at
+        the latest.
+        """
         while True:
             asked_at = asyncio.get_running_loop().time()
             now_ms = self.clock.now_ms() if self.server_clock is None else 0
             script = self._scripts[name]
-            answer = await self.engine.run(shard, script, now_ms, self.count, *own, large=large)
+            told: tuple[object, ...] = (self.count, *own)
+            answer = await self.engine.run(
+                shard, script, now_ms, *told, large=large, call=call, patience_s=patience_s
+            )
             now_ms, next_ms, new = answer[-1]
             if self.server_clock is not None:
-                self.server_clock.hear(now_ms, asked_at)
+                self._clocks.setdefault(shard, ServerClock()).hear(now_ms, asked_at)
             self._hear(shard, next_ms, new)
             if answer[0] != b"again":
                 return answer
-
-    async def run_all(self, name: str, *own: object) -> list[list[Any]]:
-        """Run a script on every shard."""
-        calls = [self.run(shard, name, *own) for shard in range(self.count)]
-        return list(await asyncio.gather(*calls))
 
     def _hear(self, shard: int, next_ms: int, new: list[Any]) -> None:
         """Wake takers for what is new, and let the queue ask again when a deadline is nearer."""
@@ -198,7 +224,8 @@ class Shards:
     async def by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
         """Run a verb on each shard's receipts, about ``most`` at a time, one after another."""
         results = np.full(len(receipts), Result.STALE, np.uint8)
-        for shard, groups in self.groups(receipts).items():
+
+        async def ask(shard: int, groups: list[Group]) -> None:
             for part in parts_of(groups, most):
                 answer = await self.run(shard, verb, *own, *[group.text for group in part])
                 codes, before = np.frombuffer(answer[0], np.uint8), 0
@@ -206,6 +233,8 @@ class Shards:
                     count = group.stop - group.start
                     results[group.start : group.stop] = codes[before : before + count]
                     before += count
+
+        await all_of([ask(shard, groups) for shard, groups in self.groups(receipts).items()])
         return results
 
     async def by_id(
@@ -219,19 +248,18 @@ class Shards:
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
 
         async def ask(shard: int, places: list[int]) -> None:
-            for at in range(0, len(places), _MOST_IDS):
-                part = places[at : at + _MOST_IDS]
+            for at in range(0, len(places), self.limits.ids):
+                part = places[at : at + self.limits.ids]
                 answer = await self.run(shard, verb, *own(part), *[ids[at] for at in part])
                 results[part] = np.frombuffer(answer[0], np.uint8)
 
         homes = [shard_of(id_, self.count) for id_ in ids]
-        for shard, places in shares(homes).items():
-            await ask(shard, places)
+        await all_of([ask(shard, places) for shard, places in shares(homes).items()])
         for step in range(1, self.count):
             left: list[int] = np.flatnonzero(results == Result.UNKNOWN).tolist()
             others = [(homes[at] + step) % self.count for at in left]
-            for shard, places in shares(others).items():
-                await ask(shard, [left[at] for at in places])
+            parts = shares(others).items()
+            await all_of([ask(shard, [left[at] for at in places]) for shard, places in parts])
         return results
 
     async def everywhere(
@@ -239,8 +267,23 @@ class Shards:
     ) -> None:
         """Ask every shard for ids, a bounded number at a time."""
         for shard in range(self.count):
-            for at in range(0, len(ids), _MOST_IDS):
-                await ask(shard, ids[at : at + _MOST_IDS])
+            for at in range(0, len(ids), self.limits.ids):
+                await ask(shard, ids[at : at + self.limits.ids])
+
+
+async def all_of(calls: Sequence[Awaitable[T]]) -> list[T]:
+    """Return what some calls answer; when one fails, the others are done all the same."""
+    if len(calls) == 1:
+        return [await calls[0]]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    for error in errors:
+        # What is a mistake of ours is not hidden behind what can be tried again.
+        if not isinstance(error, DwellError):
+            raise error
+    if errors:
+        raise errors[0]
+    return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
 def parts_of(groups: Sequence[Group], most: int) -> Iterator[list[Group]]:

@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dwell.store.base import Stale
+from dwell.store.redis.counting import counts_of
 from dwell.store.redis.numbers import number
 from dwell.store.redis.shards import Shards
 
 _OF_A_TOPIC = ("delayed", "ready", "dead", "expiring")
 _OF_A_SHARD = ("leased", "places", "messages")
 _STATES = ("delayed", "ready", "leased", "dead")
-#: How many topics one call compares the counts of.
-_MOST_TOPICS = 100
 
 
 class Finder:
@@ -36,12 +35,14 @@ class Finder:
         """Compare all parts, and the counts if nothing was found; tell whether anything was."""
         before = len(self._found)
         self._seen.clear()
-        counted, _, position, _ = await self._shards.run(self._shard, "stats")
-        counts = {name.decode(): of for name, *of in zip(*[iter(counted)] * 5, strict=True)}
+        counts, _, position = await counts_of(self._shards, self._shard)
         for part, topic in _parts(list(counts)):
             await self._compare(part, topic)
         if len(self._found) > before:
             return True
+        # What the list of topics has lost is still known to the messages.
+        for topic in {topic for topic, _ in self._seen} - counts.keys():
+            counts |= (await counts_of(self._shards, self._shard, topic))[0]
         await self._recount(counts, position)
         return False
 
@@ -63,9 +64,10 @@ class Finder:
 
     async def _recount(self, counts: dict[str, list[int]], position: int) -> None:
         topics = list(counts)
-        for at in range(0, len(topics), _MOST_TOPICS):
+        most = self._shards.limits.compared
+        for at in range(0, len(topics), most):
             told: list[object] = [int(self._repair), self._left, position]
-            for topic in topics[at : at + _MOST_TOPICS]:
+            for topic in topics[at : at + most]:
                 told += [topic, " ".join(map(str, counts[topic]))]
                 told += [self._seen[topic, state] for state in _STATES]
             for topic in (await self._shards.run(self._shard, "recount", *told))[0]:

@@ -10,7 +10,6 @@ import numpy as np
 from dwell.clock import Clock
 from dwell.message import (
     I64,
-    MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
     U8,
     U64,
@@ -33,25 +32,20 @@ from dwell.store.base import (
     TopicStats,
     Wanted,
 )
+from dwell.store.redis.counting import counts_of
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import SLOTS, shares, split
+from dwell.store.redis.numbers import shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
-from dwell.store.redis.records import Leased, Row, batch_of, is_of_block, loose
+from dwell.store.redis.records import Leased, Row, batch_of, is_of_block
 from dwell.store.redis.scanning import Scanner
-from dwell.store.redis.shards import Shards, parts_of
+from dwell.store.redis.shards import Shards, all_of, parts_of
 from dwell.store.redis.stale import Finder
+from dwell.store.redis.taking import Taking, blocks_of
+from dwell.store.redis.ticking import Ticks
 
 #: A message that the channel lost is found by a tick, this long after it at the latest.
 _FALLBACK_MS = 1_000
-#: How many receipts one call of a verb may have: more would hold the engine for too long. Most
-#: acks are of whole blocks, which cost little.
-_MOST_RECEIPTS = 60
-_MOST_ACKS = 10_000
-#: How many messages one call of a sweep gives.
-_MOST_SWEPT = 500
-#: How many blocks, or loose messages, one command reads past the scripts.
-_MOST_READ = 200
 #: More than any n of a shard.
 _MOST_N = 2**45
 
@@ -84,6 +78,9 @@ class RedisStore(Store):
         self._putter = Putter(self._shards)
         self._scanner = Scanner(self._shards)
         self._log = Log(self._shards)
+        self._taking = Taking(self._shards)
+        self._ticks = Ticks(self._shards, lambda topic, count: self.wake(topic, count))
+        self._limits = self._shards.limits
 
     @property
     def commands(self) -> int:
@@ -96,7 +93,9 @@ class RedisStore(Store):
         self.number = self._shards.number
 
     async def close(self) -> None:
-        """Let go of the engine."""
+        """Give back what is owed, as far as that can be done at once; let go of the engine."""
+        await self._ticks.close()
+        await self._taking.close()
         await self._shards.close()
 
     def check(self) -> None:
@@ -113,35 +112,7 @@ class RedisStore(Store):
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
         """Lease ready messages, from the home shard on round all others."""
         self.check()
-        leased = Leased(self.number)
-        for shard in self._shards.round():
-            has_more = True
-            while has_more and len(leased) < limit and leased.size_bytes < MAX_BATCH_BYTES:
-                left = limit - len(leased), lease_ms, owner, MAX_BATCH_BYTES - leased.size_bytes
-                answer = await self._shards.run(shard, "take", *left, *topics)
-                now_ms, next_ms, _ = answer[-1]
-                leased.add(shard, await self._texts(shard, answer[1]), now_ms)
-                # One call makes only so many messages ready; what is due may be more.
-                has_more = answer[0] == b"more" or 0 < next_ms <= now_ms
-        return leased.batch()
-
-    async def _texts(
-        self, shard: int, entries: Sequence[bytes]
-    ) -> list[tuple[bytes, bytes | None]]:
-        """Return what was taken with its texts; blocks are read here, past Lua."""
-        found = await self._blocks(shard, entries[::2])
-        pairs = zip(entries[::2], entries[1::2], strict=True)
-        return [(entry, found.get(entry, text)) for entry, text in pairs]
-
-    async def _blocks(self, shard: int, entries: Sequence[bytes]) -> dict[bytes, bytes | None]:
-        """Return the texts of those entries that are blocks."""
-        blocks = [entry for entry in entries if is_of_block(entry)]
-        base, texts = self._shards.engine.base(shard), []
-        for at in range(0, len(blocks), _MOST_READ):
-            some = blocks[at : at + _MOST_READ]
-            keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in some]
-            texts += await self._shards.engine.ask("MGET", *keys)
-        return dict(zip(blocks, texts, strict=True))
+        return await self._taking.take(topics, limit, lease_ms, owner)
 
     def ready(self, topic: str) -> int:
         """Return as many as anybody can ask for: what is ready is known to the engine only."""
@@ -149,18 +120,8 @@ class RedisStore(Store):
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready."""
-        found: dict[bytes, Row] = {}
-
-        async def ask(shard: int, some: Sequence[bytes]) -> None:
-            answer = await self._shards.run(shard, "take_ids", topic, lease_ms, owner, *some)
-            for entry, text in zip(answer[1][::2], answer[1][1::2], strict=True):
-                if text:
-                    row = loose(int.from_bytes(entry[:7], "big"), shard, text, answer[-1][0])
-                    found[row.id.encode()] = row
-
-        await self._shards.everywhere(ids, ask)
-        rows = [found.pop(id_) for id_ in ids if id_ in found]
-        return batch_of(rows, self.number)
+        self.check()
+        return await self._taking.take_ids(topic, ids, lease_ms, owner)
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
@@ -169,7 +130,7 @@ class RedisStore(Store):
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
         self.check()
-        leased = Leased(self.number)
+        leased, loop = Leased(self.number), asyncio.get_running_loop()
         for shard in range(self._shards.count):
             where, entries = 0, dict[bytes, None]()
             while True:
@@ -177,16 +138,17 @@ class RedisStore(Store):
                 entries |= dict.fromkeys(some)
                 if not where:
                     break
-            leased.add(shard, (await self._held(shard, list(entries))).items(), now_ms)
-        return leased.held(self.clock.now_ms())
+            found = await self._held(shard, list(entries))
+            leased.add(shard, found.items(), now_ms, loop.time())
+        return leased.held(self._shards.clock_of)
 
     async def _held(self, shard: int, entries: list[bytes]) -> dict[bytes, bytes | None]:
         """Return the texts of what is leased."""
-        found = await self._blocks(shard, entries)
+        found, most = await blocks_of(self._shards, shard, entries), self._limits.read
         others = [entry for entry in entries if not is_of_block(entry)]
         name = f"{self._shards.engine.base(shard)}:messages"
-        for at in range(0, len(others), _MOST_READ):
-            some = others[at : at + _MOST_READ]
+        for at in range(0, len(others), most):
+            some = others[at : at + most]
             texts = await self._shards.engine.ask("HMGET", name, *[e[:7] for e in some])
             found |= dict(zip(some, texts, strict=True))
         return found
@@ -195,7 +157,7 @@ class RedisStore(Store):
 
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done."""
-        return await self._by_receipt("ack", receipts, _MOST_ACKS)
+        return await self._by_receipt("ack", receipts, self._limits.acks)
 
     async def release(
         self,
@@ -209,16 +171,16 @@ class RedisStore(Store):
         """Give messages back."""
         delay = b"" if delay_ms is None else delay_ms
         own = (delay, int(counted), b"" if priority is None else priority, *_text(error))
-        return await self._by_receipt("release", receipts, _MOST_RECEIPTS, *own)
+        return await self._by_receipt("release", receipts, self._limits.receipts, *own)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later, or sooner."""
-        return await self._by_receipt("touch", receipts, _MOST_RECEIPTS, lease_ms)
+        return await self._by_receipt("touch", receipts, self._limits.receipts, lease_ms)
 
     async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
         """Set messages aside as dead."""
         own = (b"" if priority is None else priority, *_text(reason))
-        return await self._by_receipt("bury", receipts, _MOST_RECEIPTS, *own)
+        return await self._by_receipt("bury", receipts, self._limits.receipts, *own)
 
     async def _by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
         self.check()
@@ -229,7 +191,7 @@ class RedisStore(Store):
         self.check()
         topics: set[str] = set()
         for shard, groups in self._shards.groups(receipts).items():
-            for part in parts_of(groups, _MOST_READ):
+            for part in parts_of(groups, self._limits.read):
                 texts = [group.text for group in part]
                 found, _ = await self._shards.run(shard, "taken_from", *texts)
                 topics |= {topic.decode() for topic in found}
@@ -272,11 +234,11 @@ class RedisStore(Store):
         """Return topic and id of the message of each number."""
         self.check()
         names: list[tuple[str, str] | None] = [None] * len(numbers)
-        pairs = [split(value) for value in numbers.tolist()]
+        pairs, most = [split(value) for value in numbers.tolist()], self._limits.read
         for shard, places in shares([shard for _, shard in pairs]).items():
             places = [at for at in places if pairs[at][0] < _MOST_N]
-            for at in range(0, len(places) if shard < self._shards.count else 0, _MOST_READ):
-                some = places[at : at + _MOST_READ]
+            for at in range(0, len(places) if shard < self._shards.count else 0, most):
+                some = places[at : at + most]
                 found, _ = await self._shards.run(shard, "named", *[pairs[n][0] for n in some])
                 for place, topic, id_ in zip(some, found[::2], found[1::2], strict=True):
                     names[place] = (topic.decode(), id_.decode()) if topic is not None else None
@@ -297,7 +259,7 @@ class RedisStore(Store):
         count, found, cut, places = self._shards.count, [], stop, 0
         for shard in range(count):
             span = [max(-((shard - place) // count), 0) for place in (start, stop)]
-            answer = await self._shards.run(shard, "sweep", *span, min(limit, _MOST_SWEPT))
+            answer = await self._shards.run(shard, "sweep", *span, min(limit, self._limits.swept))
             rows = [
                 row
                 for row in self._shards.rows(shard, answer)
@@ -322,10 +284,10 @@ class RedisStore(Store):
         self.check()
         stats = Stats()
         for shard in range(self._shards.count):
-            answer = await self._shards.run(shard, "stats")
-            for name, counts in _counts(answer).items():
-                _add(stats.topics.setdefault(name, TopicStats()), counts)
-            for kind, count in zip(answer[1][::2], answer[1][1::2], strict=True):
+            counts, totals, _ = await counts_of(self._shards, shard)
+            for name, of in counts.items():
+                _add(stats.topics.setdefault(name, TopicStats()), TopicStats(*of))
+            for kind, count in zip(totals[::2], totals[1::2], strict=True):
                 word = str(Kind(int(kind)))
                 stats.totals[word] = stats.totals.get(word, 0) + int(count)
         return stats
@@ -333,8 +295,9 @@ class RedisStore(Store):
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, shard by shard."""
         self.check()
-        answers = await self._shards.run_all("stats")
-        return [_counts(answer).get(topic, TopicStats()) for answer in answers]
+        shards = range(self._shards.count)
+        found = await all_of([counts_of(self._shards, shard, topic) for shard in shards])
+        return [TopicStats(*counts[topic]) for counts, *_ in found]
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Compare the parts of each shard, while they are used; counts, if nothing happens."""
@@ -351,8 +314,8 @@ class RedisStore(Store):
         """Set what holds for a topic on every shard; safe to repeat."""
         self.check()
         data = msgspec.msgpack.encode(msgspec.to_builtins(settings))
-        for shard in range(self._shards.count):
-            await self._shards.run(shard, "configure", topic, data)
+        shards = range(self._shards.count)
+        await all_of([self._shards.run(shard, "configure", topic, data) for shard in shards])
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
@@ -365,36 +328,19 @@ class RedisStore(Store):
     async def tick(self, now_ms: int) -> int | None:
         """Do what time asks for on every shard, and return when it next asks for something."""
         self.check()
-        topics = list(self.waiting())
-        count = self._shards.count
-        await asyncio.gather(*[self._tick(shard, topics) for shard in range(count)])
-        nexts = [next_ms for next_ms in self._shards.deadlines_ms.values() if next_ms]
-        deadline_ms = min(nexts, default=None)
+        ticked = await self._ticks.tick(list(self.waiting()))
+        nexts = [self._shards.deadlines_ms[shard] for shard in ticked]
+        deadline_ms = min([next_ms for next_ms in nexts if next_ms], default=None)
         self._shards.planned_ms = deadline_ms or 0
-        if self._shards.server_clock is None:
+        if self._shards.server_clock is None and len(ticked) == self._shards.count:
             return deadline_ms
+        # A wake may be lost, a shard may come back, and the engine's clock may be set.
         latest_ms = self.clock.now_ms() + _FALLBACK_MS
         return latest_ms if deadline_ms is None else min(deadline_ms, latest_ms)
-
-    async def _tick(self, shard: int, topics: list[str]) -> None:
-        while True:
-            answer = await self._shards.run(shard, "tick", *topics)
-            woken = {topic for topic, _ in zip(*[iter(answer[-1][2])] * 2, strict=True)}
-            for topic, count in zip(*[iter(answer[1])] * 2, strict=True):
-                if topic not in woken:
-                    self.wake(topic.decode(), count)
-            if answer[0]:
-                return
 
 
 def _text(text: str | None) -> tuple[int, bytes]:
     return (0, b"") if text is None else (1, text.encode())
-
-
-def _counts(answer: list[Any]) -> dict[str, TopicStats]:
-    """Return what a shard counts, by topic."""
-    rows = zip(*[iter(answer[0])] * 5, strict=True)
-    return {name.decode(): TopicStats(*counts) for name, *counts in rows}
 
 
 def _add(of: TopicStats, more: TopicStats) -> None:

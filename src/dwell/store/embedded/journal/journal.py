@@ -188,7 +188,7 @@ class Journal:
     @property
     def most_record_bytes(self) -> int:
         """How large a record can be."""
-        return self.segment_bytes - 2 * HEADER_BYTES - self._kept(Use.GROW)
+        return self.segment_bytes - 2 * HEADER_BYTES - 2 * (self.segment_bytes // _RESERVED_PART)
 
     def start(self) -> None:
         """Begin to write, on the running event loop."""
@@ -205,6 +205,10 @@ class Journal:
         )
 
     def _kept(self, use: Use) -> int:
+        """Return how much of the last segment that there is room for a record must leave."""
+        if use == Use.GROW and self.is_starved:
+            # What others have then must do to end the messages of a whole segment.
+            return self.segment_bytes // 2
         return use * (self.segment_bytes // _RESERVED_PART)
 
     def reserve(self, size_bytes: int, use: Use) -> None:
@@ -337,10 +341,13 @@ class Journal:
             if number in self._made or number in self.segments:
                 return
             path = segment_path(self._folder, number)
-            self.is_starved = True
-            if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
-                raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
-            fd = self._disk.create(path, self.segment_bytes)
+            try:
+                if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
+                    raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
+                fd = self._disk.create(path, self.segment_bytes)
+            except DiskFull:
+                self.is_starved = True
+                raise
             self._made[number] = Segment(self._disk, path, number, fd)
             self.is_starved = False
 

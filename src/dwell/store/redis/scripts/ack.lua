@@ -96,5 +96,8 @@ for i = 7, #ARGV do
   end
 end
 
-for topic, names in pairs(ids) do remember(topic, names) end
+local parts = 0
+for topic, names in pairs(ids) do parts = parts + remember(topic, names) end
+-- As much is forgotten as is remembered, or else what is to be forgotten would only grow.
+if parts > 1 then forget_some(parts) end
 return answer({table.concat(results), finish()})

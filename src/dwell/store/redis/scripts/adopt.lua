@@ -7,7 +7,11 @@ local first, number = call('HINCRBY', META, 'block', 1) * 64, 0
 for i = 7, #ARGV do
   local n, r = first + i - 7, decode(ARGV[i])
   if is_made(r.id) or not number_of(r.topic, r.id) then
-    if not is_made(r.id) then call('HSET', key('ids', r.topic), r.id, pack('>I6', n)) end
+    if not is_made(r.id) then
+      local ends = remembered_until(call('HGET', key('ids', r.topic), r.id) or nil)
+      if ends then call('HSET', key('earlier', r.topic), r.id, string.format('%.0f', ends)) end
+      call('HSET', key('ids', r.topic), r.id, pack('>I6', n))
+    end
     enter({n})
     learn_priority(r.topic, r.priority)
     if r.state == LEASED then

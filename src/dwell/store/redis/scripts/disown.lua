@@ -7,7 +7,10 @@ for i = 7, #ARGV do
   if r then
     lift(n, r)
     call('HDEL', MESSAGES, member(n))
-    if not is_made(r.id) then call('HDEL', key('ids', r.topic), r.id) end
+    if not is_made(r.id) then
+      call('HDEL', key('ids', r.topic), r.id)
+      call('HDEL', key('earlier', r.topic), r.id)
+    end
     if n % 64 > 0 or call('EXISTS', block_key(n)) == 0 then leave({n}) end
   end
 end

@@ -18,7 +18,7 @@ local function add(name)
 end
 
 -- Leases that are nobody's in particular are among all leases only.
-local found = owner == '' and call('ZSCAN', LEASES, ARGV[8], 'COUNT', 128)
-  or call('SSCAN', key('owner', owner), ARGV[8], 'COUNT', 128)
+local found = owner == '' and call('ZSCAN', LEASES, ARGV[8], 'COUNT', LIMITS.looked)
+  or call('SSCAN', key('owner', owner), ARGV[8], 'COUNT', LIMITS.looked)
 for i = 1, #found[2], owner == '' and 2 or 1 do add(found[2][i]) end
 return {entries, tonumber(found[1]), finish()}

@@ -1,15 +1,19 @@
 -- Add messages to one topic.
 -- ARGV: 7 topic; 8 'keep', 'replace' or 'error'; 9 '1' if the ids are the caller's and may exist,
--- '2' if one stands twice; 10 '1' if the messages were sorted; from 11 on blocks, as shared.lua
+-- '2' if one stands twice; 10 '1' if the messages were sorted; 11 the time from which delays were
+-- counted, 0 if none were; from 12 on blocks, as shared.lua
 -- says, each of messages with the same priority, lease and attempts; a block with expiries has
 -- them in front, 6 bytes each. Of a large block only the names are given, with 2 as state: its
 -- whole text is in the key `new:<instance>:<call>:<its place>`, which ends by itself if this call never comes.
 -- Answers {'ok', number of the first block, a byte for each result, ...}, or {'exists', id}, or
 -- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped, or
 -- {'split', size} when one call would take too long, which has then done nothing: the messages
--- have to come so many at a time. What follows is what finish() gives.
+-- have to come so many at a time, or {'stepped'} when delays were counted from another time than
+-- this one. What follows is what finish() gives.
 local said = answered()
 if said then return said end
+local counted_ms = tonumber(ARGV[11])
+if counted_ms > 0 and math.abs(now - counted_ms) > LIMITS.step_ms then return {'stepped', finish()} end
 local topic, on_conflict, own = ARGV[7], ARGV[8], ARGV[9] ~= '0'
 local function new_key(i) return base .. ':new:' .. ARGV[2] .. ':' .. ARGV[5] .. ':' .. i end
 local CREATED, KEPT, REPLACED, DROPPED, HELD = 1, 2, 3, 4, 13
@@ -18,11 +22,11 @@ local of = settings(topic)
 
 -- Where all or none is wanted, one call does it, however long it takes.
 local is_whole = on_conflict == 'error' or (of.max_pending > 0 and of.on_full == 'refuse')
-local MOST_LOOSE = 200
+local MOST_LOOSE = LIMITS.loose
 local function is_too_many(number) return number > MOST_LOOSE and not is_whole end
 
 local blocks, ids, total, loose, elsewhere = {}, {}, 0, 0, {}
-for i = 11, #ARGV do
+for i = 12, #ARGV do
   local text, expiries = ARGV[i], nil
   if text:byte(1) == 0 then
     local size = text:byte(2)

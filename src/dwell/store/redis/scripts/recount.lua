@@ -14,11 +14,13 @@ end
 local is_still = (call('HGET', META, 'position') or '0') == ARGV[9]
 for i = 10, is_still and #ARGV or 0, 6 do
   local topic, counted = ARGV[i], ARGV[i + 1]
-  local is_wrong = is_as_then(topic, counted) and counted ~= table.concat(ARGV, ' ', i + 2, i + 5)
+  local is_right = counted == table.concat(ARGV, ' ', i + 2, i + 5) and call('HEXISTS', KNOWN, topic) == 1
+  local is_wrong = not is_right and is_as_then(topic, counted)
   if is_wrong and #wrong < tonumber(ARGV[8]) then
     wrong[#wrong + 1] = topic
     if ARGV[7] == '1' then
       for at = 1, 4 do call('HSET', key('counts', topic), STATES[at], ARGV[i + 1 + at]) end
+      call('HSETNX', KNOWN, topic, 'mixed')
     end
   end
 end

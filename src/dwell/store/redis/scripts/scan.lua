@@ -8,7 +8,7 @@ local topic, state, limit, where = ARGV[7], ARGV[8], tonumber(ARGV[13]), ARGV[14
 local after_due, after_n = tonumber(ARGV[9]), tonumber(ARGV[10])
 local end_due, end_n = tonumber(ARGV[11]), tonumber(ARGV[12])
 -- Looking at a block costs as much as at 25 loose messages.
-local entries, cost, MOST_COST = {}, 0, 1000
+local entries, cost, MOST_COST = {}, 0, LIMITS.scanned
 
 local function is_before(due, n, other_due, other_n) return due < other_due or (due == other_due and n < other_n) end
 

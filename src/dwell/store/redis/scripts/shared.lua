@@ -18,21 +18,24 @@ end
 local WAITING, LEASED, DEAD = 1, 3, 4
 local MESSAGES, LEASES, TIMERS, META = base .. ':messages', base .. ':leased', base .. ':timers', base .. ':meta'
 local DIRS = base .. ':dirs'
+local KNOWN = base .. ':known'
 -- How much one call may do that time alone asks for.
-local BUDGET = 256
+local BUDGET = LIMITS.budget
 
 local function key(name, topic) return base .. ':' .. name .. ':' .. topic end
 
 -- Call a command with many arguments in parts that fit Lua's stack; parts hold whole pairs.
 local function many(command, name, values)
-  for at = 1, #values, 4000 do call(command, name, unpack(values, at, math.min(at + 3999, #values))) end
+  local most = LIMITS.arguments
+  for at = 1, #values, most do call(command, name, unpack(values, at, math.min(at + most - 1, #values))) end
 end
 
 local function look_up(command, name, fields)
-  if #fields <= 4000 then return call(command, name, unpack(fields)) end
+  local most = LIMITS.arguments
+  if #fields <= most then return call(command, name, unpack(fields)) end
   local found = {}
-  for at = 1, #fields, 4000 do
-    local part = call(command, name, unpack(fields, at, math.min(at + 3999, #fields)))
+  for at = 1, #fields, most do
+    local part = call(command, name, unpack(fields, at, math.min(at + most - 1, #fields)))
     for i = 1, #part do found[at + i - 1] = part[i] end
   end
   return found
@@ -223,11 +226,13 @@ local function remember(topic, names)
   end
   many('HDEL', key('ids', topic), old)
   many('HSET', key('ids', topic), fields)
-  for at = 1, #names, 500 do
-    local part = {unpack(names, at, math.min(at + 499, #names))}
+  local most = LIMITS.forgotten
+  for at = 1, #names, most do
+    local part = {unpack(names, at, math.min(at + most - 1, #names))}
     part[#part + 1] = topic
     call('ZADD', FORGETS, ends, cmsgpack.pack(part))
   end
+  return math.ceil(#names / most)
 end
 
 local function forget(n, r)
@@ -544,11 +549,11 @@ end
 
 -- A topic whose messages differ in priority has to be settled before a take knows their order.
 local function learn_priority(topic, priority)
-  local usual = call('HGET', base .. ':known', topic)
+  local usual = call('HGET', KNOWN, topic)
   if not usual then
-    call('HSET', base .. ':known', topic, priority)
+    call('HSET', KNOWN, topic, priority)
   elseif usual ~= 'mixed' and usual ~= tostring(priority) then
-    call('HSET', base .. ':known', topic, 'mixed')
+    call('HSET', KNOWN, topic, 'mixed')
   end
 end
 
@@ -721,8 +726,8 @@ local function promote(topic, budget)
 end
 
 -- Forget some of the acked ids whose time is over.
-local function forget_some()
-  for _, text in ipairs(call('ZRANGEBYSCORE', FORGETS, '-inf', now, 'LIMIT', 0, 2)) do
+local function forget_some(number)
+  for _, text in ipairs(call('ZRANGEBYSCORE', FORGETS, '-inf', now, 'LIMIT', 0, number)) do
     local names = cmsgpack.unpack(text)
     local name = key('ids', table.remove(names))
     local found, old = call('HMGET', name, unpack(names)), {}
@@ -746,41 +751,69 @@ local function demote(topic, entry, priority)
   count(topic, 'delayed', number)
 end
 
--- After the clock jumped back: let what is ready too early wait again. Of each priority that is
--- what stands last.
-local function turn_back(budget)
-  for _, topic in ipairs(call('HKEYS', base .. ':known')) do
-    local name = key('ready', topic)
-    local rank = call('ZCARD', name) - 1
-    while rank >= 0 and budget > 0 do
-      local entry, priority = unpack(call('ZRANGE', name, rank, rank, 'WITHSCORES'))
-      if unpack_from('>I6', entry) > now then
-        demote(topic, entry, tonumber(priority))
-        rank = rank - 1
-      else
-        rank = call('ZCOUNT', name, '-inf', '(' .. priority) - 1
-      end
-      budget = budget - 1
+-- Let what is ready too early of one topic wait again: of each priority that is what stands last.
+-- Begin with the priorities up to a bound; return from where to go on, nil at the end.
+local function turn_topic(topic, bound, budget)
+  local name = key('ready', topic)
+  local rank = call('ZCOUNT', name, '-inf', bound) - 1
+  while rank >= 0 do
+    if budget <= 0 then return bound, budget end
+    local entry, priority = unpack(call('ZRANGE', name, rank, rank, 'WITHSCORES'))
+    if unpack_from('>I6', entry) > now then
+      demote(topic, entry, tonumber(priority))
+      bound, rank = priority, rank - 1
+    else
+      bound = '(' .. priority
+      rank = call('ZCOUNT', name, '-inf', bound) - 1
     end
+    budget = budget - 1
   end
-  return budget
+  return nil, budget
+end
+
+-- After the clock went back: walk all topics, some of them a call, and let what is ready too early
+-- wait again; tell whether the walk is at its end. `turn` has where it is; when the clock goes
+-- back again meanwhile, all are walked once more after it, so that every call comes nearer.
+local function turn_back(text, is_back)
+  local walk = text and cmsgpack.unpack(text) or {cursor = '0', left = {}, bound = '+inf', rounds = 1}
+  if text and is_back then walk.rounds = 2 end
+  local left, budget = walk.left, BUDGET
+  while budget > 0 do
+    if #left > 0 then
+      walk.bound, budget = turn_topic(left[#left], walk.bound, budget)
+      if not walk.bound then left[#left], walk.bound = nil, '+inf' end
+    elseif walk.cursor ~= '' then
+      local found = call('HSCAN', KNOWN, walk.cursor, 'COUNT', LIMITS.topics)
+      walk.cursor = found[1] == '0' and '' or found[1]
+      for i = 1, #found[2], 2 do left[#left + 1] = found[2][i] end
+    elseif walk.rounds > 1 then
+      walk.cursor, walk.rounds = '0', 1
+    else
+      call('HDEL', META, 'turn')
+      return true
+    end
+    budget = budget - 1
+  end
+  call('HSET', META, 'turn', cmsgpack.pack(walk))
+  return false
 end
 
 -- Do what time asks for, as much of it as one call may; tell whether that was all.
 local function settle()
-  local seen = tonumber(call('HGET', META, 'seen') or 0)
-  if now < seen and turn_back(BUDGET) <= 0 then return false, false end
+  local was = call('HMGET', META, 'seen', 'turn')
+  local seen = tonumber(was[1] or 0)
   if now ~= seen then call('HSET', META, 'seen', now) end
-  forget_some()
+  if (now < seen or was[2]) and not turn_back(was[2], now < seen) then return false, false end
+  forget_some(2)
   local budget = end_leases(BUDGET)
   local has_lapsed = budget > 0
-  local due = call('ZRANGEBYSCORE', TIMERS, '-inf', now, 'LIMIT', 0, 64)
+  local due = call('ZRANGEBYSCORE', TIMERS, '-inf', now, 'LIMIT', 0, LIMITS.timers)
   for i = 1, #due do
     if budget > 0 then budget = end_waits(due[i], budget) end
     if budget > 0 then budget = promote(due[i], budget) end
     touched[due[i]] = true
   end
-  return budget > 0 and #due < 64, has_lapsed
+  return budget > 0 and #due < LIMITS.timers, has_lapsed
 end
 
 -- The end of a call --------------------------------------------------------------------------
@@ -842,14 +875,15 @@ end
 
 local function answer(given)
   call('HSET', CALLS, ARGV[4], cmsgpack.pack(given), ARGV[4] .. 'n', ARGV[5])
-  call('PEXPIRE', CALLS, 3600000)
+  call('PEXPIRE', CALLS, 14400000)
   return given
 end
 
--- Return the text of a loose message that the take of an entry still has; '' when it has not.
+-- Return the text of a loose message that the take of an entry still has; '' when it has not, or
+-- when its lease is over, whether anybody has noticed or not.
 local function still(entry)
   local text = call('HGET', MESSAGES, entry:sub(1, 7))
   if not text then return '' end
-  local state, _, take = unpack_from('>BI2I4', text)
-  return state == LEASED and take == unpack_from('>I4', entry, 8) and text or ''
+  local state, _, take, ends = unpack_from('>BI2I4I6', text)
+  return state == LEASED and take == unpack_from('>I4', entry, 8) and ends > now and text or ''
 end

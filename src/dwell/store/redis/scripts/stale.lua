@@ -24,7 +24,7 @@ end
 
 -- Some members of a set whose message or block may be gone.
 local function check_set(name, from)
-  local some = call('ZSCAN', name, cursor, 'COUNT', 128)
+  local some = call('ZSCAN', name, cursor, 'COUNT', LIMITS.looked)
   for i = 1, #some[2], 2 do
     local entry = some[2][i]
     local n = unpack_from('>I7', entry, from)
@@ -60,7 +60,43 @@ local function place(r, n, mark)
   touched[r.topic] = true
 end
 
+-- Let the index have the id of a message again. When the id has come to another message meanwhile,
+-- this one goes on under an id of the queue's making, so that both can be reached.
+local function index_again(r, n, value)
+  local other = value and not remembered_until(value) and unpack_from('>I6', value) or nil
+  local text = other and read(other)
+  local its = text and decode(text)
+  if its and its.topic == r.topic and its.id == r.id then
+    r = hold(n, r)
+    r.id = made_id(n)
+    return save(n, r)
+  end
+  local ends = remembered_until(value)
+  if ends then call('HSET', key('earlier', r.topic), r.id, string.format('%.0f', ends)) end
+  call('HSET', key('ids', r.topic), r.id, pack('>I6', n))
+end
+
+local function check_id(r, n, value)
+  if value == pack('>I6', n) then return end
+  tell(r.topic, r.id, n, 'no state', function() index_again(r, n, value) end)
+end
+
+-- The ids of a block's messages that are still there have to be in the index.
+local function check_names(n, b)
+  if not b.own_ids then return end
+  local names, index = ids_of(names_at(n, b), b, n), index_at(n, b)
+  local values = look_up('HMGET', key('ids', b.topic), names)
+  for slot = 0, b.size - 1 do
+    if index[3 * slot + 1] == 0 and names[slot + 1] ~= '' and not is_made(names[slot + 1]) then
+      check_id({topic = b.topic, id = names[slot + 1], is_packed = true}, n + slot, values[slot + 1])
+    end
+  end
+end
+
 local function check_block(n, b)
+  check_names(n, b)
+  b = head_at(n)
+  if not b then return end
   local state = place_of(b, n, 'b')
   if state then return see(b.topic, state, b.live) end
   tell(b.topic, ids_of(names_at(n, b), b, n)[1], n, 'no state', function() place(b, n, 'b') end)
@@ -82,6 +118,7 @@ local function check_places()
 end
 
 local function check_message(n, r)
+  if not is_made(r.id) then check_id(r, n, call('HGET', key('ids', r.topic), r.id)) end
   local state = place_of(r, n, '')
   if state then return see(r.topic, state, 1) end
   tell(r.topic, r.id, n, 'no state', function()
@@ -91,13 +128,13 @@ local function check_message(n, r)
 end
 
 local function check_messages()
-  local some = call('HSCAN', MESSAGES, cursor, 'COUNT', 64)
+  local some = call('HSCAN', MESSAGES, cursor, 'COUNT', math.ceil(LIMITS.looked / 2))
   for i = 1, #some[2], 2 do check_message(unpack_from('>I7', some[2][i]), decode(some[2][i + 1])) end
   return some[1]
 end
 
 local function check_ids()
-  local some = call('HSCAN', key('ids', topic), cursor, 'COUNT', 64)
+  local some = call('HSCAN', key('ids', topic), cursor, 'COUNT', math.ceil(LIMITS.looked / 2))
   for i = 1, #some[2], 2 do
     local id, value = some[2][i], some[2][i + 1]
     local n = id ~= '' and not remembered_until(value) and unpack_from('>I6', value) or nil

@@ -1,12 +1,19 @@
--- Return the counts.
--- ARGV: none of its own. Answers {topic, delayed, ready, leased, dead, ...; kind, total, ...;
--- position; finish()}, or {'again', finish()}.
+-- Return some of the counts.
+-- ARGV: 7 where to go on, '0' at first; 8 one topic that is wanted alone, or ''.
+-- Answers {topic, delayed, ready, leased, dead, ...; kind, total, ...; position; where to go on, '0'
+-- at the end; finish()}, or {'again', finish()}. A topic may be there twice.
 if not settle() then return {'again', finish()} end
 local done = finish()
-local all = {}
-for _, topic in ipairs(call('HKEYS', base .. ':known')) do
+local all, cursor, topics = {}, '0', {ARGV[8]}
+if (ARGV[8] or '') == '' then
+  local found = call('HSCAN', KNOWN, ARGV[7] or '0', 'COUNT', LIMITS.topics)
+  cursor, topics = found[1], {}
+  for i = 1, #found[2], 2 do topics[#topics + 1] = found[2][i] end
+end
+for _, topic in ipairs(topics) do
   local of = call('HMGET', key('counts', topic), 'delayed', 'ready', 'leased', 'dead')
   all[#all + 1] = topic
   for i = 1, 4 do all[#all + 1] = tonumber(of[i] or 0) end
 end
-return {all, call('HGETALL', base .. ':totals'), tonumber(call('HGET', META, 'position') or 0), done}
+local position = tonumber(call('HGET', META, 'position') or 0)
+return {all, call('HGETALL', base .. ':totals'), position, cursor, done}

@@ -17,7 +17,7 @@ end
 local limit, lease_ms, owner = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local is_settled, has_lapsed = settle()
 if not has_lapsed then return {'again', finish()} end
-local entries, leases, fields, left, loose_left = {}, {}, {}, limit, 150
+local entries, leases, fields, left, loose_left = {}, {}, {}, limit, LIMITS.taken
 local bytes_left = tonumber(ARGV[10])
 
 local function lease_block(n, b)
@@ -122,7 +122,7 @@ local function take_some(topic)
 end
 
 for i = 11, is_settled and 0 or #ARGV do
-  if not settings(ARGV[i]).paused and call('HGET', base .. ':known', ARGV[i]) == 'mixed' then
+  if not settings(ARGV[i]).paused and call('HGET', KNOWN, ARGV[i]) == 'mixed' then
     return {'again', finish()}
   end
 end

@@ -1,0 +1,57 @@
+"""Limits: how much one call does, reads or names before another goes on.
+
+None of them changes what a store does, only in how many calls; so a test may make them small, to
+cross all of them with few messages.
+"""
+
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """All of them; the scripts know those up to ``step_ms``."""
+
+    #: How much one call does that time alone asks for, and for how many topics.
+    budget: int = 256
+    timers: int = 64
+    #: How many arguments one command of a script is given.
+    arguments: int = 4_000
+    #: How many acked ids are forgotten together.
+    forgotten: int = 500
+    #: How many topics one call counts, walks or forgets.
+    topics: int = 200
+    #: How many messages that lie in no block one call puts, and takes.
+    loose: int = 200
+    taken: int = 150
+    #: How much one call of a scan looks at, and how many leases or owned messages one of `held`.
+    scanned: int = 1_000
+    looked: int = 128
+    #: How long a topic is empty before it is forgotten, and how often some are looked at.
+    idle_ms: int = 60_000
+    sweep_ms: int = 1_000
+    #: A delay that was counted from a time that differs by more is counted again.
+    step_ms: int = 500
+
+    #: How many ids, receipts, and receipts to ack, one call of a verb names.
+    ids: int = 64
+    receipts: int = 60
+    acks: int = 10_000
+    #: How many messages one call of a sweep gives.
+    swept: int = 500
+    #: How many blocks, or loose messages, one command reads past the scripts.
+    read: int = 200
+    #: How many messages one call of a scan reads; and the first, which sees how large they are.
+    scan_read: int = 120
+    scan_first: int = 16
+    #: How many events are moved into the log at a time.
+    moved: int = 5_000
+    #: How many messages the counts of so many topics are compared at once.
+    compared: int = 100
+
+
+_PYTHON_ONLY = ("ids", "receipts", "acks", "swept", "read", "scan_read", "scan_first", "moved")
+
+
+def of_scripts(limits: Limits) -> dict[str, int]:
+    """Return those that the scripts know."""
+    beside = {*_PYTHON_ONLY, "compared"}
+    return {name: value for name, value in limits._asdict().items() if name not in beside}

@@ -1,0 +1,118 @@
+"""Returning: what takes leased and nobody was handed is given back, with its attempt.
+
+A take whose answer did not come may have leased messages all the same. It is asked for again, with
+a limit of none: if it was done, that names what it leased, and if not, it never will be. What a
+take has leased and could not read is known by name. Both are debts, which a shard is paid one
+after another, for as long as that takes; until then no other take goes to that shard.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from dwell.errors import DwellError, ServerUnreachable
+from dwell.store.redis.engine import Call
+from dwell.store.redis.numbers import SLOTS
+from dwell.store.redis.records import is_of_block
+from dwell.store.redis.shards import Shards
+
+_log = logging.getLogger(__name__)
+
+#: How long to leave a shard alone that could not be paid.
+_PAUSE_S = 0.2
+#: How long a store that is closed goes on paying.
+_CLOSING_S = 1.0
+_ALL_SLOTS = bytes(range(SLOTS))
+#: No delay, not counted, no new priority, no error.
+_AS_IT_WAS = (0, 0, b"", 0, b"")
+
+Debt = Callable[[], Awaitable[None]]
+
+
+class Returns:
+    """What is owed to each shard."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._debts: dict[int, deque[Debt]] = {}
+        self._errors: dict[int, DwellError] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def is_owing(self, shard: int) -> bool:
+        """Tell whether a shard is owed something, which it is while it cannot be reached."""
+        return shard in self._debts
+
+    def owe_call(self, shard: int, verb: str, call: Call, own: Sequence[object]) -> None:
+        """Owe what a take may have leased; ``own`` is what the verb is told to lease nothing."""
+
+        async def pay() -> None:
+            answer = await self._shards.run(shard, verb, *own, call=call)
+            self._shards.engine.end(call)
+            if answer[0] in (b"ok", b"more"):
+                self.owe(shard, answer[1][::2])
+
+        self._add(shard, pay)
+
+    def owe(self, shard: int, entries: Iterable[bytes]) -> None:
+        """Owe what the entries of a take name."""
+        groups = [_group(entry) for entry in entries]
+        most = self._shards.limits.receipts
+        for at in range(0, len(groups), most):
+            some = groups[at : at + most]
+
+            async def pay(some: list[bytes] = some) -> None:
+                await self._shards.run(shard, "release", *_AS_IT_WAS, *some)
+
+            self._add(shard, pay)
+
+    async def paid(self, shard: int, patience_s: float | None) -> None:
+        """Wait until a shard is owed nothing; raises what kept it from being paid."""
+        task = self._tasks.get(shard)
+        if task is None:
+            return
+        await asyncio.wait([task], timeout=self._shards.engine.patience_s(patience_s))
+        if self.is_owing(shard):
+            raise self._errors.get(shard) or ServerUnreachable(
+                f"{self._shards.engine.address}: shard {shard} does not answer"
+            )
+
+    async def close(self) -> None:
+        """Pay what can be paid at once, and forget the rest: those leases end by themselves."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=_CLOSING_S)
+        for task in list(self._tasks.values()):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._debts.clear()
+        self._tasks.clear()
+
+    def _add(self, shard: int, debt: Debt) -> None:
+        self._debts.setdefault(shard, deque()).append(debt)
+        if shard not in self._tasks:
+            self._tasks[shard] = asyncio.get_running_loop().create_task(self._pay(shard))
+
+    async def _pay(self, shard: int) -> None:
+        debts = self._debts[shard]
+        while debts:
+            try:
+                await debts[0]()
+            except DwellError as error:
+                if shard not in self._errors:
+                    _log.warning("shard %d cannot be given back what was leased: %s", shard, error)
+                self._errors[shard] = error
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                debts.popleft()
+        del self._debts[shard], self._tasks[shard]
+        self._errors.pop(shard, None)
+
+
+def _group(entry: bytes) -> bytes:
+    """Return the receipts of what an entry of a take names, as the verbs are told them."""
+    n, take = int.from_bytes(entry[:7], "big"), entry[-4:]
+    if is_of_block(entry):
+        return entry[:7] + take + _ALL_SLOTS
+    return (n - n % SLOTS).to_bytes(7, "big") + take + bytes([n % SLOTS])

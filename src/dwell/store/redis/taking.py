@@ -1,0 +1,164 @@
+"""Taking: messages are leased shard after shard, and what one gave is kept whatever the next does.
+
+A shard that fails is passed over while others give something. What was leased and cannot be handed
+out, as its answer came late or not at all, or as the caller has gone, is given back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from dwell.errors import DwellError, ServerUnreachable
+from dwell.message import MAX_BATCH_BYTES, Batch
+from dwell.store.redis.numbers import SLOTS
+from dwell.store.redis.records import Leased, is_of_block
+from dwell.store.redis.returning import Returns
+from dwell.store.redis.shards import Shards
+
+#: How long one of several shards may keep those waiting who can ask another.
+_PATIENCE_S = 1.0
+
+
+class Taking:
+    """Takes from the shards of a store."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._returns = Returns(shards)
+
+    async def close(self) -> None:
+        """Give back what can be given back at once."""
+        await self._returns.close()
+
+    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+        """Lease ready messages, from the home shard on round all others."""
+        part = _Part(self._shards, self._returns)
+        leased = part.leased
+
+        async def ask(shard: int) -> None:
+            has_more = True
+            while has_more and len(leased) < limit and leased.size_bytes < MAX_BATCH_BYTES:
+                beside = (lease_ms, owner, MAX_BATCH_BYTES - leased.size_bytes, *topics)
+                # With a limit of none it leases nothing.
+                own, nothing = (limit - len(leased), *beside), (0, *beside)
+                has_more = await part.lease(shard, "take", own, nothing)
+
+        await part.gather(ask)
+        return leased.batch(self._shards.clock_of)
+
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready, in the order of their ids here."""
+        part, most = _Part(self._shards, self._returns), self._shards.limits.ids
+        none = (topic, lease_ms, owner)
+
+        async def ask(shard: int) -> None:
+            for at in range(0, len(ids), most):
+                await part.lease(shard, "take_ids", (*none, *ids[at : at + most]), none)
+
+        await part.gather(ask)
+        batch = part.leased.batch(self._shards.clock_of)
+        where = {id_.encode(): at for at, id_ in enumerate(batch.ids)}
+        return batch.picked([where.pop(id_) for id_ in ids if id_ in where])
+
+
+class _Part:
+    """One take, and what it was given so far."""
+
+    def __init__(self, shards: Shards, returns: Returns) -> None:
+        self._shards = shards
+        self._returns = returns
+        self._entries: list[tuple[int, Sequence[bytes]]] = []
+        self._errors: dict[int, DwellError] = {}
+        self._has_answer = False
+        self._give_up_at = 0.0
+        self.leased = Leased(shards.number)
+
+    async def gather(self, ask: Callable[[int], Awaitable[None]]) -> None:
+        """Ask shard after shard; raises the first error when nothing was leased.
+
+        When none has answered, all are asked once more, with all the patience there is.
+        """
+        try:
+            await self._round(self._order(), ask)
+            if self._errors and not self._has_answer and self._shards.count > 1:
+                failed, self._errors = list(self._errors), {}
+                self._give_up_at = _now() + self._shards.engine.timeout_s
+                await self._round(failed, ask)
+        except BaseException:
+            # The caller has gone: who else could take it has to find it.
+            for shard, entries in self._entries:
+                self._returns.owe(shard, entries)
+            raise
+        if self._errors and not len(self.leased):
+            raise next(iter(self._errors.values()))
+
+    async def _round(self, shards: Sequence[int], ask: Callable[[int], Awaitable[None]]) -> None:
+        for shard in shards:
+            if self._returns.is_owing(shard) and len(self.leased):
+                continue
+            try:
+                await self._returns.paid(shard, self._patience_s())
+                await ask(shard)
+                self._has_answer = True
+            except DwellError as error:
+                self._errors[shard] = error
+
+    def _order(self) -> list[int]:
+        """Return all shards, those last that fail."""
+        return sorted(self._shards.round(), key=self._returns.is_owing)
+
+    def _patience_s(self) -> float | None:
+        """Return how long a shard is waited for; what is leased already must not end meanwhile."""
+        if self._shards.count == 1:
+            return None
+        now = _now()
+        if len(self.leased):
+            return max(min(_PATIENCE_S, (self.leased.ends_at - now) / 2), 0.01)
+        return max(self._give_up_at - now, _PATIENCE_S)
+
+    async def lease(
+        self, shard: int, verb: str, own: Sequence[object], nothing: Sequence[object]
+    ) -> bool:
+        """Run a verb that leases; tell whether there may be more.
+
+        ``nothing`` is what the verb is told to lease nothing.
+        """
+        engine = self._shards.engine
+        call, patience_s = engine.new_call(), self._patience_s()
+        try:
+            answer = await self._shards.run(shard, verb, *own, call=call, patience_s=patience_s)
+        except (ServerUnreachable, asyncio.CancelledError):
+            self._returns.owe_call(shard, verb, call, nothing)
+            raise
+        except BaseException:
+            engine.end(call)
+            raise
+        engine.end(call)
+        now_ms, next_ms, _ = answer[-1]
+        names, texts = answer[1][::2], answer[1][1::2]
+        try:
+            found = await blocks_of(self._shards, shard, names, patience_s)
+        except BaseException:
+            self._returns.owe(shard, names)
+            raise
+        self._entries.append((shard, names))
+        pairs = [(name, found.get(name, text)) for name, text in zip(names, texts, strict=True)]
+        self.leased.add(shard, pairs, now_ms, _now())
+        # One call makes only so many messages ready; what is due may be more.
+        return bool(answer[0] == b"more" or 0 < next_ms <= now_ms)
+
+
+async def blocks_of(
+    shards: Shards, shard: int, entries: Sequence[bytes], patience_s: float | None = None
+) -> dict[bytes, bytes | None]:
+    """Return the texts of those entries of a take that are blocks; they are read past Lua."""
+    blocks = [entry for entry in entries if is_of_block(entry)]
+    base, texts = shards.engine.base(shard), []
+    for at in range(0, len(blocks), shards.limits.read):
+        some = blocks[at : at + shards.limits.read]
+        keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in some]
+        texts += await shards.engine.ask("MGET", *keys, patience_s=patience_s)
+    return dict(zip(blocks, texts, strict=True))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

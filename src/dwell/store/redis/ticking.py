@@ -1,0 +1,78 @@
+"""Ticking: every shard does what time asks for, and none of them keeps the others waiting."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from dwell.store.redis.shards import Shards
+
+#: How long a shard may keep those waiting that have done theirs.
+_PATIENCE_S = 0.5
+
+
+class Ticks:
+    """The ticks of all shards; one that is under way is not begun again."""
+
+    def __init__(self, shards: Shards, wake: Callable[[str, int], None]) -> None:
+        self._shards = shards
+        self._wake = wake
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+
+    async def tick(self, topics: Sequence[str]) -> list[int]:
+        """Return the shards that have ticked; raises the first error when none could.
+
+        ``topics`` are those that somebody waits for.
+        """
+        for shard in range(self._shards.count):
+            if shard not in self._under_way:
+                tick = asyncio.get_running_loop().create_task(self._tick(shard, topics))
+                self._under_way[shard] = tick
+                tick.add_done_callback(partial(self._end, shard))
+        ticks = dict(self._under_way)
+        timeout_s = _PATIENCE_S if len(ticks) > 1 else None
+        await asyncio.wait(ticks.values(), timeout=timeout_s)
+        ticked = _good(ticks)
+        if not ticked:
+            await asyncio.wait(ticks.values())
+            ticked = _good(ticks)
+        if not ticked:
+            next(iter(ticks.values())).result()
+        return ticked
+
+    async def close(self) -> None:
+        """Let go of ticks that nobody waits for any more."""
+        ticks = list(self._under_way.values())
+        for tick in ticks:
+            tick.cancel()
+        if ticks:
+            await asyncio.wait(ticks)
+
+    def _end(self, shard: int, tick: asyncio.Task[None]) -> None:
+        del self._under_way[shard]
+        if not tick.cancelled():
+            # Nobody may ask a tick that came late for its error.
+            tick.exception()
+
+    async def _tick(self, shard: int, topics: Sequence[str]) -> None:
+        most = self._shards.limits.topics
+        for at in range(0, max(len(topics), 1), most):
+            await self._tick_some(shard, topics[at : at + most])
+
+    async def _tick_some(self, shard: int, topics: Sequence[str]) -> None:
+        while True:
+            answer = await self._shards.run(shard, "tick", *topics)
+            woken = {topic for topic, _ in zip(*[iter(answer[-1][2])] * 2, strict=True)}
+            for topic, count in zip(*[iter(answer[1])] * 2, strict=True):
+                if topic not in woken:
+                    self._wake(topic.decode(), count)
+            if answer[0]:
+                return
+
+
+def _good(ticks: dict[int, asyncio.Task[None]]) -> list[int]:
+    """Return the shards whose ticks are done, without an error."""
+    return [
+        shard
+        for shard, tick in ticks.items()
+        if tick.done() and not tick.cancelled() and tick.exception() is None
+    ]

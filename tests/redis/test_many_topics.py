@@ -1,0 +1,121 @@
+"""Who uses a topic for each user has many: no call visits all, and empty ones are forgotten."""
+
+import asyncio
+
+import pytest
+
+import dwell
+from dwell.clock import SimulatedClock
+from dwell.store.redis import RedisStore
+from tests.redis.servers import redis_server
+
+TOPICS = 1_000
+
+
+def run(test) -> None:
+    """Run a test with a store on a real Redis, and that."""
+
+    async def main() -> None:
+        with redis_server() as server:
+            store = RedisStore(server.url, clock=SimulatedClock())
+            async with dwell.Queue(store) as queue:
+                await test(queue, store, server)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def use(queue: dwell.Queue, topics: list[str], ids=None) -> None:
+    """Put, take and ack a message of each topic."""
+    await asyncio.gather(*[queue.put(topic, "x", id=ids) for topic in topics])
+    for topic in topics:
+        await queue.ack(await queue.take(topic))
+
+
+async def sweep(store: RedisStore) -> None:
+    """Let so many seconds go by, in each of which some topics are looked at."""
+    for _ in range(150):
+        store.clock.advance(1_000)
+        await store.tick(store.clock.now_ms())
+
+
+def test_stats_are_made_of_calls_that_are_bounded():
+    async def test(queue, store, server):
+        with server.client() as client:
+            pipeline = client.pipeline(transaction=False)
+            for at in range(20_000):
+                pipeline.hset("dwell:{0}:known", f"user-{at}", "1024")
+                pipeline.hset(f"dwell:{{0}}:counts:user-{at}", "delayed", 1)
+            pipeline.execute()
+        # What a script does is counted in commands: its time depends on who else is there.
+        before, calls = server.ask("INFO", "commandstats"), store.commands
+        stats = await queue.stats()
+        after, calls = server.ask("INFO", "commandstats"), store.commands - calls
+        assert len(stats.topics) == 20_000
+        looked = after["cmdstat_hmget"]["calls"] - before["cmdstat_hmget"]["calls"]
+        assert looked / calls <= 300
+        # The counts of one topic are one call.
+        calls = store.commands
+        assert [size.delayed for size in await queue.sizes("user-7")] == [1]
+        assert store.commands - calls == 1
+
+    run(test)
+
+
+def test_topics_that_are_empty_and_have_no_settings_are_forgotten():
+    async def test(queue, store, server):
+        await use(queue, [f"user-{at}" for at in range(TOPICS)])
+        await queue.configure("set", max_attempts=3)
+        await use(queue, ["set"])
+        await queue.put("late", "x", delay="1h")
+        await queue.put("held", "x")
+        await queue.take("held", lease="1h")
+        await queue.put("dead", "x")
+        await queue.bury(await queue.take("dead"))
+        await use(queue, ["remembered"], "an id")
+        await sweep(store)
+        left = {"set", "late", "held", "dead", "remembered"}
+        assert set((await queue.stats()).topics) == left
+        keys = {key.split(":", 3)[-1] for key in server.ask("KEYS", "dwell:{0}:counts:*")}
+        assert keys == left
+        # What is remembered was not forgotten with its topic.
+        put = await queue.put("remembered", "x", id="an id")
+        assert put.result is dwell.Result.KEPT
+        # A topic that is used again is as new.
+        await queue.put("user-7", "x", priority=3)
+        assert (await queue.stats()).topics["user-7"].ready == 1
+        assert len(await queue.take("user-7")) == 1
+        assert await queue.find_stale() == []
+
+    run(test)
+
+
+def test_a_topic_in_use_is_not_forgotten():
+    async def test(queue, store, server):
+        for _ in range(5):
+            await use(queue, ["t"])
+            for _ in range(20):
+                store.clock.advance(1_000)
+                await store.tick(store.clock.now_ms())
+            await queue.put("t", "x")
+            store.clock.advance(1_000)
+            await store.tick(store.clock.now_ms())
+            assert (await queue.stats()).topics["t"].ready == 1
+            await queue.ack(await queue.take("t"))
+
+    run(test)
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_a_tick_asks_for_some_of_the_topics_a_call(count):
+    async def test(queue, store, server):
+        topics = [f"t{at}" for at in range(count)]
+        await queue.put(topics[-1], "x")
+        woken = []
+        store.waiting = lambda: topics
+        store.wake = lambda topic, number: woken.append((topic, number))
+        before = store.commands
+        await store.tick(store.clock.now_ms())
+        assert woken == [(topics[-1], 1)]
+        assert store.commands - before == max(count // 200, 1)
+
+    run(test)

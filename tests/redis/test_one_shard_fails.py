@@ -1,0 +1,326 @@
+"""One shard fails while others go on: nothing that was leased is dropped, and the others give."""
+
+import asyncio
+import itertools
+import zlib
+
+import numpy as np
+import pytest
+
+import dwell
+from dwell import Result
+from dwell.errors import ServerUnreachable
+from dwell.store.redis import RedisStore
+from tests.http.between import Between, between
+from tests.redis.calls import call_of
+from tests.redis.servers import redis_cluster, redis_server
+
+SHARDS = 4
+_prefixes = itertools.count()
+
+
+def run(body, seconds: float = 60) -> None:
+    """Run a test until its end, or for so long."""
+    asyncio.run(asyncio.wait_for(body, seconds))
+
+
+def ids_of(shard: int, count: int) -> list[str]:
+    """Return ids that belong to a shard."""
+    found = (f"id-{at}" for at in itertools.count())
+    return list(itertools.islice((i for i in found if zlib.crc32(i.encode()) % 4 == shard), count))
+
+
+def only(shard: int, part: str = "") -> bytes:
+    """Return what every request to a shard holds."""
+    return b"{%d}" % shard + part.encode()
+
+
+class Case:
+    """Four shards on one real Redis, behind a wire that fails for one of them."""
+
+    def __init__(self, wire: Between, queue: dwell.Queue, sure: dwell.Queue) -> None:
+        self.wire = wire
+        self.queue = queue
+        self.sure = sure
+
+    @property
+    def store(self) -> RedisStore:
+        return self.queue._store
+
+    async def put(self, shards=range(SHARDS), count: int = 5) -> set[str]:
+        """Put messages into some shards."""
+        ids = [id_ for shard in shards for id_ in ids_of(shard, count)]
+        await self.sure.put_many("t", ["x"] * len(ids), ids=ids)
+        return set(ids)
+
+    async def until_given_back(self) -> None:
+        """Wait until nothing is leased."""
+        while (await self.sure.stats()).topics["t"].leased:
+            await asyncio.sleep(0.01)
+
+    async def attempts(self) -> set[int]:
+        """Return the attempts of all messages that are there."""
+        ids = [id_ for shard in range(SHARDS) for id_ in ids_of(shard, 5)]
+        return {message.attempt for message in await self.sure.get("t", ids) if message}
+
+
+def play(test, **options) -> None:
+    """Run a test with a store over a wire that is whole, and one that fails as the test says."""
+
+    async def main() -> None:
+        with redis_server() as server:
+            async with between(server.url) as wire:
+                given = {"shards": SHARDS, **options}
+                async with (
+                    dwell.open(wire.url, timeout=1, **given) as queue,
+                    dwell.open(server.url, **given) as sure,
+                ):
+                    await test(Case(wire, queue, sure))
+
+    run(main())
+
+
+#: Blocks of one, blocks as they are usual, and loose messages.
+each_form = pytest.mark.parametrize("packed", [1, 8, 1000])
+
+
+@each_form
+@pytest.mark.parametrize("how", ["cut", "mute"])
+@pytest.mark.parametrize("fails", range(SHARDS))
+def test_what_the_others_gave_is_handed_out(packed, how, fails):
+    async def test(case: Case):
+        await case.put()
+        case.wire.break_(how, None, only(fails))
+        taken = await case.queue.take("t", 100, lease="10m")
+        others = [id_ for shard in range(SHARDS) if shard != fails for id_ in ids_of(shard, 5)]
+        assert sorted(taken.ids) == sorted(others)
+        assert set(await case.sure.ack(taken)) == {Result.ACKED}
+        # What it leased where no answer came from is given back when it can be reached.
+        case.wire.break_("pass")
+        await case.until_given_back()
+        again = await case.queue.take("t", 100)
+        assert sorted(again.ids) == sorted(ids_of(fails, 5))
+        assert set(again.attempt.tolist()) == {1}
+
+    play(test, packed=packed)
+
+
+@each_form
+@pytest.mark.parametrize("how", ["cut", "mute"])
+def test_what_is_taken_by_id_is_handed_out(packed, how):
+    async def test(case: Case):
+        ids = sorted(await case.put())
+        case.wire.break_(how, None, only(2))
+        taken = await case.queue.take_ids("t", ids, lease="10m")
+        assert list(taken.ids) == [id_ for id_ in ids if id_ not in ids_of(2, 5)]
+        await case.sure.ack(taken)
+        case.wire.break_("pass")
+        await case.until_given_back()
+        again = await case.queue.take_ids("t", ids)
+        assert sorted(again.ids) == sorted(ids_of(2, 5))
+        assert set(again.attempt.tolist()) == {1}
+
+    play(test, packed=packed)
+
+
+def test_a_taker_is_told_when_the_others_have_nothing():
+    async def test(case: Case):
+        case.wire.break_("cut", None, only(2))
+        with pytest.raises(ServerUnreachable):
+            await case.queue.take("t", 100)
+
+    play(test)
+
+
+def test_blocks_that_could_not_be_read_are_given_back():
+    async def test(case: Case):
+        await case.put([1])
+        case.wire.break_("cut", None, only(1, ":block"))
+        with pytest.raises(ServerUnreachable):
+            await case.queue.take("t", 100, lease="10m")
+        case.wire.break_("pass")
+        await case.until_given_back()
+        assert await case.attempts() == {0}
+        taken = await case.queue.take("t", 100)
+        assert sorted(taken.ids) == sorted(ids_of(1, 5))
+
+    play(test, packed=1)
+
+
+@each_form
+@pytest.mark.parametrize("verb", ["take", "take_ids"])
+@pytest.mark.parametrize("how", ["late", "held"])
+def test_a_take_whose_caller_has_gone_leases_nothing(packed, verb, how):
+    async def test(case: Case):
+        ids = [id_.encode() for id_ in sorted(await case.put())]
+        # The first time, the scripts themselves are sent.
+        warm = case.store.take_ids("warm", ids, 0, ""), case.store.take(["warm"], 1, 0, "")
+        await asyncio.gather(*warm)
+        # The verb itself, not a tick: the digest of the script, and how many keys there are.
+        request = call_of(verb, packed=packed) + b"\r\n$1\r\n2\r\n$9\r\ndwell:" + only(2)
+        case.wire.break_(how, 1, request)
+        ask = {
+            "take": lambda: case.store.take(["t"], 100, 600_000, ""),
+            "take_ids": lambda: case.store.take_ids("t", ids, 600_000, ""),
+        }
+        taking = asyncio.create_task(ask[verb]())
+        while case.wire.how != "pass":
+            await asyncio.sleep(0.001)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        await case.until_given_back()
+        # What the network had held back comes now, and nobody waits for it.
+        case.wire.let_go.set()
+        await case.queue.stats()
+        await case.until_given_back()
+        assert await case.attempts() == {0}
+
+    play(test, packed=packed)
+
+
+def test_messages_do_not_die_for_a_shard_that_fails():
+    """The case in which it was found: a node of a cluster is killed, and nobody sees a message."""
+
+    async def main():
+        with redis_cluster(2, **{"cluster-require-full-coverage": "no"}) as cluster:
+            owners = [cluster.owner(f"dwell:{{{shard}}}:meta") for shard in range(SHARDS)]
+            down = next(shard for shard in range(SHARDS) if owners[shard] is not owners[0])
+            async with dwell.open(cluster.url, shards=SHARDS, timeout=1) as queue:
+                await queue.put_many("t", ["x"] * 5, ids=ids_of(0, 5))
+                owners[down].kill()
+                taken = await queue.take("t", 10, lease="10m")
+                assert sorted(taken.ids) == sorted(ids_of(0, 5))
+
+    run(main())
+
+
+def test_the_other_shards_tick():
+    async def test(case: Case):
+        case.wire.break_("cut", None, only(0))
+        for shard in (1, 2, 3):
+            (id_,) = ids_of(shard, 1)
+            waiting = asyncio.create_task(case.queue.take("t", wait=30))
+            while not case.queue._takers.waiting:
+                await asyncio.sleep(0.001)
+                assert not waiting.done(), waiting.result()
+            await case.sure.put("t", "x", id=id_, delay=0.1)
+            assert list((await waiting).ids) == [id_]
+            await case.sure.ack(waiting.result())
+
+    play(test, home=1)
+
+
+def test_no_shard_ticks():
+    async def test(case: Case):
+        case.wire.break_("cut")
+        with pytest.raises(ServerUnreachable):
+            await case.store.tick(0)
+        case.wire.break_("pass")
+        assert await case.store.tick(0)
+
+    play(test)
+
+
+def test_verbs_are_done_on_the_shards_that_are_there():
+    async def test(case: Case):
+        ids = sorted(await case.put())
+        others = [id_ for id_ in ids if id_ not in ids_of(1, 5)]
+        taken = await case.queue.take("t", 100, lease="10m")
+        case.wire.break_("cut", None, only(1))
+        with pytest.raises(ServerUnreachable):
+            await case.queue.ack(taken)
+        found = await case.sure.get("t", ids)
+        assert sorted(message.id for message in found if message) == sorted(ids_of(1, 5))
+        case.wire.break_("pass")
+        await case.sure.release(taken)
+        await case.put()
+        for verb in ("reschedule", "cancel"):
+            case.wire.break_("cut", None, only(1))
+            beside = {"due": 2**42} if verb == "reschedule" else {}
+            with pytest.raises(ServerUnreachable):
+                await getattr(case.queue, verb)("t", ids, **beside)
+            case.wire.break_("pass")
+            found = await case.sure.get("t", others)
+            assert {message and message.due_ms for message in found} == (
+                {2**42} if verb == "reschedule" else {None}
+            )
+
+    play(test)
+
+
+def test_a_put_tells_each_caller_what_became_of_its_own():
+    async def test(case: Case):
+        ids = [id_ for shard in range(SHARDS) for id_ in ids_of(shard, 3)]
+        case.wire.break_("cut", None, only(1))
+        puts = (case.queue.put("t", "x", id=id_) for id_ in ids)
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        for id_, answer in zip(ids, answers, strict=True):
+            if id_ in ids_of(1, 3):
+                assert isinstance(answer, ServerUnreachable)
+            else:
+                assert answer.result is Result.CREATED
+        # In a batch of one caller, the error says that some were put.
+        with pytest.raises(ServerUnreachable, match="9 of the batch were put all the same"):
+            await case.queue.put_many("t", ["x"] * 12, ids=[f"{id_}" for id_ in ids])
+
+    play(test)
+
+
+def test_settings_reach_the_shards_that_are_there():
+    async def test(case: Case):
+        case.wire.break_("cut", None, only(1))
+        with pytest.raises(ServerUnreachable):
+            await case.queue.configure("t", max_attempts=3)
+        case.wire.break_("pass")
+        client = case.store._shards.engine
+        found = [
+            await client.ask("HEXISTS", f"{client.base(shard)}:topics", "t")
+            for shard in range(SHARDS)
+        ]
+        assert found == [1, 0, 1, 1]
+
+    play(test)
+
+
+def test_a_shard_that_was_down_is_found_again():
+    async def test(case: Case):
+        for _ in range(3):
+            await case.put([3])
+            case.wire.break_("mute", None, only(3))
+            with pytest.raises(ServerUnreachable):
+                await case.queue.take("t", 2, lease="10m")
+            case.wire.break_("pass")
+            taken = await case.queue.take("t", 100)
+            assert sorted(taken.ids) == sorted(ids_of(3, 5))
+            assert set(await case.queue.ack(taken)) == {Result.ACKED}
+            await case.queue.configure("t", remember_ms=0)
+            await case.sure.cancel("t", ids_of(3, 5))
+
+    play(test)
+
+
+def test_receipts_of_a_message_that_was_taken_very_often():
+    """The number of a take has 32 bits and begins anew after them; nothing else is touched."""
+
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url) as queue:
+                await queue.put("t", "x", id="x", max_attempts=65_535)
+                ((name, text),) = server.client().hgetall("dwell:{0}:messages").items()
+                words = []
+                for take in (2**24 - 1, 2**24, 2**32 - 1):
+                    made = text[:3] + take.to_bytes(4, "big") + text[7:]
+                    server.client().hset("dwell:{0}:messages", name, made)
+                    taken = await queue.take("t")
+                    words.append(int(taken.receipts[0, 0]) & 0xFFFF_FFFF)
+                    message = (await queue.get("t", ["x"]))[0]
+                    assert (message.body, message.attempt) == (b"x", 1)
+                    stale = np.array(taken.receipts)
+                    stale[0, 0] -= np.uint64(1) if words[-1] else np.uint64(0)
+                    assert await queue.release(taken, counted=False) == [Result.RELEASED]
+                    text = server.client().hget("dwell:{0}:messages", name)
+                    assert await queue.ack(stale) == [Result.STALE]
+                assert words == [2**24, 2**24 + 1, 0]
+
+    run(main())

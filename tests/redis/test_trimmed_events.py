@@ -1,0 +1,125 @@
+"""Events that a shard dropped before anybody gathered them are missed, and never passed over."""
+
+import asyncio
+import zlib
+
+import pytest
+
+import dwell
+from tests.redis.servers import redis_server
+
+KEPT = 1_000
+
+
+def run(test, shards: int = 2) -> None:
+    """Run a test with a queue whose shards keep about a thousand events."""
+
+    async def main() -> None:
+        with redis_server() as server:
+            async with dwell.open(server.url, shards=shards, max_events=KEPT) as queue:
+                await test(queue)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def ids_of(shard: int, count: int, first: int = 0) -> list[str]:
+    """Return ids that belong to one of two shards."""
+    ids = (f"id-{at}" for at in range(first, first + 4 * count + 100))
+    return [id_ for id_ in ids if zlib.crc32(id_.encode()) % 2 == shard][:count]
+
+
+async def put_in_calls(queue: dwell.Queue, ids: list[str]) -> None:
+    """Put in calls of three: the stream is cut off by the hundred of those."""
+    for at in range(0, len(ids), 3):
+        await queue.put_many("t", ["x"] * len(ids[at : at + 3]), ids=ids[at : at + 3])
+
+
+class Reader:
+    """Reads events as Spark does, and counts what it was told is lost."""
+
+    def __init__(self, queue: dwell.Queue) -> None:
+        self._queue = queue
+        self.place = 0
+        self.lost = 0
+        self.positions: list[int] = []
+        self.ids: list[str] = []
+
+    async def read(self) -> None:
+        while True:
+            page = await self._queue.events(self.place, 10_000)
+            if self.place < page.first_position:
+                self.lost += page.first_position - self.place
+            assert page.events or page.next_position >= page.end_position
+            expected = range(page.next_position - len(page.events), page.next_position)
+            assert page.events.positions.tolist() == list(expected)
+            self.positions += page.events.positions.tolist()
+            self.ids += page.events.ids
+            self.place = page.next_position
+            if not page.events:
+                return
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("gathered", [0, 10])
+def test_what_one_shard_dropped_is_a_gap(shard, gathered):
+    async def test(queue):
+        reader = Reader(queue)
+        both = [id_ for of in (0, 1) for id_ in ids_of(of, gathered)]
+        for id_ in both:
+            await queue.put("t", "x", id=id_)
+        await reader.read()
+        assert (reader.lost, sorted(reader.ids)) == (0, sorted(both))
+        # All of them in one shard; of the other there is one, which is not lost.
+        await put_in_calls(queue, ids_of(shard, 3_000, 100_000))
+        await queue.put("t", "x", id=ids_of(1 - shard, 1, 200_000)[0])
+        await reader.read()
+        assert reader.lost > 0
+        totals = (await queue.stats()).totals
+        assert totals["put"] == len(reader.ids) + reader.lost
+        assert len(set(reader.positions)) == len(reader.positions)
+        assert set(both) <= set(reader.ids)
+        # A new reader is told the same, and so is one that asks from within the gap.
+        again = Reader(queue)
+        await again.read()
+        assert again.lost + len(again.ids) == totals["put"]
+
+    run(test)
+
+
+def test_a_reader_within_a_gap_is_told_where_it_ends():
+    async def test(queue):
+        for id_ in ids_of(1, 5):
+            await queue.put("t", "x", id=id_)
+        reader = Reader(queue)
+        await reader.read()
+        await put_in_calls(queue, ids_of(1, 1_500, 100_000))
+        page = await queue.events(0, 10_000)
+        begins = page.next_position
+        assert (begins, page.first_position) == (5, 0)
+        ends = (await queue.events(begins, 1)).first_position
+        assert ends > begins
+        for place in (begins, begins + 1, ends - 1):
+            page = await queue.events(place, 10)
+            assert page.first_position == ends
+            assert page.events.positions[0] == ends
+        assert (await queue.events(ends, 10)).first_position < ends
+        page = await queue.events(2**62, 1)
+        assert (page.first_position, page.end_position) == (0, 1_505)
+        assert (await queue._store.events(begins, 0)).next_position == begins
+
+    run(test)
+
+
+def test_a_stream_that_is_gone_is_a_gap_too():
+    async def main():
+        with redis_server() as server:
+            async with dwell.open(server.url, shards=2) as queue:
+                await put_in_calls(queue, ids_of(1, 20))
+                assert server.ask("DEL", "dwell:{1}:events") == 1
+                page = await queue.events(0, 10)
+                assert (page.first_position, page.end_position, len(page.events)) == (20, 20, 0)
+                await put_in_calls(queue, ids_of(1, 3, 1_000))
+                page = await queue.events(20, 10)
+                assert (page.first_position, page.end_position, len(page.events)) == (20, 23, 3)
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -1,0 +1,147 @@
+"""A disk that is small or full: what lives and goes needs no room, and what was freed is used."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dwell.clock import SimulatedClock
+from dwell.errors import DiskFull
+from dwell.message import Result
+from dwell.queue import Queue
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.limits import Limits
+from dwell.testing.faults import FaultyDisk
+
+SEGMENT_BYTES = 64 * 1024
+FOLDER = Path("/stores/store")
+
+
+def queue_on(disk: FaultyDisk, clock: SimulatedClock | None = None) -> Queue:
+    limits = Limits(snapshot_rows=64, room_rows=64)
+    return Queue(
+        EmbeddedStore(FOLDER, clock=clock, disk=disk, segment_bytes=SEGMENT_BYTES, limits=limits)
+    )
+
+
+async def settled(queue: Queue) -> None:
+    """Return when what the store does by itself has come to an end."""
+    store = queue.store
+    assert isinstance(store, EmbeddedStore)
+    core = store._core
+    while core._upkeep is not None or core._flushes or core.journal._making is not None:
+        await asyncio.sleep(0)
+
+
+async def until_full(call: Callable[[], Awaitable[object]]) -> int:
+    """Do something until the disk is full, and return how often it was done."""
+    done = 0
+    with contextlib.suppress(DiskFull):
+        while done < 100_000:
+            await call()
+            done += 1
+    assert 0 < done < 100_000
+    return done
+
+
+async def live(queue: Queue, rounds: int, first: int = 0) -> int:
+    """Put, take and ack, again while there is no room; return how often there was none."""
+    refused = 0
+    for number in range(first, first + rounds):
+        while True:
+            try:
+                await queue.put("t", b"x" * 4096, id=f"{number}")
+                break
+            except DiskFull:
+                refused += 1
+                assert refused < 10_000
+                await settled(queue)
+                await asyncio.sleep(0.01)
+        (message,) = await queue.take("t")
+        assert message.id == f"{number}"
+        assert await queue.ack(message) == Result.ACKED
+    return refused
+
+
+@pytest.mark.parametrize("segments", [5, 6, 7, 9, 14])
+def test_churn_with_little_pending_never_fills_a_small_disk(segments: int) -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=segments * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            assert not await live(queue, 200)
+        async with queue_on(disk.copied()) as queue:
+            assert not await live(queue, 50, first=200)
+
+    asyncio.run(main())
+
+
+def test_a_store_goes_on_by_itself_when_its_messages_are_acked() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=12 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            put = await until_full(lambda: queue.put("t", b"x" * 2000))
+            for _ in range(put):
+                assert await queue.ack(await queue.take("t")) == [Result.ACKED]
+            await live(queue, 100)
+
+    asyncio.run(main())
+
+
+def test_a_store_goes_on_by_itself_when_others_free_room() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=6 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            await until_full(lambda: queue.put("t", b"x" * 2000))
+            disk.system.size_bytes *= 2
+            await queue.put("t", b"y")
+
+    asyncio.run(main())
+
+
+def test_touches_leave_the_room_for_acks_and_reads_need_none() -> None:
+    async def main() -> None:
+        clock = SimulatedClock()
+        disk = FaultyDisk(size_bytes=6 * SEGMENT_BYTES)
+        async with queue_on(disk, clock) as queue:
+            await until_full(lambda: queue.put("t", b"x" * 500))
+            taken = await queue.take("t", 15, lease="1h")
+            await until_full(lambda: queue.touch(taken[:1], lease="1h"))
+            with pytest.raises(DiskFull):
+                queue.store.check()
+            for message in taken[:7]:
+                assert await queue.ack(message) == Result.ACKED
+            # Leases that end have to be written: what reads does without.
+            clock.advance(3_600_000)
+
+            async def end_a_lease() -> None:
+                await queue.store.tick(clock.now_ms())
+                more = await queue.take("t", 1, lease="1ms")
+                clock.advance(1)
+                await queue.ack(more)
+
+            with contextlib.suppress(DiskFull):
+                while True:
+                    await end_a_lease()
+            assert (await queue.stats()).topics["t"].ready
+            assert (await queue.events(0, 10)).end_position > 0
+            assert len(await queue.peek("t", 5)) == 5
+
+    asyncio.run(main())
+
+
+def test_without_a_snapshot_s_room_no_segment_is_made() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=8 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            await until_full(lambda: queue.put_many("t", [b""] * 100, delay="1h"))
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            await settled(queue)
+            for lease_ms in (1_000, 2_000, 3_000):
+                await queue.configure("t", lease_ms=lease_ms)
+                await store.compact()
+                assert store._core._compactor.covered == store._core.journal.position
+
+    asyncio.run(main())
