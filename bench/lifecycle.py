@@ -69,10 +69,10 @@ def _in_folder(
 
 
 def _enough(store: str, batch: int, ids: str) -> int:
-    if store == "redis":
-        return 1_200_000
     if batch == 1:
         return 80_000
+    if store == "redis":
+        return 1_200_000
     return 4_800_000 if batch >= 1000 and ids == "queue" else 2_400_000
 
 
@@ -100,12 +100,13 @@ def _measures(
     server: Server, messages: int, batch: int, ids: str, concurrency: int
 ) -> dict[str, Callable[[], Life]]:
     """Return what measures each system; the slower ones are given fewer messages."""
-    own = max(messages // 10, concurrency) if batch == 1 else messages
-    few, jobs = _fewer(messages, batch, concurrency), messages // 20
+    few, jobs = messages // 4, messages // (4 if batch == 1 else 20)
     of_redis = partial(_redis, server.port, messages, batch, ids, concurrency)
     of_bullmq = partial(bullmq_lifecycle, server.port, jobs, batch)
     return {
-        "dwell": partial(dwell_on_redis, server.url, [server.pid], own, batch, ids, concurrency),
+        "dwell": partial(
+            dwell_on_redis, server.url, [server.pid], messages, batch, ids, concurrency
+        ),
         "redis": partial(_weighed, server, few, of_redis),
         "bullmq": partial(_weighed, server, jobs, of_bullmq),
     }
@@ -199,11 +200,6 @@ def _weighed(server: Server, messages: int, run: Callable[[], float]) -> Life:
     cpu_s = cpu_seconds(server.pid)
     speed = run()
     return Life(speed, 0.0, 1_000_000 * (cpu_seconds(server.pid) - cpu_s) / messages)
-
-
-def _fewer(messages: int, batch: int, concurrency: int) -> int:
-    """Return how many messages Redis is given, which is slower."""
-    return max(messages // 10, concurrency) if batch == 1 else messages // 4
 
 
 def _redis(port: int, messages: int, batch: int, ids: str, concurrency: int) -> float:
