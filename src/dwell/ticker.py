@@ -86,5 +86,6 @@ class Ticker:
         while not (self._is_planned or self._is_stopping):
             left_ms = deadline_ms - clock.now_ms()
             if left_ms <= 0:
-                return
+                # A store whose deadline is over at once must not keep the loop from others.
+                return await asyncio.sleep(0)
             await self._alarm.sleep(min(left_ms, LOOK_MS))
