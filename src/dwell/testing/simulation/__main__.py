@@ -83,8 +83,8 @@ def _outcomes(first: int, seeds: int, processes: int):  # type: ignore[no-untype
         for start in range(first, first + seeds, _CHUNK)
     ]
     if processes <= 1 or len(chunks) <= 1:
-        for chunk in chunks:
-            yield from run_seeds(chunk)
+        for seed in range(first, first + seeds):
+            yield from run_seeds(range(seed, seed + 1))
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for outcomes in pool.imap(run_seeds, chunks):

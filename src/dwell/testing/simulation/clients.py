@@ -155,6 +155,62 @@ class Client:
             then = "ack"
         await self._end(batch, then)
 
+    async def _crowd(
+        self,
+        topic: str,
+        takers: int,
+        limit: int,
+        wait_ms: int,
+        puts: int,
+        quitters: int,
+        rounds: int,
+    ) -> None:
+        """Take several times in one turn of the server, while messages come and takers go."""
+        bodies = [self._body(f"c{self._number}-{index}", 10) for index in range(puts)]
+
+        async def request(queue: Queue) -> list[Batch]:
+            owner = f"{self._number} {self._chance.getrandbits(32)}"
+            takes = [
+                asyncio.ensure_future(
+                    queue.take(topic, limit, lease=20.0, owner=owner, wait=wait_ms / 1000)
+                )
+                for _ in range(takers)
+            ]
+            for _ in range(rounds % 3):
+                await asyncio.sleep(0)
+            coming = [asyncio.ensure_future(queue.put(topic, body)) for body in bodies]
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            for take in takes[:quitters]:
+                take.cancel()
+            answers = await asyncio.gather(*takes, *coming, return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            batches = [answer for answer in answers if isinstance(answer, Batch)]
+            await self._check_given_back(queue, owner, batches)
+            return batches
+
+        words = f"crowd of {takers} on {topic}, {puts} puts, {quitters} go"
+        try:
+            batches = await self._ask(request, words, wait_s=wait_ms / 1000, tries=1)
+        except TopicFull:
+            return
+        for batch in batches or ():
+            if len(batch):
+                await self._end(batch, "ack")
+
+    @staticmethod
+    async def _check_given_back(queue: Queue, owner: str, batches: list[Batch]) -> None:
+        """Check that nothing is held for takers that have gone."""
+        given = {id_ for batch in batches for id_ in batch.ids}
+        for _ in range(100):
+            held = set((await queue.held(owner)).ids)
+            if held <= given:
+                return
+            await asyncio.sleep(0.05)
+        raise Broken("held", f"{held - given} are leased to takers that have gone")
+
     async def _take(
         self, request: Callable[[Queue], Awaitable[Batch]], words: str, wait_ms: int
     ) -> Batch | None:

@@ -151,6 +151,18 @@ def _work(chance: random.Random) -> dict[str, Any]:
     return args
 
 
+def _crowd(chance: random.Random) -> dict[str, Any]:
+    return {
+        "topic": _topic(chance),
+        "takers": chance.choice((2, 3, 5)),
+        "limit": chance.choice((1, 1, 2)),
+        "wait_ms": chance.choice((300, 3_000)),
+        "puts": chance.choice((0, 1, 1, 2, 3)),
+        "quitters": chance.choice((0, 0, 1, 2)),
+        "rounds": chance.choice((0, 1, 2, 3, 4, 5, 6, 8)),
+    }
+
+
 def _ids(chance: random.Random) -> dict[str, Any]:
     return {"topic": _topic(chance), "count": chance.choice((1, 1, 2, 5))}
 
@@ -207,6 +219,7 @@ _ARGS = {
     "put": _put,
     "share": _share,
     "work": _work,
+    "crowd": _crowd,
     "cancel": _ids,
     "move": _move,
     "kick": _ids,
@@ -231,6 +244,7 @@ _CLIENTS = {
     "put": 30,
     "share": 8,
     "work": 30,
+    "crowd": 5,
     "cancel": 4,
     "move": 4,
     "kick": 3,

@@ -155,17 +155,17 @@ class Process:
         life = self.life
         try:
             answer = await request(queue)
-        except Broken:
-            return
+        except Broken as broken:
+            return self._broken(broken)
         except DwellError as error:
             answer = error
         except Exception as error:
             if life.is_over or isinstance(error, Stopped):
-                return
-            self._broken(Broken("error", f"{words} raised {error!r}"))
-            return
+                return None
+            return self._broken(Broken("error", f"{words} raised {error!r}"))
         if not life.is_over:
             _OUTSIDE.copy().run(tell, answer)
+        return None
 
     # --- looking ----------------------------------------------------------------------------------
 
