@@ -42,7 +42,11 @@ class Life(NamedTuple):
 def run(
     *, store: str, batch: int, ids: str, messages: int, concurrency: int, rounds: int
 ) -> Result:
-    """Measure Dwell and its peers in turn; ``concurrency`` is that of single messages."""
+    """Measure Dwell and its peers in turn; ``concurrency`` is that of single messages.
+
+    With 0 ``messages`` it is as many as take every system some three seconds a round.
+    """
+    messages = messages or _enough(store, batch, ids)
     params = {"store": store, "batch": batch, "ids": ids, "messages": messages}
     result = Result("lifecycle", {**params, "concurrency": concurrency}, "messages/s")
     measure = _on_redis if store == "redis" else _in_folder
@@ -59,9 +63,17 @@ def _in_folder(
             "redis": partial(_redis, server.port, messages, batch, ids, concurrency),
         }
         if batch == 1:
-            few = max(messages // 10, concurrency)
+            few = max(messages // 3, concurrency)
             systems["beanstalkd"] = partial(_beanstalkd, stalk_port, few, concurrency)
         result.in_turn(rounds, systems)
+
+
+def _enough(store: str, batch: int, ids: str) -> int:
+    if store == "redis":
+        return 1_200_000
+    if batch == 1:
+        return 80_000
+    return 4_800_000 if batch >= 1000 and ids == "queue" else 2_400_000
 
 
 def _on_redis(
@@ -195,7 +207,7 @@ def _fewer(messages: int, batch: int, concurrency: int) -> int:
 
 
 def _redis(port: int, messages: int, batch: int, ids: str, concurrency: int) -> float:
-    few = _fewer(messages, batch, concurrency)
+    few = messages // 4
     if batch == 1:
         return _redis_single(port, few, ids, concurrency)
     return redis_batches(port, few, batch, ids)

@@ -3,7 +3,10 @@
 import asyncio
 import time
 
+import pytest
+
 import dwell
+from dwell.clock import RealClock
 from dwell.store.memory import MemoryStore
 
 SPACING_S = 0.05
@@ -37,3 +40,47 @@ async def _deliver_spaced() -> None:
 
 def test_spaced_ticks_deliver_everything_and_are_few() -> None:
     asyncio.run(_deliver_spaced())
+
+
+class SteppingClock(RealClock):
+    """A wall clock that can be set; sleep is monotonic, as always."""
+
+    step_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.step_ms
+
+
+@pytest.mark.parametrize("steps_ms", [[3_600_000], [-3_600_000, 2 * 3_600_000]])
+@pytest.mark.parametrize("waits_before", [True, False])
+def test_a_step_of_the_clock_is_noticed_by_who_waits(
+    steps_ms: list[int], waits_before: bool
+) -> None:
+    async def main() -> None:
+        clock = SteppingClock()
+        async with dwell.Queue(MemoryStore(clock)) as queue:
+            await queue.put("due", b"x", delay="50m")
+            await queue.put("leased", b"y")
+            await queue.take("leased", lease="50m")
+            start = time.monotonic()
+            takes = []
+            for step_ms in ([0] if waits_before else []) + steps_ms:
+                if step_ms == 0 or not waits_before:
+                    takes = [asyncio.create_task(queue.take(t, wait="50s")) for t in TOPICS]
+                    await asyncio.sleep(0.05)
+                clock.step_ms += step_ms
+                await asyncio.sleep(0.05)
+            if not waits_before:
+                takes += [asyncio.create_task(queue.take(t, wait="50s")) for t in TOPICS]
+            async with asyncio.timeout(40):
+                while sum(take.done() for take in takes) < 2:
+                    await asyncio.sleep(0.01)
+            # The longest sleep is half a second; a minute is what it must not be.
+            assert time.monotonic() - start < 30
+            for take in takes:
+                take.cancel()
+
+    asyncio.run(main())
+
+
+TOPICS = ("due", "leased")

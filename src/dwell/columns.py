@@ -311,7 +311,8 @@ def counted(due: object, ttl: object, size: int) -> U8:
     if due is None:
         return flags | np.uint8(DUE_COUNTED)
     if isinstance(due, list | tuple):
-        flags[[at for at, one in enumerate(due) if one is None]] |= np.uint8(DUE_COUNTED)
+        missing = np.array([one is None for one in due], dtype=bool)
+        flags = flags | missing * np.uint8(DUE_COUNTED)
     return flags
 
 

@@ -177,6 +177,10 @@ def test_owners_that_hold_nothing_are_forgotten_and_never_mixed_up() -> None:
             assert list((await queue.held("stays")).ids) == list(kept.ids)
         async with queue_on(disk.copied(), clock, idle_names=4) as queue:
             nobody = await queue.take("t", 9)
+            known = set(embedded(queue)._machine.owners) - {"", "stays"}
+            assert known
+            for name in known:
+                assert not len(await queue.held(name))
             await queue.release(nobody, counted=False)
             for number in range(200):
                 taken = await queue.take("t", 1, owner=f"other-{number}")

@@ -12,7 +12,7 @@ from collections import Counter
 from dwell.testing.simulation.plan import plan_of
 from dwell.testing.simulation.run import Outcome, run_seeds, shorten
 
-_CHUNK = 32
+_CHUNK = 8
 #: What a run may find, in the order of a summary; all others are told under their own names.
 _BREACHES = {
     "lost": "lost",

@@ -53,12 +53,13 @@ class Drain:
         world = self._world
         world.network.is_calm, world.network.is_cut_off = True, False
         world.loop.slowness = 1.0
-        world.process.next_fault = None
+        world.process.next_faults = []
         world.process.disk.free()
         world.history.is_tight = False
         for _ in range(200):
             await asyncio.sleep(0.1)
             world.process.disk.free()
+            world.process.look()
             if world.process.is_up and world.loop.time() - world.process.up_since_s > 0.5:
                 return
         raise Broken("hang", "the store does not come up again")

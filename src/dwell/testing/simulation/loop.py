@@ -14,7 +14,7 @@ from typing import Any
 from dwell.errors import DwellError
 
 #: How many rounds of the loop there may be at one moment of simulated time.
-_MOST_ROUNDS = 3_000
+_MOST_ROUNDS = 500
 
 
 class Spinning(AssertionError):

@@ -27,6 +27,8 @@ class ObservedStore(EmbeddedStore):
     history: History
     #: Whether a verb has looked at the time.
     has_entered = False
+    #: Whether a verb waits where there is no room for it, and whether it has done what it does.
+    has_tried = has_done = False
     _put_answer: PutAnswer | None = None
     on_broken: Callable[[Broken], None]
 
@@ -380,6 +382,19 @@ class ObservedStore(EmbeddedStore):
         self.has_entered = True
         super()._tick(now_ms)
 
+    async def _in_room(self, verb: Callable[[], T]) -> T:
+        def tried() -> T:
+            self.has_tried = True
+            try:
+                answer = verb()
+            except (IdExists, TopicFull):
+                self.has_done = True
+                raise
+            self.has_done = True
+            return answer
+
+        return await super()._in_room(tried)
+
     def ticked(self, before: tuple[int, int], *, failed: bool) -> None:
         """Let the model do what time has asked of the store for a verb.
 
@@ -419,6 +434,7 @@ class _Observed:
         self._call = call
         self._check = check
         self._promises = promises
+        self._has_tried = False
         self._has_begun = False
         self._predicted: Any = None
         self._place = 0
@@ -440,7 +456,8 @@ class _Observed:
         """Let the verb go on up to where it waits, and do to the model what happens in that."""
         store, waits_for = self._store, None
         ended: BaseException | None = None
-        before, store.has_entered = store.of_time, False
+        before = store.of_time
+        store.has_entered = store.has_tried = store.has_done = False
         try:
             waits_for = self._call.send(None) if thrown is None else self._call.throw(thrown)
         except BaseException as error:
@@ -457,7 +474,8 @@ class _Observed:
         refusal = ended if isinstance(ended, IdExists | TopicFull) else None
         has_failed = refusal is None and not isinstance(ended, StopIteration | None)
         store.ticked(before, failed=has_failed)
-        if not self._has_begun:
+        self._has_tried |= store.has_tried
+        if not self._has_begun and (has_failed or store.has_done or not self._has_tried):
             self._has_begun = True
             if not has_failed:
                 self._predicted = self._begin(refusal)

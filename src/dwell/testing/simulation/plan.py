@@ -185,9 +185,13 @@ def _fault(chance: random.Random) -> dict[str, Any]:
 
 def _stop(chance: random.Random) -> dict[str, Any]:
     return {
-        "after": chance.choice((0, 1, 2, 3, 5, 8, 13, 30)),
-        "when": chance.choice(("before", "during", "after")),
-        "again": chance.choice((-1, -1, 0, 3, 10, 25)),
+        "after": chance.choice((0, 0, 1, 1, 2, 3, 5, 8, 13, 30)),
+        "when": chance.choice(("before", "during", "after", "after")),
+        # What the processes that are started again meet, at which of their calls.
+        "then": [
+            (chance.choice(("kill", "power")), chance.choice((0, 5, 20, 30, 40, 50, 65, 90, 140)))
+            for _ in range(chance.choice((0, 0, 1, 1, 2)))
+        ],
     }
 
 
@@ -250,6 +254,9 @@ def _enemies(chance: random.Random, settings: Settings) -> dict[str, int]:
     every["cut_off"] = 2
     if settings.sync != "always":
         del every["power"]
+    if chance.random() < 0.25:
+        # What a kill leaves unsynced only a power cut soon after shows.
+        return {name: every[name] for name in ("kill", "power", "fault") if name in every}
     if chance.random() < 0.6:
         some = chance.sample(sorted(every), 2)
         return {name: every[name] for name in some}

@@ -50,8 +50,8 @@ class Process:
         self.is_up = False
         self.up_since_s = 0.0
         self.starts = self.ends = 0
-        #: What a process that is started again meets: fault, after how many calls, and when.
-        self.next_fault: tuple[str, int, str] | None = None
+        #: What the next processes meet: fault, after how many calls, and when.
+        self.next_faults: list[tuple[str, int, str]] = []
 
     # --- starting and ending ----------------------------------------------------------------------
 
@@ -63,9 +63,8 @@ class Process:
             self.disk = disk
             self._adopt(disk)
             self.life = Life()
-            if self.next_fault is not None:
-                self.disk.arm(*self.next_fault)
-                self.next_fault = None
+            if self.next_faults:
+                self.disk.arm(*self.next_faults.pop(0))
         self._in_life(self._open())
 
     def restart(self) -> None:

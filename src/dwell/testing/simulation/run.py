@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import signal
 import time
 import warnings
 from collections import Counter
@@ -12,6 +13,9 @@ from dwell.testing.simulation.history import Broken
 from dwell.testing.simulation.loop import NothingLeft, Spinning
 from dwell.testing.simulation.plan import Plan, Step, plan_of
 from dwell.testing.simulation.world import World
+
+#: How long a run may take, in seconds that are not simulated; most take less than a tenth of one.
+_MOST_S = 20.0
 
 
 class Outcome(NamedTuple):
@@ -32,8 +36,25 @@ class Short(NamedTuple):
     trace: list[str]
 
 
+class Endless(KeyboardInterrupt):
+    """Something never ends, and never lets the loop go on."""
+
+
+def _stop_endless(*_: object) -> None:
+    raise Endless
+
+
 def run_plan(plan: Plan, trace: list[str] | None = None) -> Outcome:
     """Run a plan; add the lines of its trace to a list."""
+    signal.signal(signal.SIGALRM, _stop_endless)
+    signal.setitimer(signal.ITIMER_REAL, _MOST_S)
+    try:
+        return _run_plan(plan, trace)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _run_plan(plan: Plan, trace: list[str] | None) -> Outcome:
     world = World(plan, keeps_trace=trace is not None)
     failure, words, trace_hash = "", "", ""
     # Whatever the store warns of is on purpose.
@@ -44,6 +65,8 @@ def run_plan(plan: Plan, trace: list[str] | None = None) -> Outcome:
         failure, words = broken.kind, str(broken)
     except (Spinning, NothingLeft) as error:
         failure, words = "hang", str(error)
+    except Endless:
+        failure, words = "hang", f"a call that does not end within {_MOST_S} s"
     except Exception as error:
         failure, words = "error", repr(error)
     finally:

@@ -121,15 +121,16 @@ class World:
     def _fault(self, fault: str, after: int) -> None:
         self.process.disk.arm(fault, after)
 
-    def _kill(self, after: int, when: str, again: int) -> None:
-        self._stop("kill", after, when, again)
+    def _kill(self, after: int, when: str, then: list[tuple[str, int]]) -> None:
+        self._stop("kill", after, when, then)
 
-    def _power(self, after: int, when: str, again: int) -> None:
-        self._stop("power", after, when, again)
+    def _power(self, after: int, when: str, then: list[tuple[str, int]]) -> None:
+        self._stop("power", after, when, then)
 
-    def _stop(self, kind: str, after: int, when: str, again: int) -> None:
-        if again >= 0:
-            self.process.next_fault = (kind, again, when)
+    def _stop(self, kind: str, after: int, when: str, then: list[tuple[str, int]]) -> None:
+        # A machine that never syncs keeps its power.
+        may_cut = self.plan.settings.sync == "always"
+        self.process.next_faults = [(stop if may_cut else "kill", at, when) for stop, at in then]
         if after:
             self.process.disk.arm(kind, after, when)
         elif not self.process.disk.dead:
