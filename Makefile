@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test check format demo bench fuzz soak simulate crash clean
+.PHONY: help setup packages test check format demo bench fuzz soak simulate survive crash clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,10 @@ SEEDS := 1000
 FIRST := 0
 simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIRST=0 on
 	$(PY) -m dwell.testing.simulation --seeds $(SEEDS) --first $(FIRST)
+
+RUNS := 1
+survive: setup ## real failures for ten minutes, times RUNS=1, and docs/reliability.md with what came of them
+	$(PY) -m tools.survive --runs $(RUNS)
 
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q
