@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test check format demo bench fuzz soak simulate mutants crash faults clean
+.PHONY: help setup packages test check format demo bench fuzz soak simulate mutants survive crash faults clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,6 +59,10 @@ simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIR
 
 mutants: setup ## bring each known defect back, and see the tests catch it
 	$(PY) -m tools.mutants
+
+RUNS := 1
+survive: setup ## real failures for ten minutes, times RUNS=1, and docs/reliability.md with what came of them
+	$(PY) -m tools.survive --runs $(RUNS)
 
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q
