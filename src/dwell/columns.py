@@ -310,8 +310,9 @@ def counted(due: object, ttl: object, size: int) -> U8:
     flags = _uniform(0 if ttl is None else EXPIRY_COUNTED, size, np.uint8)
     if due is None:
         return flags | np.uint8(DUE_COUNTED)
-    if isinstance(due, list | tuple):
-        flags[[at for at, one in enumerate(due) if one is None]] |= np.uint8(DUE_COUNTED)
+    if isinstance(due, list | tuple) and None in due:
+        is_counted = np.array([one is None for one in due])
+        return np.where(is_counted, flags | np.uint8(DUE_COUNTED), flags)
     return flags
 
 
