@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test check format demo bench fuzz soak simulate crash clean
+.PHONY: help setup packages test check format demo bench fuzz soak simulate mutants survive crash faults clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,10 +22,12 @@ packages: ## Debian packages that tests and benchmarks run against
 		$$(command -v java >/dev/null || echo openjdk-17-jre-headless) \
 		$$(command -v node >/dev/null || echo nodejs npm) $$(command -v go >/dev/null || echo golang-go)
 
-# Those of Spark wait for it most of the time, so they run beside the others, which go first.
+# Those of Spark share one session, so they are one program; they wait for it most of the time, so they
+# run beside the others, which go first. Of those most wait too: a worker more than there are cores.
+WORKERS := $(shell expr $$(nproc) + 1)
 test: setup ## all tests
 	@log=$$(mktemp); nice -n 19 $(PY) -m pytest tests/spark >$$log 2>&1 & spark=$$!; \
-	$(PY) -m pytest --ignore tests/spark; rest=$$?; \
+	$(PY) -m pytest --ignore tests/spark -n $(WORKERS) --dist worksteal; rest=$$?; \
 	wait $$spark; spark=$$?; cat $$log; rm $$log; exit $$((rest + spark))
 
 check: setup ## format, lint, types
@@ -55,8 +57,18 @@ FIRST := 0
 simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIRST=0 on
 	$(PY) -m dwell.testing.simulation --seeds $(SEEDS) --first $(FIRST)
 
+mutants: setup ## bring each known defect back, and see the tests catch it
+	$(PY) -m tools.mutants
+
+RUNS := 1
+survive: setup ## real failures for ten minutes, times RUNS=1, and docs/reliability.md; RUNS=0: one minute, no page
+	$(PY) -m tools.survive $(if $(filter 0,$(RUNS)),--small,--runs $(RUNS))
+
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q
+
+faults: setup ## every fault and every end at every call of the embedded store, of which make test draws some
+	DWELL_FAULTS=all $(PY) -m pytest -q --timeout 0 tests/store/test_faults.py
 
 clean: ## remove what setup and the commands made
 	rm -rf .venv report build dist bench/bullmq/node_modules

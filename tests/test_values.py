@@ -192,6 +192,25 @@ def test_bad_delay_arrays(delays):
     )
 
 
+def test_an_expiry_at_the_epoch_does_not_mean_never():
+    for bad in (0, np.int64(0), datetime(1970, 1, 1, tzinfo=UTC)):
+        run_refused(
+            dwell.InvalidTime, ["expires: got"], lambda q, v=bad: q.put("t", b"", expires=v)
+        )
+        for many in ([NOW, bad], [None, bad]):
+            run_refused(
+                dwell.InvalidTime,
+                ["expires[1]: got"],
+                lambda q, v=many: q.put_many("t", [b"", b""], expires=v),
+            )
+    array = np.array([NOW, 0])
+    run_refused(
+        dwell.InvalidTime,
+        ["expires[1]: got"],
+        lambda q: q.put_many("t", [b"", b""], expires=array),
+    )
+
+
 def test_two_times_together():
     run_refused(dwell.InvalidTime, ["delay and due"], lambda q: q.put("t", b"", delay=1, due=NOW))
     run_refused(dwell.InvalidTime, ["together"], lambda q: q.put("t", b"", delay=1, delay_level=1))

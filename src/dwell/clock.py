@@ -11,6 +11,11 @@ import time
 from typing import Protocol
 
 
+def monotonic_ms() -> int:
+    """Return a time in milliseconds that no step of the wall clock moves, to measure spans by."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Clock(Protocol):
     """What a queue asks of time."""
 

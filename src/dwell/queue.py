@@ -337,11 +337,17 @@ class Queue(Verbs):
     async def take_ids(
         self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
     ) -> Batch:
-        """Take those of some messages that are ready; the others are left out of the answer."""
+        """Take those of some messages that are ready; the others are left out of the answer.
+
+        When the call is cancelled, what it had taken is given back.
+        """
         topic, many = values.topic(topic), self._ids([ids] if isinstance(ids, str) else ids)
+        lease_ms, owner = values.lease_ms(lease), values.owner(owner)
         if not many:
             return Batch.empty()
-        return await self._store.take_ids(topic, many, values.lease_ms(lease), values.owner(owner))
+        if isinstance(self._store, RemoteStore):
+            return await self._store.take_ids(topic, many, lease_ms, owner)
+        return await search.take_ids(self._store, topic, many, lease_ms, owner)
 
     async def take_where(
         self, topic: str, where: str, limit: int = 1, *, lease: Delay | None = None, owner: str = ""
@@ -506,7 +512,7 @@ class Queue(Verbs):
 def _expiry(expires: Due | None, ttl: Delay | None, due_ms: int, now_ms: int) -> int:
     columns.one_of(expires=expires, ttl=ttl)
     if ttl is None:
-        return values.due_ms(expires, now_ms, "expires")
+        return values.expires_ms(expires, now_ms)
     ends_ms = now_ms + values.delay_ms(ttl, "ttl")
     columns.check_ttl(ends_ms <= due_ms)
     return ends_ms

@@ -6,7 +6,7 @@ before its client loses patience. Between two pages everybody else has a turn.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -129,8 +129,21 @@ async def take_where(
     return Page(Batch.joined(taken), cursor)
 
 
+async def take_ids(
+    store: Store, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str
+) -> Batch:
+    """Take those of some messages that are ready; give them back when the call is cancelled."""
+    taken: list[Batch] = []
+    try:
+        await _take(store, topic, ids, lease_ms, owner, taken)
+    except BaseException:
+        await _give_back(store, taken)
+        raise
+    return taken[0] if taken else Batch.empty()
+
+
 async def _take(
-    store: Store, topic: str, ids: list[bytes], lease_ms: int, owner: str, taken: list[Batch]
+    store: Store, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str, taken: list[Batch]
 ) -> None:
     """Add to ``taken`` those of some messages that are ready, even when the call is cancelled."""
     task = asyncio.ensure_future(store.take_ids(topic, ids, lease_ms, owner))

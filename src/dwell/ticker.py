@@ -81,11 +81,15 @@ class Ticker:
 
     async def _sleep_until(self, deadline_ms: int | None) -> None:
         clock = self._store.clock
-        latest_ms = clock.now_ms() + MAX_SLEEP_MS
+        before_ms = clock.now_ms()
+        latest_ms = before_ms + MAX_SLEEP_MS
         deadline_ms = latest_ms if deadline_ms is None else min(deadline_ms, latest_ms)
         while not (self._is_planned or self._is_stopping):
-            left_ms = deadline_ms - clock.now_ms()
-            if left_ms <= 0:
+            now_ms = clock.now_ms()
+            # After a step back the latest moment would be as far away as the step was long.
+            if now_ms >= deadline_ms or now_ms < before_ms:
                 # A store whose deadline is over at once must not keep the loop from others.
-                return await asyncio.sleep(0)
-            await self._alarm.sleep(min(left_ms, LOOK_MS))
+                await asyncio.sleep(0)
+                return
+            before_ms = now_ms
+            await self._alarm.sleep(min(deadline_ms - now_ms, LOOK_MS))

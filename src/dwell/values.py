@@ -275,6 +275,17 @@ def due_ms(value: object, now_ms: int, field: str = "due") -> int:
     return ms
 
 
+def expires_ms(value: object, now_ms: int, field: str = "expires") -> int:
+    """Return when a message expires as epoch milliseconds; raises InvalidTime.
+
+    Stores say with 0 that a message never does, so 1970 itself is no such time.
+    """
+    ms = due_ms(value, now_ms, field)
+    if ms == 0:
+        raise refusal(InvalidTime, field, value, "a time after 1970 began; none for never")
+    return ms
+
+
 def level_ms(value: object, levels_ms: Sequence[int], field: str = "delay_level") -> int:
     """Return the delay that a level, counted from 1, means on a topic; raises InvalidTime."""
     if not is_whole(value) or not 1 <= value <= len(levels_ms):

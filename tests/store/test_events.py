@@ -243,6 +243,22 @@ def test_all_files_are_safe_before_a_snapshot_counts_on_them() -> None:
     asyncio.run(main())
 
 
+def test_what_waits_in_memory_is_told_from_any_position() -> None:
+    async def main() -> None:
+        async with Queue(EmbeddedStore(Path("/store"), disk=FaultyDisk())) as queue:
+            for count in (12, 1, 3, 20, 1):
+                await queue.put_many("t", [b"x"] * count)
+            whole = [(e.position, e.id) for e in (await queue.events(0, 1_000)).events]
+            assert [position for position, _ in whole] == list(range(37))
+            for first in range(38):
+                for limit in (1, 5, 100):
+                    page = (await queue.events(first, limit)).events
+                    found = [(event.position, event.id) for event in page]
+                    assert found == whole[first : first + limit]
+
+    asyncio.run(main())
+
+
 def test_a_block_takes_little_memory_however_few_events_it_has() -> None:
     log = EventFile(Path("/nowhere"), 0, -1)
     for number in range(1_000):

@@ -47,7 +47,7 @@ class Hall:
         self._is_open = service.tokens.is_open
         self.heads = Heads(service.most_body_bytes)
         self.rounds = Rounds()
-        self.pauses = Pauses(service.queue.clock)
+        self.pauses = Pauses()
         self.sessions: set[Session] = set()
         self.waiting: set[Session] = set()
         self.connections = 0

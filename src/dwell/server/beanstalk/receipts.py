@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dwell.errors import DwellError
-from dwell.message import MAX_DELAY_MS, U64, Result
+from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, U64, Result
 from dwell.results import Results
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.hall import Hall
@@ -51,8 +51,10 @@ class Receipts:
 
     def give_back(self, receipts: Sequence[bytes]) -> None:
         """Give back jobs that nobody can finish; it does not count as a failure of theirs."""
-        if receipts:
-            self._hall.rounds.spawn(self._give_back(array_of(receipts)))
+        # A connection may hold more than one request may have. Of the parts none waits for another.
+        for at in range(0, len(receipts), MAX_BATCH_MESSAGES):
+            part = array_of(receipts[at : at + MAX_BATCH_MESSAGES])
+            self._hall.rounds.spawn(self._give_back(part))
 
     async def _give_back(self, receipts: U64) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dwell.clock import monotonic_ms
 from dwell.errors import DwellError, ServerBusy
 from dwell.message import Batch
 from dwell.server.beanstalk.commands import Run
@@ -166,19 +167,23 @@ class Reserves:
             self._hall.service.check_waiting(len(self._hall.waiting))
         except ServerBusy as error:
             return self._answer_all(session, word_of(error))
-        topics, unpaused_ms = self._hall.pauses.active(session.watched.values())
-        self._waiting.enter(session, topics, self._wait_ms(session, wish, unpaused_ms))
+        topics, paused_ms = self._hall.pauses.active(session.watched.values())
+        self._waiting.enter(session, topics, self._wait_ms(session, wish, paused_ms))
         return None
 
-    def _wait_ms(self, session: Session, wish: Wish, unpaused_ms: int | None) -> int | None:
+    def _wait_ms(self, session: Session, wish: Wish, paused_ms: int | None) -> int | None:
         """Return how long to wait: until the wish or a pause is over, or a lease ends soon."""
-        now_ms = self._hall.now_ms
+        waits = [] if paused_ms is None else [paused_ms]
+        # A span is not of the wall clock, as leases are: a step of that makes no wait longer.
         if wish.ends_ms is None and wish.timeout_s is not None:
-            wish.ends_ms = now_ms + wish.timeout_s * 1000
+            wish.ends_ms = monotonic_ms() + wish.timeout_s * 1000
+        if wish.ends_ms is not None:
+            waits.append(wish.ends_ms - monotonic_ms())
+        now_ms = self._hall.now_ms
         soonest_ms = session.soonest_ms(now_ms)
-        margin_ms = None if soonest_ms is None else soonest_ms - MARGIN_MS
-        ends = [ms for ms in (wish.ends_ms, margin_ms, unpaused_ms) if ms is not None]
-        return max(min(ends) - now_ms, 0) if ends else None
+        if soonest_ms is not None:
+            waits.append(soonest_ms - MARGIN_MS - now_ms)
+        return max(min(waits), 0) if waits else None
 
     def serve(self, room: Room, batch: Batch) -> None:
         """Hand out what came to those who have waited longest."""
@@ -196,7 +201,7 @@ class Reserves:
     def wake(self, session: Session) -> None:
         """Look after a session whose time has come."""
         wish = _wish_of(session)
-        if wish.ends_ms is not None and wish.ends_ms <= self._hall.now_ms:
+        if wish.ends_ms is not None and wish.ends_ms <= monotonic_ms():
             self._answer(session, TIMED_OUT, 1)
         if wish.left:
             self._ask(session)

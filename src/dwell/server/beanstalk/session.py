@@ -27,8 +27,8 @@ _FIRST_PURGE = 1000
 class Wish:
     """Reserves of one connection that have no answer yet.
 
-    ``ends_ms`` is when the first of them has waited long enough, once it waits. ``is_parked``:
-    nothing is done for them until the replies that were sent are read.
+    ``ends_ms`` is when, in monotonic time, the first of them has waited long enough, once it waits.
+    ``is_parked``: nothing is done for them until the replies that were sent are read.
     """
 
     __slots__ = ("ends_ms", "is_parked", "left", "run")

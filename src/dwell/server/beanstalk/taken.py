@@ -109,7 +109,14 @@ async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Bat
     if len(heads) < 2:
         return [await queue.take(topic, limit) for topic in heads]
     wanted = zip(heads, _shares(list(heads.values()), limit), strict=True)
-    return await asyncio.gather(*(queue.take(topic, share) for topic, share in wanted if share))
+    takes = [queue.take(topic, share) for topic, share in wanted if share]
+    done = await asyncio.gather(*takes, return_exceptions=True)
+    batches = [batch for batch in done if isinstance(batch, Batch)]
+    errors = [error for error in done if isinstance(error, BaseException)]
+    # What one topic gave is handed out, whatever became of the others.
+    if errors and not any(map(len, batches)):
+        raise errors[0]
+    return batches
 
 
 def _shares(heads: Sequence[Batch], limit: int) -> list[int]:

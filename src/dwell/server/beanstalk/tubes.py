@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from dwell.clock import Clock
+from dwell.clock import monotonic_ms
 from dwell.message import MAX_TOPIC_CHARS
 
 DEFAULT_TUBE = "default"
@@ -41,10 +41,12 @@ def is_tube(topic: str) -> bool:
 
 
 class Pauses:
-    """The topics that give nothing for a time, to those that come by this protocol."""
+    """The topics that give nothing for a time, to those that come by this protocol.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    The time is a span, so a wall clock that is set makes it neither longer nor shorter.
+    """
+
+    def __init__(self) -> None:
         self._ends_ms: dict[str, int] = {}
         self._delays_s: dict[str, int] = {}
 
@@ -54,25 +56,24 @@ class Pauses:
             self.active(list(self._ends_ms))
             if len(self._ends_ms) >= _MOST_PAUSES:
                 return False
-        self._ends_ms[topic] = self._clock.now_ms() + delay_s * 1000
+        self._ends_ms[topic] = monotonic_ms() + delay_s * 1000
         self._delays_s[topic] = delay_s
         return True
 
     def active(self, topics: Iterable[str]) -> tuple[tuple[str, ...], int | None]:
-        """Return the topics that are not paused, and when the first of the others will not be."""
+        """Return the topics that are not paused, and in how many ms the first other one is not."""
         if not self._ends_ms:
             return tuple(topics), None
         left = {topic: self.left_ms(topic) for topic in topics}
         waits = [ms for ms in left.values() if ms]
-        until_ms = self._clock.now_ms() + min(waits) if waits else None
-        return tuple(topic for topic, ms in left.items() if not ms), until_ms
+        return tuple(topic for topic, ms in left.items() if not ms), min(waits, default=None)
 
     def left_ms(self, topic: str) -> int:
         """Return how much longer a topic is paused; 0 when it is not."""
         end_ms = self._ends_ms.get(topic)
         if end_ms is None:
             return 0
-        left_ms = end_ms - self._clock.now_ms()
+        left_ms = end_ms - monotonic_ms()
         if left_ms <= 0:
             del self._ends_ms[topic], self._delays_s[topic]
         return max(left_ms, 0)

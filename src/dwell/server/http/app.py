@@ -33,10 +33,14 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(self._service, self._waits, self._endpoint, scope, receive)
-        answer = await self._answer(call)
-        now_ms = self._service.queue.clock.now_ms()
-        answer.raw_headers.append((b"dwell-now-ms", b"%d" % now_ms))
-        await answer(scope, receive, send)
+        try:
+            answer = await self._answer(call)
+            now_ms = self._service.queue.clock.now_ms()
+            answer.raw_headers.append((b"dwell-now-ms", b"%d" % now_ms))
+            await answer(scope, receive, send)
+            call.deliver()
+        finally:
+            call.give_back()
 
     async def _answer(self, call: Call) -> Response:
         if self._endpoint.right is None:
@@ -56,13 +60,18 @@ class _Endpoint:
         try:
             call.check()
             return await self._endpoint.handler(call)
-        except DwellError as error:
-            return problem(problem_of(error))
-        except HTTPException as error:
-            return problem(_of_http(error))
         except Exception as error:
-            _log.exception("%s %s failed", self._endpoint.method, self._endpoint.path)
-            return problem(problem_of(DwellError(f"{type(error).__name__}: {error}")))
+            call.give_back()
+            return self._refusal(error)
+
+    def _refusal(self, error: Exception) -> Response:
+        """Return the answer to a call that came to nothing."""
+        if isinstance(error, DwellError):
+            return problem(problem_of(error))
+        if isinstance(error, HTTPException):
+            return problem(_of_http(error))
+        _log.error("%s %s failed", self._endpoint.method, self._endpoint.path, exc_info=error)
+        return problem(problem_of(DwellError(f"{type(error).__name__}: {error}")))
 
 
 def problem(what: Problem) -> Response:

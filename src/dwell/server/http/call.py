@@ -1,7 +1,7 @@
 """A call: one request, read and checked, and how it is answered."""
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope
 
 from dwell import values
 from dwell.errors import BatchTooLarge, InvalidInput
-from dwell.message import I64, MAX_BATCH_BYTES
+from dwell.message import I64, MAX_BATCH_BYTES, Batch
 from dwell.queue import Queue
 from dwell.server.http import media
 from dwell.server.http.connection import Connection
@@ -34,7 +34,10 @@ _MOST_DIGITS = 18
 
 
 class Call:
-    """One request to one endpoint. ``asked`` is the form of the answer."""
+    """One request to one endpoint.
+
+    ``asked`` is the form of the answer; ``taken`` is what the answer hands over.
+    """
 
     __slots__ = (
         "asked",
@@ -46,6 +49,7 @@ class Call:
         "scope",
         "service",
         "size_bytes",
+        "taken",
         "waits",
     )
 
@@ -61,6 +65,7 @@ class Call:
         self.path: dict[str, str] = scope["path_params"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.size_bytes = 0
+        self.taken: Batch | None = None
         self.asked: Media
 
     # --- who ----------------------------------------------------------------------------------
@@ -173,6 +178,25 @@ class Call:
             raise BatchTooLarge(
                 f"body: got more than {MAX_REQUEST_BYTES} bytes in one request, expected fewer"
             )
+
+    # --- what is taken ------------------------------------------------------------------------
+
+    def note_taken(self, batch: Batch) -> None:
+        """Note messages that the answer is about to hand over; without it they are given back."""
+        self.taken = batch
+        self.service.note_taken(batch)
+
+    def deliver(self) -> None:
+        """Give what was taken back if the answer, which was just written, does not go out."""
+        if self.taken is not None:
+            self.connection.deliver(partial(self.waits.returns.give_back, self.queue, self.taken))
+            self.taken = None
+
+    def give_back(self) -> None:
+        """Give back what was taken: there is no answer that would hand it over."""
+        if self.taken is not None:
+            self.waits.returns.give_back(self.queue, self.taken)
+            self.taken = None
 
     # --- the answer ---------------------------------------------------------------------------
 

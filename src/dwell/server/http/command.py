@@ -68,7 +68,7 @@ async def _pop(call: Call, ask: Command) -> CommandAnswer:
     topic = values.topic(ask.topic)
     call.allow([topic], Right.TAKE)
     batch = await call.queue.take(topic, owner=OWNER)
-    call.service.note_taken(batch)
+    call.note_taken(batch)
     if not len(batch):
         return CommandAnswer(True)
     message = batch[0]

@@ -8,32 +8,42 @@ _LARGE_BYTES = 64 * 1024
 
 
 class Corked:
-    """Gathers writes; everything else is the transport's own."""
+    """Gathers writes; everything else is the transport's own.
 
-    __slots__ = ("_loop", "_parts", "_transport")
+    ``is_broken`` tells that something which was written did not go out: the other end had gone.
+    """
+
+    __slots__ = ("_loop", "_parts", "_transport", "is_broken")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._parts: list[bytes] = []
+        self.is_broken = False
 
     def write(self, data: bytes) -> None:
         """Send something, with what else is written in this turn."""
         if not self._parts:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._parts.append(data)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what was written, now."""
         parts, self._parts = self._parts, []
-        if parts and not self._transport.is_closing():
+        if not parts:
+            return
+        if not self._transport.is_closing():
             if len(parts[-1]) < _LARGE_BYTES:
                 parts = [b"".join(parts)]
             for part in parts:
                 self._transport.write(part)
+        # Nothing closes it in between but a write that fails.
+        if self._transport.is_closing():
+            self.is_broken = True
 
     def close(self) -> None:
         """Send what was written, and close."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:

@@ -111,6 +111,7 @@ class HttpPort:
         self._waits.end_all()
         self._server.stop()
         await self._task
+        await self._waits.returns.settled()
         for listener in self._sockets:
             listener.close()
         self._server = None

@@ -37,7 +37,12 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; what is written goes out once in a turn of the event loop."""
-        super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]
+        corked = Corked(transport, self.loop)
+        # An answer is handed over when the system has all of it: so the transport, which keeps what
+        # the system does not take, says both when it keeps something and when it does no more.
+        transport.set_write_buffer_limits(high=0)
+        self._connection.begin(corked)
+        super().connection_made(corked)  # type: ignore[arg-type]
         if len(self.connections) > self._most_connections:
             transport.close()
         self._note_idle()
@@ -122,7 +127,8 @@ class Protocol(HttpToolsProtocol):
         self._watch(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Go on: the client has read, and the system has the rest."""
+        self._connection.note_sent()
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None

@@ -54,25 +54,24 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     streams = call.waits.streams
     streams[name] = stream
-    unsent: Batch | None = None
     try:
         yield _event("stream", {"stream": name, "credit": stream.credit})
         while not call.waits.is_over and not call.connection.is_lost:
             # The rights may have been changed since the stream began.
             call.allow(topics)
-            unsent = await _next(call, take, stream)
-            if unsent is None:
+            batch = await _next(call, take, stream)
+            if batch is None:
                 yield b": still here\n\n"
                 continue
-            yield await _handed_over(call, unsent, stream)
-            if not call.connection.is_lost:
-                unsent = None
+            call.note_taken(batch)
+            stream.credit -= len(batch)
+            yield _event("messages", {"messages": message_rows(batch), "credit": stream.credit})
+            call.deliver()
     except (Forbidden, Unauthorized):
         return
     finally:
         del streams[name]
-        if unsent is not None:
-            await call.queue.release(unsent, counted=False)
+        call.give_back()
 
 
 async def _next(
@@ -85,12 +84,6 @@ async def _next(
     work = take(limit=min(stream.credit, _MOST_AT_ONCE))
     batch = await call.waits.wait(call.connection, work)
     return batch if batch is not None and len(batch) else None
-
-
-async def _handed_over(call: Call, batch: Batch, stream: Stream) -> bytes:
-    stream.credit -= len(batch)
-    call.service.note_taken(batch)
-    return _event("messages", {"messages": message_rows(batch), "credit": stream.credit})
 
 
 def _event(kind: str, data: object) -> bytes:

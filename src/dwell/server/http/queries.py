@@ -49,7 +49,7 @@ async def take_where(call: Call) -> Response:
         values.owner(ask.owner),
         most=MOST_LOOKED_AT,
     )
-    call.service.note_taken(page.messages)
+    call.note_taken(page.messages)
     return _answer(call, page)
 
 

@@ -52,7 +52,7 @@ async def take(call: Call) -> Response:
         batch = await call.queue.take_ids(topics[0], ask.ids, lease=lease, owner=ask.owner)
     else:
         batch = await _take_due(call, ask, topics, lease)
-    call.service.note_taken(batch)
+    call.note_taken(batch)
     return batch_answer(call, batch)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from dwell.server.http.connection import Connection
+from dwell.server.http.returns import Returns
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class Waits:
         self._named: dict[str, _Wait] = {}
         self.is_over = False
         self.streams: dict[str, Stream] = {}
+        self.returns = Returns()
         self.receipts: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def __len__(self) -> int:
