@@ -372,3 +372,23 @@ def test_close_answers_what_was_asked():
         assert (await put).result is Result.CREATED
 
     asyncio.run(main())
+
+
+def test_messages_taken_by_id_are_given_back_when_the_call_is_cancelled(tmp_path):
+    async def main():
+        async with dwell.open(tmp_path / "queue") as queue:
+            await queue.put("t", "x", id="a")
+            for turns in range(30):
+                task = asyncio.create_task(queue.take_ids("t", "a"))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                (answer,) = await asyncio.gather(task, return_exceptions=True)
+                if isinstance(answer, BaseException):
+                    assert (await queue.stats()).topics["t"].leased == 0
+                else:
+                    await queue.release(answer, counted=False)
+            (message,) = await queue.take_ids("t", "a")
+            assert message.attempt == 1
+
+    asyncio.run(main())

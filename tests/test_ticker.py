@@ -84,3 +84,21 @@ def test_a_step_of_the_clock_is_noticed_by_who_waits(
 
 
 TOPICS = ("due", "leased")
+
+
+def test_a_clock_that_went_back_far_does_not_stop_the_ticks() -> None:
+    """What a store does now and then, deadline or not, does not wait until the time is back."""
+
+    async def main() -> None:
+        clock = SteppingClock()
+        store = Counting(clock)
+        async with dwell.Queue(store):
+            while not store.ticks:
+                await asyncio.sleep(0.001)
+            before = store.ticks
+            clock.step_ms = -3_600_000
+            async with asyncio.timeout(20):
+                while store.ticks == before:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())

@@ -1,5 +1,6 @@
 """Bad input, bad clients and a bad disk, over real sockets: nothing is lost, and nothing grows."""
 
+import asyncio
 import os
 import random
 import resource
@@ -12,10 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from dwell.message import State
+from dwell.clock import RealClock
+from dwell.errors import StoreError
+from dwell.message import MAX_BATCH_MESSAGES, State
+from dwell.queue import Queue
 from dwell.server.beanstalk import arrivals
+from dwell.server.beanstalk.taken import take_best
 from dwell.server.gate import Gate
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.beanstalk.served import Line, Served
 from tests.server.process import ServerProcess
@@ -322,3 +328,50 @@ def test_a_request_of_http_ends_the_connection(served):
         line.socket.settimeout(10)
         assert line.socket.recv(1000) == b""
     assert served.call(served.queue.stats()).topics == {}
+
+
+def test_a_connection_that_holds_more_than_a_batch_gives_back_all(served):
+    count = MAX_BATCH_MESSAGES + 500
+    with Line(served.number) as line:
+        served.call(served.queue.put_many("default", [b"x"] * MAX_BATCH_MESSAGES))
+        served.call(served.queue.put_many("default", [b"x"] * 500))
+        for _ in range(count // 500):
+            replies = line.ask(b"reserve-with-timeout 0\r\n" * 500, 500)
+            assert replies.count(b"RESERVED") == 500
+        eventually(lambda: ready_and_leased(served) == (0, count))
+    eventually(lambda: ready_and_leased(served) == (count, 0))
+
+
+def test_a_reserve_whose_connection_is_gone_gives_back_what_it_took(served):
+    for number in range(20):
+        line = Line(served.number)
+        if number % 2:
+            served.call(served.queue.put("default", b"x"))
+        line.send(b"reserve\r\n")
+        if number % 2 == 0:
+            served.call(served.queue.put("default", b"x"))
+        vanish(line)
+    eventually(lambda: ready_and_leased(served) == (20, 0))
+
+
+def ready_and_leased(served: Served) -> tuple[int, int]:
+    return counts(served).ready, counts(served).leased
+
+
+def test_what_one_topic_gave_is_handed_out_when_another_one_fails():
+    class Halved(MemoryStore):
+        async def take(self, topics, limit, lease_ms, owner):
+            if "bad" in topics:
+                raise StoreError("this topic is on a disk that is gone")
+            return await super().take(topics, limit, lease_ms, owner)
+
+    async def main():
+        async with Queue(Halved(RealClock())) as queue:
+            await queue.put("bad", "x")
+            await queue.put("good", "y")
+            batches = await take_best(queue, ("bad", "good"), 10)
+            assert [list(batch.bodies) for batch in batches] == [[b"y"]]
+            with pytest.raises(StoreError):
+                await take_best(queue, ("bad", "good"), 10)
+
+    asyncio.run(main())

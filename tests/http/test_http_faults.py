@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ from dwell.server.http import protocol
 from dwell.server.http.call import MAX_REQUEST_BYTES
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.limits import Limits
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.http.served import served
@@ -49,7 +51,7 @@ async def totals(server):
 
 async def until(condition, seconds=5):
     end = time.monotonic() + seconds
-    while not condition():
+    while not (await found if inspect.isawaitable(found := condition()) else found):
         assert time.monotonic() < end
         await asyncio.sleep(0.005)
 
@@ -688,6 +690,39 @@ def test_a_full_disk(tmp_path):
         stats = (await wire.ask(STATS)).value
         assert stats["topics"]["t"]["ready"] == answered - 1
         assert (await ask(server, request("GET", "/readyz"))).status == 200
+
+    run(test, store)
+
+
+def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
+    disk = FaultyDisk(size_bytes=6 * 64 * 1024)
+    limits = Limits(snapshot_rows=64, room_rows=64)
+    store = EmbeddedStore("/stores/store", disk=disk, segment_bytes=64 * 1024, limits=limits)
+
+    async def test(server):
+        wire = await Wire.open(server)
+        assert (await wire.ask(request("GET", "/readyz"))).status == 200
+        put = put_of("x" * 500, id="first")
+        while (answer := await wire.ask(put)).status == 200:
+            put = put_of("x" * 500)
+        assert (answer.status, answer.value["error"]) == (507, "DiskFull")
+        for method, path, what in (
+            ("GET", "/v1/stats", None),
+            ("POST", "/v1/topics/t/get", {"ids": ["first"]}),
+            ("GET", "/v1/topics/t/messages?state=ready", None),
+            ("GET", "/v1/topics/t/peek", None),
+            ("GET", "/v1/events?position=0", None),
+            ("GET", "/healthz", None),
+        ):
+            assert (await wire.ask(request(method, path, what))).status == 200, path
+        ready = await wire.ask(request("GET", "/readyz"))
+        assert (ready.status, ready.data.startswith(b"DiskFull: ")) == (503, True)
+        disk.system.size_bytes *= 4
+        await until(lambda: is_put(server), 20)
+        assert (await wire.ask(request("GET", "/readyz"))).status == 200
+
+    async def is_put(server):
+        return (await ask(server, put_of("y"))).status == 200
 
     run(test, store)
 

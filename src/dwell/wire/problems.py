@@ -23,6 +23,7 @@ STATUSES: dict[type[DwellError], int] = {
     errors.StoreError: 500,
     errors.StoreClosed: 503,
     errors.DiskFull: 507,
+    errors.StoreFull: 507,
     errors.StoreFailed: 503,
     errors.ServerBusy: 429,
     errors.ServerDraining: 503,

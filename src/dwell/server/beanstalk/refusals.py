@@ -9,6 +9,7 @@ from dwell.errors import (
     ServerBusy,
     ServerDraining,
     StoreError,
+    StoreFull,
     TopicFull,
 )
 from dwell.server.beanstalk.replies import (
@@ -27,6 +28,8 @@ _WORDS: tuple[tuple[type[Exception], bytes], ...] = (
     (TopicFull, OUT_OF_MEMORY),
     (BatchTooLarge, OUT_OF_MEMORY),
     (DiskFull, OUT_OF_MEMORY),
+    (StoreFull, OUT_OF_MEMORY),
+    (MemoryError, OUT_OF_MEMORY),
     (ServerBusy, OUT_OF_MEMORY),
     (ServerDraining, DRAINING),
     (StoreError, INTERNAL_ERROR),

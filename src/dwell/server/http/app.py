@@ -70,6 +70,8 @@ class _Endpoint:
             return problem(problem_of(error))
         if isinstance(error, HTTPException):
             return problem(_of_http(error))
+        if isinstance(error, MemoryError):
+            return problem(_NO_MEMORY)
         _log.error("%s %s failed", self._endpoint.method, self._endpoint.path, exc_info=error)
         return problem(problem_of(DwellError(f"{type(error).__name__}: {error}")))
 
@@ -90,6 +92,15 @@ def _of_http(error: HTTPException) -> Problem:
         "about:blank", _TITLES.get(error.status_code, ""), error.status_code, error.detail
     )
 
+
+#: Made beforehand, as there may be no memory to make it in.
+_NO_MEMORY = Problem(
+    "urn:dwell:error:StoreError",
+    "The server has no memory left",
+    503,
+    "there was no memory for this request: it may have been done or not",
+    "StoreError",
+)
 
 _TITLES = {
     404: "There is nothing here",

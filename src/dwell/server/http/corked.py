@@ -33,10 +33,14 @@ class Corked:
         if not parts:
             return
         if not self._transport.is_closing():
-            if len(parts[-1]) < _LARGE_BYTES:
-                parts = [b"".join(parts)]
-            for part in parts:
-                self._transport.write(part)
+            try:
+                if len(parts[-1]) < _LARGE_BYTES:
+                    parts = [b"".join(parts)]
+                for part in parts:
+                    self._transport.write(part)
+            except MemoryError:
+                # A client whose answer is lost would wait for it.
+                self._transport.abort()
         # Nothing closes it in between but a write that fails.
         if self._transport.is_closing():
             self.is_broken = True
