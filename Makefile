@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test check format demo bench fuzz soak simulate crash faults clean
+.PHONY: help setup packages test check format demo bench fuzz soak simulate mutants survive crash faults clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,13 @@ SEEDS := 1000
 FIRST := 0
 simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIRST=0 on
 	$(PY) -m dwell.testing.simulation --seeds $(SEEDS) --first $(FIRST)
+
+mutants: setup ## bring each known defect back, and see the tests catch it
+	$(PY) -m tools.mutants
+
+RUNS := 1
+survive: setup ## real failures for ten minutes, times RUNS=1, and docs/reliability.md; RUNS=0: one minute, no page
+	$(PY) -m tools.survive $(if $(filter 0,$(RUNS)),--small,--runs $(RUNS))
 
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q

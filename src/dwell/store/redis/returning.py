@@ -48,7 +48,13 @@ class Returns:
         """Owe what a take may have leased; ``own`` is what the verb is told to lease nothing."""
 
         async def pay() -> None:
-            answer = await self._shards.run(shard, verb, *own, call=call)
+            try:
+                answer = await self._shards.run(shard, verb, *own, call=call)
+            except ServerUnreachable:
+                raise
+            except BaseException:
+                self._shards.engine.end(call)
+                raise
             self._shards.engine.end(call)
             if answer[0] in (b"ok", b"more"):
                 self.owe(shard, answer[1][::2])
@@ -99,12 +105,15 @@ class Returns:
         while debts:
             try:
                 await debts[0]()
-            except DwellError as error:
+                debts.popleft()
+            except ServerUnreachable as error:
                 if shard not in self._errors:
                     _log.warning("shard %d cannot be given back what was leased: %s", shard, error)
                 self._errors[shard] = error
                 await asyncio.sleep(_PAUSE_S)
-            else:
+            except Exception:
+                # To try again would not help, and would keep all others from that shard.
+                _log.exception("shard %d was not given back what was leased; it will end", shard)
                 debts.popleft()
         del self._debts[shard], self._tasks[shard]
         self._errors.pop(shard, None)

@@ -68,21 +68,20 @@ class _Part:
         self._returns = returns
         self._entries: list[tuple[int, Sequence[bytes]]] = []
         self._errors: dict[int, DwellError] = {}
-        self._has_answer = False
-        self._give_up_at = 0.0
         self.leased = Leased(shards.number)
 
     async def gather(self, ask: Callable[[int], Awaitable[None]]) -> None:
         """Ask shard after shard; raises the first error when nothing was leased.
 
-        When none has answered, all are asked once more, with all the patience there is.
+        While one cannot be reached and the others have nothing, all are asked again and again:
+        that one may be back, and the others may have got something.
         """
+        give_up_at = _now() + self._shards.engine.timeout_s
         try:
-            await self._round(self._order(), ask)
-            if self._errors and not self._has_answer and self._shards.count > 1:
-                failed, self._errors = list(self._errors), {}
-                self._give_up_at = _now() + self._shards.engine.timeout_s
-                await self._round(failed, ask)
+            await self._round(ask)
+            while self._can_go_on() and _now() < give_up_at:
+                self._errors.clear()
+                await self._round(ask)
         except BaseException:
             # The caller has gone: who else could take it has to find it.
             for shard, entries in self._entries:
@@ -91,14 +90,18 @@ class _Part:
         if self._errors and not len(self.leased):
             raise next(iter(self._errors.values()))
 
-    async def _round(self, shards: Sequence[int], ask: Callable[[int], Awaitable[None]]) -> None:
-        for shard in shards:
+    def _can_go_on(self) -> bool:
+        """Tell whether a shard is missed that may come back."""
+        passing = all(isinstance(error, ServerUnreachable) for error in self._errors.values())
+        return bool(self._errors) and passing and not len(self.leased)
+
+    async def _round(self, ask: Callable[[int], Awaitable[None]]) -> None:
+        for shard in self._order():
             if self._returns.is_owing(shard) and len(self.leased):
                 continue
             try:
                 await self._returns.paid(shard, self._patience_s())
                 await ask(shard)
-                self._has_answer = True
             except DwellError as error:
                 self._errors[shard] = error
 
@@ -110,10 +113,9 @@ class _Part:
         """Return how long a shard is waited for; what is leased already must not end meanwhile."""
         if self._shards.count == 1:
             return None
-        now = _now()
         if len(self.leased):
-            return max(min(_PATIENCE_S, (self.leased.ends_at - now) / 2), 0.01)
-        return max(self._give_up_at - now, _PATIENCE_S)
+            return max(min(_PATIENCE_S, (self.leased.ends_at - _now()) / 2), 0.01)
+        return _PATIENCE_S
 
     async def lease(
         self, shard: int, verb: str, own: Sequence[object], nothing: Sequence[object]

@@ -11,46 +11,52 @@ _PATIENCE_S = 0.5
 
 
 class Ticks:
-    """The ticks of all shards; one that is under way is not begun again."""
+    """The ticks of all shards; one that was left behind is not begun again until it ends."""
 
     def __init__(self, shards: Shards, wake: Callable[[str, int], None]) -> None:
         self._shards = shards
         self._wake = wake
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._late: dict[int, asyncio.Task[None]] = {}
 
     async def tick(self, topics: Sequence[str]) -> list[int]:
         """Return the shards that have ticked; raises the first error when none could.
 
         ``topics`` are those that somebody waits for.
         """
+        loop, ticks = asyncio.get_running_loop(), dict(self._late)
         for shard in range(self._shards.count):
-            if shard not in self._under_way:
-                tick = asyncio.get_running_loop().create_task(self._tick(shard, topics))
-                self._under_way[shard] = tick
-                tick.add_done_callback(partial(self._end, shard))
-        ticks = dict(self._under_way)
-        timeout_s = _PATIENCE_S if len(ticks) > 1 else None
-        await asyncio.wait(ticks.values(), timeout=timeout_s)
-        ticked = _good(ticks)
-        if not ticked:
-            await asyncio.wait(ticks.values())
+            if shard not in ticks:
+                ticks[shard] = loop.create_task(self._tick(shard, topics))
+        try:
+            await asyncio.wait(ticks.values(), timeout=_PATIENCE_S if len(ticks) > 1 else None)
             ticked = _good(ticks)
+            if not ticked:
+                await asyncio.wait(ticks.values())
+                ticked = _good(ticks)
+        finally:
+            self._leave(ticks)
         if not ticked:
             next(iter(ticks.values())).result()
         return ticked
 
     async def close(self) -> None:
         """Let go of ticks that nobody waits for any more."""
-        ticks = list(self._under_way.values())
+        ticks = list(self._late.values())
         for tick in ticks:
             tick.cancel()
         if ticks:
             await asyncio.wait(ticks)
 
+    def _leave(self, ticks: dict[int, asyncio.Task[None]]) -> None:
+        """Leave behind those that are not done; nobody may ever ask them for their error."""
+        for shard, tick in ticks.items():
+            if not tick.done() and shard not in self._late:
+                self._late[shard] = tick
+                tick.add_done_callback(partial(self._end, shard))
+
     def _end(self, shard: int, tick: asyncio.Task[None]) -> None:
-        del self._under_way[shard]
+        del self._late[shard]
         if not tick.cancelled():
-            # Nobody may ask a tick that came late for its error.
             tick.exception()
 
     async def _tick(self, shard: int, topics: Sequence[str]) -> None:

@@ -163,6 +163,7 @@ class Client:
         wait_ms: int,
         puts: int,
         quitters: int,
+        before: int,
         rounds: int,
     ) -> None:
         """Take several times in one turn of the server, while messages come and takers go."""
@@ -170,19 +171,25 @@ class Client:
 
         async def request(queue: Queue) -> list[Batch]:
             owner = f"{self._number} {self._chance.getrandbits(32)}"
-            takes = [
-                asyncio.ensure_future(
-                    queue.take(topic, limit, lease=20.0, owner=owner, wait=wait_ms / 1000)
-                )
-                for _ in range(takers)
-            ]
-            for _ in range(rounds % 3):
+
+            async def take() -> Batch:
+                batch = await queue.take(topic, limit, lease=20.0, owner=owner, wait=wait_ms / 1000)
+                if rounds < 0:
+                    # Those that are handed something in the same turn go just then.
+                    for other in takes[takers - quitters :]:
+                        if other is not asyncio.current_task():
+                            other.cancel()
+                return batch
+
+            takes = [asyncio.ensure_future(take()) for _ in range(takers)]
+            for _ in range(before):
                 await asyncio.sleep(0)
             coming = [asyncio.ensure_future(queue.put(topic, body)) for body in bodies]
             for _ in range(rounds):
                 await asyncio.sleep(0)
-            for take in takes[:quitters]:
-                take.cancel()
+            if rounds >= 0:
+                for quitter in takes[:quitters]:
+                    quitter.cancel()
             answers = await asyncio.gather(*takes, *coming, return_exceptions=True)
             for answer in answers:
                 if isinstance(answer, Exception):

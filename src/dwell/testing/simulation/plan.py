@@ -157,9 +157,10 @@ def _crowd(chance: random.Random) -> dict[str, Any]:
         "takers": chance.choice((2, 3, 5)),
         "limit": chance.choice((1, 1, 2)),
         "wait_ms": chance.choice((300, 3_000)),
-        "puts": chance.choice((0, 1, 1, 2, 3)),
-        "quitters": chance.choice((0, 0, 1, 2)),
-        "rounds": chance.choice((0, 1, 2, 3, 4, 5, 6, 8)),
+        "puts": chance.choice((0, 1, 1, 1, 2, 3)),
+        "quitters": chance.choice((0, 1, 1, 2)),
+        "before": chance.choice((0, 1, 2, 5, 5, 5)),
+        "rounds": chance.choice((-1, 0, 1, 2, 3, 4, 5)),
     }
 
 

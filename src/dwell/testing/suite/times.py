@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dwell.message import State
+from dwell.store.base import DUE_COUNTED, EXPIRY_COUNTED, Puts, uniform
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import ACTS, LATER_MS
 
@@ -13,6 +14,35 @@ _DEAD_BY_TIME = "expired"
 
 class Times(Suite):
     """What time does by itself, and the verb ``tick``."""
+
+    # --- dues ---------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("counted", [None, 0, DUE_COUNTED, DUE_COUNTED | EXPIRY_COUNTED])
+    @scenario
+    async def test_due_and_expiry_are_stored_to_the_millisecond(
+        self, rig: Rig, counted: int | None
+    ) -> None:
+        """Given or counted: by the clock of the store they are the same."""
+        dues_ms = [rig.now_ms + off_ms for off_ms in (-1_000, -1, 0, 1, 1_000)]
+        size = len(dues_ms)
+        puts = Puts(
+            topic="t",
+            bodies=[b"x"] * size,
+            ids=[b"%d" % at for at in range(size)],
+            due_ms=np.array(dues_ms, np.int64),
+            priority=uniform(5, size, np.uint32),
+            lease_ms=uniform(0, size, np.uint32),
+            max_attempts=uniform(0, size, np.uint16),
+            expires_ms=uniform(rig.now_ms + 9_000, size, np.int64),
+            counted=None if counted is None else uniform(counted, size, np.uint8),
+        )
+        await rig.store.put(puts, "keep")
+        found = await rig.store.get("t", [b"%d" % at for at in range(size)])
+        assert [message and message.due_ms for message in found] == dues_ms
+        ends_ms = {message and message.expires_ms for message in found}
+        assert ends_ms == {rig.now_ms + 9_000}
+        taken = await rig.store.take(["t"], 10, 0, "")
+        assert sorted(taken.due_ms.tolist()) == dues_ms[:3]
 
     # --- leases -------------------------------------------------------------------------------
 

@@ -1,0 +1,188 @@
+"""Flipped bits: a store with one bit changed on its disk refuses, repairs or never reads it.
+
+A store is filled and copied while it is open, as SIGKILL would leave it. Each flip is made in a
+copy of that; all that the store then says is held against what it said without the flip.
+"""
+
+import asyncio
+import logging
+import random
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dwell
+from dwell.clock import SimulatedClock
+from dwell.errors import StoreDamaged
+from dwell.message import Result, State
+from dwell.queue import Queue
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.limits import Limits
+
+#: The kinds of files, by how their names begin.
+KINDS = {"journal": "journal-", "snapshot": "snapshot-", "events": "events-", "label": "dwell.json"}
+OUTCOMES = ("refused", "repaired", "harmless", "served wrong")
+SEGMENT_BYTES = 64 * 1024
+_LIMITS = Limits(event_file_bytes=16 * 1024, block_events=200, block_parts=50)
+_TOPICS = ("orders", "mail")
+_ROUNDS = 12
+_BATCH = 25
+#: This part of the flips goes anywhere in a file, also behind the end of what was written.
+_ANYWHERE = 0.1
+
+
+@dataclass(slots=True)
+class Flips:
+    """What came of the flips in files of one kind."""
+
+    kind: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Told:
+    """All that a store says: its messages, its events, and which ids it knows."""
+
+    messages: dict[str, Any]
+    events: list[Any]
+    known: set[str]
+
+
+class _Warnings(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def _queue(folder: Path, clock: SimulatedClock) -> Queue:
+    return Queue(EmbeddedStore(folder, clock=clock, segment_bytes=SEGMENT_BYTES, limits=_LIMITS))
+
+
+async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> None:
+    """Fill a store, with snapshots on the way, and copy it as it is after its last answer."""
+    async with _queue(folder, clock) as queue:
+        store = queue.store
+        assert isinstance(store, EmbeddedStore)
+        for number in range(_ROUNDS):
+            for topic in _TOPICS:
+                ids = [f"{topic}-{number}-{n}" for n in range(_BATCH)]
+                bodies = [name.encode() * 9 for name in ids]
+                await queue.put_many(topic, bodies, ids=ids, delay=number % 3, headers={"a": topic})
+                # Some ids are the queue's own.
+                await queue.put_many(topic, bodies[:5], delay=60, ttl="2h", key=topic)
+                taken = await queue.take(topic, 20, lease="1h")
+                await queue.ack(taken[:12])
+                await queue.release(taken[12:16], delay=30, error="later")
+                await queue.cancel(topic, ids[-2:])
+            clock.advance(700)
+            if number in (_ROUNDS // 3, 2 * _ROUNDS // 3):
+                await store.compact()
+        # The frame after them says that all before it were promised.
+        await queue.put("last", b"")
+        shutil.copytree(folder, copy)
+
+
+async def _tell(folder: Path, now_ms: int) -> Told:
+    """Return all that a store says, and raise StoreDamaged if it refuses."""
+    messages: dict[str, Any] = {}
+    events: list[Any] = []
+    known: set[str] = set()
+    async with _queue(folder, SimulatedClock(now_ms)) as queue:
+        for topic in _TOPICS:
+            for state in (State.DELAYED, State.READY, State.LEASED, State.DEAD):
+                async for batch in queue.pages(topic, state):
+                    messages.update({f"{topic}/{m.id}": m for m in batch})
+        position = 0
+        while (page := await queue.events(position, limit=10_000)).events:
+            events += page.events
+            position = page.next_position
+        for topic in _TOPICS:
+            ids = [f"{topic}-{number}-{n}" for number in range(_ROUNDS) for n in range(_BATCH)]
+            answer = await queue.put_many(topic, [b"again"] * len(ids), ids=ids, delay="1d")
+            pairs = zip(ids, answer, strict=True)
+            known |= {name for name, put in pairs if put.result is not Result.CREATED}
+    return Told(messages, events, known)
+
+
+def _flip(folder: Path, kind: str, chance: random.Random) -> str:
+    """Flip one bit in a file of a kind, and say where."""
+    path = chance.choice(sorted(folder.glob(f"{KINDS[kind]}*")))
+    data = bytearray(path.read_bytes())
+    size = len(data) if chance.random() < _ANYWHERE else max(len(data.rstrip(b"\0")), 1)
+    at, bit = chance.randrange(size), chance.randrange(8)
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+    return f"{path.name}: bit {bit} of byte {at}"
+
+
+def _compared(truth: Told, told: Told, warnings: list[str]) -> str:
+    """Return what came of a flip, by what the store says with it."""
+    if told.messages != truth.messages or told.known != truth.known:
+        return "served wrong"
+    if told.events == truth.events:
+        return "repaired" if warnings else "harmless"
+    # Events that are damaged are forgotten with those before them, and that is told.
+    true = {event.position: event for event in truth.events}
+    is_part = all(event == true.get(event.position) for event in told.events)
+    return "repaired" if is_part and warnings else "served wrong"
+
+
+class Bench:
+    """A store whose copies are damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        clock = SimulatedClock()
+        asyncio.run(_fill(folder / "store", folder / "copy", clock))
+        self._now_ms = clock.now_ms()
+        self._truth, _ = self._ask(folder / "copy")
+
+    def _ask(self, copy: Path) -> tuple[Told, list[str]]:
+        place = self._folder / "asked"
+        shutil.copytree(copy, place)
+        handler, log = _Warnings(), logging.getLogger("dwell")
+        log.addHandler(handler)
+        log.propagate = False
+        try:
+            return asyncio.run(_tell(place, self._now_ms)), handler.said
+        finally:
+            log.removeHandler(handler)
+            shutil.rmtree(place)
+
+    def flip(self, kind: str, chance: random.Random) -> tuple[str, str]:
+        """Flip a bit in a copy; return what came of it, and where it was."""
+        place = self._folder / "flipped"
+        shutil.copytree(self._folder / "copy", place)
+        try:
+            where = _flip(place, kind, chance)
+            told, warnings = self._ask(place)
+            return _compared(self._truth, told, warnings), where
+        except StoreDamaged as error:
+            return "refused", f"{where}: {error}"
+        except (dwell.DwellError, ValueError, LookupError, AssertionError, TypeError) as error:
+            # It was refused, but by an error that does not say what is wrong.
+            return "served wrong", f"{where}: {type(error).__name__}: {error}"
+        finally:
+            shutil.rmtree(place)
+
+
+def run(kind: str, runs: int, seed: int) -> Flips:
+    """Flip so many bits in files of a kind, one at a time."""
+    flips, chance = Flips(kind), random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="dwell-survive-") as folder:
+        bench = Bench(Path(folder))
+        for _ in range(runs):
+            outcome, where = bench.flip(kind, chance)
+            flips.outcomes[outcome] += 1
+            if outcome == "served wrong":
+                flips.wrong.append(where)
+    return flips
