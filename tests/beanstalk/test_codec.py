@@ -226,13 +226,13 @@ def test_a_put_that_is_given_up_is_not_kept_and_has_its_reply(size):
 def test_a_large_body_in_small_pieces_takes_time_that_grows_with_its_size():
     decoder = Decoder(Heads(1 << 20))
     decoder.feed(b"put 0 0 1 %d\r\n" % (1 << 20))
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(1 << 17):
         decoder.feed(b"x" * 8)
         assert decoder.next() is None
     decoder.feed(b"\r\n")
     assert decoder.next().items == [b"x" * (1 << 20)]
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_lines_of_puts_are_kept_up_to_a_limit():

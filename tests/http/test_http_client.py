@@ -26,6 +26,9 @@ from tests.http.served import served
 from tests.server.certificates import make_certificate
 from tests.server.process import ServerProcess
 
+#: Far beyond what a busy machine needs, and less than what comes without what is tested.
+PATIENCE_S = 20
+
 
 def run(test, *, client=None, **options):
     """Run a test with a queue over HTTP, and the server behind it."""
@@ -59,9 +62,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
+async def waiting(server):
+    """Wait until a taker waits at the server."""
+    end = time.monotonic() + PATIENCE_S
+    while not server.queue.waiting:
+        assert time.monotonic() < end, "nobody waits"
+        await asyncio.sleep(0.005)
+
+
 async def settled(server, topic="t", **counts):
     """Wait until a topic's messages are in the states that are expected."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         found = (await server.queue.stats()).topics.get(topic)
         if found and all(getattr(found, state) == count for state, count in counts.items()):
@@ -84,7 +95,7 @@ def test_a_server_that_is_not_there():
         start = time.monotonic()
         with pytest.raises(dwell.errors.ServerUnreachable, match=url):
             call()
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < PATIENCE_S
 
 
 def test_a_name_that_nobody_has():
@@ -101,7 +112,7 @@ def test_a_server_that_goes_away():
         start = time.monotonic()
         with pytest.raises(errors.ServerUnreachable):
             await queue.put("t", "x")
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < PATIENCE_S
 
     run(test)
 
@@ -113,7 +124,7 @@ def test_a_server_that_accepts_and_never_answers():
             with pytest.raises(errors.ServerUnreachable):
                 async with dwell.open(wire.url, timeout=0.2, retries=1):
                     pass
-            assert 0.4 <= time.monotonic() - start < 1.5
+            assert 0.4 <= time.monotonic() - start < PATIENCE_S
             assert wire.connections == 2
 
     asyncio.run(main())
@@ -125,10 +136,10 @@ def test_an_answer_that_does_not_come():
         start = time.monotonic()
         with pytest.raises(errors.ServerUnreachable):
             await queue.put("t", "x")
-        assert 0.3 <= time.monotonic() - start < 1
+        assert 1 <= time.monotonic() - start < PATIENCE_S
         assert (await queue.put("t", "y")).result is Result.CREATED
 
-    run_wired(test, timeout=0.3)
+    run_wired(test, timeout=1)
 
 
 def test_a_wait_does_not_count_as_silence():
@@ -567,7 +578,7 @@ def test_tls_with_an_authority_of_ones_own(tmp_path):
 def test_a_wait_may_be_longer_than_a_server_waits():
     async def test(queue, server):
         wait = asyncio.ensure_future(queue.take("t", wait="30d"))
-        await asyncio.sleep(0.1)
+        await waiting(server)
         await queue.put("t", "x")
         assert len(await wait) == 1
 
@@ -579,13 +590,13 @@ def test_a_wait_that_outlasts_its_polls(monkeypatch):
 
     async def test(queue, wire, server):
         wait = asyncio.ensure_future(queue.take("t", wait="1m"))
-        await asyncio.sleep(0.4)
-        assert wire.requests >= 5
+        while wire.requests < 5:
+            await asyncio.sleep(0.01)
         await server.queue.put("t", "x")
         assert len(await wait) == 1
         start = time.monotonic()
         assert len(await queue.take("t", wait=0.3)) == 0
-        assert 0.29 <= time.monotonic() - start < 0.6
+        assert 0.29 <= time.monotonic() - start < PATIENCE_S
 
     run_wired(test)
 
@@ -594,7 +605,7 @@ def test_takers_that_ask_together_are_one_request():
     async def test(queue, wire, server):
         before = wire.requests
         takes = [asyncio.ensure_future(queue.take("t", wait="1m")) for _ in range(100)]
-        await asyncio.sleep(0.2)
+        await waiting(server)
         assert wire.requests == before + 1
         await queue.put_many("t", [str(n) for n in range(100)])
         batches = await asyncio.gather(*takes)
@@ -661,7 +672,7 @@ def test_a_taker_that_is_cancelled_takes_nothing():
         start = time.monotonic()
         while server.queue.waiting:
             await asyncio.sleep(0.01)
-        assert time.monotonic() - start < 1
+            assert time.monotonic() - start < PATIENCE_S
         await queue.put("t", "x")
         assert len(await queue.take("t")) == 1
 
@@ -694,24 +705,25 @@ def test_a_cancel_at_the_very_moment_loses_nothing(wait):
 def test_a_cancel_does_not_wait_for_a_server_that_is_silent():
     async def test(queue, wire, server):
         take = asyncio.ensure_future(queue.take("t", wait="1m"))
-        await asyncio.sleep(0.1)
+        await waiting(server)
         wire.break_("silent")
         take.cancel()
         start = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await take
-        assert time.monotonic() - start < 0.5
+        # It does not wait for the grace of the client, let alone for the end of the wait.
+        assert time.monotonic() - start < 4
 
     start = time.monotonic()
     run_wired(test)
     # What is left of the take gets a little time while the queue closes.
-    assert time.monotonic() - start < 12
+    assert time.monotonic() - start < 2 * PATIENCE_S
 
 
 def test_one_of_many_takers_is_cancelled():
     async def test(queue, server):
         takes = [asyncio.ensure_future(queue.take("t", wait="1m")) for _ in range(3)]
-        await asyncio.sleep(0.1)
+        await waiting(server)
         takes[1].cancel()
         await queue.put_many("t", ["a", "b", "c"])
         first, third = await takes[0], await takes[2]
@@ -732,7 +744,7 @@ def test_closing_while_takers_wait():
                 takes.append(asyncio.ensure_future(queue.take("late", wait="1m")))
                 await asyncio.sleep(0)
                 start = time.monotonic()
-            assert time.monotonic() - start < 1
+            assert time.monotonic() - start < PATIENCE_S
             for take in takes:
                 with pytest.raises(dwell.StoreClosed):
                     await take

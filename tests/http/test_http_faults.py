@@ -32,6 +32,9 @@ from tests.server.process import ServerProcess
 PUT = "/v1/topics/t/messages"
 STATS = request("GET", "/v1/stats")
 
+#: Far beyond what a busy machine needs, and less than what comes without what is tested.
+PATIENCE_S = 20
+
 
 def run(test, store=None, **options):
     """Run a test with a server."""
@@ -50,7 +53,7 @@ async def totals(server):
     return Counter((await server.queue.stats()).totals)
 
 
-async def until(condition, seconds=5):
+async def until(condition, seconds=PATIENCE_S):
     end = time.monotonic() + seconds
     while not (await found if inspect.isawaitable(found := condition()) else found):
         assert time.monotonic() < end
@@ -58,7 +61,7 @@ async def until(condition, seconds=5):
 
 
 @contextlib.asynccontextmanager
-async def others_work(server, most_s=2.0):
+async def others_work(server, most_s=10.0):
     """Put, take and ack over a connection of its own meanwhile; none of it may take long."""
     slowest, stop = 0.0, asyncio.Event()
 
@@ -113,7 +116,7 @@ def test_what_stays_half_sent_is_given_up(monkeypatch, part):
         async with others_work(server):
             await wire.send(put_of("whole body")[:part])
             await wire.ended()
-        assert 0.2 <= time.monotonic() - start < 1
+        assert 0.2 <= time.monotonic() - start < PATIENCE_S
         assert (await totals(server))["put"] == (await totals(server))["ack"]
         await until(lambda: server.service.gate.size_bytes == 0)
 
@@ -136,7 +139,7 @@ def test_a_byte_at_a_time(monkeypatch, sender):
                 *(wire.trickle(data[head:], 0.02) for wire in slow), return_exceptions=True
             )
             assert {isinstance(error, ConnectionError) for error in done} == {True}, done
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < PATIENCE_S
         topics = (await server.queue.stats()).topics
         assert "t" not in topics or topics["t"].ready == 0
 
@@ -153,14 +156,14 @@ def test_a_slow_sender_that_is_quick_enough():
 
 
 def test_a_connection_that_says_nothing_ends(monkeypatch):
-    monkeypatch.setattr(protocol, "IDLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(protocol, "IDLE_TIMEOUT_S", 1.0)
 
     async def test(server):
         silent, spoke = await Wire.open(server), await Wire.open(server)
         assert (await spoke.ask(STATS)).status == 200
         start = time.monotonic()
         assert await silent.ended() == await spoke.ended() == b""
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < PATIENCE_S
 
     run(test)
 
@@ -175,7 +178,7 @@ def test_stopping_does_not_wait_for_halves(tmp_path):
         time.sleep(0.1)
         start = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 9
         for each in sockets:
             each.close()
 

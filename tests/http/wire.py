@@ -79,7 +79,7 @@ class Wire:
         await self.send(data)
         return await self.answer()
 
-    async def ended(self, seconds: float = 5) -> bytes:
+    async def ended(self, seconds: float = 20) -> bytes:
         """Wait for the other end to close, and return what it still said."""
         said = b""
         async with asyncio.timeout(seconds):

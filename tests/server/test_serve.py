@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,24 @@ def bodies(store: Path, topic: str = "t") -> list[str]:
     return sorted(found)
 
 
+def accepts(address: str) -> bool:
+    """Tell whether somebody listens on an address."""
+    host, number = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(number)), 10).close()
+    except OSError:
+        return False
+    return True
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not become true"
+        time.sleep(0.01)
+
+
 # --- start and stop -----------------------------------------------------------------------------
 
 
@@ -70,7 +89,7 @@ def test_it_serves_and_stops_in_order(store: Path) -> None:
         assert server.put("t", "hello")[0] == 200
         started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 9
         assert [line["message"] for line in server.logs] == [
             "serving",
             "SIGTERM: stopping",
@@ -108,7 +127,7 @@ def test_who_waits_is_answered_when_it_stops(store: Path) -> None:
         server.ready()
         waiting = threading.Thread(target=lambda: answers.append(server.take("t", 60_000)))
         waiting.start()
-        time.sleep(0.5)
+        until(lambda: b"dwell_waiting_requests 1" in server.ask("GET", "/metrics")[1])
         assert answers == []
         assert server.stop() == 0
         waiting.join(10)
@@ -135,12 +154,12 @@ def test_what_was_answered_survives_a_kill(store: Path) -> None:
             threads = [threading.Thread(target=work, args=(server, n)) for n in range(4)]
             for thread in threads:
                 thread.start()
-            time.sleep(1)
+            more = len(answered) + 20
+            until(lambda more=more: len(answered) > more)
             server.signal(signal.SIGKILL)
             assert server.wait() == -signal.SIGKILL
             for thread in threads:
                 thread.join(60)
-    assert len(answered) > 20
     assert set(answered) <= set(bodies(store))
 
 
@@ -163,7 +182,7 @@ def test_what_does_not_end_within_the_grace_is_left_behind(store: Path) -> None:
         server.ready()
         started = time.monotonic()
         assert server.stop() == 0
-        assert 0.2 <= time.monotonic() - started < 5
+        assert 0.2 <= time.monotonic() - started < 30
         assert server.said("a port did not stop within 200 ms")["level"] == "warning"
         assert server.logs[-1]["message"] == "stopped"
 
@@ -377,10 +396,7 @@ def test_settings_of_all_kinds_arrive(store: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with ServerProcess(command=[*command, "--http", address], env=env) as server:
-        end = time.monotonic() + 30
-        while not store.exists() and time.monotonic() < end:
-            time.sleep(0.05)
-        time.sleep(0.5)
+        until(lambda: accepts(address))
         assert server.stop() == 0
         assert server.logs == []
     assert (store / "dwell.json").exists()

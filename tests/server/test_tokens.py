@@ -173,8 +173,8 @@ def test_a_check_is_cheap(path):
     )
     path.write_text(many)
     tokens = Tokens.load(path)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(1000):
         tokens.check("1999", Right.PUT, ("t",))
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert os.path.getsize(path) > 100_000
