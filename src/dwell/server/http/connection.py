@@ -10,17 +10,19 @@ if TYPE_CHECKING:
 class Connection:
     """Tells the request that waits on it when it is lost; there is one request at a time."""
 
-    __slots__ = ("_transport", "_unsent", "is_lost", "on_lost")
+    __slots__ = ("_is_plain", "_transport", "_unsent", "is_lost", "on_lost")
 
     def __init__(self) -> None:
         self._transport: Corked
+        self._is_plain = True
         self._unsent: list[Callable[[], None]] = []
         self.is_lost = False
         self.on_lost: Callable[[], None] | None = None
 
-    def begin(self, transport: "Corked") -> None:
-        """Say where answers are written."""
+    def begin(self, transport: "Corked", *, is_plain: bool) -> None:
+        """Say where answers are written; over TLS (not plain), what is encrypted counts as sent."""
         self._transport = transport
+        self._is_plain = is_plain
 
     def deliver(self, undo: Callable[[], None]) -> None:
         """Send the answer that was written; call ``undo`` unless the system takes all of it.
@@ -31,7 +33,7 @@ class Connection:
         transport.flush()
         if self.is_lost or transport.is_broken:
             undo()
-        elif transport.get_write_buffer_size():
+        elif self._is_plain and transport.get_write_buffer_size():
             self._unsent.append(undo)
 
     def note_sent(self) -> None:

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import is_ssl
 
 from dwell.server.http.connection import Connection
 from dwell.server.http.corked import Corked
@@ -46,10 +47,12 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; what is written goes out once in a turn of the event loop."""
         corked = Corked(transport, self.loop)
-        # An answer is handed over when the system has all of it: so the transport, which keeps what
-        # the system does not take, says both when it keeps something and when it does no more.
-        transport.set_write_buffer_limits(high=0)
-        self._connection.begin(corked)
+        self._connection.begin(corked, is_plain=not is_ssl(transport))
+        if not is_ssl(transport):
+            # An answer is handed over when the system has all of it: so the transport, which keeps
+            # what the system does not take, says when it keeps something and when it does no more.
+            # Over TLS it would pause for ever, as there it never has less than nothing to write.
+            transport.set_write_buffer_limits(high=0)
         super().connection_made(corked)  # type: ignore[arg-type]
         if len(self.connections) > self._most_connections:
             transport.close()
