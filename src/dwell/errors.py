@@ -31,7 +31,7 @@ The tree, one sentence each::
        ├─ StoreTooNew           the store was written in a newer format than this version reads
        ├─ StoreDamaged          a record that was once safe on disk can no longer be read
        ├─ DiskFull              there is no room on the disk; what was accepted before is safe
-       ├─ StoreFull             the engine that keeps the store has no memory left for new messages
+       ├─ StoreFull             there is no memory left for new messages, here or at the engine
        ├─ StoreFailed           a write or an fsync failed; no more writes until it is opened again
        ├─ ServerBusy            the server has as much under way as it may; nothing was done
        ├─ ServerDraining        the server takes no new messages, as it is about to stop
@@ -144,7 +144,7 @@ class DiskFull(StoreError):
 
 
 class StoreFull(StoreError):
-    """The engine that keeps the store has no memory left for new messages; acks still work."""
+    """There is no memory left for new messages, at the engine or the server; acks still work."""
 
 
 class StoreFailed(StoreError):

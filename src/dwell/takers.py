@@ -227,7 +227,11 @@ class Takers:
             return self._wake_all(take)
         finally:
             self._under_way.discard(take)
-        return self._hand_out(take, batch)
+        try:
+            return self._hand_out(take, batch)
+        except MemoryError as error:
+            # Nobody may wait for ever; what was not handed out comes back when its lease ends.
+            return fail([taker.future for taker in take.takers], error)
 
     def _ask_store(self, take: Take) -> Awaitable[Batch]:
         return self._store.take(take.wish.topics, take.limit, *take.wish[1:])

@@ -17,8 +17,9 @@ import dwell
 from dwell.clock import RealClock
 from dwell.message import Result
 from dwell.server.gate import Gate
-from dwell.server.http import protocol
+from dwell.server.http import corked, protocol
 from dwell.server.http.call import MAX_REQUEST_BYTES
+from dwell.server.memory import KEPT_BYTES, KEPT_FROM_PUTS_BYTES, Memory
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
@@ -765,6 +766,74 @@ def test_a_disk_that_fails(tmp_path, fault):
             assert b"safe" in bodies
 
     uvloop.run(asyncio.wait_for(main(), 60))
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+class Little(Memory):
+    """Memory of which a test says how much is left."""
+
+    left = 1 << 30
+
+    def used_bytes(self):
+        return self.limit_bytes - self.left
+
+
+def test_little_memory_stops_puts_first_and_is_told_of():
+    memory = Little(1 << 40)
+
+    async def test(server):
+        wire = await Wire.open(server)
+        assert (await wire.ask(put_of("x"))).status == 200
+        taken = await wire.ask(request("POST", "/v1/take", {"topics": "t"}))
+        receipts = [message["receipt"] for message in taken.value["messages"]]
+        memory.left = KEPT_BYTES + KEPT_FROM_PUTS_BYTES // 2
+        await until(lambda: memory.left_bytes == memory.left)
+        refused = await wire.ask(put_of("x"))
+        assert (refused.status, refused.value["error"]) == (507, "StoreFull")
+        ready = await wire.ask(request("GET", "/readyz"))
+        assert (ready.status, ready.data.startswith(b"StoreFull: memory: ")) == (503, True)
+        assert (await wire.ask(request("GET", "/healthz"))).status == 200
+        answer = await wire.ask(request("POST", "/v1/ack", {"receipts": receipts}))
+        assert answer.value["results"] == ["acked"]
+        memory.left = KEPT_BYTES - 1
+        await until(lambda: memory.left_bytes == memory.left)
+        assert (await wire.ask(STATS)).status == 507
+        memory.left = 1 << 30
+        await until(lambda: memory.left_bytes == memory.left)
+        assert (await wire.ask(put_of("x"))).status == 200
+        assert (await wire.ask(request("GET", "/readyz"))).status == 200
+
+    run(test, gate=Gate(100, 1 << 28, memory))
+
+
+def test_a_request_that_there_was_no_memory_to_read_is_no_bad_request(monkeypatch):
+    def fail(self, body):
+        raise MemoryError
+
+    monkeypatch.setattr(protocol.Protocol, "on_body", fail)
+
+    async def test(server):
+        assert (await ask(server, put_of("x"))).status == 503
+        assert (await ask(server, b"GET / HTTP/9.9 x\r\n\r\n")).status == 400
+
+    run(test)
+
+
+def test_an_answer_that_there_is_no_memory_to_send_ends_the_connection(monkeypatch):
+    class Poor(bytes):
+        def join(self, parts):
+            raise MemoryError
+
+    async def test(server):
+        wire = await Wire.open(server)
+        assert (await wire.ask(STATS)).status == 200
+        monkeypatch.setattr(corked, "_JOINT", Poor())
+        await wire.send(STATS)
+        assert await wire.ended() == b""
+
+    run(test)
 
 
 # --- tokens -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 10_000})
 POP = request("POST", "/command", {"command": "pop", "topic": "t"})
 WHERE = request("POST", "/v1/topics/t/take-where", {"where": "a", "limit": 10})
 IDS = request("POST", "/v1/take", {"topics": "t", "ids": ["x"]})
-PUSH = request("GET", "/v1/push?topics=t&credit=10")
+PUSH = request("GET", "/v1/push?topics=t&credit=100")
 
 
 def run(test, store):
@@ -146,11 +146,12 @@ def test_what_a_client_was_sent_stays_its_own(store, reset):
     run(test, store)
 
 
-def test_an_answer_of_which_the_system_has_a_part_only_is_given_back(store):
+@pytest.mark.parametrize("ask", [TAKE, PUSH], ids=["take", "push"])
+def test_an_answer_of_which_the_system_has_a_part_only_is_given_back(store, ask):
     async def test(server):
         await server.queue.put_many("t", ["x" * 100_000] * 100)
         client = Client(server, buffer_bytes=4096)
-        client.ask(TAKE)
+        client.ask(ask)
         await until(states(server, 0, 100))
         await until(lambda: taken(server))
         client.leave(reset=True)

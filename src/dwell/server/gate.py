@@ -4,15 +4,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dwell.errors import ServerBusy
+from dwell.server.memory import Memory
 
 
 class Gate:
     """Counts requests and their bytes while they are under way; refuses what would be too much.
 
-    One request that is larger than all the room is let in when it is alone.
+    One request that is larger than all the room is let in when it is alone. ``memory`` refuses as
+    well, where the process may not have as much as it likes.
     """
 
-    def __init__(self, most_requests: int, most_bytes: int) -> None:
+    def __init__(self, most_requests: int, most_bytes: int, memory: Memory | None = None) -> None:
+        self.memory = memory
         self.most_requests = most_requests
         self.most_bytes = most_bytes
         self.requests = 0
@@ -20,7 +23,7 @@ class Gate:
         self.refused = 0
 
     def enter(self, size_bytes: int = 0, requests: int = 1) -> None:
-        """Count requests in; raises ServerBusy when there is no room for them."""
+        """Count requests in; raises ServerBusy or StoreFull when there is no room for them."""
         is_over = (
             self.requests + requests > self.most_requests
             or self.size_bytes + size_bytes > self.most_bytes
@@ -33,6 +36,8 @@ class Gate:
                 f"{self.requests} requests of {self.size_bytes} bytes are under way, "
                 f"at most {self.most_requests} of {self.most_bytes} may be: come again later"
             )
+        if self.memory is not None:
+            self.memory.check(self.size_bytes + size_bytes)
         self.requests += requests
         self.size_bytes += size_bytes
 

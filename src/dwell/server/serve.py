@@ -26,6 +26,7 @@ from dwell.queue import Queue
 from dwell.server import tls
 from dwell.server.allocator import keep_memory
 from dwell.server.gate import Gate
+from dwell.server.memory import Memory
 from dwell.server.notify import notify
 from dwell.server.service import Port, Service
 from dwell.server.settings import Address, ServerSettings
@@ -121,7 +122,7 @@ class Server:
         return Service(
             queue,
             self._tokens,
-            Gate(settings.max_requests, settings.max_requests_bytes),
+            Gate(settings.max_requests, settings.max_requests_bytes, Memory.limited()),
             queue.clock.now_ms(),
             most_waiting=settings.max_waiting,
             most_connections=settings.max_connections,

@@ -62,10 +62,12 @@ class Service:
                 f"body: got {size_bytes} bytes, expected at most {self.most_body_bytes}"
             )
 
-    def check_not_draining(self) -> None:
-        """Refuse new messages while the server drains; raises ServerDraining."""
+    def check_puts(self) -> None:
+        """Refuse new messages while it drains or lacks memory; raises ServerDraining, StoreFull."""
         if self.is_draining:
             raise ServerDraining("the server is draining: it takes no new messages")
+        if self.gate.memory is not None:
+            self.gate.memory.check_growth()
 
 
 class Port(Protocol):

@@ -30,7 +30,7 @@ class Putting:
         session.is_producer = True
         size_bytes = sum(map(len, run.items))
         try:
-            self._hall.service.check_not_draining()
+            self._hall.service.check_puts()
             self._hall.allow(Right.PUT, (session.topic,))
             self._hall.service.gate.enter(size_bytes)
         except DwellError as error:

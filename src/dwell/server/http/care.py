@@ -35,10 +35,11 @@ async def healthz(call: Call) -> Response:
 
 
 async def readyz(call: Call) -> Response:
-    """Answer 200 while the server does its work: the store answers and nothing drains."""
+    """Answer 200 while the server does its work: the store answers and takes new messages."""
     if call.service.is_draining or call.waits.is_over:
         return PlainTextResponse("draining\n", 503)
     try:
+        call.service.check_puts()
         call.queue.store.check()
         async with asyncio.timeout(STORE_ANSWERS_S):
             # Of no topic in particular: it is a few bytes from wherever the store is.

@@ -48,7 +48,7 @@ def _verb(ask: Command) -> str:
 async def _add(call: Call, ask: Command) -> CommandAnswer:
     topic, id_ = values.topic(ask.topic), _id(ask)
     call.allow([topic], Right.PUT)
-    call.service.check_not_draining()
+    call.service.check_puts()
     if ask.body is None:
         raise InvalidInput("body: got none, expected text or what JSON can say")
     body = values.body(ask.body)

@@ -5,6 +5,7 @@ from typing import Any
 
 #: What costs more to be joined with what goes before it than to be sent by itself.
 _LARGE_BYTES = 64 * 1024
+_JOINT = b""
 
 
 class Corked:
@@ -35,7 +36,7 @@ class Corked:
         if not self._transport.is_closing():
             try:
                 if len(parts[-1]) < _LARGE_BYTES:
-                    parts = [b"".join(parts)]
+                    parts = [_JOINT.join(parts)]
                 for part in parts:
                     self._transport.write(part)
             except MemoryError:

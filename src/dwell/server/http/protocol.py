@@ -1,6 +1,7 @@
 """The protocol: one connection, with bounds on what it may hold and on how long it may take."""
 
 import asyncio
+import sys
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,6 +20,13 @@ IDLE_TIMEOUT_S = 120.0
 
 #: How long a client may read nothing of an answer. Systems move such data in steps of megabytes.
 UNREAD_TIMEOUT_S = 120.0
+
+#: The answer where a request could not be read for no fault of its own. Made beforehand, as there
+#: may be no memory to make it in.
+_NO_MEMORY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\n"
+    b"content-length: 0\r\n\r\n"
+)
 
 
 class Protocol(HttpToolsProtocol):
@@ -101,6 +109,15 @@ class Protocol(HttpToolsProtocol):
             self._arriving = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)
         if self._is_head and self._head_bytes > MAX_HEAD_BYTES:
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; one for which there was no memory is none of those."""
+        error = sys.exception()
+        if error is not None and isinstance(error.__context__, MemoryError):
+            self.transport.write(_NO_MEMORY)
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def _give_up(self) -> None:
         self._arriving = None

@@ -48,7 +48,7 @@ async def put(call: Call) -> Response:
     """
     topic = call.allowed_topic()
     on_conflict = values.conflict(call.query(PutQuery).on_conflict)
-    call.service.check_not_draining()
+    call.service.check_puts()
     form, data = call.given, await call.read()
     if form is Media.COLUMNS:
         return await _put_columns(call, topic, data, on_conflict)

@@ -1,0 +1,70 @@
+"""Memory: how much the process may still have, where the system limits it.
+
+Behind the limit waits an end without an answer: what Python asks for and does not get it can tell,
+but the libraries under it end the process. So requests are refused while there is still room.
+"""
+
+import os
+import resource
+import time
+from pathlib import Path
+
+from dwell.errors import StoreFull
+
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+_STATM = Path("/proc/self/statm")
+
+#: How long what was looked up counts.
+_LOOK_S = 0.005
+
+#: What stays free for whatever is under way: answers, snapshots, threads.
+KEPT_BYTES = 32 * 1024 * 1024
+
+#: What else stays free for requests that let nothing grow, such as acks.
+KEPT_FROM_PUTS_BYTES = 16 * 1024 * 1024
+
+#: How often a request is in memory while it is read and done: as it came, in one piece, decoded.
+_COPIES = 4
+
+
+class Memory:
+    """The memory that a limit leaves; ``used_bytes`` is for tests."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._left_bytes = limit_bytes
+        self._looked_at = -_LOOK_S
+
+    @classmethod
+    def limited(cls) -> "Memory | None":
+        """Return the memory of this process, or None if nothing limits it (``ulimit -v``)."""
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+        return None if limit_bytes == resource.RLIM_INFINITY else cls(limit_bytes)
+
+    def used_bytes(self) -> int:
+        """Return how much of what is limited the process has."""
+        return int(_STATM.read_bytes().split(b" ", 1)[0]) * _PAGE_BYTES
+
+    @property
+    def left_bytes(self) -> int:
+        """How much there still is, as of a few milliseconds ago."""
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_S:
+            self._looked_at = now
+            self._left_bytes = self.limit_bytes - self.used_bytes()
+        return self._left_bytes
+
+    def check(self, size_bytes: int) -> None:
+        """Refuse requests of so many bytes for which there is no room; raises StoreFull."""
+        if self.left_bytes < KEPT_BYTES + _COPIES * size_bytes:
+            raise self._refusal("this request")
+
+    def check_growth(self) -> None:
+        """Refuse new messages while what is left is for the others; raises StoreFull."""
+        if self.left_bytes < KEPT_BYTES + KEPT_FROM_PUTS_BYTES:
+            raise self._refusal("new messages")
+
+    def _refusal(self, what: str) -> StoreFull:
+        return StoreFull(
+            f"memory: {self.left_bytes} bytes are left of {self.limit_bytes}, too few for {what}"
+        )
