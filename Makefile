@@ -56,8 +56,8 @@ simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIR
 	$(PY) -m dwell.testing.simulation --seeds $(SEEDS) --first $(FIRST)
 
 RUNS := 1
-survive: setup ## real failures for ten minutes, times RUNS=1, and docs/reliability.md with what came of them
-	$(PY) -m tools.survive --runs $(RUNS)
+survive: setup ## real failures for ten minutes, times RUNS=1, into docs/reliability.md; RUNS=small: a minute, no page
+	$(PY) -m tools.survive $(if $(filter small,$(RUNS)),--small,--runs $(RUNS))
 
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q
