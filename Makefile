@@ -61,8 +61,8 @@ mutants: setup ## bring each known defect back, and see the tests catch it
 	$(PY) -m tools.mutants
 
 RUNS := 1
-survive: setup ## real failures for ten minutes, times RUNS=1, and docs/reliability.md; RUNS=0: one minute, no page
-	$(PY) -m tools.survive $(if $(filter 0,$(RUNS)),--small,--runs $(RUNS))
+survive: setup ## real failures for ten minutes, times RUNS=1, into docs/reliability.md; RUNS=small: a minute, no page
+	$(PY) -m tools.survive $(if $(filter small,$(RUNS)),--small,--runs $(RUNS))
 
 crash: setup ## the crash campaign, long: 2,000 kills
 	DWELL_KILLS=2000 $(PY) -m pytest tests/crash -q

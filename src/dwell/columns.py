@@ -279,7 +279,7 @@ def dues(
     """Return when each message falls due; at most one of the three ways may be given."""
     one_of(delay=delay, due=due, delay_level=delay_level)
     if due is not None:
-        return _points(due, size, now_ms, "due")
+        return _due_points(due, size, now_ms)
     if delay is not None:
         return now_ms + _spans(delay, size, "delay")
     if delay_level is not None:
@@ -296,7 +296,7 @@ def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
     one_of(expires=expires, ttl=ttl)
     size = len(due_ms)
     if expires is not None:
-        return _points(expires, size, now_ms, "expires")
+        return _expiry_points(expires, size, now_ms)
     if ttl is None:
         return _uniform(0, size, np.int64)
     spans = _spans(ttl, size, "ttl", absent=_NEVER)
@@ -310,9 +310,9 @@ def counted(due: object, ttl: object, size: int) -> U8:
     flags = _uniform(0 if ttl is None else EXPIRY_COUNTED, size, np.uint8)
     if due is None:
         return flags | np.uint8(DUE_COUNTED)
-    if isinstance(due, list | tuple) and None in due:
-        is_counted = np.array([one is None for one in due])
-        return np.where(is_counted, flags | np.uint8(DUE_COUNTED), flags)
+    if isinstance(due, list | tuple):
+        missing = np.array([one is None for one in due], dtype=bool)
+        flags = flags | missing * np.uint8(DUE_COUNTED)
     return flags
 
 
@@ -329,13 +329,18 @@ def one_of(**given: object) -> None:
         raise InvalidTime(f"{names[0]}: got {' and '.join(names)} together, expected one of them")
 
 
-def _points(given: object, size: int, now_ms: int, field: str) -> I64:
-    absent = now_ms if field == "due" else 0
-
+def _due_points(given: object, size: int, now_ms: int) -> I64:
     def one(value: object, name: str) -> int:
-        return absent if value is None else values.due_ms(value, now_ms, name)
+        return now_ms if value is None else values.due_ms(value, now_ms, name)
 
-    return _column(given, size, field, InvalidTime, one, 0, now_ms + MAX_DELAY_MS)
+    return _column(given, size, "due", InvalidTime, one, 0, now_ms + MAX_DELAY_MS)
+
+
+def _expiry_points(given: object, size: int, now_ms: int) -> I64:
+    def one(value: object, name: str) -> int:
+        return 0 if value is None else values.expires_ms(value, now_ms, name)
+
+    return _column(given, size, "expires", InvalidTime, one, 1, now_ms + MAX_DELAY_MS)
 
 
 def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:

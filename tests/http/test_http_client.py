@@ -788,6 +788,27 @@ def test_a_delay_counts_by_the_servers_clock(skew_ms):
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_a_due_that_is_given_stays_what_it_is_whatever_the_client_takes_for_now():
+    """The first answer after a step of the server's clock may be one to a take that waited long."""
+
+    async def main():
+        async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
+            queue.clock._ahead_ms += 60_000
+            due_ms = server.queue.clock.now_ms() + 30_000
+            dues = [due_ms, due_ms + 1]
+            many = await queue.put_many("t", ["x", "y"], due=dues)
+            one = await queue.put("t", "z", due=due_ms)
+            assert not await queue.take("t", 10)
+            found = await queue.get("t", [*many.ids, one.id])
+            assert [message.due_ms for message in found] == [*dues, due_ms]
+            # What has no time is due when the answer comes.
+            await queue.put("t", "now")
+            await queue.put_many("t", ["now"])
+            assert len(await queue.take("t", 10)) == 2
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 class _Time:
     """The monotonic clock of a client and the clock of a server, both moved by hand."""
 

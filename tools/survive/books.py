@@ -184,13 +184,17 @@ class Books:
         if put is None:
             row.wrong.append(f"delivered and never put: {name}")
             return
+        due_ms = put.due_ms
         for delivery in many:
-            if delivery.is_early(put.due_ms):
+            if delivery.is_early(due_ms):
                 row.early += 1
                 row.wrong.append(f"early: {name}, due {put.due_ms}: {delivery}")
             if delivery.is_late(put.expires_ms):
                 row.expired += 1
                 row.wrong.append(f"expired at {put.expires_ms}: {name}: {delivery}")
+            if delivery.fate in ("released", "release asked"):
+                # From then on it is due when that says, by the clock of that moment.
+                due_ms = 0
         for before, after in pairwise(many):
             rule = rule_of(before, after, self.deaths.get(before.holder), self.failures)
             row.doubled[rule] += 1

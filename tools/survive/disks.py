@@ -7,6 +7,7 @@ what was not synced, sector by sector and name by name.
 
 import asyncio
 import contextlib
+import gc
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -241,4 +242,6 @@ def run(failure: str, runs: int, seed: int) -> Row:
     row = Row("embedded", "in process", failure)
     for number in range(runs):
         row.add(asyncio.run(Session(failure, seed + number).run()))
+        # The files of a disk are descriptors, which errors hold on to in circles.
+        gc.collect()
     return row

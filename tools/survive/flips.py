@@ -20,10 +20,11 @@ from dwell.errors import StoreDamaged
 from dwell.message import Result, State
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.journal.segment import segment_path
 from dwell.store.embedded.limits import Limits
 
 #: The kinds of files, by how their names begin.
-KINDS = {"journal": "journal-", "snapshot": "snapshot-", "events": "events-", "label": "dwell.json"}
+KINDS = {"journal": "journal-", "snapshot": "snapshot-", "events": "events-"}
 OUTCOMES = ("refused", "repaired", "harmless", "served wrong")
 SEGMENT_BYTES = 64 * 1024
 _LIMITS = Limits(event_file_bytes=16 * 1024, block_events=200, block_parts=50)
@@ -67,8 +68,11 @@ def _queue(folder: Path, clock: SimulatedClock) -> Queue:
     return Queue(EmbeddedStore(folder, clock=clock, segment_bytes=SEGMENT_BYTES, limits=_LIMITS))
 
 
-async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> None:
-    """Fill a store, with snapshots on the way, and copy it as it is after its last answer."""
+async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> int:
+    """Fill a store, with snapshots on the way, and copy it as it is after its last answer.
+
+    Return where the last frame of the journal begins: that all before it was promised.
+    """
     async with _queue(folder, clock) as queue:
         store = queue.store
         assert isinstance(store, EmbeddedStore)
@@ -86,9 +90,10 @@ async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> None:
             clock.advance(700)
             if number in (_ROUNDS // 3, 2 * _ROUNDS // 3):
                 await store.compact()
-        # The frame after them says that all before it were promised.
+        promised = store._core.journal.position
         await queue.put("last", b"")
         shutil.copytree(folder, copy)
+    return promised
 
 
 async def _tell(folder: Path, now_ms: int) -> Told:
@@ -113,12 +118,20 @@ async def _tell(folder: Path, now_ms: int) -> Told:
     return Told(messages, events, known)
 
 
-def _flip(folder: Path, kind: str, chance: random.Random) -> str:
+def _flip(folder: Path, kind: str, promised: int, chance: random.Random) -> str:
     """Flip one bit in a file of a kind, and say where."""
     path = chance.choice(sorted(folder.glob(f"{KINDS[kind]}*")))
     data = bytearray(path.read_bytes())
-    size = len(data) if chance.random() < _ANYWHERE else max(len(data.rstrip(b"\0")), 1)
-    at, bit = chance.randrange(size), chance.randrange(8)
+    written = len(data.rstrip(b"\0"))
+    if path.name == segment_path(folder, promised // SEGMENT_BYTES).name:
+        # What is broken in the last frame cannot be told from a write that was torn.
+        written, last = promised % SEGMENT_BYTES, written
+    else:
+        last = written
+    at = chance.randrange(max(written, 1))
+    if chance.random() < _ANYWHERE and last < len(data):
+        at = chance.randrange(last, len(data))
+    bit = chance.randrange(8)
     data[at] ^= 1 << bit
     path.write_bytes(data)
     return f"{path.name}: bit {bit} of byte {at}"
@@ -142,7 +155,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         clock = SimulatedClock()
-        asyncio.run(_fill(folder / "store", folder / "copy", clock))
+        self._promised = asyncio.run(_fill(folder / "store", folder / "copy", clock))
         self._now_ms = clock.now_ms()
         self._truth, _ = self._ask(folder / "copy")
 
@@ -163,7 +176,7 @@ class Bench:
         place = self._folder / "flipped"
         shutil.copytree(self._folder / "copy", place)
         try:
-            where = _flip(place, kind, chance)
+            where = _flip(place, kind, self._promised, chance)
             told, warnings = self._ask(place)
             return _compared(self._truth, told, warnings), where
         except StoreDamaged as error:

@@ -80,7 +80,7 @@ def _campaign(place: Place, folder: Path) -> Row:
         driver = Driver(place.url, first_due_ms, folder / "spark.log")
         with dwell.open(place.url) as queue:
             while not _put_count(queue) and driver.is_running:
-                time.sleep(0.005)
+                time.sleep(0.02)
         was_running = driver.is_running
         killed_s = time.monotonic()
         driver.kill()

@@ -63,6 +63,8 @@ class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     """The messages of one put, as :class:`dwell.store.base.Puts` has them.
 
     ``bodies`` are one behind the other; ``sizes`` says how long each is (4 bytes a number).
+    ``counted`` says what of each message the caller counted from now (1 byte a number): 1 its due,
+    2 its expiry, 3 both; without it, what is due now was.
     """
 
     count: int
@@ -75,6 +77,7 @@ class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     expires_ms: Column
     ids: OwnIds | None = None
     extras: list[bytes] | None = None
+    counted: Column | None = None
 
 
 class MadeIds(msgspec.Struct, tag_field="form", tag="made"):
@@ -210,6 +213,7 @@ def columns_of_puts(puts: Puts) -> PutColumns:
         sizes=packed(sizes_of(puts.bodies).astype(np.uint32)),
         ids=None if puts.ids is None else _own(puts.ids),
         extras=None if puts.extras is None else list(puts.extras),
+        counted=None if puts.counted is None else packed(puts.counted),
         **{name: packed(getattr(puts, name)) for name in PUT_NUMBERS},
     )
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from dwell import columns, values
 from dwell.errors import InvalidHeaders, InvalidInput, InvalidTime
 from dwell.lazy import sizes_of
-from dwell.message import I64, MAX_DELAY_MS, MAX_LEASE_MS, U32, Extra, encode_extra
+from dwell.message import I64, MAX_DELAY_MS, MAX_LEASE_MS, U8, U32, Extra, encode_extra
 from dwell.server.http import arrow
 from dwell.server.http.call import Call, decoded, response
 from dwell.server.http.media import Media
@@ -21,7 +21,7 @@ from dwell.server.http.schemas import (
     PutResult,
     PutResults,
 )
-from dwell.store.base import DUE_COUNTED, Put, Puts
+from dwell.store.base import DUE_COUNTED, EXPIRY_COUNTED, Put, Puts
 from dwell.wire.columns import (
     PUT_NUMBERS,
     OwnIds,
@@ -63,10 +63,13 @@ async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) ->
     """Put columns; what became of them is said in columns, too."""
     puts = _puts_of(topic, data, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
-    # What is due now by the caller's clock was counted from it: such is every put without a time.
-    is_now = (puts.due_ms <= call.their_ms) & (puts.due_ms > call.their_ms - _NOW_MS)
-    puts.counted = np.where(is_now, DUE_COUNTED, 0).astype(np.uint8)
-    puts.due_ms = call.reached(puts.due_ms)
+    if puts.counted is None:
+        # What is due now by the caller's clock was counted from it, as is a put without a time.
+        is_now = (puts.due_ms <= call.their_ms) & (puts.due_ms > call.their_ms - _NOW_MS)
+        puts.counted = np.where(is_now, DUE_COUNTED, 0).astype(np.uint8)
+    # A due that was given stays as it is, whatever time it is by the caller's clock.
+    is_counted = (puts.counted & DUE_COUNTED) > 0
+    puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
     answer = await call.queue.put_puts(puts, on_conflict)
     told = columns_of_answer(answer, own=puts.ids is not None)
     return response(_encoder.encode(told), Media.COLUMNS)
@@ -108,8 +111,16 @@ def _puts_of(topic: str, data: bytes, now_ms: int) -> Puts:
         bodies=bodies,
         ids=None if given.ids is None else _own_ids(given.ids, size),
         extras=None if given.extras is None else _checked_extras(given.extras, size),
+        counted=None if given.counted is None else _checked_counted(given.counted, size),
         **numbers,
     )
+
+
+def _checked_counted(counted: bytes | int, size: int) -> U8:
+    """Return what of each message was counted, without bits that mean nothing."""
+    flags = unpacked(counted, size, np.uint8, "counted")
+    known: U8 = flags & np.uint8(DUE_COUNTED | EXPIRY_COUNTED)
+    return known
 
 
 def _own_ids(ids: OwnIds, size: int) -> Sequence[bytes] | None:

@@ -1,14 +1,16 @@
 """Blobs: what of a message stays on disk, read back many at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from dwell.errors import StoreDamaged
 from dwell.lazy import Blobs, joined, sizes_of, slice_of
 from dwell.message import I64, U16, U32, U64
 from dwell.store.embedded.disk import Buffer
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.journal import Journal
+from dwell.store.embedded.journal.segment import Segment
 
 
 def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> Buffer:
@@ -59,6 +61,23 @@ class BlobReader:
     def has_ids(self) -> bool:
         """Whether any of the messages came with an id."""
         return bool(self._id_bytes.any())
+
+    @property
+    def segments(self) -> Iterable[Segment]:
+        """The segments in which the blobs lie."""
+        return self._segments.values()
+
+    def check_damage(self) -> None:
+        """Raise StoreDamaged if a blob lies where its segment turned out to be broken."""
+        for number, segment in self._segments.items():
+            for first, end in segment.damage:
+                start = self._position - number * self._shift
+                # An empty blob lies in its frame, too.
+                if ((start < end) & (start + np.maximum(self._size_bytes, 1) > first)).any():
+                    raise StoreDamaged(
+                        f"{segment.path}: damaged from offset {first}; "
+                        "dwell check --repair saves what can be saved"
+                    )
 
     def extras(self) -> Sequence[bytes] | None:
         """Return the extras, None when no message has any."""

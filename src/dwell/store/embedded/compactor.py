@@ -5,6 +5,7 @@ the older one. One that holds few is emptied first: its blobs are appended again
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +29,8 @@ from dwell.store.embedded.snapshot import (
 )
 from dwell.store.embedded.table import TYPES
 from dwell.store.embedded.thread import in_thread
+
+_log = logging.getLogger(__name__)
 
 _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
 #: What a snapshot has for a row at the most: a hash too, and a place in the free list.
@@ -227,6 +230,7 @@ class Compactor:
 
     async def _empty(self, numbers: list[int], now_ms: int, writer: Writer) -> None:
         """Copy the living blobs of segments forward, a part at a time."""
+        numbers = await self._whole(numbers)
         rows = await self._rows_in(numbers)
         most_bytes = min(self._limits.copy_bytes, self._journal.most_record_bytes // 2)
         while len(rows):
@@ -238,6 +242,18 @@ class Compactor:
             self._copy(rows[:count], numbers, now_ms, writer)
             rows = rows[count:]
             await self._journal.committed()
+
+    async def _whole(self, numbers: list[int]) -> list[int]:
+        """Return those of some segments that are not damaged: a copy of that would pass for whole.
+
+        The others are kept for a repair.
+        """
+        segments = [self._journal.segments[number] for number in numbers]
+        await self._journal.check_segments(segments)
+        for segment in segments:
+            for first, _ in segment.damage:
+                _log.warning("%s: damaged from offset %d; it is kept", segment.path, first)
+        return [segment.number for segment in segments if not segment.damage]
 
     async def _rows_in(self, numbers: list[int]) -> Rows:
         """Return the rows whose blobs lie in some segments, in the order of these."""

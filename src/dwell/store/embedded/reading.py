@@ -12,7 +12,10 @@ from dwell.store.embedded.numbers import numbers_of
 
 
 async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
-    """Return messages as they are now, once everything that made them so is on disk."""
+    """Return messages as they are now, once everything that made them so is on disk.
+
+    Raises StoreDamaged when what is read of one of them is not what was written.
+    """
     if not len(rows):
         await core.committed()
         return Batch.empty(receipts=receipts)
@@ -47,6 +50,8 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
     )
     await core.committed()
     if reader is not None:
+        await core.journal.check_segments(reader.segments)
+        reader.check_damage()
         batch.extras = reader.extras() or batch.extras
         bodies = bodies or reader.bodies()
     batch.bodies = bodies or []

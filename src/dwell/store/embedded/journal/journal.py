@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from itertools import chain
 from pathlib import Path
@@ -62,6 +62,7 @@ class Journal:
         self.is_starved = False
         self._making: asyncio.Task[None] | None = None
         self._made: dict[int, Segment] = {}
+        self._checks: dict[int, asyncio.Task[None]] = {}
         self._make_lock = threading.Lock()
         self._frame: list[Buffer] = []
         self._frame_start = 0
@@ -95,6 +96,7 @@ class Journal:
         if first not in self.segments and max(self.segments, default=-1) > first:
             path = segment_path(self._folder, first)
             raise StoreDamaged(f"{path}: is missing, and no whole snapshot makes up for it")
+        self._leave_unchecked(position)
         durable = position
         while (segment := self.segments.get(position // self.segment_bytes)) is not None:
             base = segment.number * self.segment_bytes
@@ -127,13 +129,55 @@ class Journal:
                     return frame
         return None
 
+    def _leave_unchecked(self, position: int) -> None:
+        """Note what no replay reads: what lies before the position where it begins."""
+        for number, segment in self.segments.items():
+            before = position - number * self.segment_bytes
+            segment.unchecked_bytes = max(min(before, self.segment_bytes), 0)
+
+    async def check_segments(self, segments: Iterable[Segment]) -> None:
+        """Have every frame of some segments read that was not since the start, in a thread.
+
+        What is broken is their ``damage`` from then on.
+        """
+        for segment in segments:
+            if not segment.unchecked_bytes:
+                continue
+            number = segment.number
+            if number not in self._checks:
+                self._checks[number] = self._loop.create_task(self._check(segment))
+            # Others wait for the same, so it goes on when one of them is cancelled.
+            await asyncio.shield(self._checks[number])
+
+    async def _check(self, segment: Segment) -> None:
+        try:
+            segment.damage = await in_thread(self._broken_in, segment)
+            segment.unchecked_bytes = 0
+        finally:
+            del self._checks[segment.number]
+
+    def _broken_in(self, segment: Segment) -> list[tuple[int, int]]:
+        """Return where the unchecked part of a segment is broken."""
+        base, end = segment.number * self.segment_bytes, segment.unchecked_bytes
+        found: list[tuple[int, int]] = []
+        for frame, broken_from in self._frames_in(segment, end):
+            if broken_from is not None:
+                found.append((broken_from - base, end))
+            elif found and frame is not None and found[-1][1] == end:
+                found[-1] = (found[-1][0], frame.position - base)
+        return found
+
     def frames_of(self, number: int) -> Iterator[tuple[Frame | None, int | None]]:
         """Yield a segment's whole frames; and, where frames are broken, the position they are from.
 
         What lies beyond the end of the journal is not looked at.
         """
-        segment, base = self.segments[number], number * self.segment_bytes
-        offset, end = 0, min(self.segment_bytes, self.position - base)
+        end = min(self.segment_bytes, self.position - number * self.segment_bytes)
+        return self._frames_in(self.segments[number], end)
+
+    def _frames_in(self, segment: Segment, end: int) -> Iterator[tuple[Frame | None, int | None]]:
+        base = segment.number * self.segment_bytes
+        offset = 0
         while offset < end:
             frame = frame_at(segment.data, offset, base + offset)
             if frame is not None:

@@ -16,14 +16,21 @@ class Segment:
 
     Slices of the map are copies (bytes), those of the others are views. ``words[i]`` are the eight
     bytes from offset ``i`` on, wherever that is.
+
+    ``unchecked_bytes`` are those at its beginning that nobody has read since the store was opened,
+    and ``damage`` is where frames turned out to be broken when they were: first offset and end.
     """
 
-    __slots__ = ("bytes", "data", "fd", "map", "number", "path", "words")
+    __slots__ = (
+        *("bytes", "damage", "data", "fd", "map", "number", "path", "unchecked_bytes", "words"),
+    )
 
     def __init__(self, disk: Disk, path: Path, number: int, fd: int) -> None:
         self.path = path
         self.number = number
         self.fd = fd
+        self.unchecked_bytes = 0
+        self.damage: list[tuple[int, int]] = []
         self.map = disk.map(fd)
         self.data = memoryview(self.map)
         self.bytes: U8 = np.frombuffer(self.data, dtype=np.uint8)

@@ -1,0 +1,92 @@
+"""A bit that flips in what was promised: it is told, and what it hit is not handed out."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import dwell
+from dwell.errors import StoreDamaged
+from dwell.message import Result
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.check import check
+from tools.survive import flips
+
+SEGMENT_BYTES = 64 * 1024
+
+
+def flip(folder: Path, text: bytes) -> None:
+    """Flip a bit in the first place of the journal where a text is."""
+    for path in sorted(folder.glob("journal-*")):
+        data = bytearray(path.read_bytes())
+        at = data.find(text)
+        if at >= 0:
+            data[at] ^= 4
+            path.write_bytes(data)
+            return
+    raise AssertionError(f"{text!r} is not there")
+
+
+async def filled(folder: Path) -> None:
+    async with dwell.open(folder, segment_bytes=SEGMENT_BYTES) as queue:
+        for number in range(100):
+            await queue.put("t", f"body {number:03}" * 40, id=f"id {number:03}", priority=number)
+
+
+@pytest.mark.parametrize("kind", flips.KINDS)
+def test_a_flipped_bit_is_never_served(kind):
+    found = flips.run(kind, 25, 7)
+    assert not found.wrong
+    assert found.outcomes["refused"] + found.outcomes["repaired"] > 5
+
+
+@pytest.mark.parametrize("text", [b"body 007", b"id 007"])
+def test_what_is_damaged_is_not_handed_out(tmp_path, text):
+    async def main():
+        await filled(tmp_path / "s")
+        flip(tmp_path / "s", text)
+        async with dwell.open(tmp_path / "s") as queue:
+            # What lies in whole frames is handed out, and what is not says where.
+            assert [m.id for m in await queue.take("t", 7)] == [f"id {n:03}" for n in range(7)]
+            with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: damaged from offset"):
+                await queue.take("t", 1)
+            assert [m.id for m in await queue.take("t", 2)] == ["id 008", "id 009"]
+            with pytest.raises(StoreDamaged):
+                await queue.get("t", ["id 007"])
+
+    asyncio.run(main())
+    report = check(tmp_path / "s", repair=True)
+    assert not report.ok
+    assert sum(report.messages.values()) == 99
+
+
+def test_damage_is_not_copied_forward_as_if_it_were_whole(tmp_path):
+    async def main():
+        await filled(tmp_path / "s")
+        flip(tmp_path / "s", b"body 090")
+        async with dwell.open(tmp_path / "s") as queue:
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            for number in range(90):
+                (message,) = await queue.take("t")
+                assert message.id == f"id {number:03}"
+                assert await queue.ack(message) == Result.ACKED
+            for number in range(3):
+                await queue.put_many("t", [b"x" * 1_000] * 50, delay=number)
+                await store.compact()
+            with pytest.raises(StoreDamaged):
+                await queue.get("t", ["id 090"])
+
+    asyncio.run(main())
+
+
+def test_many_readers_check_a_segment_once(tmp_path):
+    async def main():
+        await filled(tmp_path / "s")
+        async with dwell.open(tmp_path / "s") as queue:
+            await asyncio.gather(*(queue.get("t", [f"id {n:03}"]) for n in range(50)))
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            assert not any(s.unchecked_bytes for s in store._core.journal.segments.values())
+
+    asyncio.run(main())
