@@ -59,6 +59,11 @@ class Load:
         self._stopping = True
         await asyncio.gather(*tasks)
 
+    async def under_way(self, puts: int = 100) -> None:
+        """Wait until some of each verb was done, however long that takes on this machine."""
+        while len(self.put) <= puts or not self.acked or not self.cancelled:
+            await asyncio.sleep(0.01)
+
     async def _puts(self, queue: dwell.Queue, of: int) -> None:
         size, number = (1, 30)[of % 2], 0
         while not self._stopping:
@@ -135,7 +140,7 @@ def test_what_was_answered_is_there_after_sentinels_moved_the_master(config):
             async with opened(watched.url, 3, min_replicas=1) as queues:
                 load = Load(queues)
                 async with load.working():
-                    await asyncio.sleep(0.5)
+                    await load.under_way()
                     old = await asyncio.to_thread(watched.kill_master)
                     await asyncio.to_thread(watched.wait_moved, old)
                     # With a replica again, answers are given again.
@@ -145,9 +150,6 @@ def test_what_was_answered_is_there_after_sentinels_moved_the_master(config):
                     while len(load.put) < before + 100:
                         assert time.monotonic() < end, "no put was answered after the failover"
                         await asyncio.sleep(0.05)
-                assert before > 100
-                assert load.acked
-                assert load.cancelled
                 assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
                 await load.check()
 
@@ -160,7 +162,7 @@ def test_a_master_that_hangs_and_comes_back_does_not_undo_what_was_answered():
             async with opened(watched.url, 2, min_replicas=1) as queues:
                 load = Load(queues)
                 async with load.working():
-                    await asyncio.sleep(0.3)
+                    await load.under_way()
                     old = watched.master()
                     old.stop()
                     await asyncio.to_thread(watched.wait_moved, old)
@@ -180,7 +182,7 @@ def test_instances_go_on_after_a_master_of_a_cluster_died():
             async with opened(cluster.url, 2, shards=4) as queues:
                 load = Load(queues)
                 async with load.working():
-                    await asyncio.sleep(0.5)
+                    await load.under_way()
                     old = cluster.owner("dwell:{1}:meta")
                     # The cluster answers before its replica has all: it is given the time here.
                     old.kill()
@@ -217,7 +219,7 @@ def test_verbs_wait_for_a_node_of_a_cluster_that_comes_back():
             async with opened(cluster.url, 2, shards=4) as queues:
                 load = Load(queues)
                 async with load.working():
-                    await asyncio.sleep(0.3)
+                    await load.under_way()
                     owner = cluster.owner("dwell:{1}:meta")
                     owner.kill()
                     await asyncio.sleep(0.5)
@@ -240,15 +242,15 @@ def test_a_slot_that_moves_takes_its_shard_along(shards):
             async with opened(cluster.url, 2, shards=shards) as queues:
                 load = Load(queues)
                 async with load.working():
-                    await asyncio.sleep(0.3)
+                    await load.under_way()
                     for at in range(6):
                         key = f"dwell:{{{at % shards}}}:meta"
                         owner = cluster.owner(key)
                         other = next(node for node in cluster.masters if node is not owner)
                         await asyncio.to_thread(cluster.move, key, other)
                         assert cluster.owner(key) is other
-                        await asyncio.sleep(0.2)
-                assert len(load.put) > 200
+                        before = len(load.put)
+                        await load.under_way(before)
                 assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
                 await load.check()
 
@@ -263,10 +265,9 @@ def test_a_slot_that_moves_slowly_stops_its_shard_and_no_other():
             async with opened(cluster.url, 2, shards=2) as queues:
                 load = Load(queues)
                 async with load.working():
-                    await asyncio.sleep(0.3)
+                    await load.under_way()
                     await asyncio.to_thread(move_slowly, cluster, "dwell:{0}:meta")
-                    await asyncio.sleep(0.3)
-                assert len(load.put) > 200
+                    await load.under_way(len(load.put) + 100)
                 await load.check()
 
     run(main())
