@@ -57,6 +57,15 @@ def test_what_was_answered_and_is_nowhere_is_lost(history, taken):
     assert history.settle().lost == 1
 
 
+def test_who_acks_too_late_undoes_nobody_s_ack(history):
+    history.take(2)
+    history.take(3, attempt=2)
+    history.ack(3.1, attempt=2)
+    history.ack(3.2, "stale")
+    assert not history.books.pending()
+    assert history.settle().lost == 0
+
+
 def test_an_ack_whose_answer_was_lost_may_be_done(history):
     history.take(2)
     history.ack(2, "")

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 import dwell
+from tools.survive.quiet import quiet
 
 TOPICS = ("orders", "mail", "calls")
 #: So long has a taker what it took: short, so that what a dead one held comes soon.
@@ -195,6 +196,7 @@ async def _listen(actor: Actor) -> None:
 
 async def main() -> None:
     """Work as the command line says."""
+    quiet()
     roles, url, name, *clock = sys.argv[1:]
     actor = Actor(url, name, StoreTime(Path(clock[0]) if clock else None))
     work = asyncio.create_task(actor.work(roles.split(",")))

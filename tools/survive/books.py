@@ -65,8 +65,8 @@ class Books:
         self.puts: dict[str, Put] = {}
         self.answered: set[str] = set()
         self.deliveries: dict[str, list[Delivery]] = {}
-        #: What may be done with: an ack was asked for, and was not told that it came too late.
-        self.maybe_done: set[str] = set()
+        #: What may be done with: the attempts whose ack was asked for, and not told to be stale.
+        self.maybe_done: dict[str, set[int]] = {}
         self.acked: set[str] = set()
         self.deaths: dict[str, float] = {}
         #: When the store, or what it stands on, was killed or failed.
@@ -123,7 +123,7 @@ class Books:
 
     def pending(self) -> set[str]:
         """Return what was answered and still has to be delivered and acked."""
-        left = self.answered - self.maybe_done
+        left = self.answered - self.maybe_done.keys()
         return {name for name in left if not self.puts[name].expires_ms}
 
     # --- what actors say --------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Books:
         self._held[name, delivery.attempt] = delivery
 
     def _enter_ack(self, _: str, at_s: float, name: str, attempt: int) -> None:
-        self.maybe_done.add(name)
+        self.maybe_done.setdefault(name, set()).add(attempt)
         self._say(name, attempt, "ack asked", at_s)
 
     def _enter_acked(self, _: str, at_s: float, name: str, attempt: int, result: str) -> None:
@@ -148,7 +148,9 @@ class Books:
             self.acked.add(name)
         elif not any(self._held[name, attempt].fate_at_s <= f <= at_s for f in self.failures):
             # Where something failed meanwhile, it may have been done and asked for again.
-            self.maybe_done.discard(name)
+            self.maybe_done[name].discard(attempt)
+            if not self.maybe_done[name]:
+                del self.maybe_done[name]
         self._say(name, attempt, result, at_s)
 
     def _enter_release(self, _: str, at_s: float, name: str, attempt: int) -> None:
@@ -169,7 +171,7 @@ class Books:
     def settle(self, row: Row, there: set[str]) -> Row:
         """Hold all that was said against what is there, and return the row with the outcome."""
         row.puts = len(self.answered)
-        lost = self.answered - self.maybe_done - there
+        lost = self.answered - self.maybe_done.keys() - there
         row.lost = len(lost)
         back = self.acked & there
         row.wrong += [f"lost: {name}" for name in sorted(lost)]

@@ -129,21 +129,7 @@ class Campaign:
         if self.place.clock is not None:
             time.sleep(0.5)
             self.place.clock.step(3 * HOUR_S)
-        try:
-            self.books.until(lambda: not self.books.pending(), "messages are left over", 20)
-        except TimeoutError:
-            for name in sorted(self.books.pending())[:10]:
-                print(name, self.books.puts[name], self.books.deliveries.get(name))
-
-            async def look():
-                async with dwell.open(self.place.url) as q:
-                    print((await q.stats()).topics, q.clock.now_ms())
-                    for t in TOPICS:
-                        print(await q.get(t, sorted(self.books.pending())))
-                    print([len(await q.take(t, 10)) for t in TOPICS])
-
-            asyncio.run(look())
-            raise
+        self.books.until(lambda: not self.books.pending(), "messages are left over", _PATIENCE_S)
 
 
 #: Each place, and what fails in it with how many runs.
