@@ -111,7 +111,8 @@ def test_the_rules(fate, died_at_s, failures, rule):
     assert rule_of(first, second, died_at_s, failures) == rule
 
 
-@pytest.mark.parametrize("failure", disks.FAULTS)
+# The full disk takes minutes here, and thousands of descriptors: `make survive` has it.
+@pytest.mark.parametrize("failure", [name for name in disks.FAULTS if "full" not in name])
 def test_a_disk_that_fails_loses_nothing(failure):
     row = disks.run(failure, 2, 5)
     assert not row.wrong

@@ -4,15 +4,17 @@ What was written is in memory at once. The disk has it for good once it was sync
 sector of the disk may hold what it held, or what any of the writes since made of it.
 """
 
+import gc
 import os
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from dwell.store.embedded.system import Buffer
 
 SECTOR_BYTES = 512
 _BLOCK_BYTES = 4096
+_MANY = 1_000
 
 
 class _Change(NamedTuple):
@@ -29,8 +31,17 @@ class _Change(NamedTuple):
 class CachedFile:
     """A file in memory (``fd`` is a real descriptor), and what the disk surely has of it."""
 
+    #: How many there are, and from how many on it is worth while to look for those nobody needs.
+    _open: ClassVar[int] = 0
+    _collect_at: ClassVar[int] = _MANY
+
     def __init__(self, data: bytes = b"") -> None:
+        if CachedFile._open >= CachedFile._collect_at:
+            # Errors hold on to files by their tracebacks until the garbage is collected.
+            gc.collect()
+            CachedFile._collect_at = max(_MANY, 2 * CachedFile._open)
         self.fd = os.memfd_create("file", os.MFD_CLOEXEC)
+        CachedFile._open += 1
         self.size_bytes = len(data)
         os.pwrite(self.fd, data, 0)
         #: How many names and descriptors it has, without which its room is free again.
@@ -137,7 +148,9 @@ class CachedFile:
         return other
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        if hasattr(self, "fd"):
+            CachedFile._open -= 1
+            os.close(self.fd)
 
 
 def room_of(size_bytes: int) -> int:

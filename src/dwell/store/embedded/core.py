@@ -337,7 +337,7 @@ class Core:
         error = None if task.cancelled() else task.exception()
         if error is not None and self.journal.failure is None:
             # Events follow from the journal, so they can wait in memory until there is room.
-            _log.warning("%s: it waits in memory", error)
+            _log.warning("%s: it waits in memory", str(error))
             self._flush_after_s = task.get_loop().time() + _NO_ROOM_S
 
     async def _keep_up(self, now_ms: int) -> None:
@@ -387,5 +387,5 @@ class Core:
             await self._compactor.run(now_ms, self)
         except Exception as error:
             # It is tried again after the next segment; the journal itself needs no snapshot.
-            _log.warning("%s: no snapshot: %s", self.folder, error)
+            _log.warning("%s: no snapshot: %s", self.folder, str(error))
             self._compactor.postpone()

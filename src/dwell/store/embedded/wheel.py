@@ -91,8 +91,10 @@ class Wheel:
         """Throw away entries that mean nothing, when all but ``live`` do and they are many."""
         if self._entries <= 2 * live + self._spare_entries:
             return
-        everything = self.rows()
+        everything, loaded_until_ms = self.rows(), self._loaded_until_ms
         self.clear()
+        # What is near stays near: a deadline that is over already would be no deadline.
+        self._loaded_until_ms = loaded_until_ms
         at_ms = self._current(everything)
         self.add(everything[at_ms > 0], at_ms[at_ms > 0])
 
