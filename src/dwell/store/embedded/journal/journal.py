@@ -1,7 +1,6 @@
 """The journal: segments, the frame that is being filled, and who waits for it to be on disk."""
 
 import asyncio
-import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -372,6 +371,10 @@ class Journal:
             return
         try:
             self._create(number)
+            self.is_starved = False
+        except DiskFull:
+            self.is_starved = True
+            raise
         except OSError as error:
             if error.errno in _PASSING:
                 raise StoreError(f"{self._folder}: no segment can be made: {error}") from error
@@ -385,15 +388,10 @@ class Journal:
             if number in self._made or number in self.segments:
                 return
             path = segment_path(self._folder, number)
-            try:
-                if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
-                    raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
-                fd = self._disk.create(path, self.segment_bytes)
-            except DiskFull:
-                self.is_starved = True
-                raise
+            if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
+                raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
+            fd = self._disk.create(path, self.segment_bytes)
             self._made[number] = Segment(self._disk, path, number, fd)
-            self.is_starved = False
 
     def make_ahead(self) -> None:
         """Begin to make the next segment in a thread, if it will be needed soon."""
@@ -403,9 +401,14 @@ class Journal:
 
     async def _make_ahead(self, number: int) -> None:
         try:
-            # What could not be made is tried again when it is needed.
-            with contextlib.suppress(OSError, StoreError):
-                await in_thread(self._create, number)
+            await in_thread(self._create, number)
+            self.is_starved = False
+        except DiskFull:
+            # Said here and not by the thread: what a verb has reserved must stay as it was.
+            self.is_starved = True
+        except (OSError, StoreError):
+            # It is tried again when it is needed.
+            pass
         finally:
             self._making = None
 
