@@ -430,7 +430,9 @@ class EmbeddedStore(Store):
         until = log.next_position
         await self._core.committed()
         events = log.read(position, limit, until)
-        following = max(position, log.first_position) + len(events)
+        # The log may have lost its beginning meanwhile, behind what was read.
+        at = int(events.positions[0]) if len(events) else max(position, log.first_position)
+        following = at + len(events)
         return EventPage(events, following, log.first_position, until)
 
     async def stats(self) -> Stats:
