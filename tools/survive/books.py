@@ -92,7 +92,7 @@ class Books:
         self.failures.append(time.monotonic())
         return self.failures[-1]
 
-    def until(self, question: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    def until(self, question: Callable[[], Any], what: str, seconds: float) -> Any:
         """Wait until what was said answers a question, and return the answer."""
         end = time.monotonic() + seconds
         with self._changed:

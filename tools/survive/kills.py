@@ -18,7 +18,8 @@ from tools.survive.crew import Crew
 from tools.survive.places import Place
 
 HOUR_S = 3_600
-_PATIENCE_S = 90.0
+#: How long to wait for what has to come: machines may be busy with other things.
+_PATIENCE_S = 240.0
 
 
 async def set_up(url: str) -> None:
