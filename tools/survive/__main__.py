@@ -56,7 +56,12 @@ def _outcomes(tasks: list[Task]) -> Iterator[Row | Flips]:
     with ProcessPoolExecutor(_AT_ONCE, mp_context=context, initializer=quiet) as pool:
         futures: list[Future[Any]] = [pool.submit(task.run) for task in tasks]
         for task, future in zip(tasks, futures, strict=True):
-            outcome = future.result()
+            try:
+                outcome = future.result()
+            except BaseException:
+                print(f"{task.name}: it could not be run to its end", flush=True)
+                pool.shutdown(cancel_futures=True)
+                raise
             print(f"{task.name}: {_told(outcome)}", flush=True)
             for words in outcome.wrong[:_MOST_TOLD]:
                 print(f"    {words}", flush=True)

@@ -92,7 +92,7 @@ class Books:
         self.failures.append(time.monotonic())
         return self.failures[-1]
 
-    def until(self, question: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    def until(self, question: Callable[[], Any], what: str, seconds: float) -> Any:
         """Wait until what was said answers a question, and return the answer."""
         end = time.monotonic() + seconds
         with self._changed:
@@ -105,10 +105,11 @@ class Books:
 
     def first_delivery(self, since_s: float) -> float | None:
         """Return when the first message was delivered that was put after a moment."""
+        # What a taker says may be read before what the producer said, so that the put is not known.
         found = [
             many[0].at_s
-            for name, many in reversed(self.deliveries.items())
-            if self.puts[name].at_s > since_s
+            for name, many in self.deliveries.items()
+            if name in self.puts and self.puts[name].at_s > since_s
         ]
         return min(found, default=None)
 

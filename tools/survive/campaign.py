@@ -8,8 +8,8 @@ import sys
 from dwell.spark.session import session
 from tools.survive.actor import TOPICS
 
-#: Many small tasks, so that there is a middle to be killed in.
-_TASKS = 40
+#: Several tasks a core, so that there is a middle to be killed in.
+_TASKS = 12
 
 
 def main() -> None:

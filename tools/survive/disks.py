@@ -52,7 +52,7 @@ class Session:
     def __init__(self, failure: str, seed: int) -> None:
         self.failure = failure
         self.books = Books()
-        self.row = Row("embedded", "in process", failure, runs=1)
+        self.row = Row("embedded", "in process", failure)
         self._chance = random.Random(seed)
         self._clock = SimulatedClock()
         self._fault = self._chance.choice(FAULTS[failure])
@@ -103,6 +103,8 @@ class Session:
                 await self._end(power=self._chance.random() < 0.5)
 
     def _note_failure(self) -> None:
+        # A fault that no call was left for is no run.
+        self.row.runs = 1
         if self._failed_at is None:
             self._failed_at = self.books.fail()
         self.books.die(self._name)
@@ -159,7 +161,7 @@ class Session:
                 self._clock.advance(100)
                 with contextlib.suppress(DiskFull):
                     await self._take_and_ack()
-            self._failed_at = time.monotonic()
+            self._failed_at, self.row.runs = time.monotonic(), 1
         self._disk.system.size_bytes *= 4
 
     async def _put(self) -> None:

@@ -18,7 +18,8 @@ from tools.survive.crew import Crew
 from tools.survive.places import Place
 
 HOUR_S = 3_600
-_PATIENCE_S = 90.0
+#: How long to wait for what has to come: machines may be busy with other things.
+_PATIENCE_S = 240.0
 
 
 async def set_up(url: str) -> None:
@@ -105,7 +106,7 @@ class Campaign:
         self._crew.kill("take")
         held = {each: books.count_of(each) for each in books.held_by(name)}
         # It may have acked all of them on the way to its end, or they have expired since.
-        held = {each: n for each, n in held.items() if not books.puts[each].expires_ms}
+        held = {e: n for e, n in held.items() if e in books.puts and not books.puts[e].expires_ms}
         if held:
             all_again = lambda: all(books.count_of(each) > n for each, n in held.items())  # noqa: E731
             books.until(all_again, "what a dead taker held does not come again", _PATIENCE_S)

@@ -15,7 +15,7 @@ from tools.survive.crew import ROOT, environment
 
 #: A Redis that has on disk what it answers.
 KEPT = {"appendonly": "yes", "appendfsync": "always"}
-_START_S = 30.0
+_START_S = 120.0
 
 
 @dataclass
@@ -63,6 +63,7 @@ class DwellServer:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the server did not start: {self._log.read_text()[-3000:]}")
             time.sleep(0.01)
+        self.kill()
         raise RuntimeError("the server does not listen")
 
     def kill(self) -> None:

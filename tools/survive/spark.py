@@ -26,7 +26,7 @@ SCENARIOS: list[Callable[..., AbstractContextManager[Place]]] = [
     places.redis_in_process,
 ]
 _COUNT = 20_000
-_PATIENCE_S = 180.0
+_PATIENCE_S = 600.0
 
 
 class Driver:
