@@ -1,10 +1,38 @@
 """Servers that the tests of a run share, each started when the first test asks for it."""
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.redis.servers import redis_cluster, redis_server, valkey_binary
+
+# redis-py lets go of a connection without closing it when its node died, and when it was opened just
+# as the time to open it was over or whoever asked was cancelled, as happens on a busy machine.
+# asyncio closes it when it is collected as garbage, and warns of that.
+_LET_GO = tuple(
+    f"ignore:Exception ignored in. <{what}:pytest.PytestUnraisableExceptionWarning"
+    for what in (
+        "socket.socket",
+        "function StreamWriter.__del__",
+        "function _SelectorTransport.__del__",
+    )
+)
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for let_go in _LET_GO:
+                item.add_marker(pytest.mark.filterwarnings(let_go))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage() -> Iterator[None]:
+    """Let what was let go of be warned of here, and not in the tests of another folder."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

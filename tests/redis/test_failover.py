@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import time
 from collections import defaultdict
 
@@ -17,21 +16,9 @@ ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 DELAYS_MS = (0, 0, 50, 300, 600_000)
 
 
-# redis-py lets go of connections to a node that died without closing them; and of a stream that was
-# opened just when the time to open it was over, as happens on a machine that is busy.
-_LET_GO = "ignore:Exception ignored in. <{}:pytest.PytestUnraisableExceptionWarning"
-pytestmark = [
-    pytest.mark.filterwarnings(_LET_GO.format("socket.socket")),
-    pytest.mark.filterwarnings(_LET_GO.format("function StreamWriter.__del__")),
-    pytest.mark.filterwarnings(_LET_GO.format("function _SelectorTransport.__del__")),
-]
-
-
 def run(body, seconds: float = 90) -> None:
     """Run a test until its end, or for so long."""
     asyncio.run(asyncio.wait_for(body, seconds))
-    # What was let go of is warned of here, not in a test that comes later.
-    gc.collect()
 
 
 class Load:
