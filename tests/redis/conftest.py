@@ -8,8 +8,8 @@ import pytest
 
 from tests.redis.servers import redis_cluster, redis_server, valkey_binary
 
-# redis-py lets go of a connection without closing it when its node died, and when it was opened just
-# as the time to open it was over or whoever asked was cancelled, as happens on a busy machine.
+# redis-py lets go of a connection without closing it when its node died, and when it was opened
+# just as the time to open it was over or whoever asked was cancelled, as happens on a busy machine.
 # asyncio closes it when it is collected as garbage, and warns of that.
 _LET_GO = tuple(
     f"ignore:Exception ignored in. <{what}:pytest.PytestUnraisableExceptionWarning"
