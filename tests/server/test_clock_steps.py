@@ -176,12 +176,12 @@ def test_a_step_back_makes_no_wait_and_no_pause_longer(server):
         other.ask(b"use t\r\n")
         # It was due long before the clock that comes.
         server.process.ask("POST", "/v1/topics/t/messages", {"body": "x", "due_ms": 1000})
-        assert other.ask(b"pause-tube t 2\r\n") == b"PAUSED\r\n"
+        assert other.ask(b"pause-tube t 8\r\n") == b"PAUSED\r\n"
         line.send(b"reserve-with-timeout 20\r\n")
         until_true(lambda: other.stats(b"stats-tube t")["current-waiting"] == "1")
         server.step(-HOUR_S)
         assert line.read().startswith(b"RESERVED ")
-        line.send(b"reserve-with-timeout 2\r\n")
+        line.send(b"reserve-with-timeout 8\r\n")
         until_true(lambda: other.stats(b"stats-tube t")["current-waiting"] == "1")
         server.step(-2 * HOUR_S)
         assert line.read() in (b"TIMED_OUT\r\n", b"DEADLINE_SOON\r\n")

@@ -140,8 +140,8 @@ class FaultySystem(System):
         with self._mutex:
             if self.dead:
                 return
-            if fd in self.open_files:
-                self._let_go(self.open_files.pop(fd), fd)
+            # What is closed twice may be another's file by then.
+            self._let_go(self.open_files.pop(fd), fd)
             os.close(fd)
 
     def lock(self, fd: int) -> None:

@@ -356,9 +356,11 @@ class Core:
 
     async def freed(self) -> None:
         """Return when what can be freed is free, where there is no room."""
-        self._plan_freeing()
-        if self._upkeep is not None:
-            await asyncio.wait([self._upkeep])
+        # What is under way may have begun too early to free enough.
+        for _ in range(2):
+            self._plan_freeing()
+            if self._upkeep is not None:
+                await asyncio.wait([self._upkeep])
 
     def _plan_freeing(self) -> None:
         """Have freed what can be, as there is no room."""

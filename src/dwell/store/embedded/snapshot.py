@@ -182,17 +182,21 @@ class Snapshot:
         except BaseException:
             self.abandon()
             raise
-        self._disk.close(self.fd)
+        self._close()
         self._disk.rename(self.new, self._path)
 
     def abandon(self) -> None:
         """Leave nothing of a snapshot that will not be finished."""
         self.let_go()
-        if self.fd >= 0:
-            self._disk.close(self.fd)
-            self.fd = -1
-            with contextlib.suppress(OSError):
-                self._disk.remove(self.new)
+        self._close()
+        with contextlib.suppress(OSError):
+            self._disk.remove(self.new)
+
+    def _close(self) -> None:
+        # Once only: by then the number may be another file's.
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
 
     def let_go(self) -> None:
         """Look at the machine no more."""

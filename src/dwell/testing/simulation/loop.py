@@ -94,8 +94,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for handle in [*self._ready, *self._scheduled]:  # type: ignore[attr-defined]
             if handle._context.get(LIFE) is life:
                 handle.cancel()
-        tasks, life.tasks = life.tasks, []
-        for task in tasks:
+        # What is closed may begin tasks of its own, which have to end too.
+        while life.tasks:
+            task = life.tasks.pop(0)
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 # Otherwise they would be closed whenever their memory is freed.
