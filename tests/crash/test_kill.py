@@ -1,6 +1,6 @@
 """SIGKILL at random moments under load: what was answered is there, and nothing else comes back.
 
-DWELL_KILLS sets how often (200; ``make crash``: 2,000), DWELL_SEED repeats a run that failed.
+DWELL_KILLS sets how often (80; ``make crash``: 2,000), DWELL_SEED repeats a run that failed.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dwell.store.embedded.check import check
 from tests.crash.ledger import Ledger, books_balance, cleared, everything, listen
 from tests.crash.victim import TOPICS, start
 
-KILLS = int(os.environ.get("DWELL_KILLS", "200"))
+KILLS = int(os.environ.get("DWELL_KILLS", "80"))
 MOST_MESSAGES = 20_000
 SEED = int(os.environ.get("DWELL_SEED", "0")) or secrets.randbits(32)
 #: Small segments, so that many come and go.

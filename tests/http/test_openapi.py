@@ -68,7 +68,7 @@ schema = schemathesis.openapi.from_dict(document()).exclude(operation_id=_LEFT_O
 @pytest.mark.filterwarnings("ignore:Skipped test cases with unsupported payload")
 @schema.parametrize()
 @settings(
-    max_examples=max(40, FUZZ // 1000),
+    max_examples=max(20, FUZZ // 1000),
     deadline=None,
     derandomize=not FUZZ,
     suppress_health_check=list(HealthCheck),

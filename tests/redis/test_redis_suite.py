@@ -16,6 +16,7 @@ from dwell.store.redis.limits import Limits
 from dwell.testing.domains import TOPICS
 from dwell.testing.machine import StoreMachine
 from dwell.testing.suite import StoreSuite
+from tests import RUNS
 from tests.http.between import Between
 
 _names = itertools.count()
@@ -229,15 +230,15 @@ class DyingMachine(LossyMachine):
 @pytest.mark.parametrize(
     ("machine", "engine", "runs"),
     [
-        (RedisMachine, "redis_url", 20),
-        (BlockMachine, "redis_url", 20),
-        (LossyMachine, "redis_url", 8),
-        (LossyBlockMachine, "redis_url", 8),
-        (DyingMachine, "redis_url", 5),
-        (RedisMachine, "valkey_url", 8),
-        (BlockMachine, "valkey_url", 8),
-        (RedisMachine, "cluster_url", 8),
-        (BlockMachine, "cluster_url", 8),
+        (RedisMachine, "redis_url", 8),
+        (BlockMachine, "redis_url", 8),
+        (LossyMachine, "redis_url", 4),
+        (LossyBlockMachine, "redis_url", 4),
+        (DyingMachine, "redis_url", 2),
+        (RedisMachine, "valkey_url", 3),
+        (BlockMachine, "valkey_url", 3),
+        (RedisMachine, "cluster_url", 3),
+        (BlockMachine, "cluster_url", 3),
     ],
 )
 def test_machine(machine, engine, runs, request):
@@ -245,5 +246,5 @@ def test_machine(machine, engine, runs, request):
         url = request.getfixturevalue(engine)
 
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=runs, stateful_step_count=50, deadline=None)
+        Machine, settings=settings(max_examples=RUNS * runs, stateful_step_count=50, deadline=None)
     )

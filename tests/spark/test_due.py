@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 import dwell
+from tests import RUNS
 from tests.spark import PATIENCE_S
 
 
@@ -140,7 +141,7 @@ def test_what_an_earlier_driver_took_and_never_planned(spark, server, queue, tmp
 
 def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     """SIGKILL again and again: nothing lost, nothing twice in a file sink."""
-    names = put(queue, 4000)
+    names = put(queue, 2000)
     program = textwrap.dedent(
         f"""
         from dwell.spark import session, register
@@ -154,13 +155,13 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
         query.awaitTermination()
         """
     )
-    for kills in range(1, 3):
+    for kills in range(1, 1 + RUNS):
         driver = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         end = time.monotonic() + PATIENCE_S
         try:
-            while queue.stats().totals["ack"] < 500 * kills:
+            while queue.stats().totals["ack"] < 1000 * kills // (1 + RUNS):
                 assert time.monotonic() < end
                 assert driver.poll() is None
                 time.sleep(0.02)
@@ -176,11 +177,11 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     query.start().awaitTermination()
     assert ids(spark, tmp_path) == names
     assert counts(queue) == (0, 0, 0, 0)
-    assert queue.stats().totals["ack"] == 4000
+    assert queue.stats().totals["ack"] == 2000
 
 
 def test_server_killed_while_streaming(spark, server, queue, tmp_path):
-    names = put(queue, 6000)
+    names = put(queue, 4000)
 
     def restart():
         server.kill()

@@ -26,8 +26,9 @@ _FAULT_ROUNDS = 20
 #: Small enough for an end at each call, with several segments and snapshots all the same.
 _FEW_ROUNDS = 8
 _SMALL_BYTES = 16 * 1024
+_ALL = os.environ.get("DWELL_FAULTS") == "all"
 #: At how many calls each fault is tried, unless DWELL_FAULTS says that it is all of them.
-_MOST_PLACES = 40
+_MOST_PLACES = 16
 
 
 def puts_of(ids: list[str], now_ms: int, size_bytes: int = 300) -> Puts:
@@ -114,7 +115,7 @@ def places(calls: int) -> Iterable[int]:
 
     What fails names its place, which is the whole of the chance in it.
     """
-    if os.environ.get("DWELL_FAULTS") == "all" or calls <= _MOST_PLACES:
+    if _ALL or calls <= _MOST_PLACES:
         return range(calls)
     return sorted(random.sample(range(calls), _MOST_PLACES))
 
@@ -197,7 +198,7 @@ def test_an_end_at_each_call(stop: str, when: str) -> None:
 @pytest.mark.parametrize("first", ["kill", "power"])
 def test_an_end_at_each_call_of_a_start(first: str, stop: str) -> None:
     calls = calls_of(first, _FEW_ROUNDS, _SMALL_BYTES)
-    for at in range(0, calls, calls // 6):
+    for at in range(calls // 4, calls, calls // (12 if _ALL else 2)):
         ended = FaultyDisk(first, at, seed=at, when="during")
         script = Script(ended, segment_bytes=_SMALL_BYTES)
         asyncio.run(to_its_end(script, _FEW_ROUNDS))

@@ -15,6 +15,7 @@ from dwell.message import U8, U64, Batch, Result
 from dwell.store.base import PutAnswer, Puts, Store
 from dwell.store.memory import MemoryStore
 from dwell.testing.machine import StoreMachine
+from tests import RUNS
 
 VERBS = (
     *("put", "take", "held", "ack", "release", "touch", "bury", "kick", "cancel", "reschedule"),
@@ -63,7 +64,7 @@ class FlakyMachine(StoreMachine):
 
 
 TestFlakyMachine = FlakyMachine.TestCase
-TestFlakyMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFlakyMachine.settings = settings(max_examples=RUNS * 30, stateful_step_count=40, deadline=None)
 
 
 # --- stores that break a promise --------------------------------------------------------------

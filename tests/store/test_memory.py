@@ -11,6 +11,7 @@ from dwell.store.memory import MemoryStore
 from dwell.testing.machine import StoreMachine
 from dwell.testing.rig import Rig, receipts_of
 from dwell.testing.suite import StoreSuite
+from tests import RUNS
 
 
 class TestMemoryStore(StoreSuite):
@@ -24,7 +25,7 @@ class MemoryMachine(StoreMachine):
 
 
 TestMemoryMachine = MemoryMachine.TestCase
-TestMemoryMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestMemoryMachine.settings = settings(max_examples=RUNS * 50, stateful_step_count=50, deadline=None)
 
 
 def make_rig(max_events: int = 1000) -> Rig:

@@ -311,11 +311,15 @@ class _Queries:
                 query.awaitTermination()
         if not all(query.isActive for query in running):
             return True
-        return self._settings.until_idle is not None and self._is_idle(self._settings.until_idle)
+        span = self._settings.until_idle
+        return span is not None and self._is_idle(running, span)
 
-    def _is_idle(self, span: str) -> bool:
+    def _is_idle(self, running: list[StreamingQuery], span: str) -> bool:
         idle_ms = (time.monotonic() - self._tally.last_s) * 1000
         if idle_ms < values.delay_ms(span, "--until-idle"):
+            return False
+        # A query that starts, or works at a batch that takes longer than the span, is not idle.
+        if not all(query.status["message"].startswith("Waiting") for query in running):
             return False
         with Place(url=self._settings.url).opened() as queue:
             found = queue.stats().topics.get(self._settings.topic)
