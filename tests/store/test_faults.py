@@ -27,8 +27,9 @@ _FAULT_ROUNDS = 20
 _FEW_ROUNDS = 8
 _SMALL_BYTES = 16 * 1024
 _ALL = os.environ.get("DWELL_FAULTS") == "all"
-#: At how many calls each fault is tried, unless DWELL_FAULTS says that it is all of them.
-_MOST_PLACES = 16
+#: At how many calls each fault is tried, unless DWELL_FAULTS says that it is all of them: at the
+#: last, in which a store is closed, and at some that chance draws.
+_LAST_PLACES, _MOST_PLACES = 6, 16
 
 
 def puts_of(ids: list[str], now_ms: int, size_bytes: int = 300) -> Puts:
@@ -111,13 +112,14 @@ def calls_of(fault: str, rounds: int, segment_bytes: int = SEGMENT_BYTES) -> int
 
 
 def places(calls: int) -> Iterable[int]:
-    """Return at which calls a fault is tried: at some that chance draws, or at all of them.
+    """Return at which calls a fault is tried.
 
     What fails names its place, which is the whole of the chance in it.
     """
     if _ALL or calls <= _MOST_PLACES:
         return range(calls)
-    return sorted(random.sample(range(calls), _MOST_PLACES))
+    last = range(calls - _LAST_PLACES, calls)
+    return [*sorted(random.sample(range(last.start), _MOST_PLACES - _LAST_PLACES)), *last]
 
 
 def check_kept(disk: FaultyDisk, script: Script, what: str) -> None:
