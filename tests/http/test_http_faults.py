@@ -635,7 +635,7 @@ def test_a_client_that_never_reads(tmp_path):
 
 @pytest.mark.parametrize("is_reading", [False, True])
 def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
-    monkeypatch.setattr(protocol, "UNREAD_TIMEOUT_S", 0.6)
+    monkeypatch.setattr(protocol, "UNREAD_TIMEOUT_S", 1.5)
 
     async def test(server):
         await server.queue.put_many("t", ["x" * 1000] * 10_000, delay="1h")
@@ -648,15 +648,16 @@ def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
                 # Slowly, but it goes on: nobody is given up for that.
                 size = 0
                 raw = wire.writer.get_extra_info("socket")
-                end = time.monotonic() + 1.5
-                while time.monotonic() < end:
+                end = None
+                while end is None or time.monotonic() < end:
                     await asyncio.sleep(0.001)
                     with contextlib.suppress(BlockingIOError):
-                        size += len(os.read(raw.fileno(), 8_000))
+                        size += len(os.read(raw.fileno(), 2_000))
+                        end = end or time.monotonic() + 3.5
                 assert len(connections) == 2
-                assert 2_000_000 < size < 12_000_000
+                assert size < 10_000_000, "too fast to be slow"
             else:
-                await until(lambda: len(connections) == 1, 3)
+                await until(lambda: len(connections) == 1, 30)
         wire.close()
 
     run(test)

@@ -17,6 +17,8 @@ _LET_GO = tuple(
         "socket.socket",
         "function StreamWriter.__del__",
         "function _SelectorTransport.__del__",
+        "function AbstractConnection.__del__",
+        "function ClusterNode.__del__",
     )
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dwell import Queue
-from dwell.errors import StoreFailed
+from dwell.errors import StoreError, StoreFailed
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.eventfile import EventFile
@@ -230,6 +230,20 @@ def test_a_bit_that_turned_is_never_told(
     assert 0 <= before <= first
     assert events == whole[:before] + whole[first:]
     assert "the event log begins at" in caplog.text
+
+
+def test_an_error_of_the_disk_is_the_stores_and_forgets_nothing() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(seed=3)
+        await with_files(Path("/store"), disk)
+        async with Queue(EmbeddedStore(Path("/store"), disk=disk, limits=_SMALL)) as queue:
+            disk.arm("read", 0)
+            with pytest.raises(StoreError, match="read failed"):
+                await queue.events(0, 7)
+            page = await queue.events(0, 7)
+            assert (page.first_position, len(page.events)) == (0, 7)
+
+    asyncio.run(main())
 
 
 def test_all_files_are_safe_before_a_snapshot_counts_on_them() -> None:

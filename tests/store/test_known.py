@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import dwell
 from dwell.store.embedded.ids import IdHasher
 from dwell.store.embedded.known import KnownIds
+from dwell.store.embedded.limits import Limits
 
 _IDS = 300
 _STEP = st.tuples(
@@ -30,8 +31,9 @@ def keys_of(numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
 class Twin:
     """Known ids, and what they are to know: rows and entries of ids, and the ends of memories."""
 
-    def __init__(self) -> None:
-        self.known = KnownIds()
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.known = KnownIds(limits)
         # Room for few, so that what is over is thrown away again and again.
         self.known.capacity = 64
         self.lives: dict[int, tuple[int, int]] = {}
@@ -60,7 +62,7 @@ class Twin:
         self.known.end(entries, rows, 0, now_ms)
 
     def save(self, _: list[int], now_ms: int, __: int) -> None:
-        again = KnownIds()
+        again = KnownIds(self.limits)
         numbers = list(self.lives)
         again.expect(len(numbers))
         rows = np.array([self.lives[number][0] for number in numbers], np.uint32)
@@ -84,9 +86,12 @@ class Twin:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(_STEP, max_size=25))
-def test_an_id_lives_and_is_remembered(steps: list[tuple[str, list[int], int, int]]) -> None:
-    twin, now_ms = Twin(), 1_000
+@given(st.lists(_STEP, max_size=25), st.sampled_from((2, 16, 1024)), st.sampled_from((1, 100)))
+def test_an_id_lives_and_is_remembered(
+    steps: list[tuple[str, list[int], int, int]], slots: int, few: int
+) -> None:
+    # A table grows while it is used, again and again.
+    twin, now_ms = Twin(Limits(index_slots=slots, index_step=1, few_ids=few)), 1_000
     for verb, numbers, later_ms, span_ms in steps:
         now_ms += later_ms
         getattr(twin, verb)(numbers, now_ms, span_ms)

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
-from dwell.errors import StoreDamaged
+from dwell.errors import StoreDamaged, StoreError
 from dwell.store.base import Events
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.eventblock import HEADER, block_at, decoded
@@ -94,14 +94,17 @@ class EventFile:
         return self._offsets[count] if count < len(self._firsts) else self.size_bytes
 
     def read(self, disk: Disk, position: int) -> Events:
-        """Return the block in which an event is; raises StoreDamaged.
+        """Return the block in which an event is; raises StoreDamaged or StoreError.
 
         The events of a damaged block end with :meth:`end_of`.
         """
         index = bisect_right(self._firsts, position) - 1
         offset = self._offsets[index]
         following = self._offsets[index + 1] if index + 1 < len(self) else self.size_bytes
-        data = disk.read_part(self.fd, following - offset, offset)
+        try:
+            data = disk.read_part(self.fd, following - offset, offset)
+        except OSError as error:
+            raise StoreError(f"{self.path}: {error}") from error
         block = block_at(data, 0, check=True)
         end = self.end_of(position)
         if block is None or block[:2] != (self._firsts[index], end - self._firsts[index]):

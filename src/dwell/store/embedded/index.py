@@ -3,7 +3,9 @@
 Each loop handles the whole batch: most keys are done after the first probe, and the rest, ever
 fewer, go one place on. A deleted place keeps a mark, so that probing goes past it, but only while
 something stands behind it: a mark before an empty place leads nowhere, and becomes empty too. So
-marks do not gather, and a table is made anew only when it grows.
+marks do not gather, and a table is made anew only when it grows. It grows while it is used: every
+batch that is added takes some of the old table along, and until all is moved a key that the new
+table has not is looked for in the old one.
 
 A small table is at most a quarter full and a large one half: what a probe costs depends more on
 that than on the size.
@@ -20,7 +22,9 @@ from dwell.store.embedded.limits import LIMITS, Limits
 FIRST_KEY = 2
 _EMPTY = 0
 _DELETED = 1
-_FIRST_CAPACITY = 1024
+#: Slots that are moved for each key that is added, so that all are before the next table is needed.
+_MOVED_A_KEY = 8
+_NO_SLOTS: U32 = np.zeros(0, dtype=np.uint32)
 
 
 class Keys(Protocol):
@@ -36,15 +40,26 @@ class Index:
     def __init__(self, keys: Keys, limits: Limits = LIMITS) -> None:
         self._keys = keys
         self._few = limits.few_ids
-        self._slots = np.zeros(_FIRST_CAPACITY, dtype=np.uint32)
+        self._step, self._least = limits.index_step, limits.index_slots
+        self._slots: U32 = np.zeros(self._least, dtype=np.uint32)
         self._used = 0
+        #: The table before this one, while it is moved: its slots before this place have been.
+        self._old: U32 = _NO_SLOTS
+        self._moved = 0
 
     def find(self, hashes: U64, checks: U32) -> Rows:
         """Return the number of each key, 0 where it is not there."""
-        place, mask = self._first_places(hashes)
+        answer = self._find_in(self._slots, hashes, checks)
+        if len(self._old):
+            rest = np.flatnonzero(answer == 0)
+            answer[rest] = self._find_in(self._old, hashes[rest], checks[rest])
+        return answer
+
+    def _find_in(self, table: U32, hashes: U64, checks: U32) -> Rows:
+        place, mask = _first_places(table, hashes)
         answer, asking = np.zeros(len(hashes), dtype=np.intp), np.arange(len(hashes))
         while len(asking):
-            slots = self._slots[place].astype(np.intp)
+            slots = table[place].astype(np.intp)
             going = slots != _EMPTY
             if not going.any():
                 break
@@ -58,8 +73,19 @@ class Index:
     def add(self, numbers: Rows) -> Rows:
         """Add distinct keys, unless they are there; return the number under which each is."""
         self._reserve(len(numbers))
+        if len(self._old):
+            self._move(max(self._step, _MOVED_A_KEY * len(numbers)))
+        if not len(self._old):
+            return self._add_new(numbers)
+        answer = self._find_in(self._old, self._keys.hash[numbers], self._keys.check[numbers])
+        new = np.flatnonzero(answer == 0)
+        answer[new] = self._add_new(numbers[new])
+        return answer
+
+    def _add_new(self, numbers: Rows) -> Rows:
+        """Add distinct keys that the old table has not."""
         hashes, checks = self._keys.hash[numbers], self._keys.check[numbers]
-        place, mask = self._first_places(hashes)
+        place, mask = _first_places(self._slots, hashes)
         answer, asking, wanted = numbers.copy(), np.arange(len(numbers)), numbers
         while len(asking):
             free = self._slots[place] == _EMPTY
@@ -80,7 +106,9 @@ class Index:
 
     def remove(self, numbers: Rows) -> None:
         """Remove keys, those of them that are there."""
-        place, mask = self._places_of(numbers), len(self._slots) - 1
+        if len(self._old):
+            self._old[self._places_of(self._old, numbers)] = _DELETED
+        place, mask = self._places_of(self._slots, numbers), len(self._slots) - 1
         self._slots[place] = _DELETED
         while len(place):
             place = place[self._slots[(place + 1) & mask] == _EMPTY]
@@ -91,20 +119,15 @@ class Index:
 
     def numbers(self) -> Rows:
         """Return the numbers of all keys, in no order."""
-        return self._slots[self._slots >= FIRST_KEY].astype(np.intp)
+        return np.concatenate([_keys_in(self._slots), _keys_in(self._old[self._moved :])])
 
     def rebuild(self, numbers: Rows, more: int = 0) -> None:
         """Hold exactly these keys, with room for ``more``."""
         self._slots = np.zeros(self._capacity_for(len(numbers) + more), dtype=np.uint32)
-        self._used = 0
+        self._used, self._old = 0, _NO_SLOTS
         step = 1 << 16
         for start in range(0, len(numbers), step):
-            self.add(numbers[start : start + step])
-
-    def _first_places(self, hashes: U64) -> tuple[I64, int]:
-        """Return where the path of each hash begins, and the mask that leads it round."""
-        mask = len(self._slots) - 1
-        return (hashes & np.uint64(mask)).astype(np.int64), mask
+            self._add_new(numbers[start : start + step])
 
     def _holding(self, slots: Rows, hashes: U64, checks: U32, asking: I64) -> np.ndarray:
         """Tell which slots, none of them empty, hold the keys that are asked for."""
@@ -113,22 +136,44 @@ class Index:
         hit[at] = self._keys.check[slots[at]] == checks[asking[at]]
         return hit
 
-    def _places_of(self, numbers: Rows) -> I64:
+    def _places_of(self, table: U32, numbers: Rows) -> I64:
         """Return where keys are that are there; each is somewhere on the path of its hash."""
-        place, mask = self._first_places(self._keys.hash[numbers])
-        going = np.flatnonzero(self._slots[place] != numbers)
+        place, mask = _first_places(table, self._keys.hash[numbers])
+        going = np.flatnonzero(table[place] != numbers)
         while len(going):
-            going = going[self._slots[place[going]] != _EMPTY]
+            going = going[table[place[going]] != _EMPTY]
             place[going] = (place[going] + 1) & mask
-            going = going[self._slots[place[going]] != numbers[going]]
-        found: I64 = place[self._slots[place] == numbers]
+            going = going[table[place[going]] != numbers[going]]
+        found: I64 = place[table[place] == numbers]
         return found
 
     def _reserve(self, more: int) -> None:
         count = self._used + more
         if count * (4 if count < self._few else 2) > len(self._slots):
-            self.rebuild(self.numbers(), more)
+            self._move(len(self._old))
+            self._old, self._moved = self._slots, 0
+            self._slots = np.zeros(self._capacity_for(self._used + more), dtype=np.uint32)
+            self._used = 0
+
+    def _move(self, most: int) -> None:
+        """Take along what stands in so many slots of the old table."""
+        until = min(self._moved + most, len(self._old))
+        self._add_new(_keys_in(self._old[self._moved : until]))
+        self._moved = until
+        if until == len(self._old):
+            self._old, self._moved = _NO_SLOTS, 0
 
     def _capacity_for(self, count: int) -> int:
         spare = 8 if count < self._few else 3
-        return max(_FIRST_CAPACITY, 1 << (spare * count).bit_length())
+        return max(self._least, 1 << (spare * count).bit_length())
+
+
+def _keys_in(table: U32) -> Rows:
+    """Return the numbers of the keys in some slots."""
+    return table[table >= FIRST_KEY].astype(np.intp)
+
+
+def _first_places(table: U32, hashes: U64) -> tuple[I64, int]:
+    """Return where the path of each hash begins, and the mask that leads it round."""
+    mask = len(table) - 1
+    return (hashes & np.uint64(mask)).astype(np.int64), mask

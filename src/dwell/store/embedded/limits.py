@@ -20,6 +20,7 @@ class Limits:
     ``sweep_every``: ticks between two looks at what means nothing any more.
     ``most_ended``: leases or messages that one record ends.
     ``few_ids``: ids up to which their index is kept emptier.
+    ``index_slots``: slots that an index has at least, a power of two.
     ``index_step``: slots of an index that has grown which move at a time.
     ``idle_names``: topics and owners that mean nothing which are kept.
     ``block_events``, ``block_parts``: events, and verbs, that make a block of the event log.
@@ -43,6 +44,7 @@ class Limits:
     sweep_every: int = 64
     most_ended: int = 1 << 20
     few_ids: int = 1 << 18
+    index_slots: int = 1_024
     index_step: int = 1 << 14
     idle_names: int = 1_024
     block_events: int = 131_072

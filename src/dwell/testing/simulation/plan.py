@@ -73,6 +73,7 @@ def _limits(chance: random.Random) -> dict[str, int]:
         "sweep_every": (1, 2, 8),
         "most_ended": (1, 2, 3),
         "few_ids": (1, 8, 64),
+        "index_slots": (2, 16),
         "index_step": (1, 2, 8),
         "idle_names": (1, 2, 8),
         "block_events": (1, 3, 10, 40),
