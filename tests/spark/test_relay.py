@@ -149,6 +149,13 @@ def test_rows_wait_until_they_are_due(spark, shared, tmp_path):
     assert sorted(row.id for row in spark.read.parquet(once.out).collect()) == list(range(10))
 
 
+def test_a_relay_that_starts_slowly_is_not_idle(spark, shared, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("\n".join(json.dumps({"id": n}) for n in range(10)))
+    given = settings(shared.url, tmp_path, until_idle="1ms", topic="starts")
+    assert relay.run(spark, given) == "relay: 10 rows in, 10 out"
+
+
 def test_any_stream_can_come_in_and_anything_can_take_it(spark, shared, tmp_path):
     seen = []
 
