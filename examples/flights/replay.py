@@ -74,6 +74,10 @@ class News:
 
 def _kill(server: Server, at_ms: int) -> Outage:
     time.sleep(max(at_ms - now_ms(), 0) / 1000)
+    # A worker whose server is away when it starts says so, and ends.
+    with dwell.open(server.url) as queue:
+        while not queue.stats().totals["take"] and now_ms() < at_ms + _LONGEST_REST_MS:
+            time.sleep(0.05)
     print("killing the server (SIGKILL) and starting it again on the same store", flush=True)
     return server.kill()
 
