@@ -1,6 +1,7 @@
 """Known ids against two dictionaries, over growth, ends, ids of one hash, and a snapshot."""
 
 import asyncio
+import random
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,18 @@ def test_an_id_lives_and_is_remembered(
     for verb, numbers, later_ms, span_ms in steps:
         now_ms += later_ms
         getattr(twin, verb)(numbers, now_ms, span_ms)
+        twin.agree(now_ms)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_is_found_while_the_index_grows(seed: int) -> None:
+    """A few ids at a time, so that it takes many puts until a table has moved."""
+    chance = random.Random(seed)
+    twin = Twin(Limits(index_slots=2, index_step=1, few_ids=chance.choice((1, 100))))
+    for now_ms in range(120):
+        verb = chance.choices(("put", "cancel", "ack"), (8, 1, 1))[0]
+        numbers = chance.sample(range(_IDS + 1), chance.randrange(1, 6))
+        getattr(twin, verb)(numbers, now_ms, 3)
         twin.agree(now_ms)
 
 

@@ -77,23 +77,6 @@ def test_churn_with_little_pending_never_fills_a_small_disk(segments: int) -> No
     asyncio.run(main())
 
 
-def test_who_waits_for_room_waits_for_what_begins_after_it() -> None:
-    """A snapshot that is under way when there is no room may have begun too early to free any."""
-
-    async def main() -> None:
-        disk = FaultyDisk(size_bytes=5 * SEGMENT_BYTES)
-        async with queue_on(disk) as queue:
-            assert isinstance(queue.store, EmbeddedStore)
-            compacting = asyncio.create_task(queue.store.compact())
-            for number in range(200):
-                if compacting.done():
-                    compacting = asyncio.create_task(queue.store.compact())
-                assert not await live(queue, 1, first=number)
-            await compacting
-
-    asyncio.run(main())
-
-
 def test_a_store_goes_on_by_itself_when_its_messages_are_acked() -> None:
     async def main() -> None:
         disk = FaultyDisk(size_bytes=12 * SEGMENT_BYTES)
