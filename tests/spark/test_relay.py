@@ -223,7 +223,8 @@ def test_a_driver_that_is_killed_loses_and_doubles_nothing(spark, server, tmp_pa
         before = queue.stats().topics["killed"]
     given = {"schema": "id BIGINT, name STRING", "delay": "id % 3", "target": "id % 2"}
     given |= {"topic": "killed", "option": {"maxFilesPerTrigger": "1"}, "max_rows": 750}
-    relay.run(spark, settings(server.url, tmp_path, until_idle="2s", **given))
+    out = relay.run(spark, settings(server.url, tmp_path, until_idle="2s", **given))
+    assert out.startswith("relay: ")
     found = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.id for row in found) == list(range(COUNT)), (seed, before)
     assert all(row.name == f"row {row.id}" and row.target == row.id % 2 for row in found)

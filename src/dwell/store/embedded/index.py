@@ -151,8 +151,10 @@ class Index:
         count = self._used + more
         if count * (4 if count < self._few else 2) > len(self._slots):
             self._move(len(self._old))
+            # Marks stay behind, so they need no room.
+            living = int(np.count_nonzero(self._slots >= FIRST_KEY))
             self._old, self._moved = self._slots, 0
-            self._slots = np.zeros(self._capacity_for(self._used + more), dtype=np.uint32)
+            self._slots = np.zeros(self._capacity_for(living + more), dtype=np.uint32)
             self._used = 0
 
     def _move(self, most: int) -> None:

@@ -176,12 +176,8 @@ class Snapshot:
         self._disk.write(self.fd, [head + meta], 0)
 
     def finish(self) -> None:
-        """Sync the sealed snapshot, and let it take its name; or leave nothing of it."""
-        try:
-            self._disk.sync(self.fd)
-        except BaseException:
-            self.abandon()
-            raise
+        """Sync the sealed snapshot, and let it take its name."""
+        self._disk.sync(self.fd)
         self._close()
         self._disk.rename(self.new, self._path)
 
