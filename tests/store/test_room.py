@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import random
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,10 +15,23 @@ from dwell.message import Result
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
-from dwell.testing.faults import FaultyDisk
+from dwell.testing.faults import FaultyDisk, FaultySystem
+from dwell.testing.names import CachedFolder
 
 SEGMENT_BYTES = 64 * 1024
 FOLDER = Path("/stores/store")
+
+
+class SlowToClose(FaultyDisk):
+    def _system_on(
+        self, root: CachedFolder, chance: random.Random, size_bytes: int
+    ) -> FaultySystem:
+        class Slow(FaultySystem):
+            def close(self, fd: int) -> None:
+                time.sleep(0.02)
+                super().close(fd)
+
+        return Slow(root, chance, size_bytes)
 
 
 def queue_on(disk: FaultyDisk, clock: SimulatedClock | None = None) -> Queue:
@@ -85,6 +100,58 @@ def test_a_store_goes_on_by_itself_when_its_messages_are_acked() -> None:
             for _ in range(put):
                 assert await queue.ack(await queue.take("t")) == [Result.ACKED]
             await live(queue, 100)
+
+    asyncio.run(main())
+
+
+def test_a_put_needs_no_other_verb_after_a_snapshot_to_find_what_acks_made_free() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=12 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            await until_full(lambda: queue.put("t", b"x" * 2000))
+            await settled(queue)
+            await queue.ack(await queue.take("t", 64))
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            # It only sees which segments are dead, and they go with the next.
+            await store.compact()
+            await queue.put("t", b"x" * 2000)
+
+    asyncio.run(main())
+
+
+def test_what_is_freed_is_needed_by_no_snapshot_that_is_left() -> None:
+    async def main() -> None:
+        disk = FaultyDisk()
+        async with queue_on(disk) as queue:
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            for _ in range(10):
+                await queue.put_many("t", [b"x" * 2000] * 20)
+            await store.compact()
+            await queue.ack(await queue.take("t", 150))
+            for _ in range(3):
+                await store.compact()
+                snapshots = {name for name in disk.names(FOLDER) if name.startswith("snapshot")}
+                for name in snapshots:
+                    alone = disk.copied()
+                    for other in snapshots - {name}:
+                        alone.remove(FOLDER / other)
+                    async with queue_on(alone) as copy:
+                        assert (await copy.stats()).totals["ack"] == 150
+                        assert len((await copy.peek("t", 100)).bodies) == 50
+
+    asyncio.run(main())
+
+
+def test_room_that_a_closing_file_still_holds_is_waited_for() -> None:
+    async def main() -> None:
+        disk = SlowToClose(size_bytes=12 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            await until_full(lambda: queue.put("t", b"x" * 2000))
+            await settled(queue)
+            await queue.ack(await queue.take("t", 64))
+            await queue.put("t", b"x" * 2000)
 
     asyncio.run(main())
 

@@ -1,7 +1,10 @@
 """The protocol: one connection, with bounds on what it may hold and on how long it may take."""
 
 import asyncio
+import fcntl
+import socket
 import sys
+import termios
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,7 +22,7 @@ REQUEST_TIMEOUT_S = 60.0
 #: How long a connection may be idle. Clients should keep theirs for less.
 IDLE_TIMEOUT_S = 120.0
 
-#: How long a client may read nothing of an answer. Systems move such data in steps of megabytes.
+#: How long a client may read nothing of an answer.
 UNREAD_TIMEOUT_S = 120.0
 
 #: The answer where a request could not be read for no fault of its own. Made beforehand, as there
@@ -144,7 +147,7 @@ class Protocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Wait for the client to read, but not for ever."""
         super().pause_writing()
-        self._watch(self.transport.get_write_buffer_size())
+        self._watch(self._unread_bytes())
 
     def resume_writing(self) -> None:
         """Go on: the client has read, and the system has the rest."""
@@ -159,8 +162,25 @@ class Protocol(HttpToolsProtocol):
 
     def _check_reader(self, before_bytes: int) -> None:
         """Hang up on a client that has read nothing since; a slow one may go on."""
-        unread_bytes = self.transport.get_write_buffer_size()
+        unread_bytes = self._unread_bytes()
         if unread_bytes < before_bytes:
             self._watch(unread_bytes)
         else:
             self.transport.abort()
+
+    def _unread_bytes(self) -> int:
+        """Return what the client's system has not taken yet, of what is written.
+
+        What the transport keeps is not all: it goes on in steps of megabytes.
+        """
+        return self.transport.get_write_buffer_size() + _queued_bytes(
+            self.transport.get_extra_info("socket")
+        )
+
+
+def _queued_bytes(sock: socket.socket) -> int:
+    """Return what the system keeps of what a socket was given (Linux: SIOCOUTQ); 0 if unknown."""
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0

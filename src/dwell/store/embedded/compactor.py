@@ -95,13 +95,14 @@ class Compactor:
 
     @property
     def can_free(self) -> bool:
-        """Whether anything was written since the last try, so that another may free more."""
-        return self._journal.position != self._next
+        """Whether another try may free more than the last."""
+        return self._journal.position != self._next or bool(self._unneeded())
 
     @property
-    def may_free(self) -> bool:
-        """Whether so much was written since the last try that another may well free more."""
-        return self._journal.position - self._next > self._journal.segment_bytes // 64
+    def may_well_free(self) -> bool:
+        """Whether that is likely: much was written since, or the last saw what the next frees."""
+        is_much = self._journal.position - self._next > self._journal.segment_bytes // 64
+        return is_much or (self._next == self.covered and bool(self._unneeded()))
 
     def kept_bytes(self, more: int = 0) -> int:
         """Return how much room is for snapshots only: for two of them, with those that there are.
@@ -149,8 +150,22 @@ class Compactor:
 
     async def run(self, now_ms: int, writer: Writer) -> None:
         """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
-        until = self._machine.events.cut()
         unneeded = self._unneeded()
+        if self._journal.position != self.covered:
+            await self._snap(now_ms, writer)
+        elif unneeded:
+            # A second snapshot of the same place has the same name: it makes the newest no safer.
+            await in_thread(self._remove_old_snapshots, 1)
+        # Freeing a large file takes the system milliseconds, which nobody should wait for.
+        for number in unneeded:
+            await in_thread(self._disk.remove, self._journal.release(number))
+        # Nor is there room before the committer has closed them.
+        await self._journal.committed()
+        await self._empty(self._nearly_empty(), now_ms, writer)
+
+    async def _snap(self, now_ms: int, writer: Writer) -> None:
+        """Make a snapshot in threads, and remove those that it makes old."""
+        until = self._machine.events.cut()
         snapshot = self._begin(now_ms)
         try:
             await self._create(snapshot)
@@ -164,11 +179,7 @@ class Compactor:
         except BaseException:
             snapshot.abandon()
             raise
-        # Freeing a large file takes the system milliseconds, which nobody should wait for.
         await in_thread(self._remove_old_snapshots)
-        for number in unneeded:
-            await in_thread(self._disk.remove, self._journal.release(number))
-        await self._empty(self._nearly_empty(), now_ms, writer)
 
     async def _flush(self, until: int, writer: Writer) -> None:
         """Have events written up to a position, or given up where a snapshot would fail for them.

@@ -366,7 +366,7 @@ class Core:
         """Have freed what can be, as there is no room."""
         loop = asyncio.get_running_loop()
         # Not again and again while nothing changes, as it takes a while.
-        is_time = loop.time() >= self._free_after_s or self._compactor.may_free
+        is_time = loop.time() >= self._free_after_s or self._compactor.may_well_free
         if self._upkeep is None and is_time and self._compactor.can_free:
             self._free_after_s = loop.time() + _NO_ROOM_S
             self._upkeep = loop.create_task(self._free(self._latest_ms))

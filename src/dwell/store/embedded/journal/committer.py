@@ -32,7 +32,7 @@ class Committer:
     """Writes what :meth:`submit` gives it, in order.
 
     ``done(count)`` is called in the committer's thread when ``count`` more frames are as safe as
-    ``sync`` asks; ``failed(error)`` once, after which nothing more is written. ``sync_every_ms`` is
+    ``sync`` asks, or files closed; ``failed(error)`` once, after which nothing more is written. ``sync_every_ms`` is
     0 for a sync before each answer, a time between syncs, or None for no syncs at all.
     """
 
@@ -74,8 +74,7 @@ class Committer:
         self, items: Sequence[Write | int], now_s: Callable[[], float], last: bool
     ) -> Iterator[None]:
         """Write all that is there, sync if it is time, and tell."""
-        frames = [item for item in items if isinstance(item, Write)]
-        self._write(frames)
+        self._write([item for item in items if isinstance(item, Write)])
         for item in items:
             if isinstance(item, int):
                 self._unsynced.pop(item, None)
@@ -85,8 +84,7 @@ class Committer:
             self._sync()
             self._synced_at_s = now_s()
             yield
-        if frames:
-            self._done(len(frames))
+        self._done(len(items))
 
     def patience_s(self, now_s: float) -> float | None:
         """Return how long to wait for more, in seconds, before a sync falls due."""

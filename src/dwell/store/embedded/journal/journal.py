@@ -66,7 +66,8 @@ class Journal:
         self._frame: list[Buffer] = []
         self._frame_start = 0
         self._frame_end = 0
-        # Who waits for the frame that is being filled, and for each that is being written.
+        # Who waits for the frame that is being filled, and for each that is being written or file
+        # that is being closed.
         self._group: list[asyncio.Future[None]] = []
         self._waiting: list[list[asyncio.Future[None]]] = []
         self._committer: Committer | None = None
@@ -279,9 +280,14 @@ class Journal:
             raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
 
     def check_room(self) -> None:
-        """Raise DiskFull if the disk has refused room, and nothing that grows fits any more."""
+        """Raise DiskFull if the disk has no room, and little or nothing that grows fits any more."""
         following = self.position // self.segment_bytes + 1
-        if self.is_starved and self._left <= self._kept(Use.GROW) and following not in self._made:
+        little = self._kept(Use.GROW) + self.segment_bytes // _RESERVED_PART
+        if self.is_starved and self._left <= little and following not in self._made:
+            self._check_disk()
+
+    def _check_disk(self) -> None:
+        if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
             raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
 
     @property
@@ -348,12 +354,16 @@ class Journal:
                 self._disk.sync(segment.fd)
 
     def release(self, number: int) -> Path:
-        """Let go of a segment that nobody needs; return its file, which may be deleted."""
+        """Let go of a segment that nobody needs; return its file, which may be deleted.
+
+        It is closed, and its room free, when :meth:`committed` says that all before is done.
+        """
         segment = self.segments.pop(number)
         if self._committer is None:
             self._disk.close(segment.fd)
         else:
             self._committer.release(segment.fd)
+            self._waiting.append([])
         return segment.path
 
     def close(self) -> None:
@@ -388,8 +398,7 @@ class Journal:
             if number in self._made or number in self.segments:
                 return
             path = segment_path(self._folder, number)
-            if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
-                raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
+            self._check_disk()
             fd = self._disk.create(path, self.segment_bytes)
             self._made[number] = Segment(self._disk, path, number, fd)
 
