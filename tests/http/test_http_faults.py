@@ -645,17 +645,17 @@ def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
         connections = server.port._server.server_state.connections
         async with others_work(server):
             if is_reading:
-                # Slowly, but it goes on: nobody is given up for that.
+                # Less in the time than the system moves at once: nobody is given up for that.
                 size = 0
                 raw = wire.writer.get_extra_info("socket")
                 end = None
-                while end is None or time.monotonic() < end or size <= 2_000_000:
-                    await asyncio.sleep(0.001)
+                while end is None or time.monotonic() < end or size <= 500_000:
+                    await asyncio.sleep(0.005)
                     with contextlib.suppress(BlockingIOError):
                         size += len(os.read(raw.fileno(), 2_000))
                         end = end or time.monotonic() + 3.5
                 assert len(connections) == 2
-                assert 2_000_000 < size < 12_000_000
+                assert 500_000 < size < 12_000_000
             else:
                 await until(lambda: len(connections) == 1, 30)
         wire.close()

@@ -32,8 +32,9 @@ class Committer:
     """Writes what :meth:`submit` gives it, in order.
 
     ``done(count)`` is called in the committer's thread when ``count`` more frames are as safe as
-    ``sync`` asks, or files closed; ``failed(error)`` once, after which nothing more is written. ``sync_every_ms`` is
-    0 for a sync before each answer, a time between syncs, or None for no syncs at all.
+    ``sync`` asks, or files closed; ``failed(error)`` once, after which nothing more is written.
+    ``sync_every_ms`` is 0 for a sync before each answer, a time between syncs, or None for no syncs
+    at all.
     """
 
     def __init__(

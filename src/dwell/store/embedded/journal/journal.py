@@ -280,7 +280,7 @@ class Journal:
             raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
 
     def check_room(self) -> None:
-        """Raise DiskFull if the disk has no room, and little or nothing that grows fits any more."""
+        """Raise DiskFull if the disk has no room, and little or nothing that grows still fits."""
         following = self.position // self.segment_bytes + 1
         little = self._kept(Use.GROW) + self.segment_bytes // _RESERVED_PART
         if self.is_starved and self._left <= little and following not in self._made:
