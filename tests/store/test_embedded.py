@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 import dwell
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
+from dwell.queue import Queue
 from dwell.store.base import Store
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
@@ -195,6 +196,23 @@ def test_a_clean_stop_and_start_change_nothing(tmp_path: Path) -> None:
             await store.open()
             assert (await store.stats()).topics == {}, opened
             await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_ready_at_the_start_is_not_early_after_a_step_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = SimulatedClock()
+        async with Queue(EmbeddedStore(tmp_path / "store", clock=clock)) as queue:
+            await queue.put("t", b"x", delay="500ms")
+        clock.advance(1_000)
+        store = EmbeddedStore(tmp_path / "store", clock=clock)
+        await store.open()
+        clock.advance(-1_000)
+        assert not len(await store.take(["t"], 1, 1_000, ""))
+        clock.advance(1_000)
+        assert len(await store.take(["t"], 1, 1_000, "")) == 1
+        await store.close()
 
     asyncio.run(main())
 

@@ -95,7 +95,8 @@ class EmbeddedStore(Store):
 
         Raises StoreLocked, NotAStore, StoreTooNew, StoreDamaged or DiskFull.
         """
-        self._core.open(self.clock.now_ms(), self._woken)
+        now_ms = self.clock.now_ms()
+        self._core.open(now_ms, self._woken)
         self.number = self._core.label.number
         self._machine, self._table = self._core.machine, self._core.machine.table
         self._finder = Finder(self._machine, HASHERS[self._core.label.ids](self._core.label.seed))
@@ -103,7 +104,7 @@ class EmbeddedStore(Store):
         self._putter = Putter(self._machine, self._finder, core.recent, core.reserve, self._write)
         self.timings = self._core.journal.timings
         self._deadline_ms: int | None = 0
-        self._latest_ms = 0
+        self._latest_ms = now_ms
         self._ticks = 0
         self._opened = True
 

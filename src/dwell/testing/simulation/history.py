@@ -148,10 +148,6 @@ class History:
         """Note that everything up to a place was promised."""
         self._safe = max(self._safe, min(place, len(self._done)))
 
-    def forget_promises(self) -> None:
-        """Note that nothing was promised, as a store that never syncs promises nothing."""
-        self._safe = 0
-
     def resolve(
         self,
         times_ms: list[int],
@@ -217,11 +213,18 @@ class History:
 
 
 def _learn_names(model: SteppedModel, views: Views) -> None:
-    """Learn the ids that the store made, by the bodies, which are never the same twice."""
+    """Learn the ids that the store made, by the bodies; a request that came twice made two."""
     made = [item.put for item in model.items.values() if item.put.id.startswith("~?")]
-    if made:
-        ids = {view.body: id_ for (_, id_), view in views.items()}
-        model.rename({put.id: ids[put.body] for put in made if put.body in ids})
+    if not made:
+        return
+    ids: dict[bytes, list[str]] = {}
+    for (topic, id_), view in views.items():
+        if id_.startswith("~") and (topic, id_) not in model.items:
+            ids.setdefault(view.body, []).append(id_)
+    for same in ids.values():
+        # The number at their end grows with every message.
+        same.sort(key=lambda id_: int(id_.rpartition("-")[2], 16), reverse=True)
+    model.rename({put.id: ids[put.body].pop() for put in made if ids.get(put.body)})
 
 
 def _again(done: _Done, model: SteppedModel) -> None:

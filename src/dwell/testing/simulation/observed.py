@@ -1,12 +1,14 @@
 """A store whose verbs are done to the model too, at the moment at which they happen."""
 
+import asyncio
+import contextlib
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from dwell.errors import IdExists, TopicFull
+from dwell.errors import IdExists, StoreError, TopicFull
 from dwell.message import I64, U8, U64, Batch, Kind, Message, Result, TopicSettings
 from dwell.store.base import EventPage, PutAnswer, Puts, Stale, Stats
 from dwell.store.embedded import EmbeddedStore
@@ -32,6 +34,11 @@ class ObservedStore(EmbeddedStore):
     _put_answer: PutAnswer | None = None
     on_broken: Callable[[Broken], None]
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        #: The model as it was at the last checkpoint that each task has made.
+        self.checkpointed: dict[asyncio.Task[Any] | None, SteppedModel] = {}
+
     async def open(self) -> None:
         """Open the store, and find out what has happened before it ended."""
         await super().open()
@@ -44,18 +51,16 @@ class ObservedStore(EmbeddedStore):
             return self._put_answer
 
         putter.put = put  # type: ignore[method-assign]
-        await self._resolve()
+        try:
+            await self._resolve()
+        except StoreError:
+            # Who opens it again must not find it held.
+            with contextlib.suppress(StoreError, OSError):
+                await super().close()
+            raise
 
     async def _resolve(self) -> None:
-        times_ms: list[int] = []
-        while True:
-            times_ms.append(self.clock.now_ms())
-            before = self._core.machine.events.next_position
-            await EmbeddedStore.tick(self, times_ms[-1])
-            if len(times_ms) > 1 and self._core.machine.events.next_position == before:
-                break
-            await EmbeddedStore.events(self, 0, 1)
-        # From here on no time passes.
+        times_ms = await settle(self)
         plain = _Plain(self)
         views = await view_of_store(plain, self.history.topics)  # type: ignore[arg-type]
         facts = facts_of(await events_from(plain, 0))  # type: ignore[arg-type]
@@ -340,7 +345,7 @@ class ObservedStore(EmbeddedStore):
         """Return a checkpoint, and remember the model as it was then."""
 
         def predict() -> None:
-            self.checkpointed = self.history.model.copied()
+            self.checkpointed[asyncio.current_task()] = self.history.model.copied()
 
         return await self._observe(
             predict,
@@ -513,6 +518,20 @@ class _Observed:
 def _has_done(results: U8) -> bool:
     """Tell whether a verb has changed anything."""
     return not np.isin(results, _NOTHING_DONE).all()
+
+
+async def settle(store: EmbeddedStore) -> list[int]:
+    """Bring a store to where no time passes while it is looked at; return when it has ticked."""
+    core = store._core
+    await core.journal.check_segments(core.journal.segments.values())
+    times_ms: list[int] = []
+    while True:
+        times_ms.append(store.clock.now_ms())
+        before = core.machine.events.next_position
+        await EmbeddedStore.tick(store, times_ms[-1])
+        if len(times_ms) > 1 and core.machine.events.next_position == before:
+            return times_ms
+        await EmbeddedStore.events(store, 0, 1)
 
 
 class _Plain:

@@ -112,6 +112,10 @@ class Process:
                 if isinstance(error, Stopped):
                     return None
                 await asyncio.sleep(0.2)
+            except Exception as error:
+                if not isinstance(error, Broken):
+                    self._broken(Broken("error", f"open raised {error!r}"))
+                return None
             else:
                 self.queue, self.store, self.is_up = queue, store, True
                 self.up_since_s = self._loop.time()

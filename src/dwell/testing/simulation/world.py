@@ -18,6 +18,7 @@ from dwell.testing.simulation.history import Broken, History, SteppedModel
 from dwell.testing.simulation.ledger import Ledger
 from dwell.testing.simulation.loop import SimulatedLoop
 from dwell.testing.simulation.network import Network
+from dwell.testing.simulation.observed import settle
 from dwell.testing.simulation.plan import TOPICS, Plan, Step
 from dwell.testing.simulation.process import Process
 from dwell.testing.views import view_of_model, view_of_store
@@ -202,12 +203,12 @@ class World:
             await store.open()
         except (StoreError, OSError) as error:
             raise Broken("backup", f"a backup does not open: {error}") from None
-        now_ms = self.clock.now_ms()
-        model.tick(now_ms)
+        for now_ms in await settle(store):
+            model.tick(now_ms)
         expected = view_of_model(model, TOPICS)
         views = await view_of_store(store, TOPICS)
         await store.close()
-        if self.clock.now_ms() == now_ms and views != expected:
+        if views != expected:
             raise Broken("backup", f"a backup holds {views}, expected {expected}")
 
 
