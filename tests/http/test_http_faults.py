@@ -723,6 +723,7 @@ def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
         ready = await wire.ask(request("GET", "/readyz"))
         assert (ready.status, ready.data.startswith(b"DiskFull: ")) == (503, True)
         disk.system.size_bytes *= 4
+        assert (await wire.ask(request("GET", "/readyz"))).status == 200
         await until(lambda: is_put(server), 20)
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
 
