@@ -167,6 +167,12 @@ def test_a_store_goes_on_by_itself_when_others_free_room() -> None:
     asyncio.run(main())
 
 
+async def end_leases(queue: Queue, clock: SimulatedClock, seconds: int) -> None:
+    for _ in range(seconds):
+        clock.advance(1_000)
+        await queue.store.tick(clock.now_ms())
+
+
 def test_touches_leave_the_room_for_acks_and_reads_need_none() -> None:
     async def main() -> None:
         clock = SimulatedClock()
@@ -183,9 +189,7 @@ def test_touches_leave_the_room_for_acks_and_reads_need_none() -> None:
                 assert await queue.ack(message) == Result.ACKED
             # Leases that end have to be written: what reads does without.
             with pytest.raises(DiskFull):
-                for _ in range(200):
-                    clock.advance(1_000)
-                    await queue.store.tick(clock.now_ms())
+                await end_leases(queue, clock, 200)
             assert (await queue.stats()).topics["t"].ready
             assert (await queue.events(0, 10)).end_position > 0
             assert len(await queue.peek("t", 5)) == 5
