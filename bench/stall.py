@@ -75,7 +75,7 @@ async def _measure(
         store = EmbeddedStore(f"{folder}/store", disk=disk, segment_bytes=_SEGMENT_BYTES)
         async with dwell.Queue(store) as queue:
             await put_pending(queue, pending, ids, after_ms=3_600_000)
-            # As the server does once it has started: what a program has imported is not the store's.
+            # As the server does once it has started: what is imported is not the store's.
             gc.freeze()
             disk.sync_s = sync_ms / 1000
             snapshots = asyncio.create_task(_snapshots(store))

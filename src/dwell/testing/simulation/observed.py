@@ -15,6 +15,7 @@ from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.checkpoint import Checkpoint
 from dwell.testing.model import Entry, Item
 from dwell.testing.simulation.history import Broken, History, SteppedModel, counts_of_model
+from dwell.testing.simulation.loop import LIFE
 from dwell.testing.views import events_from, facts_of, receipt_words, view_of_store
 
 T = TypeVar("T")
@@ -54,9 +55,10 @@ class ObservedStore(EmbeddedStore):
         try:
             await self._resolve()
         except StoreError:
-            # Who opens it again must not find it held.
-            with contextlib.suppress(StoreError, OSError):
-                await super().close()
+            # Who opens it again must not find it held; with its process all is let go.
+            if (life := LIFE.get()) is None or not life.is_over:
+                with contextlib.suppress(StoreError, OSError):
+                    await super().close()
             raise
 
     async def _resolve(self) -> None:

@@ -91,7 +91,7 @@ class Process:
 
     async def _open(self) -> None:
         self.starts += 1
-        settings = self._settings
+        life, settings = self.life, self._settings
         while True:
             store = ObservedStore(
                 FOLDER,
@@ -113,7 +113,7 @@ class Process:
                     return None
                 await asyncio.sleep(0.2)
             except Exception as error:
-                if not isinstance(error, Broken):
+                if not isinstance(error, Broken) and not life.is_over:
                     self._broken(Broken("error", f"open raised {error!r}"))
                 return None
             else:
