@@ -244,6 +244,50 @@ def test_a_failed_sync_stops_the_store_until_it_is_opened_again() -> None:
     assert asyncio.run(everything(disk.restarted())) - {"lost"} == {"before"}
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("fault", "at"), [("kill", 1), ("sync", 0)])
+def test_what_was_left_unsynced_is_on_the_disk_before_it_is_answered(
+    fault: str, at: int, seed: int
+) -> None:
+    async def main() -> None:
+        disk = FaultyDisk(seed=seed)
+        store = EmbeddedStore(FOLDER, disk=disk)
+        await store.open()
+        await store.put(puts_of(["a"], 0), "keep")
+        # Between the write and its sync, or in the sync, after which memory counts as synced.
+        disk.arm(fault, at)
+        with pytest.raises(StoreFailed):
+            await store.put(puts_of(["b"], 0), "keep")
+        disk.kill()
+        with contextlib.suppress(StoreError, OSError):
+            await store.close()
+        disk = disk.restarted()
+        store = EmbeddedStore(FOLDER, disk=disk)
+        await store.open()
+        await store.put(puts_of(["b"], 0), "keep")
+        assert await everything(disk.only_synced()) == {"a", "b"}
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_records_of_any_size_are_read_over_the_ends_of_segments() -> None:
+    async def main() -> None:
+        disk, chance = FaultyDisk(), random.Random(1)
+        store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=_SMALL_BYTES)
+        await store.open()
+        names: set[str] = set()
+        for number in range(80):
+            batch = [f"{number}-{index}" for index in range(chance.randrange(1, 13))]
+            await store.put(puts_of(batch, 0), "keep")
+            names.update(batch)
+            if number % 8 == 7:
+                assert await everything(disk.copied()) == names
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_on_a_full_disk_puts_are_refused_and_acks_go_on() -> None:
     disk = FaultyDisk()
 
