@@ -111,6 +111,22 @@ def test_the_rules(fate, died_at_s, failures, rule):
     assert rule_of(first, second, died_at_s, failures) == rule
 
 
+@pytest.mark.parametrize(
+    ("after_s", "steps", "rule"),
+    [
+        (0.5, [(1.2, 3600.0), (1.3, -3600.0)], "clock set over the lease's end"),
+        (2.0, [(1.2, -3600.0)], "lease ended"),
+        (0.5, [(1.2, -3600.0)], "unexplained"),
+        (0.5, [(0.1, 3600.0), (1.6, 3600.0)], "unexplained"),
+        (0.5, [(1.2, 0.1)], "unexplained"),
+    ],
+)
+def test_a_clock_that_was_set_explains_no_more_than_it_does(after_s, steps, rule):
+    first = Delivery("t", 1.0, 1, 0, 0, 0, 1500, 0, 0)
+    second = Delivery("u", 1.0 + after_s, 2, 0, 0, 500, 2000, 500, 500)
+    assert rule_of(first, second, None, steps=steps) == rule
+
+
 # The full disk takes minutes here, and thousands of descriptors: `make survive` has it.
 @pytest.mark.parametrize("failure", [name for name in disks.FAULTS if "full" not in name])
 def test_a_disk_that_fails_loses_nothing(failure):

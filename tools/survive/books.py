@@ -71,6 +71,8 @@ class Books:
         self.deaths: dict[str, float] = {}
         #: When the store, or what it stands on, was killed or failed.
         self.failures: list[float] = []
+        #: When the store's clock was set, and by how many seconds.
+        self.steps: list[tuple[float, float]] = []
         self.errors: Counter[str] = Counter()
         self.bad_bodies: list[str] = []
         self._held: dict[tuple[str, int], Delivery] = {}
@@ -199,7 +201,8 @@ class Books:
                 # From then on it is due when that says, by the clock of that moment.
                 due_ms = 0
         for before, after in pairwise(many):
-            rule = rule_of(before, after, self.deaths.get(before.holder), self.failures)
+            died_at_s = self.deaths.get(before.holder)
+            rule = rule_of(before, after, died_at_s, self.failures, self.steps)
             row.doubled[rule] += 1
             if rule == "unexplained":
                 row.wrong.append(f"doubled: {name}: {before}, then {after}")

@@ -118,8 +118,9 @@ class Campaign:
         """Set the clock an hour on and back, or back and on again; delivery goes on after each."""
         assert self.place.clock is not None
         first = self._chance.choice((HOUR_S, -HOUR_S))
-        for ahead_s in (first, 0):
+        for ahead_s, by_s in ((first, first), (0, -first)):
             at_s = time.monotonic()
+            self.books.steps.append((at_s, by_s))
             self.place.clock.step(ahead_s)
             self._until_delivered(at_s, at_s)
             time.sleep(self._chance.uniform(0.2, 0.8))

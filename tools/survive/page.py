@@ -18,7 +18,7 @@ _HEADS = [
     *("expired but taken", "doubled", "unexplained", "delivery goes on after: median, worst"),
 ]
 #: The rules, as the table has room for.
-_SHORT = dict(zip(RULES, "rldsa", strict=True))
+_SHORT = dict(zip(RULES, "rlcdsa", strict=True))
 
 
 def rows_table(rows: Sequence[Row]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 RULES = (
     "released",
     "lease ended",
+    "clock set over the lease's end",
     "taker died",
     "store failed before the ack was answered",
     "answer of an ack lost",
@@ -44,20 +45,42 @@ class Delivery:
         return 0 < expires_ms <= max(self.asked_ms, self.from_ms)
 
 
+#: How long after it was handed out a taker may say so, in seconds.
+_LATE_S = 0.2
+
+
 def rule_of(
-    before: Delivery, after: Delivery, died_at_s: float | None, failures: Sequence[float]
+    before: Delivery,
+    after: Delivery,
+    died_at_s: float | None,
+    failures: Sequence[float] = (),
+    steps: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """Return which rule allows a delivery after another one of the same message."""
+    """Return which rule allows a delivery after another one of the same message.
+
+    ``steps`` are when the store's clock was set, and by how many seconds.
+    """
     if before.attempt == after.attempt or before.fate == "acked":
         return "unexplained"
     if before.fate in ("released", "release asked"):
         return "released"
     if after.from_ms < before.until_ms:
-        # Nobody but the holder may end a lease before its time.
-        return "unexplained"
+        return _over_a_step(before, after, steps)
     has_died = died_at_s is not None and died_at_s <= after.at_s
     if before.fate == "ack asked":
         if any(before.at_s <= failed_s <= after.at_s for failed_s in failures):
             return "store failed before the ack was answered"
         return "taker died" if has_died else "answer of an ack lost"
     return "taker died" if has_died and not before.fate else "lease ended"
+
+
+def _over_a_step(before: Delivery, after: Delivery, steps: Sequence[tuple[float, float]]) -> str:
+    """Return which rule allows a delivery before the lease is over by the clock as it is then."""
+    between = [by_s for at_s, by_s in steps if before.at_s - _LATE_S <= at_s <= after.at_s]
+    lease_s = (before.until_ms - before.from_ms) / 1000
+    if any(by_s > lease_s for by_s in between):
+        return "clock set over the lease's end"
+    if between and after.at_s - before.at_s >= lease_s - _LATE_S:
+        return "lease ended"
+    # Nobody but the holder may end a lease before its time.
+    return "unexplained"
