@@ -127,8 +127,7 @@ def test_a_clock_that_was_set_explains_no_more_than_it_does(after_s, steps, rule
     assert rule_of(first, second, None, steps=steps) == rule
 
 
-# The full disk takes minutes here, and thousands of descriptors: `make survive` has it.
-@pytest.mark.parametrize("failure", [name for name in disks.FAULTS if "full" not in name])
+@pytest.mark.parametrize("failure", disks.FAULTS)
 def test_a_disk_that_fails_loses_nothing(failure):
     row = disks.run(failure, 3, 5)
     assert not row.wrong

@@ -98,8 +98,10 @@ class Session:
                 for topic in TOPICS:
                     await self._queue.configure(topic, **SETTINGS)
                 return
-            except (dwell.DwellError, OSError):
+            except (dwell.DwellError, OSError) as error:
                 self._note_failure()
+                if isinstance(error, DiskFull):
+                    self._disk.system.size_bytes *= 4
                 await self._end(power=self._chance.random() < 0.5)
 
     def _note_failure(self) -> None:
