@@ -11,7 +11,7 @@ import pytest
 
 from dwell.clock import SimulatedClock
 from dwell.errors import DiskFull
-from dwell.message import Result
+from dwell.message import Batch, Result
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
@@ -140,6 +140,35 @@ def test_what_is_freed_is_needed_by_no_snapshot_that_is_left() -> None:
                     async with queue_on(alone) as copy:
                         assert (await copy.stats()).totals["ack"] == 150
                         assert len((await copy.peek("t", 100)).bodies) == 50
+
+    asyncio.run(main())
+
+
+VERBS: dict[str, Callable[[Queue, Batch], Awaitable[object]]] = {
+    "configure": lambda queue, taken: queue.configure("t", lease_ms=5_000),
+    "take": lambda queue, taken: queue.take("t"),
+    "take by id": lambda queue, taken: queue.take_ids("t", ["last"]),
+    "release": lambda queue, taken: queue.release(taken[128]),
+    "touch": lambda queue, taken: queue.touch(taken[129]),
+    "bury": lambda queue, taken: queue.bury(taken[130]),
+    "kick": lambda queue, taken: queue.kick("t", [taken[131].id]),
+    "reschedule": lambda queue, taken: queue.reschedule("t", "last", delay="1h"),
+    "cancel": lambda queue, taken: queue.cancel("t", "last"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_finds_what_acks_made_free(verb: str) -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=12 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            await queue.put("t", b"", id="last", priority=2_000)
+            await until_full(lambda: queue.put("t", b"x" * 2000))
+            taken = await queue.take("t", 132, lease="1h")
+            await queue.bury(taken[131])
+            await until_full(lambda: queue.touch(taken[129], lease="1h"))
+            await queue.ack(taken[:128])
+            await VERBS[verb](queue, taken)
 
     asyncio.run(main())
 

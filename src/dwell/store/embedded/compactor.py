@@ -39,6 +39,8 @@ _KEPT_ROW_BYTES = _ROW_BYTES + 16
 _HEAD_BYTES = 16 * 1024
 #: A segment of which less than this part still lives is copied forward.
 _LIVING_PART = 0.25
+#: The part of a segment that was written, or of the messages that have gone, that is much.
+_MUCH_PART = 64
 #: More than the record of a copy has for each message beside its blob.
 _COPIED_BYTES = 16
 
@@ -81,7 +83,8 @@ class Compactor:
         self._machine = machine
         self._limits = limits
         self.covered = covered
-        self._next = covered
+        #: Where the last try was made, and how many messages lived then.
+        self._next, self._lived = covered, machine.table.used
         self.living = living_bytes(machine, journal.segment_bytes)
         #: The sizes of the snapshots that were made here, by their positions.
         self._sizes: dict[int, int] = {}
@@ -100,9 +103,14 @@ class Compactor:
 
     @property
     def may_well_free(self) -> bool:
-        """Whether that is likely: much was written since, or the last saw what the next frees."""
-        is_much = self._journal.position - self._next > self._journal.segment_bytes // 64
-        return is_much or (self._next == self.covered and bool(self._unneeded()))
+        """Whether that is likely: much has gone since, or the last saw what the next frees."""
+        written = self._journal.position - self._next
+        living = self._machine.table.used
+        return (
+            written > self._journal.segment_bytes // _MUCH_PART
+            or self._lived - living > living // _MUCH_PART
+            or (self._next == self.covered and bool(self._unneeded()))
+        )
 
     def kept_bytes(self, more: int = 0) -> int:
         """Return how much room is for snapshots only: for two of them, with those that there are.
@@ -117,7 +125,7 @@ class Compactor:
 
     def postpone(self) -> None:
         """Wait for another segment before the next try."""
-        self._next = self._journal.position
+        self._next, self._lived = self._journal.position, self._machine.table.used
 
     def finish(self, now_ms: int) -> None:
         """Make a snapshot of a store that is about to close, if there is anything new.
@@ -202,7 +210,9 @@ class Compactor:
         return [n for n in sorted(self._journal.segments) if n < bound and n not in self.living]
 
     def _begin(self, now_ms: int) -> Snapshot:
-        position = self._next = self._journal.cut()
+        self._journal.cut()
+        self.postpone()
+        position = self._next
         return Snapshot(self._disk, self._folder, self._machine, position, now_ms, self._limits)
 
     async def _create(self, snapshot: Snapshot) -> None:

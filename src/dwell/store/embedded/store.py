@@ -187,16 +187,20 @@ class EmbeddedStore(Store):
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready (see the contract)."""
+        rows = await self._in_room(lambda: self._take_ids(topic, ids, lease_ms, owner))
+        return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
+
+    def _take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Rows:
         now_ms = self._begin()
         if self._machine.topics.settings(topic).paused:
-            return Batch.empty()
+            return _NO_ROWS
         rows, found = self._finder.find(topic, ids)
         good = first_of_each(rows, found & (self._table.state[rows] == State.READY))
-        if not good.any():
-            return Batch.empty()
-        # What stands for them in the ready runs is thrown away when it comes to the front.
-        self._lease(rows[good], lease_ms, owner, now_ms)
-        return await read(self._core, rows[good], receipts=True)
+        going: Rows = rows[good]
+        if len(going):
+            # What stands for them in the ready runs is thrown away when it comes to the front.
+            self._lease(going, lease_ms, owner, now_ms)
+        return going
 
     def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
         until_ms = now_ms + self._leases(rows, lease_ms)
@@ -264,19 +268,23 @@ class EmbeddedStore(Store):
         priority: int | None = None,
     ) -> U8:
         """Give messages back (see the contract)."""
+        meta = Meta(error=error, counted=counted, priority=priority)
+        good, dead = await self._in_room(lambda: self._release(receipts, delay_ms, meta))
+        results = await self._answer(good, Result.RELEASED, Result.STALE)
+        results[dead] = Result.BURIED
+        return results
+
+    def _release(
+        self, receipts: U64, delay_ms: int | None, meta: Meta
+    ) -> tuple[np.ndarray, np.ndarray]:
         now_ms = self._begin_held()
         rows, good = self._leased_once(receipts)
         going = rows[good]
-        results: U8 = np.where(good, Result.RELEASED, Result.STALE).astype(np.uint8)
         if len(going):
             due_ms = now_ms + self._release_delays(going, delay_ms)
             columns = {"rows": going, "due_ms": due_ms}
-            meta = Meta(error=error, counted=counted, priority=priority)
             self._write(Record(RecordKind.RELEASE, now_ms, columns, meta))
-            dead = self._table.state[rows] == State.DEAD
-            results[good & dead] = Result.BURIED
-            await self._core.committed()
-        return results
+        return good, good & (self._table.state[rows] == State.DEAD)
 
     def _release_delays(self, rows: Rows, delay_ms: int | None) -> I64:
         if delay_ms is not None:
@@ -288,6 +296,10 @@ class EmbeddedStore(Store):
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""
+        good = await self._in_room(lambda: self._touch(receipts, lease_ms))
+        return await self._answer(good, Result.TOUCHED, Result.STALE)
+
+    def _touch(self, receipts: U64, lease_ms: int) -> np.ndarray:
         now_ms = self._begin_held()
         rows, good = self._leased(receipts)
         going = distinct(rows[good])
@@ -295,18 +307,20 @@ class EmbeddedStore(Store):
             until_ms = now_ms + self._leases(going, lease_ms)
             columns: dict[str, np.ndarray] = {"rows": going, "lease_until_ms": until_ms}
             self._write(Record(RecordKind.TOUCH, now_ms, columns))
-        return await self._answer(good, Result.TOUCHED, Result.STALE)
+        return good
 
     async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
         """Set messages aside as dead (see the contract)."""
+        meta = Meta(error=reason, priority=priority)
+        good = await self._in_room(lambda: self._bury(receipts, meta))
+        return await self._answer(good, Result.BURIED, Result.STALE)
+
+    def _bury(self, receipts: U64, meta: Meta) -> np.ndarray:
         now_ms = self._begin_held()
         rows, good = self._leased_once(receipts)
         if good.any():
-            columns = {"rows": rows[good]}
-            self._write(
-                Record(RecordKind.BURY, now_ms, columns, Meta(error=reason, priority=priority))
-            )
-        return await self._answer(good, Result.BURIED, Result.STALE)
+            self._write(Record(RecordKind.BURY, now_ms, {"rows": rows[good]}, meta))
+        return good
 
     def _leased_once(self, receipts: U64) -> tuple[Rows, np.ndarray]:
         rows, good = self._leased(receipts)
@@ -324,6 +338,10 @@ class EmbeddedStore(Store):
 
     async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
         """Bring dead messages back (see the contract)."""
+        good = await self._in_room(lambda: self._kick(topic, ids, delay_ms))
+        return await self._answer(good, Result.KICKED, Result.UNKNOWN)
+
+    def _kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> np.ndarray:
         now_ms = self._begin()
         rows, found = self._finder.find(topic, ids)
         dead = found & (self._table.state[rows] == State.DEAD) & ~self._machine.are_worn(rows)
@@ -332,7 +350,7 @@ class EmbeddedStore(Store):
             due_ms = np.full(int(good.sum()), now_ms + delay_ms)
             columns = {"rows": rows[good], "due_ms": due_ms}
             self._write(Record(RecordKind.KICK, now_ms, columns))
-        return await self._answer(good, Result.KICKED, Result.UNKNOWN)
+        return good
 
     async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
         """Forget messages that nobody has taken (see the contract)."""
@@ -352,6 +370,14 @@ class EmbeddedStore(Store):
 
     async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
         """Change when messages fall due (see the contract)."""
+        good, leased = await self._in_room(lambda: self._reschedule(topic, ids, due_ms))
+        results = await self._answer(good, Result.MOVED, Result.UNKNOWN)
+        results[leased] = Result.LEASED
+        return results
+
+    def _reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64
+    ) -> tuple[np.ndarray, np.ndarray]:
         now_ms = self._begin()
         rows, found = self._finder.find(topic, ids)
         state = self._table.state[rows]
@@ -364,9 +390,7 @@ class EmbeddedStore(Store):
             which = moving[wave]
             columns = {"rows": rows[which], "due_ms": due_ms[which]}
             self._write(Record(RecordKind.MOVE, now_ms, columns))
-        results = await self._answer(good, Result.MOVED, Result.UNKNOWN)
-        results[leased] = Result.LEASED
-        return results
+        return good, leased
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by their ids (see the contract)."""
@@ -469,11 +493,12 @@ class EmbeddedStore(Store):
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""
-        now_ms = self._begin()
         if settings.on_full not in ("refuse", "drop"):
             raise InvalidSettings(f"on_full: got {settings.on_full!r}, expected refuse or drop")
         meta = Meta(topic=topic, settings=settings)
-        self._write(Record(RecordKind.CONFIGURE, now_ms, {}, meta))
+        await self._in_room(
+            lambda: self._write(Record(RecordKind.CONFIGURE, self._begin(), {}, meta))
+        )
         number = self._machine.topics.number(topic)
         if not settings.paused and (ready := self._table.count(number, State.READY)):
             self.wake(topic, ready)
