@@ -173,6 +173,122 @@ def test_each_verb_finds_what_acks_made_free(verb: str) -> None:
     asyncio.run(main())
 
 
+def test_a_clock_that_was_wrong_while_the_disk_was_full_leaves_no_mark() -> None:
+    async def main() -> None:
+        clock, disk = SimulatedClock(), FaultyDisk(size_bytes=30 * SEGMENT_BYTES)
+        async with queue_on(disk, clock) as queue:
+            await queue.put_many("e", [b"E"] * 5, ttl="10m")
+            await queue.put_many("l", [b"L"] * 5)
+            await queue.take("l", 5, lease="5m")
+            await queue.put_many("t", [b""] * 1_000)
+            taken = await queue.take("t", 100, lease="6d")
+            await until_full(lambda: queue.put("f", b"x" * 2000, delay="300d"))
+            await until_full(lambda: queue.touch(taken[:1], lease="6d"))
+            with contextlib.suppress(DiskFull):
+                for message in taken:
+                    await queue.ack(message)
+            for step_ms in (432_000_000, -432_000_000):
+                clock.advance(step_ms)
+                with contextlib.suppress(DiskFull):
+                    await queue.store.tick(clock.now_ms())
+            disk.free()
+            clock.advance(3_600_000)
+            await queue.store.tick(clock.now_ms())
+            topics = (await queue.stats()).topics
+            assert (topics["l"].ready, topics["l"].leased) == (5, 0)
+            assert (topics["e"].ready, topics["e"].dead) == (0, 5)
+
+    asyncio.run(main())
+
+
+def test_ends_that_there_is_no_room_for_hinder_no_ack() -> None:
+    async def main() -> None:
+        clock, disk = SimulatedClock(), FaultyDisk(size_bytes=30 * SEGMENT_BYTES)
+        async with queue_on(disk, clock) as queue:
+            for _ in range(9):
+                await queue.put_many("e", [b""] * 1_000, ttl="1m")
+            await queue.put_many("t", [b"job"] * 40)
+            await until_full(lambda: queue.put("f", b"x" * 2000, delay="5h"))
+            taken = await queue.take("t", 20, lease="1h")
+            await until_full(lambda: queue.touch(taken[:1], lease="1h"))
+            clock.advance(61_000)
+            for message in taken[:5]:
+                assert await queue.ack(message) == Result.ACKED
+
+    asyncio.run(main())
+
+
+def test_a_damaged_snapshot_is_not_the_one_that_a_full_disk_keeps() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=40 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            for _ in range(3):
+                for _ in range(3):
+                    await queue.put_many("t", [b"x" * 2000] * 20)
+                await queue.ack(await queue.take("t", 55))
+                store = queue.store
+                assert isinstance(store, EmbeddedStore)
+                await store.compact()
+            await settled(queue)
+            await queue.put_many("t", [b"z" * 2000] * 10)
+            disk.kill()
+        disk = disk.restarted()
+        newest = FOLDER / max(name for name in disk.names(FOLDER) if name.startswith("snapshot"))
+        fd, at = disk.open(newest), disk.size_bytes(newest) - 100
+        disk.write(fd, [bytes([disk.read_part(fd, 1, at)[0] ^ 1])], at)
+        disk.close(fd)
+        async with queue_on(disk) as queue:
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            disk.system.size_bytes = disk.system.used_bytes + 4_096
+            await store.compact()
+            assert not disk.exists(newest)
+            disk.kill()
+        async with queue_on(disk.restarted()) as queue:
+            assert (await queue.stats()).topics["t"].ready == 25
+
+    asyncio.run(main())
+
+
+def test_a_restart_needs_no_more_room_than_before() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=24 * SEGMENT_BYTES)
+        async with queue_on(disk) as queue:
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            for _ in range(40):
+                await queue.put_many("t", [b""] * 100, delay="1h")
+            for lease_ms in (1_000, 2_000):
+                await queue.configure("t", lease_ms=lease_ms)
+                await store.compact()
+            await queue.put_many("t", [b""] * 50, delay="1h")
+        async with queue_on(disk.copied()) as queue:
+            await queue.put_many("t", [b""] * 50, delay="1h")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_nothing_is_kept_up_behind_the_lock(turns: int) -> None:
+    async def main() -> None:
+        queue = queue_on(FaultyDisk())
+        async with queue:
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            await queue.put_many("t", [b"x" * 200] * 100, delay="1h")
+            first = asyncio.create_task(store.compact())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await queue.put("t", b"later", delay="1h")
+            second = asyncio.create_task(store.compact())
+            await asyncio.sleep(0)
+        assert store._core._upkeep is None
+        await asyncio.gather(first, second)
+        assert store._core._upkeep is None
+
+    asyncio.run(main())
+
+
 def test_room_that_a_closing_file_still_holds_is_waited_for() -> None:
     async def main() -> None:
         disk = SlowToClose(size_bytes=12 * SEGMENT_BYTES)

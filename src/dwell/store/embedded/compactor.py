@@ -6,6 +6,7 @@ the older one. One that holds few is emptied first: its blobs are appended again
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
@@ -86,8 +87,13 @@ class Compactor:
         #: Where the last try was made, and how many messages lived then.
         self._next, self._lived = covered, machine.table.used
         self.living = living_bytes(machine, journal.segment_bytes)
-        #: The sizes of the snapshots that were made here, by their positions.
-        self._sizes: dict[int, int] = {}
+        #: Whether the last try came to its end.
+        self._has_ended = True
+        there = snapshot_positions(disk, folder)
+        #: Those that were refused at the start, which one before them made up for.
+        self._damaged = {position for position in there if position > covered}
+        #: The sizes of the snapshots that are there, by their positions.
+        self._sizes = {p: disk.size_bytes(snapshot_path(folder, p)) for p in there}
 
     @property
     def is_due(self) -> bool:
@@ -109,7 +115,7 @@ class Compactor:
         return (
             written > self._journal.segment_bytes // _MUCH_PART
             or self._lived - living > living // _MUCH_PART
-            or (self._next == self.covered and bool(self._unneeded()))
+            or (self._has_ended and bool(self._unneeded()))
         )
 
     def kept_bytes(self, more: int = 0) -> int:
@@ -158,6 +164,7 @@ class Compactor:
 
     async def run(self, now_ms: int, writer: Writer) -> None:
         """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
+        self._has_ended = False
         unneeded = self._unneeded()
         if self._journal.position != self.covered:
             await self._snap(now_ms, writer)
@@ -169,6 +176,7 @@ class Compactor:
             await in_thread(self._disk.remove, self._journal.release(number))
         # Nor is there room before the committer has closed them.
         await self._journal.committed()
+        self._has_ended = True
         await self._empty(self._nearly_empty(), now_ms, writer)
 
     async def _snap(self, now_ms: int, writer: Writer) -> None:
@@ -239,15 +247,27 @@ class Compactor:
         self._sizes[snapshot.position] = snapshot.size_bytes
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
-        for old in snapshot_positions(self._disk, self._folder)[:-keep]:
+        """Remove all but the newest that are whole and have their names for good."""
+        there = snapshot_positions(self._disk, self._folder)
+        whole = [p for p in there if p <= self.covered and p not in self._damaged]
+        for old in [p for p in there if p not in whole[-keep:]]:
             self._disk.remove(snapshot_path(self._folder, old))
             self._sizes.pop(old, None)
 
     def _nearly_empty(self) -> list[int]:
-        """Return the segments behind the snapshot of which little still lives."""
+        """Return the segments behind the snapshot of which little still lives.
+
+        On a full disk no more of them than leave room for verbs, those with the least first.
+        """
         bound = self.covered // self._journal.segment_bytes
         little = _LIVING_PART * self._journal.segment_bytes
-        return [n for n, living in self.living.items() if n < bound and living < little]
+        left = math.inf if self._journal.has_room else min(little, self._journal.left_bytes) / 2
+        found = []
+        for number, living in sorted(self.living.items(), key=lambda item: item[1]):
+            left -= living
+            if number < bound and living < little and left >= 0:
+                found.append(number)
+        return found
 
     async def _empty(self, numbers: list[int], now_ms: int, writer: Writer) -> None:
         """Copy the living blobs of segments forward, a part at a time."""

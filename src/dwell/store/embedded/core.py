@@ -31,9 +31,7 @@ _log = logging.getLogger(__name__)
 
 #: What records are for; the others change messages, which does not let the store grow for long.
 USES = {
-    **dict.fromkeys(
-        (RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.REPLACE, RecordKind.COPY), Use.GROW
-    ),
+    **dict.fromkeys((RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.REPLACE), Use.GROW),
     **dict.fromkeys(
         (RecordKind.ACK, RecordKind.CANCEL, RecordKind.LAPSE, RecordKind.EXPIRE), Use.END
     ),
@@ -69,6 +67,7 @@ class Core:
         self._free_after_s = 0.0
         self._rows_with_room = 0
         self._latest_ms = 0
+        self._is_closing = False
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing = asyncio.Lock()
         self._lock = -1
@@ -195,7 +194,8 @@ class Core:
 
         After a repair the snapshot is what was saved: it must succeed, and no other is kept.
         """
-        if self._upkeep is not None:
+        self._is_closing = True
+        while self._upkeep is not None:
             await asyncio.wait([self._upkeep])
         try:
             if self.journal.failure is None:
@@ -248,6 +248,9 @@ class Core:
             # The journal says what the state does not: only a replay can bring them together.
             self.journal.fail(error)
             raise
+        if self.journal.is_low:
+            # While there is room to copy what lives in segments that are nearly empty.
+            self._plan_freeing()
         if self.machine.events.is_full and self._flusher is None:
             self._flush_full()
         if self._upkeep is None and self._compactor.is_due:
@@ -367,7 +370,8 @@ class Core:
         loop = asyncio.get_running_loop()
         # Not again and again while nothing changes, as it takes a while.
         is_time = loop.time() >= self._free_after_s or self._compactor.may_well_free
-        if self._upkeep is None and is_time and self._compactor.can_free:
+        is_free = self._upkeep is None and not self._is_closing
+        if is_free and is_time and self._compactor.can_free:
             self._free_after_s = loop.time() + _NO_ROOM_S
             self._upkeep = loop.create_task(self._free(self._latest_ms))
 
@@ -381,6 +385,8 @@ class Core:
         """Make a snapshot, and free what can be freed; one that is being made is waited for."""
         while self._upkeep is not None:
             await asyncio.wait([self._upkeep])
+        if self._is_closing:
+            return
         self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(now_ms))
         await asyncio.wait([self._upkeep])
 

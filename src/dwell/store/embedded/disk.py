@@ -175,6 +175,14 @@ class Disk:
         """Cut a file off."""
         self.system.truncate(fd, size_bytes)
 
+    def size_bytes(self, path: Path) -> int:
+        """Return how long a file is."""
+        fd = self.open(path)
+        try:
+            return self.system.size(fd)
+        finally:
+            self.close(fd)
+
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted."""
         return sorted(self.system.names(folder))

@@ -360,7 +360,7 @@ class EmbeddedStore(Store):
         return results
 
     def _cancel(self, topic: str, ids: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        now_ms = self._begin()
+        now_ms = self._look()
         rows, found = self._finder.find(topic, ids)
         leased = found & (self._table.state[rows] == State.LEASED)
         good = first_of_each(rows, found & ~leased)
@@ -524,7 +524,7 @@ class EmbeddedStore(Store):
         return now_ms
 
     def _look(self) -> int:
-        """Do the same before a verb that only reads, as far as there is room for it."""
+        """Do the same before a verb that needs no room, as far as there is room for it."""
         with contextlib.suppress(DiskFull):
             return self._begin()
         return self.clock.now_ms()
@@ -533,7 +533,9 @@ class EmbeddedStore(Store):
         """Do the same before a verb by receipt, for which it does not matter what became ready."""
         now_ms = self._enter()
         if self._machine.ends_before(now_ms):
-            self._tick(now_ms)
+            # An end that there is no room to write has not happened, and hinders no ack.
+            with contextlib.suppress(DiskFull):
+                self._tick(now_ms)
         return now_ms
 
     def _enter(self) -> int:
@@ -590,8 +592,9 @@ class EmbeddedStore(Store):
                 self._write(Record(kind, now_ms, {"rows": left[:most]}, Meta(error=error)))
                 left = left[most:]
         except BaseException:
-            # What is not written has not happened, and has to be met again.
-            wheel.add(left, np.full(len(left), now_ms))
+            # What is not written has not happened, and has to be met again: at its own time, as
+            # the clock may be wrong now and be set right before there is room.
+            wheel.put_back(left)
             raise
 
     def _write(self, record: Record) -> None:

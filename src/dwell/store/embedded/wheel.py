@@ -78,6 +78,10 @@ class Wheel:
         at_ms = self._current(found)
         return found[(at_ms > 0) & (at_ms <= now_ms)]
 
+    def put_back(self, rows: Rows) -> None:
+        """Let ``pop`` return rows again that it has returned."""
+        self.add(rows, self._current(rows))
+
     def next_ms(self) -> int | None:
         """Return a time at or before the next one at which ``pop`` returns something."""
         times = [int(at_ms[0]) for at_ms, _ in self._runs]

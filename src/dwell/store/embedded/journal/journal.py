@@ -286,8 +286,18 @@ class Journal:
         if self.is_starved and self._left <= little and following not in self._made:
             self._check_disk()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk has room for another segment."""
+        return self._disk.free_bytes(self._folder) >= self.segment_bytes + self.kept_bytes()
+
+    @property
+    def left_bytes(self) -> int:
+        """How many bytes of records that change something fit in this segment."""
+        return max(self._left - 2 * HEADER_BYTES - self._kept(Use.CHANGE), 0)
+
     def _check_disk(self) -> None:
-        if self._disk.free_bytes(self._folder) < self.segment_bytes + self.kept_bytes():
+        if not self.has_room:
             raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
 
     @property
@@ -298,6 +308,11 @@ class Journal:
     def is_short(self) -> bool:
         """Whether who lets the store grow should wait for the segment that is being made."""
         return self._making is not None and self._left < self.segment_bytes // _SHORT_PART
+
+    @property
+    def is_low(self) -> bool:
+        """Whether there is no room for another segment, and half is used of what is left."""
+        return self.is_starved and self._left < self.segment_bytes // _SHORT_PART
 
     async def lengthened(self) -> None:
         """Return when the segment that is being made is there, or could not be made."""
