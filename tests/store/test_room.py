@@ -183,7 +183,9 @@ def test_a_clock_that_was_wrong_while_the_disk_was_full_leaves_no_mark() -> None
             await queue.put_many("t", [b""] * 1_000)
             taken = await queue.take("t", 100, lease="6d")
             await until_full(lambda: queue.put("f", b"x" * 2000, delay="300d"))
-            await until_full(lambda: queue.touch(taken[:1], lease="6d"))
+            with contextlib.suppress(DiskFull):
+                while True:
+                    await queue.touch(taken[:1], lease="6d")
             with contextlib.suppress(DiskFull):
                 for message in taken:
                     await queue.ack(message)
@@ -210,7 +212,9 @@ def test_ends_that_there_is_no_room_for_hinder_no_ack() -> None:
             await queue.put_many("t", [b"job"] * 40)
             await until_full(lambda: queue.put("f", b"x" * 2000, delay="5h"))
             taken = await queue.take("t", 20, lease="1h")
-            await until_full(lambda: queue.touch(taken[:1], lease="1h"))
+            with contextlib.suppress(DiskFull):
+                while True:
+                    await queue.touch(taken[:1], lease="1h")
             clock.advance(61_000)
             for message in taken[:5]:
                 assert await queue.ack(message) == Result.ACKED

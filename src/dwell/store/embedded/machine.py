@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from dwell.errors import StoreDamaged, StoreFull
-from dwell.message import I64, U32, U64, Kind, Rows, State
+from dwell.message import I64, U32, U64, Kind, Rows, State, retry_delay_ms
 from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
@@ -115,6 +115,13 @@ class Machine:
         """Return how often each message may be taken: its own limit, or its topic's."""
         own = self.table.max_attempts[rows].astype(np.int64)
         return np.where(own > 0, own, self._of_topics(self.topics.max_attempts, rows))
+
+    def retry_delays(self, rows: Rows) -> I64:
+        """Return how long each message waits after the attempt that it has had."""
+        topics = map(self.topics.settings_of, self.table.topic[rows].tolist())
+        attempts = self.table.attempt[rows].tolist()
+        delays = [retry_delay_ms(s, attempt) for s, attempt in zip(topics, attempts, strict=True)]
+        return np.array(delays, dtype=np.int64)
 
     def lease_ms_of(self, rows: Rows) -> I64:
         """Return how long each message is leased: its own time, or its topic's."""

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dwell.lazy import LazyIds, Same
-from dwell.message import Batch, Rows, State
+from dwell.message import Batch, Kind, Rows, State
+from dwell.store.base import Stats, TopicStats
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
+from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.numbers import numbers_of
 
 
@@ -70,3 +72,11 @@ def _errors(errors: dict[int, str], rows: Rows) -> dict[int, str]:
     if not errors:
         return {}
     return {index: errors[row] for index, row in enumerate(rows.tolist()) if row in errors}
+
+
+def stats_of(machine: Machine) -> Stats:
+    """Return the counts of each topic, and of what has happened."""
+    states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
+    counts = machine.table.counts(len(machine.topics.names), *states).tolist()
+    topics = {n: TopicStats(*counts[number]) for n, number in machine.topics.numbered().items()}
+    return Stats(topics, {str(kind): int(machine.events.totals[kind]) for kind in Kind})

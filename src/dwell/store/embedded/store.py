@@ -13,19 +13,7 @@ import numpy as np
 
 from dwell.clock import Clock, RealClock
 from dwell.errors import DiskFull, ForeignReceipt, InvalidSettings, StoreClosed
-from dwell.message import (
-    I64,
-    U8,
-    U64,
-    Batch,
-    Kind,
-    Message,
-    Result,
-    Rows,
-    State,
-    TopicSettings,
-    retry_delay_ms,
-)
+from dwell.message import I64, U8, U64, Batch, Message, Result, Rows, State, TopicSettings
 from dwell.store.base import (
     Cursor,
     EventPage,
@@ -36,10 +24,8 @@ from dwell.store.base import (
     Stats,
     Store,
     Sweep,
-    TopicStats,
     Wanted,
 )
-from dwell.store.bounds import within
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
@@ -53,8 +39,8 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.numbers import numbers_of, rows_of
 from dwell.store.embedded.putter import Putter
-from dwell.store.embedded.reading import read
-from dwell.store.embedded.sweeping import ordered, swept, with_key
+from dwell.store.embedded.reading import read, stats_of
+from dwell.store.embedded.sweeping import paged, swept, with_key
 from dwell.store.embedded.syncs import sync_every_ms
 from dwell.store.embedded.wheel import Wheel
 
@@ -289,10 +275,7 @@ class EmbeddedStore(Store):
     def _release_delays(self, rows: Rows, delay_ms: int | None) -> I64:
         if delay_ms is not None:
             return np.full(len(rows), delay_ms, dtype=np.int64)
-        topics = map(self._machine.topics.settings_of, self._table.topic[rows].tolist())
-        attempts = self._table.attempt[rows].tolist()
-        delays = [retry_delay_ms(s, attempt) for s, attempt in zip(topics, attempts, strict=True)]
-        return np.array(delays, dtype=np.int64)
+        return self._machine.retry_delays(rows)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""
@@ -428,15 +411,7 @@ class EmbeddedStore(Store):
         number = self._machine.topics.find(topic)
         if number is None:
             return Page(Batch.empty(receipts=False), None)
-        rows = ordered(self._table, number, state, cursor, limit + 1)
-        count = min(limit, within(self._table.size_bytes[rows], self._core.limits.answer_bytes))
-        more = len(rows) > count
-        rows = rows[:count]
-        last = (
-            Cursor(int(self._table.due_ms[rows[-1]]), int(self._table.seq[rows[-1]]))
-            if more
-            else None
-        )
+        rows, last = paged(self._table, number, state, cursor, limit, self._core.limits)
         return Page(await read(self._core, rows, receipts=False), last)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
@@ -463,15 +438,7 @@ class EmbeddedStore(Store):
     async def stats(self) -> Stats:
         """Return the counts."""
         self._look()
-        names = self._machine.topics.names
-        states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
-        counts = self._table.counts(len(names), *states).tolist()
-        topics = {
-            name: TopicStats(*counts[number])
-            for name, number in self._machine.topics.numbered().items()
-        }
-        totals = self._machine.events.totals
-        return Stats(topics, {str(kind): int(totals[kind]) for kind in Kind})
+        return stats_of(self._machine)
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Read the journal, and compare table, index, wheels and counts (see the contract)."""

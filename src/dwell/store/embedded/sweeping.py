@@ -69,3 +69,15 @@ def _listed(numbers: list[int], size: int) -> np.ndarray:
     listed = np.zeros(max(size, 1), dtype=bool)
     listed[numbers] = True
     return listed
+
+
+def paged(
+    table: Table, topic: int, state: State, cursor: Cursor | None, limit: int, limits: Limits
+) -> tuple[Rows, Cursor | None]:
+    """Return the rows of a page in order of due, and where the next begins if there is one."""
+    rows = ordered(table, topic, state, cursor, limit + 1)
+    count = min(limit, within(table.size_bytes[rows], limits.answer_bytes))
+    if len(rows) <= count:
+        return rows, None
+    rows = rows[:count]
+    return rows, Cursor(int(table.due_ms[rows[-1]]), int(table.seq[rows[-1]]))
