@@ -207,7 +207,7 @@ def test_ends_that_there_is_no_room_for_hinder_no_ack() -> None:
     async def main() -> None:
         clock, disk = SimulatedClock(), FaultyDisk(size_bytes=30 * SEGMENT_BYTES)
         async with queue_on(disk, clock) as queue:
-            for _ in range(9):
+            for _ in range(4):
                 await queue.put_many("e", [b""] * 1_000, ttl="1m")
             await queue.put_many("t", [b"job"] * 40)
             await until_full(lambda: queue.put("f", b"x" * 2000, delay="5h"))

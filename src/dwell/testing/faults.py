@@ -79,6 +79,12 @@ class FaultySystem(System):
                 self.root = self.root.lose_power(self.chance)
 
     @contextmanager
+    def calm(self) -> Iterator[None]:
+        """Let no thread change anything meanwhile."""
+        with self._mutex:
+            yield
+
+    @contextmanager
     def _call(self, *names: str) -> Iterator[None]:
         """Make a call that a fault may befall."""
         with self._mutex:
@@ -393,14 +399,16 @@ class FaultyDisk(Disk):
 
     def copied(self) -> "FaultyDisk":
         """Return a disk like this one, with the same things unsynced, for another process."""
-        return self._like(self.system.root.copied())
+        with self.system.calm():
+            return self._like(self.system.root.copied())
 
     def only_synced(self) -> "FaultyDisk":
         """Return a disk that holds only what was synced: the least that a power cut leaves.
 
         Whatever was answered must be on it.
         """
-        return self._like(self.system.root.only_synced())
+        with self.system.calm():
+            return self._like(self.system.root.only_synced())
 
     def unsynced(self, folder: Path) -> dict[str, list[tuple[int, int]]]:
         """Return each name in a folder of which a power cut may take something.
