@@ -222,6 +222,12 @@ def test_ends_that_there_is_no_room_for_hinder_no_ack() -> None:
     asyncio.run(main())
 
 
+def flip_a_bit(disk: FaultyDisk, path: Path) -> None:
+    fd, at = disk.open(path), disk.size_bytes(path) - 100
+    disk.write(fd, [bytes([disk.read_part(fd, 1, at)[0] ^ 1])], at)
+    disk.close(fd)
+
+
 def test_a_damaged_snapshot_is_not_the_one_that_a_full_disk_keeps() -> None:
     async def main() -> None:
         disk = FaultyDisk(size_bytes=40 * SEGMENT_BYTES)
@@ -238,9 +244,7 @@ def test_a_damaged_snapshot_is_not_the_one_that_a_full_disk_keeps() -> None:
             disk.kill()
         disk = disk.restarted()
         newest = FOLDER / max(name for name in disk.names(FOLDER) if name.startswith("snapshot"))
-        fd, at = disk.open(newest), disk.size_bytes(newest) - 100
-        disk.write(fd, [bytes([disk.read_part(fd, 1, at)[0] ^ 1])], at)
-        disk.close(fd)
+        flip_a_bit(disk, newest)
         async with queue_on(disk) as queue:
             store = queue.store
             assert isinstance(store, EmbeddedStore)
@@ -250,6 +254,29 @@ def test_a_damaged_snapshot_is_not_the_one_that_a_full_disk_keeps() -> None:
             disk.kill()
         async with queue_on(disk.restarted()) as queue:
             assert (await queue.stats()).topics["t"].ready == 25
+
+    asyncio.run(main())
+
+
+def test_a_snapshot_in_the_place_of_a_damaged_one_counts() -> None:
+    async def main() -> None:
+        disk = FaultyDisk()
+        for _ in range(2):
+            async with queue_on(disk) as queue:
+                await queue.put_many("t", [b"x" * 2000] * 20)
+            disk = disk.copied()
+        newest = FOLDER / max(name for name in disk.names(FOLDER) if name.startswith("snapshot"))
+        flip_a_bit(disk, newest)
+        async with queue_on(disk) as queue:
+            store = queue.store
+            assert isinstance(store, EmbeddedStore)
+            await store.compact()
+            assert disk.exists(newest)
+            await queue.ack(await queue.take("t", 35))
+            for _ in range(3):
+                await store.compact()
+                async with queue_on(disk.copied()) as copy:
+                    assert len((await copy.peek("t", 100)).bodies) == 5
 
     asyncio.run(main())
 

@@ -244,6 +244,7 @@ class Compactor:
         living = snapshot.living_bytes(self._journal.segment_bytes)
         snapshot.finish()
         self.covered, self.living = snapshot.position, living
+        self._damaged.discard(snapshot.position)
         self._sizes[snapshot.position] = snapshot.size_bytes
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
