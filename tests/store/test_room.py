@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -316,6 +317,32 @@ def test_nothing_is_kept_up_behind_the_lock(turns: int) -> None:
         assert store._core._upkeep is None
         await asyncio.gather(first, second)
         assert store._core._upkeep is None
+
+    asyncio.run(main())
+
+
+def test_what_could_not_be_freed_is_freed_later() -> None:
+    async def main() -> None:
+        disk = FaultyDisk(size_bytes=12 * SEGMENT_BYTES)
+
+        def fail(path: Path, size_bytes: int) -> int:
+            raise OSError(errno.EIO, "it cannot be made (injected)")
+
+        async with queue_on(disk) as queue:
+            await until_full(lambda: queue.put("t", b"x" * 2000))
+            await settled(queue)
+            await queue.ack(await queue.take("t", 128))
+            disk.create = fail  # type: ignore[method-assign]
+            with pytest.raises(DiskFull):
+                await queue.put("t", b"x" * 2000)
+            await settled(queue)
+            del disk.create
+            for _ in range(1_000):
+                with contextlib.suppress(DiskFull):
+                    await queue.put("t", b"x" * 2000)
+                    return
+                await asyncio.sleep(0.02)
+            pytest.fail("there is never room")
 
     asyncio.run(main())
 

@@ -105,7 +105,8 @@ class Compactor:
     @property
     def can_free(self) -> bool:
         """Whether another try may free more than the last."""
-        return self._journal.position != self._next or bool(self._unneeded())
+        is_done = self._has_ended and self._journal.position == self._next
+        return not is_done or bool(self._unneeded())
 
     @property
     def may_well_free(self) -> bool:
