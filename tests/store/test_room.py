@@ -42,23 +42,33 @@ def queue_on(disk: FaultyDisk, clock: SimulatedClock | None = None) -> Queue:
     )
 
 
+def store_of(queue: Queue) -> EmbeddedStore:
+    assert isinstance(queue.store, EmbeddedStore)
+    return queue.store
+
+
 async def settled(queue: Queue) -> None:
     """Return when what the store does by itself has come to an end."""
-    store = queue.store
-    assert isinstance(store, EmbeddedStore)
-    core = store._core
+    core = store_of(queue)._core
     while core._upkeep is not None or core._flushes or core.journal._making is not None:
         await asyncio.sleep(0)
 
 
-async def until_full(call: Callable[[], Awaitable[object]]) -> int:
-    """Do something until the disk is full, and return how often it was done."""
+async def use_up(call: Callable[[], Awaitable[object]]) -> int:
+    """Do something as often as there is room for it, and return how often that was."""
     done = 0
     with contextlib.suppress(DiskFull):
         while done < 100_000:
             await call()
             done += 1
-    assert 0 < done < 100_000
+    assert done < 100_000
+    return done
+
+
+async def until_full(call: Callable[[], Awaitable[object]]) -> int:
+    """Do something until the disk is full, and return how often it was done."""
+    done = await use_up(call)
+    assert done > 0
     return done
 
 
@@ -112,8 +122,7 @@ def test_a_put_needs_no_other_verb_after_a_snapshot_to_find_what_acks_made_free(
             await until_full(lambda: queue.put("t", b"x" * 2000))
             await settled(queue)
             await queue.ack(await queue.take("t", 64))
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
+            store = store_of(queue)
             # It only sees which segments are dead, and they go with the next.
             await store.compact()
             await queue.put("t", b"x" * 2000)
@@ -125,8 +134,7 @@ def test_what_is_freed_is_needed_by_no_snapshot_that_is_left() -> None:
     async def main() -> None:
         disk = FaultyDisk()
         async with queue_on(disk) as queue:
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
+            store = store_of(queue)
             for _ in range(10):
                 await queue.put_many("t", [b"x" * 2000] * 20)
             await store.compact()
@@ -184,9 +192,7 @@ def test_a_clock_that_was_wrong_while_the_disk_was_full_leaves_no_mark() -> None
             await queue.put_many("t", [b""] * 1_000)
             taken = await queue.take("t", 100, lease="6d")
             await until_full(lambda: queue.put("f", b"x" * 2000, delay="300d"))
-            with contextlib.suppress(DiskFull):
-                while True:
-                    await queue.touch(taken[:1], lease="6d")
+            await use_up(lambda: queue.touch(taken[:1], lease="6d"))
             with contextlib.suppress(DiskFull):
                 for message in taken:
                     await queue.ack(message)
@@ -213,9 +219,7 @@ def test_ends_that_there_is_no_room_for_hinder_no_ack() -> None:
             await queue.put_many("t", [b"job"] * 40)
             await until_full(lambda: queue.put("f", b"x" * 2000, delay="5h"))
             taken = await queue.take("t", 20, lease="1h")
-            with contextlib.suppress(DiskFull):
-                while True:
-                    await queue.touch(taken[:1], lease="1h")
+            await use_up(lambda: queue.touch(taken[:1], lease="1h"))
             clock.advance(61_000)
             for message in taken[:5]:
                 assert await queue.ack(message) == Result.ACKED
@@ -237,8 +241,7 @@ def test_a_damaged_snapshot_is_not_the_one_that_a_full_disk_keeps() -> None:
                 for _ in range(3):
                     await queue.put_many("t", [b"x" * 2000] * 20)
                 await queue.ack(await queue.take("t", 55))
-                store = queue.store
-                assert isinstance(store, EmbeddedStore)
+                store = store_of(queue)
                 await store.compact()
             await settled(queue)
             await queue.put_many("t", [b"z" * 2000] * 10)
@@ -247,8 +250,7 @@ def test_a_damaged_snapshot_is_not_the_one_that_a_full_disk_keeps() -> None:
         newest = FOLDER / max(name for name in disk.names(FOLDER) if name.startswith("snapshot"))
         flip_a_bit(disk, newest)
         async with queue_on(disk) as queue:
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
+            store = store_of(queue)
             disk.system.size_bytes = disk.system.used_bytes + 4_096
             await store.compact()
             assert not disk.exists(newest)
@@ -269,8 +271,7 @@ def test_a_snapshot_in_the_place_of_a_damaged_one_counts() -> None:
         newest = FOLDER / max(name for name in disk.names(FOLDER) if name.startswith("snapshot"))
         flip_a_bit(disk, newest)
         async with queue_on(disk) as queue:
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
+            store = store_of(queue)
             await store.compact()
             assert disk.exists(newest)
             await queue.ack(await queue.take("t", 35))
@@ -286,8 +287,7 @@ def test_a_restart_needs_no_more_room_than_before() -> None:
     async def main() -> None:
         disk = FaultyDisk(size_bytes=24 * SEGMENT_BYTES)
         async with queue_on(disk) as queue:
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
+            store = store_of(queue)
             for _ in range(40):
                 await queue.put_many("t", [b""] * 100, delay="1h")
             for lease_ms in (1_000, 2_000):
@@ -305,8 +305,7 @@ def test_nothing_is_kept_up_behind_the_lock(turns: int) -> None:
     async def main() -> None:
         queue = queue_on(FaultyDisk())
         async with queue:
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
+            store = store_of(queue)
             await queue.put_many("t", [b"x" * 200] * 100, delay="1h")
             first = asyncio.create_task(store.compact())
             for _ in range(turns):
@@ -419,8 +418,7 @@ def test_without_a_snapshot_s_room_no_segment_is_made() -> None:
         disk = FaultyDisk(size_bytes=8 * SEGMENT_BYTES)
         async with queue_on(disk) as queue:
             await until_full(lambda: queue.put_many("t", [b""] * 100, delay="1h"))
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
+            store = store_of(queue)
             await settled(queue)
             for lease_ms in (1_000, 2_000, 3_000):
                 await queue.configure("t", lease_ms=lease_ms)

@@ -219,9 +219,8 @@ class Compactor:
         return [n for n in sorted(self._journal.segments) if n < bound and n not in self.living]
 
     def _begin(self, now_ms: int) -> Snapshot:
-        self._journal.cut()
+        position = self._journal.cut()
         self.postpone()
-        position = self._next
         return Snapshot(self._disk, self._folder, self._machine, position, now_ms, self._limits)
 
     async def _create(self, snapshot: Snapshot) -> None:

@@ -335,9 +335,8 @@ class Client:
             except OSError as error:
                 # A copy that fails is the operator's to see, and does no harm to the store.
                 raise StoreError(str(error)) from None
-            return store.checkpointed[
-                asyncio.current_task()
-            ], self._world.process.disk.only_synced()
+            model = store.checkpointed[asyncio.current_task()]
+            return model, self._world.process.disk.only_synced()
 
         try:
             answer = await self._ask(request, "backup", wait_s=20, tries=1)
