@@ -3,6 +3,7 @@
 One in, one answer out; many in, many out. Single calls from many coroutines are gathered.
 """
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from itertools import chain
 from typing import TypeAlias, overload
@@ -12,7 +13,7 @@ import numpy as np
 from dwell import columns, values
 from dwell.bulk import cut_results
 from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed
-from dwell.gather import Gatherer
+from dwell.gather import Gatherer, check_loop
 from dwell.message import I64, U8, U64, Batch, Message, Result, State
 from dwell.results import Results, results_of
 from dwell.store.base import Store
@@ -32,6 +33,7 @@ class Verbs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._is_open = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._acks = Gatherer(self._ack)
         self._releases = Gatherer(self._release)
         self._touches = Gatherer(self._touch)
@@ -99,8 +101,9 @@ class Verbs:
         """Give messages back, due after ``delay``: ``released``, ``buried`` or ``stale``.
 
         ``retry`` takes the topic's retry delay for the attempt instead. A message whose attempts
-        are used up is buried, unless ``counted`` is False: that gives the attempt back. ``error``
-        is kept as its ``last_error``, at most 1000 characters of it, ``priority`` as its own.
+        are used up is buried, unless ``counted`` is False: that gives the attempt back, and without
+        a delay the message is as it was before it was taken, in its old place. ``error`` is kept as
+        its ``last_error``, at most 1000 characters of it, ``priority`` as its own.
         """
         own = None if priority is None else values.priority(priority)
         how = (_release_ms(delay, retry), values.error_text(error), counted, own)
@@ -244,9 +247,10 @@ class Verbs:
     # --- what is given ------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raise StoreClosed unless the queue is open."""
+        """Raise StoreClosed unless the queue is open, and RuntimeError in another event loop."""
         if not self._is_open:
             raise StoreClosed("the queue is not open")
+        check_loop(self._loop)
 
     def _receipt(self, what: Taken) -> bytes:
         data = columns.receipt_bytes(what)

@@ -13,7 +13,8 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
 * every verb first does what :meth:`Store.tick` would do now, so that it sees no lease that has
   ended and no message that has expired;
 * arrival is the order of creation; release, lease end, kick, reschedule and replace keep it.
-  Release, kick, reschedule and replace set the due; a lease that ends leaves it as it was;
+  Release, kick, reschedule and replace set the due; a lease that ends leaves it as it was, and so
+  does a release that neither counts nor delays;
 * replace starts the message anew (attempt 0, no last_error) with everything that the put says;
 * a waiting message whose ``expires_ms`` is at or before now is dead, with last_error "expired";
 * ``lease_ms`` 0 and ``max_attempts`` 0 of a message mean what its topic's
@@ -437,7 +438,8 @@ class Store(ABC):
         """Give messages back: ``released``, ``buried`` (attempts used up) or ``stale``.
 
         The due becomes now + ``delay_ms``; None takes the topic's retry delay for the attempt.
-        ``counted=False`` gives the attempt back, so that it never buries. ``error`` is kept as
+        ``counted=False`` gives the attempt back, so that it never buries; with a delay of 0 the due
+        stays too, so that the message is as it was before the take. ``error`` is kept as
         ``last_error``, ``priority`` as the message's own; None keeps the one there is.
         """
 

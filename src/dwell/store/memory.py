@@ -513,7 +513,8 @@ class MemoryStore(Store):
         if delay_ms is None:
             delay_ms = retry_delay_ms(row.topic.settings, row.attempt)
         row.attempt -= not counted
-        row.due_ms = now_ms + delay_ms
+        if counted or delay_ms:
+            row.due_ms = now_ms + delay_ms
         self._wait(row, now_ms)
         self._note(Kind.RELEASE, row, now_ms)
         return Result.RELEASED

@@ -184,7 +184,8 @@ class Model:
                 self._give_up(item)
                 return Result.BURIED
             retry_ms = retry_delay_ms(self.topic(item.topic), item.attempt)
-            item.due_ms = self.now_ms + (retry_ms if delay_ms is None else delay_ms)
+            if counted or delay_ms != 0:
+                item.due_ms = self.now_ms + (retry_ms if delay_ms is None else delay_ms)
             item.attempt -= 0 if counted else 1
             self._note(Kind.RELEASE, item)
             return Result.RELEASED

@@ -267,15 +267,19 @@ class EmbeddedStore(Store):
         rows, good = self._leased_once(receipts)
         going = rows[good]
         if len(going):
-            due_ms = now_ms + self._release_delays(going, delay_ms)
-            columns = {"rows": going, "due_ms": due_ms}
+            columns = {
+                "rows": going,
+                "due_ms": self._release_dues(going, now_ms, delay_ms, meta.counted),
+            }
             self._write(Record(RecordKind.RELEASE, now_ms, columns, meta))
         return good, good & (self._table.state[rows] == State.DEAD)
 
-    def _release_delays(self, rows: Rows, delay_ms: int | None) -> I64:
-        if delay_ms is not None:
-            return np.full(len(rows), delay_ms, dtype=np.int64)
-        return self._machine.retry_delays(rows)
+    def _release_dues(self, rows: Rows, now_ms: int, delay_ms: int | None, counted: bool) -> I64:
+        if delay_ms is None:
+            return now_ms + self._machine.retry_delays(rows)
+        if not counted and not delay_ms:
+            return self._table.due_ms[rows]
+        return np.full(len(rows), now_ms + delay_ms, dtype=np.int64)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""

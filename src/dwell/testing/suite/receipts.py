@@ -164,6 +164,23 @@ class Receipts(Suite):
         assert await rig.release(receipts, 0) == ["buried"]
 
     @scenario
+    async def test_release_uncounted_leaves_the_place(self, rig: Rig) -> None:
+        """Without a delay it gives the due back too; with one the message is due after that."""
+        await rig.put("a", "b", "c")
+        first = await rig.get("a")
+        receipts = receipts_of(await rig.take(2))
+        rig.advance(10)
+        await rig.put("d")
+        assert await rig.release(receipts, 0, counted=False) == ["released"] * 2
+        assert (await rig.get("a")).due_ms == first.due_ms
+        batch = await rig.take(9)
+        assert list(batch.ids) == ["a", "b", "c", "d"]
+        assert await rig.release(receipts_of(batch)[:1], 5, counted=False) == ["released"]
+        assert await rig.state("a") is State.DELAYED
+        rig.advance(5)
+        assert await rig.state("a") is State.READY
+
+    @scenario
     async def test_release_many_in_different_attempts(self, rig: Rig) -> None:
         """Each message of a batch has its own attempt, limit and answer."""
         await rig.configure(retry_delays_ms=(100, 200), max_attempts=2)

@@ -1,5 +1,6 @@
 -- Give messages back.
--- ARGV: 7 delay in ms, '' for the topic's retry delay; 8 '1' if the attempt counts; 9 priority or '';
+-- ARGV: 7 delay in ms, '' for the topic's retry delay; 8 '1' if the attempt counts, without which
+-- a delay of 0 leaves the due; 9 priority or '';
 -- 10 '1' if there is an error; 11 the error; from 12 on groups of receipts as in ack.
 -- Answers {a byte for each receipt: 6 released, 8 buried, 9 stale; finish()}.
 local said = answered()
@@ -21,7 +22,7 @@ local function release(n, r)
     bury(n, r, 7)
     return '\8'
   end
-  r.due = now + (delay_ms or retry_ms(r))
+  if is_counted or delay_ms ~= 0 then r.due = now + (delay_ms or retry_ms(r)) end
   if not is_counted then r.attempt = r.attempt - 1 end
   note(5, r.topic, r.id, r.due, r.attempt)
   wait(n, r)
