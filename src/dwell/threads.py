@@ -4,6 +4,7 @@ Unlike those of :mod:`concurrent.futures`, its threads do not keep a process tha
 """
 
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -64,3 +65,21 @@ class ThreadPool:
             # What a function leaves behind must not live until the next one comes.
             del work
             self._idle.release()
+
+
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Tell whether a function is a coroutine function, also an object whose calls are one's."""
+    return any(map(inspect.iscoroutinefunction, _kinds(function)))
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Tell whether a call of a function only makes a generator, and runs nothing."""
+    kinds = _kinds(function)
+    return any(map(inspect.isgeneratorfunction, kinds)) or any(
+        map(inspect.isasyncgenfunction, kinds)
+    )
+
+
+def _kinds(function: Callable[..., Any]) -> tuple[Any, Any]:
+    # Of an object that can be called, the method says what it is.
+    return function, getattr(function, "__call__", None)  # noqa: B004 - its kind, not its presence

@@ -59,18 +59,6 @@ def test_without_by_key_a_key_means_nothing():
     assert [lanes.next() for _ in range(4)] == [*jobs, None]
 
 
-def test_drain_returns_what_does_not_run():
-    lanes = Lanes(by_key=True)
-    jobs = [make_job(n, key) for n, key in enumerate(["a", "a", "b", None, "a"])]
-    for job in jobs:
-        lanes.add(job)
-    first = lanes.next()
-    rest = lanes.drain()
-    assert {job.what.id for job in rest} == {job.what.id for job in jobs if job is not first}
-    lanes.done(first)
-    assert lanes.next() is None
-
-
 def test_a_worker_keeps_the_order_of_each_key():
     seen, running = defaultdict(list), set()
     most = 0

@@ -3,20 +3,26 @@
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from dwell import values
 from dwell.errors import InvalidInput
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
+from dwell.threads import is_generator
 from dwell.values import Delay
 from dwell.worker.runner import Runner, Subscription
 
 F = TypeVar("F", bound=Callable[[Any], Any])
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -36,6 +42,7 @@ class Worker:
 
     Returning acks. Raising Retry gives the message back for later, Bury sets it aside, and any
     other exception gives it back for its retry delay with the exception as its ``last_error``.
+    SystemExit and KeyboardInterrupt (``sys.exit()``) do so too, then stop the worker gracefully.
     While a handler runs its lease is kept alive. ``grace`` is how long handlers may still run
     after a stop; ``owner`` is the name under which messages are taken, by default host and
     process.
@@ -48,9 +55,12 @@ class Worker:
         self._grace_seconds = values.delay_ms(grace, "grace") / 1000
         self._owner = values.owner(owner) or f"{socket.gethostname()}:{os.getpid()}"
         self._subscriptions: list[Subscription] = []
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
+        self._is_to_stop = self._has_run = False
+        self._stopping = asyncio.Event()
         self._grace: asyncio.Future[None] | None = None
+        self._exit: BaseException | None = None
 
     def on(
         self,
@@ -68,10 +78,14 @@ class Worker:
         asynchronous or plain; plain ones run in threads. At most ``concurrency`` run at once.
         ``lease`` and ``retry`` (the delays after the first, second ... failure, the last one
         repeats) are the topic's when left out. With ``by_key`` messages of one key are handled one
-        after another in the order they were taken.
+        after another in the order they were taken. Raises InvalidInput for values that are not
+        allowed, for a function that is a generator, and for a topic that has a handler already
+        when one of the two is by key.
         """
         if by_key and batch != 1:
             raise InvalidInput(f"by_key: got batch={batch!r:.40}, expected single messages by key")
+        if self._loop is not None:
+            raise InvalidInput("on: the worker runs, expected handlers before that")
         delays = () if retry is None else retry if isinstance(retry, list | tuple) else (retry,)
         subscribe = functools.partial(
             Subscription,
@@ -84,38 +98,88 @@ class Worker:
         )
 
         def register(handler: F) -> F:
-            self._subscriptions.append(subscribe(handler))
+            if is_generator(handler):
+                raise InvalidInput(
+                    f"handler: got {handler!r:.80}, a generator, of which a call runs nothing; "
+                    "expected a function"
+                )
+            self._add(subscribe(handler))
             return handler
 
         return register
 
+    def _add(self, new: Subscription) -> None:
+        for old in self._subscriptions:
+            shared = set(old.topics) & set(new.topics)
+            if shared and (old.by_key or new.by_key):
+                # Two that know nothing of each other would handle one key at a time each.
+                raise InvalidInput(
+                    f"topics: {min(shared)} has a handler already, expected one for a topic by key"
+                )
+        self._subscriptions.append(new)
+
     def run(self) -> None:
         """Handle messages until SIGTERM or SIGINT, then stop gracefully and return.
 
-        A second signal ends the grace. Raises StoreError when the store cannot do its work.
+        A second signal ends the grace. Raises StoreError when the store cannot do its work, and
+        SystemExit or KeyboardInterrupt after a handler has raised it.
         """
         asyncio.run(self._run())
 
     async def serve(self) -> None:
-        """Handle messages in the running event loop until :meth:`stop`; raises StoreError."""
-        self._loop = asyncio.get_running_loop()
-        self._stopping, self._grace = asyncio.Event(), self._loop.create_future()
-        async with self._opened() as queue:
-            runners = [Runner(queue, sub, self._owner) for sub in self._subscriptions]
-            await self._run_until_stopped(runners)
+        """Handle messages in the running event loop until :meth:`stop`.
+
+        Raises what :meth:`run` does. To be cancelled is to be stopped, and once more ends the
+        grace.
+        """
+        self._begin()
+        try:
+            async with self._opened() as queue:
+                runners = [
+                    Runner(queue, sub, self._owner, self._end_all) for sub in self._subscriptions
+                ]
+                await self._run_until_stopped(runners)
+        finally:
+            with self._lock:
+                self._loop = None
+        if self._exit is not None:
+            raise self._exit
+
+    def _begin(self) -> None:
+        if not self._subscriptions:
+            raise InvalidInput("on: got no handler, expected one or more before the worker runs")
+        with self._lock:
+            if self._loop is not None:
+                raise InvalidInput("serve: the worker runs already, expected one at a time")
+            self._loop = asyncio.get_running_loop()
+            self._stopping, self._grace = asyncio.Event(), self._loop.create_future()
+            self._exit = None
+            if self._is_to_stop:
+                self._stopping.set()
+            self._is_to_stop = False
+            self._has_run = True
 
     def stop(self) -> None:
         """Take no more messages, and let :meth:`serve` end within the grace; from any thread.
 
-        A second call ends the grace.
+        A second call ends the grace. Before the worker runs for the first time it is kept for then;
+        after its end it does nothing.
         """
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop)
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._stop)
+            elif not self._has_run:
+                self._is_to_stop = True
 
     def _stop(self) -> None:
-        assert self._stopping is not None
         if self._stopping.is_set():
             self._end_grace()
+        self._stopping.set()
+
+    def _end_all(self, error: BaseException) -> None:
+        """Stop gracefully, and raise then what a handler has raised to end the program."""
+        _log.warning("a handler raised %r, so the worker stops", error)
+        self._exit = self._exit or error
         self._stopping.set()
 
     def _end_grace(self) -> None:
@@ -141,8 +205,6 @@ class Worker:
                 yield queue
 
     async def _run_until_stopped(self, runners: list[Runner]) -> None:
-        assert self._stopping is not None
-        assert self._grace is not None
         loop = asyncio.get_running_loop()
         stopping = loop.create_task(self._stopping.wait())
         tasks = [loop.create_task(runner.run()) for runner in runners]
@@ -151,10 +213,36 @@ class Worker:
         finally:
             for task in (stopping, *tasks):
                 task.cancel()
-            answers = await asyncio.gather(*tasks, return_exceptions=True)
             timer = loop.call_later(self._grace_seconds, self._end_grace)
-            await asyncio.gather(*(runner.stop(self._grace) for runner in runners))
+            answers = await self._whole(_ended(tasks, runners, self._grace))
             timer.cancel()
         for answer in answers:
-            if isinstance(answer, Exception):
+            if answer is not None:
                 raise answer
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what the work returns; to be cancelled meanwhile ends the grace, not the work."""
+        task = asyncio.get_running_loop().create_task(work)
+        was_cancelled = False
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                was_cancelled = True
+                self._end_grace()
+        if was_cancelled:
+            raise asyncio.CancelledError
+        return task.result()
+
+
+async def _ended(
+    tasks: Sequence["asyncio.Task[None]"],
+    runners: Sequence[Runner],
+    grace: "asyncio.Future[None] | None",
+) -> list[BaseException | None]:
+    """Stop all runners, and return what their tasks failed by."""
+    assert grace is not None
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait(tasks)
+    await asyncio.gather(*(runner.stop(grace) for runner in runners))
+    return [task.exception() for task in tasks if task.done() and not task.cancelled()]

@@ -41,11 +41,3 @@ class Lanes:
             self._ready.append(waiting.popleft())
         else:
             del self._lanes[job.lane]
-
-    def drain(self) -> list[Job]:
-        """Return every job that does not run yet, and forget it."""
-        jobs = [*self._ready, *(job for lane in self._lanes.values() for job in lane)]
-        self._ready.clear()
-        for lane in self._lanes.values():
-            lane.clear()
-        return jobs

@@ -51,13 +51,23 @@ class Lost(NamedTuple):
 
 Outcome = Done | Back | Dead | Lost
 
+#: Nobody has judged the messages: they are given back as they were, with due and attempt.
+AS_IT_WAS = Back(0, None, counted=False)
 
-def outcome_of(error: Exception, retry_delay_ms: int | None) -> Outcome:
+
+def outcome_of(error: BaseException, retry_delay_ms: int | None) -> Outcome:
     """Return what follows from what a handler raised; ``retry_delay_ms`` None is the topic's."""
     if isinstance(error, Bury):
         return Dead(error.reason)
     if isinstance(error, Retry):
         delay_ms = retry_delay_ms if error.delay_ms is None else error.delay_ms
         return Back(delay_ms, error.reason, counted=True)
-    last_line = traceback.format_exception_only(error)[-1].strip()
-    return Back(retry_delay_ms, last_line, counted=True)
+    return Back(retry_delay_ms, _told(error), counted=True)
+
+
+def _told(error: BaseException) -> str:
+    """Return class and text of an exception, also of one whose text cannot be had."""
+    told = traceback.TracebackException(type(error), error, None)
+    # Notes come behind the text, and the last line is to be the error.
+    told.__notes__ = None
+    return list(told.format_exception_only())[-1].strip()

@@ -3,23 +3,26 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from dwell.errors import DwellError, StoreClosed, StoreError, StoreFailed
+from dwell.errors import StoreClosed, StoreError, StoreFailed
 from dwell.message import MAX_BATCH_MESSAGES, Batch, Result
 from dwell.queue import Queue
-from dwell.threads import ThreadPool
+from dwell.threads import ThreadPool, is_coroutine
 from dwell.worker.job import Job
 from dwell.worker.lanes import Lanes
 from dwell.worker.leases import LeaseKeeper
-from dwell.worker.outcome import Back, Dead, Done, Lost, Outcome, outcome_of
+from dwell.worker.outcome import AS_IT_WAS, Back, Dead, Done, Lost, Outcome, outcome_of
 
 _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
 _BACKOFF_MS = 1_000
+#: How soon to say again what could not be said.
+_AGAIN_MS = 500
 
 #: How many messages to hold for each handler that may run, when some may wait for their key.
 _HELD_BY_KEY = 4
@@ -47,20 +50,29 @@ class Subscription:
 
 
 class Runner:
-    """Runs one handler until it is stopped."""
+    """Runs one handler until it is stopped; ``on_exit`` is told when it asks for the end of all."""
 
-    def __init__(self, queue: Queue, subscription: Subscription, owner: str) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        subscription: Subscription,
+        owner: str,
+        on_exit: Callable[[BaseException], None],
+    ) -> None:
         self._queue = queue
         self._sub = subscription
         self._owner = owner
-        self._is_async = _is_async(subscription.handler)
+        self._on_exit = on_exit
+        self._is_async = is_coroutine(subscription.handler)
         self._pool = ThreadPool(subscription.concurrency, "dwell-handler")
         self._lanes = Lanes(by_key=subscription.by_key)
-        self._keeper = LeaseKeeper(queue, subscription.lease, self._lose)
+        self._keeper = LeaseKeeper(queue, self._lose)
+        self._taking: asyncio.Task[Any] | None = None
         self._running: dict[asyncio.Task[None], Job] = {}
         self._held = 0
         self._room = asyncio.Event()
         self._is_stopping = False
+        self._is_over = False
         self._capacity = min(
             subscription.concurrency * (_HELD_BY_KEY if subscription.by_key else 1),
             MAX_BATCH_MESSAGES,
@@ -68,6 +80,7 @@ class Runner:
 
     async def run(self) -> None:
         """Take and handle messages until cancelled; raises StoreError when the store is gone."""
+        self._taking = asyncio.current_task()
         self._keeper.start()
         self._room.set()
         while True:
@@ -83,22 +96,38 @@ class Runner:
                 self._accept(batch)
 
     async def stop(self, grace: "asyncio.Future[None]") -> None:
-        """Let handlers end until ``grace`` is done, and give everything else back at once."""
+        """Let handlers end until ``grace`` is done, and give everything else back as it was.
+
+        What waits for its key is given back when the one before it is settled: nobody else may have
+        it while that one runs. To be cancelled ends the grace.
+        """
         self._is_stopping = True
-        waiting = self._lanes.drain()
-        await asyncio.gather(*(self._settle(job, Back(0, None, counted=False)) for job in waiting))
-        while self._running and not grace.done():
-            await asyncio.wait([grace, *self._running], return_when=asyncio.FIRST_COMPLETED)
+        self._start()
+        try:
+            while self._running and not grace.done():
+                await asyncio.wait([grace, *self._running], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            _log.info("%s: the grace was cut short", ", ".join(self._sub.topics))
         if self._running:
             _log.warning("%d handlers did not end in time", len(self._running))
-            for task in self._running:
-                task.cancel()
-            await asyncio.wait(self._running, timeout=_LAST_SECONDS)
-            for job in [*self._running.values()]:
-                # It ignores that it was cancelled, or it was cancelled before it began.
-                await self._settle(job, Back(0, None, counted=False))
+            await self._end_running()
         await self._keeper.stop()
         self._pool.close()
+
+    async def _end_running(self) -> None:
+        """Cancel what runs; what does not heed it is given back all the same."""
+        self._is_over = True
+        for task in self._running:
+            task.cancel()
+        loop = asyncio.get_running_loop()
+        last = loop.time() + _LAST_SECONDS
+        while self._running and (left := last - loop.time()) > 0:
+            await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        while self._running:
+            _, job = self._running.popitem()
+            await self._is_said(job, job.outcome or AS_IT_WAS)
+            self._leave(job)
+            self._start()
 
     # --- from the queue to a handler ----------------------------------------------------------
 
@@ -120,17 +149,35 @@ class Runner:
         self._start()
 
     def _start(self) -> None:
-        """Run what may run, as far as there are free handlers."""
-        while len(self._running) < self._sub.concurrency and not self._is_stopping:
+        """Run what may run, as far as there are free handlers; give it back after a stop."""
+        while self._is_stopping or len(self._running) < self._sub.concurrency:
             job = self._lanes.next()
             if job is None:
                 break
             if job.is_lost:
                 self._leave(job)
-                continue
-            job.task = asyncio.get_running_loop().create_task(self._handle(job))
-            self._running[job.task] = job
+            elif self._is_stopping:
+                self._spawn(job, self._settle(job, AS_IT_WAS))
+            else:
+                self._spawn(job, self._handle(job))
         self._look_for_room()
+
+    def _spawn(self, job: Job, work: Coroutine[Any, Any, None]) -> None:
+        job.task = asyncio.get_running_loop().create_task(work)
+        self._running[job.task] = job
+        job.task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Let the next one run, whatever the end of this one."""
+        job = self._running.pop(task, None)
+        if job is None:
+            return
+        if job.outcome is None:
+            # It was cancelled before it began, so nothing was said of it.
+            self._spawn(job, self._settle(job, AS_IT_WAS))
+            return
+        self._leave(job)
+        self._start()
 
     def _look_for_room(self) -> None:
         if self._held < self._capacity:
@@ -139,13 +186,7 @@ class Runner:
             self._room.clear()
 
     async def _handle(self, job: Job) -> None:
-        assert job.task is not None
-        try:
-            await self._settle(job, await self._outcome(job))
-        finally:
-            del self._running[job.task]
-            self._leave(job)
-            self._start()
+        await self._settle(job, await self._outcome(job))
 
     def _leave(self, job: Job) -> None:
         self._keeper.remove(job)
@@ -156,28 +197,55 @@ class Runner:
 
     async def _outcome(self, job: Job) -> Outcome:
         """Run the handler and return what follows."""
-        outcome: Outcome = Done()
-        try:
-            await self._call(job)
-        except asyncio.CancelledError:
-            if self._is_stopping:
-                outcome = Back(0, None, counted=False)
-            else:
-                outcome = Back(self._retry_ms(job), "CancelledError", counted=True)
-        except Exception as error:
-            outcome = outcome_of(error, self._retry_ms(job))
-            if isinstance(outcome, Back) and outcome.error is not None:
-                _log.warning("%r: attempt %d failed", job, job.attempt, exc_info=error)
-        return Lost() if job.is_lost else outcome
+        error = await self._failure(job)
+        if job.is_lost:
+            return Lost()
+        if error is None:
+            return Done()
+        if isinstance(error, asyncio.CancelledError) and self._was_ended(job):
+            return AS_IT_WAS
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            self._on_exit(error)
+        outcome = outcome_of(error, self._retry_ms(job))
+        if isinstance(outcome, Back) and outcome.error is not None:
+            _log.warning("%r: attempt %d failed", job, job.attempt, exc_info=error)
+        return outcome
 
-    async def _call(self, job: Job) -> None:
-        if self._is_async:
-            await self._sub.handler(job.what)
-            return
-        answer = await asyncio.wrap_future(self._pool.submit(self._sub.handler, job.what))
-        # A lambda, or a decorator, may hide a coroutine function.
-        if inspect.isawaitable(answer):
-            await answer
+    def _was_ended(self, job: Job) -> bool:
+        """Tell whether a handler was cancelled since all is to end: by a stop, or with the loop."""
+        assert self._taking is not None
+        assert job.task is not None
+        will_end = self._is_stopping or self._taking.cancelling() > 0
+        return will_end and job.task.cancelling() > 0
+
+    async def _failure(self, job: Job) -> BaseException | None:
+        """Run the handler and return what it raised, whatever that is.
+
+        It is returned and not raised, as neither a coroutine nor a future lets StopIteration pass.
+        """
+        pid = os.getpid()
+        try:
+            if self._is_async:
+                answer = self._sub.handler(job.what)
+            else:
+                attempt = self._pool.submit(_attempt, self._sub.handler, job.what)
+                answer, error = await asyncio.wrap_future(attempt)
+                if isinstance(error, BaseException):
+                    return error
+            # A lambda, or a decorator, may hide a coroutine function, or a generator.
+            if inspect.isawaitable(answer):
+                await answer
+            elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+                return TypeError(f"the handler returned {answer!r:.80}, of which nothing has run")
+        except GeneratorExit as error:
+            if job.task is None or not job.task.get_loop().is_running():
+                raise
+            return error
+        except BaseException as error:
+            return error
+        finally:
+            _end_child(pid)
+        return None
 
     def _retry_ms(self, job: Job) -> int | None:
         delays = self._sub.retry_ms
@@ -193,15 +261,32 @@ class Runner:
     # --- from a handler to the queue ----------------------------------------------------------
 
     async def _settle(self, job: Job, outcome: Outcome) -> None:
-        """Say what became of a job's messages; what cannot be said, the end of the lease says."""
+        """Say what became of a job's messages, until it is heard or their lease has ended."""
+        job.outcome = outcome
         self._keeper.remove(job)
         try:
+            while not await self._is_said(job, outcome):
+                await self._queue.clock.sleep(_AGAIN_MS)
+        except asyncio.CancelledError:
+            # What the handler has done stays done, so that is said and not that it was cancelled.
+            await self._is_said(job, outcome)
+
+    async def _is_said(self, job: Job, outcome: Outcome) -> bool:
+        """Say what became of a job's messages; False when that is worth another try."""
+        try:
             stale = await self._say(job.receipts, outcome)
-        except DwellError:
+        except StoreError as error:
+            will_end = self._queue.clock.now_ms() + _AGAIN_MS >= job.ends_at_ms
+            if not (will_end or self._is_over) and not isinstance(error, StoreClosed | StoreFailed):
+                _log.warning("%r: could not be settled yet: %s", job, error)
+                return False
+            _log.exception("%r: could not be settled; its lease will end", job)
+        except Exception:
             _log.exception("%r: could not be settled; its lease will end", job)
         else:
             if stale:
                 _log.warning("%r: %d leases had ended before it was settled", job, stale)
+        return True
 
     async def _say(self, receipts: list[str], outcome: Outcome) -> int:
         """Tell the queue, and return how many receipts were stale."""
@@ -227,7 +312,21 @@ class Runner:
         return int(said.count(Result.STALE))
 
 
-def _is_async(handler: Callable[[Any], Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - asked for its kind, not its presence
-    )
+def _attempt(handler: Callable[[Any], Any], what: object) -> tuple[Any, BaseException | None]:
+    """Run a plain handler, in its thread; return what it returned and what it raised."""
+    pid = os.getpid()
+    try:
+        return handler(what), None
+    except BaseException as error:
+        return None, error
+    finally:
+        _end_child(pid)
+
+
+def _end_child(pid: int) -> None:
+    """End a process that the handler forked and that comes back from it as the worker did.
+
+    It would go on with its parent's connections and files, as if it were the worker.
+    """
+    if os.getpid() != pid:
+        os._exit(0)

@@ -14,6 +14,24 @@ T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+_locked: set[int] = set()
+
+
+def _leave_locks() -> None:
+    """Let go of the locks in a process that was just forked: they are its parent's.
+
+    A lock is held until the last copy of its descriptor is closed. The numbers stay taken, so that
+    whoever closes them later closes nothing else.
+    """
+    nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for fd in _locked:
+        os.dup2(nowhere, fd, inheritable=False)
+    os.close(nowhere)
+    _locked.clear()
+
+
+os.register_at_fork(after_in_child=_leave_locks)
+
 
 class System:
     """The calls of the operating system; those on files may raise OSError."""
@@ -40,11 +58,13 @@ class System:
 
     def close(self, fd: int) -> None:
         """Close what was opened."""
+        _locked.discard(fd)
         os.close(fd)
 
     def lock(self, fd: int) -> None:
         """Hold an open file's lock until it is closed; raises OSError when another has it."""
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _locked.add(fd)
 
     def read(self, fd: int, size_bytes: int, offset: int) -> bytes:
         """Return a part of an open file."""

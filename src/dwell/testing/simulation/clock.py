@@ -19,6 +19,10 @@ class SteppedClock:
         """Return the wall clock, in milliseconds since the epoch."""
         return _START_MS + self._ahead_ms + int(self._loop.time() * 1000)
 
+    def monotonic_ms(self) -> int:
+        """Return the time since the start of the run."""
+        return int(self._loop.time() * 1000)
+
     async def sleep(self, delay_ms: float) -> None:
         """Return after ``delay_ms`` milliseconds of monotonic time."""
         await asyncio.sleep(delay_ms / 1000)

@@ -1,0 +1,444 @@
+"""Whatever a handler raises or returns is an outcome, of its own messages and no others."""
+
+import asyncio
+import logging
+import os
+
+import pytest
+
+import dwell
+from dwell import State
+from dwell.errors import InvalidInput, ServerUnreachable
+from dwell.message import Result
+from dwell.store.memory import MemoryStore
+from dwell.worker import Worker
+
+
+class Odd(BaseException):
+    """An exception that is no Exception."""
+
+
+class Unprintable(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+def noted():
+    error = ValueError("real")
+    error.add_note("a note")
+    return error
+
+
+RAISED = {
+    "StopIteration: 3": lambda: StopIteration(3),
+    "GeneratorExit": GeneratorExit,
+    f"{__name__}.Odd: x": lambda: Odd("x"),
+    "BaseExceptionGroup: two (1 sub-exception)": lambda: BaseExceptionGroup("two", [Odd()]),
+    "asyncio.exceptions.CancelledError: mine": lambda: asyncio.CancelledError("mine"),
+    "ValueError: real": noted,
+    "ValueError: a \\udce9": lambda: ValueError("a \udce9"),
+    f"{__name__}.Unprintable: <exception str() failed>": Unprintable,
+}
+
+
+@pytest.fixture(autouse=True)
+def unlogged(caplog):
+    """Keep texts that are no UTF-8 out of what the test programs tell each other."""
+    with caplog.at_level(logging.CRITICAL, "dwell.worker"):
+        yield
+
+
+async def until(condition):
+    while not await condition():
+        await asyncio.sleep(0.002)
+
+
+def run(main, **options):
+    async def body():
+        async with dwell.Queue(MemoryStore(dwell.RealClock(), **options)) as queue:
+            await asyncio.wait_for(main(queue), 60)
+
+    asyncio.run(body())
+
+
+def registered(worker, handler, is_async, **options):
+    """Register a handler as it is, or as a coroutine function."""
+
+    async def asynchronous(message):
+        return handler(message)
+
+    worker.on("t", **options)(asynchronous if is_async else handler)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("told", RAISED)
+def test_whatever_is_raised_counts_and_frees_its_slot(told, is_async):
+    def handle(message):
+        if message.id == "bad":
+            raise RAISED[told]()
+
+    async def main(queue):
+        worker = Worker(queue)
+        registered(worker, handle, is_async, concurrency=1, by_key=True, retry="10m")
+        await queue.put_many("t", ["x"] * 3, ids=["bad", "good", "other"], key="k")
+        serving = asyncio.create_task(worker.serve())
+
+        async def is_settled():
+            return (await queue.stats()).totals.get("ack", 0) == 2
+
+        await until(is_settled)
+        bad = await queue.get("t", "bad")
+        assert (bad.state, bad.attempt) == (State.DELAYED, 1)
+        # Python makes another error of a StopIteration that leaves a coroutine.
+        if not (is_async and told.startswith("StopIteration")):
+            assert bad.last_error == told
+        worker.stop()
+        await serving
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_what_ends_a_program_ends_the_worker_gracefully(tmp_path, error, is_async):
+    folder, neighbour_begun, handled = str(tmp_path / "queue"), [], []
+
+    async def handle(message):
+        if message.id == "bad":
+            while not neighbour_begun:
+                await asyncio.sleep(0.001)
+            raise error
+        neighbour_begun.append(message.id)
+        await asyncio.sleep(0.05)
+        handled.append(message.id)
+
+    def plain(message):
+        asyncio.run(handle(message))
+
+    with dwell.open(folder) as queue:
+        queue.put_many("t", ["x"] * 2, ids=["bad", "good"])
+    worker = Worker(folder)
+    worker.on("t", concurrency=2, retry="10m")(handle if is_async else plain)
+    with pytest.raises(type(error)) as raised:
+        worker.run()
+    if isinstance(error, SystemExit):
+        assert raised.value.code == 3
+    with dwell.open(folder) as queue:
+        bad = queue.get("t", "bad")
+        assert (bad.state, bad.attempt) == (State.DELAYED, 1)
+        assert bad.last_error.startswith(type(error).__name__)
+        assert handled == ["good"]
+        assert queue.get("t", "good") is None
+
+
+def generator(message):
+    yield message
+
+
+async def asynchronous_generator(message):
+    yield message
+
+
+class Generating:
+    def __call__(self, message):
+        yield message
+
+
+@pytest.mark.parametrize("handler", [generator, asynchronous_generator, Generating()])
+def test_a_generator_is_no_handler(handler):
+    with pytest.raises(InvalidInput, match="a call runs nothing"):
+        Worker("memory:").on("t")(handler)
+
+
+def test_a_hidden_generator_is_a_failure_and_a_hidden_coroutine_runs():
+    ran = []
+
+    async def hidden(message):
+        ran.append(message.id)
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", retry="10m")(lambda message: generator(message))
+        worker.on("u")(lambda message: hidden(message))
+        await queue.put("t", "x", id="1")
+        await queue.put("u", "x", id="2")
+        serving = asyncio.create_task(worker.serve())
+
+        async def is_settled():
+            message = await queue.get("t", "1")
+            return ran and message.state is State.DELAYED and not await queue.get("u", "2")
+
+        await until(is_settled)
+        assert "of which nothing has run" in (await queue.get("t", "1")).last_error
+        worker.stop()
+        await serving
+
+    run(main)
+
+
+def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
+    parent, pids = os.getpid(), tmp_path / "pids"
+
+    def handle(message):
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+        with pids.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t")(handle)
+        await queue.put("t", "x", id="1")
+        serving = asyncio.create_task(worker.serve())
+
+        async def is_done():
+            return await queue.get("t", "1") is None
+
+        await until(is_done)
+        worker.stop()
+        await serving
+
+    run(main)
+    # The child came back from the handler too, and ended there.
+    assert len(pids.read_text().split()) == 2
+    assert os.getpid() == parent
+
+
+def test_a_handler_that_cancels_itself_has_failed():
+    attempts = []
+
+    async def handle(message):
+        attempts.append(message.attempt)
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", retry="10m")(handle)
+        await queue.put("t", "x", id="1")
+        serving = asyncio.create_task(worker.serve())
+
+        async def is_back():
+            return (await queue.get("t", "1")).state is State.DELAYED
+
+        await until(is_back)
+        assert attempts == [1]
+        worker.stop()
+        await serving
+
+    run(main)
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 3])
+def test_the_end_of_the_loop_gives_back_what_runs_as_it_was(tmp_path, cancels):
+    folder = str(tmp_path / "queue")
+
+    async def main():
+        async with dwell.open(folder) as queue:
+            await queue.put_many("t", ["x"] * 3, ids=["a", "b", "c"], key="k", max_attempts=1)
+        begun = asyncio.Event()
+        worker = Worker(folder)
+
+        @worker.on("t", by_key=True)
+        async def handle(message):
+            begun.set()
+            await asyncio.sleep(600)
+
+        serving = asyncio.create_task(worker.serve())
+        await begun.wait()
+        # With the last one the loop itself cancels all that is left, as asyncio.run does.
+        for _ in range(cancels - 1):
+            serving.cancel()
+            await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    with dwell.open(folder) as queue:
+        found = queue.get("t", ["a", "b", "c"])
+        assert [(m.state, m.attempt, m.last_error) for m in found] == [(State.READY, 0, None)] * 3
+
+
+def test_the_order_of_a_key_outlives_a_graceful_stop():
+    done = []
+
+    def make(queue, stop_after):
+        worker = Worker(queue)
+
+        @worker.on("t", concurrency=4, by_key=True)
+        async def handle(message):
+            done.append((int(message.body), message.attempt))
+            await asyncio.sleep(0.001)
+            if len(done) >= stop_after:
+                worker.stop()
+
+        return worker
+
+    async def main(queue):
+        await queue.put_many("t", [str(n) for n in range(60)], key="A")
+        for stop_after in (5, 17, 18, 60):
+            await make(queue, stop_after).serve()
+        assert done == [(n, 1) for n in range(60)]
+
+    run(main)
+
+
+def test_nobody_gets_what_waits_behind_a_handler_that_ends_in_the_grace():
+    async def main(queue):
+        gate, begun = asyncio.Event(), asyncio.Event()
+        worker = Worker(queue)
+
+        @worker.on("t", concurrency=2, by_key=True)
+        async def handle(message):
+            begun.set()
+            await gate.wait()
+
+        await queue.put_many("t", ["x"] * 4, ids=["a1", "a2", "a3", "b1"], key=["A", "A", "A", "B"])
+        serving = asyncio.create_task(worker.serve())
+        await begun.wait()
+        worker.stop()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(await queue.take("t", 9)) == 0
+        gate.set()
+        await serving
+        assert (await queue.take("t", 9)).ids == ["a2", "a3"]
+
+    run(main)
+
+
+def test_touches_follow_the_lease_that_was_given():
+    clock = dwell.SimulatedClock()
+
+    async def main():
+        async with dwell.Queue(MemoryStore(clock)) as queue:
+            gate, attempts = asyncio.Event(), []
+            worker = Worker(queue)
+
+            @worker.on("t")
+            async def handle(message):
+                attempts.append(message.attempt)
+                await gate.wait()
+
+            await queue.configure("t", lease_ms=6_000)
+            await queue.put("t", "x", id="1")
+            serving = asyncio.create_task(worker.serve())
+            while not attempts:
+                await asyncio.sleep(0)
+            await queue.configure("t", lease_ms=1_000)
+            for _ in range(20):
+                clock.advance(1_000)
+                for _ in range(30):
+                    await asyncio.sleep(0)
+            assert attempts == [1]
+            gate.set()
+            worker.stop()
+            await serving
+            assert await queue.get("t", "1") is None
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+class Flaky(MemoryStore):
+    """A store that cannot be reached for some of its acks."""
+
+    failures = 0
+
+    async def ack(self, receipts):
+        if self.failures:
+            self.failures -= 1
+            raise ServerUnreachable("gone for a moment")
+        return await super().ack(receipts)
+
+
+def test_an_ack_is_tried_while_its_lease_runs():
+    async def main():
+        store = Flaky(dwell.RealClock())
+        async with dwell.Queue(store) as queue:
+            handled = []
+            worker = Worker(queue)
+            worker.on("t", lease="30s")(handled.append)
+            store.failures = 2
+            await queue.put("t", "x", id="1")
+            serving = asyncio.create_task(worker.serve())
+
+            async def is_gone():
+                return await queue.get("t", "1") is None
+
+            await until(is_gone)
+            worker.stop()
+            await serving
+            assert len(handled) == 1
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_what_was_done_is_said_once_more_at_the_end_of_the_grace():
+    """A handler that has ended is not given back because its ack could not be said yet."""
+
+    async def main():
+        store = Flaky(dwell.RealClock())
+        async with dwell.Queue(store) as queue:
+            worker = Worker(queue, grace=0)
+            tried = asyncio.Event()
+
+            @worker.on("t", lease="30s")
+            def handle(message):
+                pass
+
+            store.failures = 1
+            await queue.put("t", "x", id="1")
+            serving = asyncio.create_task(worker.serve())
+            while store.failures:
+                await asyncio.sleep(0.001)
+            tried.set()
+            worker.stop()
+            await serving
+            assert await queue.get("t", "1") is None
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_stop_before_the_start_and_after_the_end():
+    worker = Worker("memory:")
+    worker.on("t")(print)
+    worker.stop()
+    worker.run()
+    worker.stop()
+
+
+def test_a_worker_without_handlers_and_one_that_runs_already():
+    with pytest.raises(InvalidInput, match="got no handler"):
+        Worker("memory:").run()
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t")(print)
+        serving = asyncio.create_task(worker.serve())
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidInput, match="runs already"):
+            await worker.serve()
+        with pytest.raises(InvalidInput, match="expected handlers before"):
+            worker.on("u")
+        worker.stop()
+        await serving
+
+    run(main)
+
+
+def test_one_handler_for_a_topic_by_key():
+    worker = Worker("memory:")
+    worker.on(["t", "u"], by_key=True)(print)
+    with pytest.raises(InvalidInput, match="u has a handler already"):
+        worker.on("u")(print)
+
+
+def test_a_release_that_neither_counts_nor_delays_leaves_the_place():
+    async def main(queue):
+        await queue.put_many("t", ["x"] * 3, ids=["a", "b", "c"])
+        taken = await queue.take("t", 2)
+        assert await queue.release(taken, counted=False) == [Result.RELEASED] * 2
+        assert (await queue.take("t", 3)).ids == ["a", "b", "c"]
+
+    run(main)
