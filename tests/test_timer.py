@@ -199,13 +199,13 @@ def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
 
     async def main():
         async with Timer(clock=clock) as timer:
-            take = timer._queue.take
+            take = timer._spans._queue.take
 
             async def fail(*args, **named):
-                monkeypatch.setattr(timer._queue, "take", take)
+                monkeypatch.setattr(timer._spans._queue, "take", take)
                 raise MemoryError
 
-            monkeypatch.setattr(timer._queue, "take", fail)
+            monkeypatch.setattr(timer._spans._queue, "take", fail)
             await settle()
             timer.after("1s", seen.append, "x")
             await settle()
@@ -317,10 +317,10 @@ def test_what_is_cancelled_leaves_nothing_behind():
         async with Timer() as timer:
             calls = [timer.after("1h", print) for _ in range(100)]
             await settle()
-            assert (await timer._queue.stats()).topics["timer"].delayed == 100
+            assert (await timer._spans._queue.stats()).topics["timer"].delayed == 100
             assert all(call.cancel() for call in calls)
             await settle()
-            assert (await timer._queue.stats()).topics["timer"].delayed == 0
+            assert (await timer._spans._queue.stats()).topics["timer"].delayed == 0
             assert timer._calls == {}
 
     asyncio.run(main())

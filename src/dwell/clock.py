@@ -22,6 +22,9 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Return the wall clock, in milliseconds since the epoch."""
 
+    def monotonic_ms(self) -> int:
+        """Return a time in milliseconds that no step of the wall clock moves."""
+
     async def sleep(self, delay_ms: float) -> None:
         """Return after ``delay_ms`` milliseconds."""
 
@@ -32,6 +35,10 @@ class RealClock:
     def now_ms(self) -> int:
         """Return the wall clock, in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """Return the time since some start, to measure spans by."""
+        return monotonic_ms()
 
     async def sleep(self, delay_ms: float) -> None:
         """Return after ``delay_ms`` milliseconds of monotonic time."""
@@ -48,6 +55,10 @@ class SimulatedClock:
 
     def now_ms(self) -> int:
         """Return the simulated time, in milliseconds since the epoch."""
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        """Return the simulated time: this clock has only one."""
         return self._now_ms
 
     async def sleep(self, delay_ms: float) -> None:

@@ -5,11 +5,12 @@ to survive the process, put a message into a queue and let a worker handle it.
 """
 
 import asyncio
+import contextvars
 import inspect
 import itertools
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,11 +20,11 @@ import numpy as np
 from dwell import values
 from dwell.bridge import LoopThread
 from dwell.clock import Clock, RealClock
-from dwell.errors import InvalidTime, StoreClosed
+from dwell.errors import InvalidInput, InvalidTime, StoreClosed
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.queue import Queue
 from dwell.store.memory import MemoryStore
-from dwell.threads import ThreadPool
+from dwell.threads import ThreadPool, is_generator
 from dwell.values import Delay, Due
 
 if TYPE_CHECKING:
@@ -42,26 +43,103 @@ class _Phase(Enum):
     OVER = 3
 
 
-class Call:
-    """A function that will run. ``due_ms`` is when, in epoch milliseconds."""
+#: The timers whose functions this code runs in.
+_inside: contextvars.ContextVar[tuple["Timer", ...]] = contextvars.ContextVar("inside", default=())
 
-    __slots__ = ("_args", "_function", "_id", "_interval_ms", "_phase", "_timer", "due_ms")
+
+class _SpanClock:
+    """The time that no step of the wall clock moves, as the clock of a store."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now_ms = self.monotonic_ms = clock.monotonic_ms
+        self.sleep = clock.sleep
+
+
+class _Wheel:
+    """The calls of one clock: a queue in memory, and what begins those that are due."""
+
+    def __init__(self, clock: Clock, begin: Callable[[Sequence[str]], None]) -> None:
+        self.clock = clock
+        self.inbox: list[Call] = []
+        self._begin = begin
+        self._queue = Queue(MemoryStore(clock, max_events=0))
+
+    async def open(self) -> None:
+        await self._queue.open()
+        # An id is used once, so there is nothing to remember.
+        await self._queue.configure(_TOPIC, remember_ms=0)
+        self._server = asyncio.get_running_loop().create_task(self._serve())
+
+    async def stop(self) -> None:
+        """Begin nothing more."""
+        self._server.cancel()
+        await asyncio.wait([self._server])
+
+    async def close(self) -> None:
+        await self._queue.close()
+
+    async def apply(self, inbox: "list[Call]") -> None:
+        """Tell the queue what was planned and what was cancelled since the last time."""
+        new = [call for call in inbox if call._phase is _Phase.WAITING]
+        for at in range(0, len(new), MAX_BATCH_MESSAGES):
+            part = new[at : at + MAX_BATCH_MESSAGES]
+            due_ms = np.array([call._due_ms for call in part], dtype=np.int64)
+            await self._queue.put_many(
+                _TOPIC, [b""] * len(part), ids=[call._id for call in part], due=due_ms
+            )
+        old = [call._id for call in inbox if call._phase is _Phase.OVER]
+        for at in range(0, len(old), MAX_BATCH_MESSAGES):
+            await self._queue.cancel(_TOPIC, old[at : at + MAX_BATCH_MESSAGES])
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                # Wait for what is due next, and begin all of it.
+                due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
+                await self._queue.ack(due)
+                self._begin(due.ids)
+            except Exception:
+                # Whatever it was, the calls that are due later must not be lost with it.
+                _log.exception("the timer could not learn what is due")
+                await self.clock.sleep(_BACKOFF_MS)
+
+
+class Call:
+    """A function that will run."""
+
+    __slots__ = (
+        "_args",
+        "_due_ms",
+        "_function",
+        "_id",
+        "_interval_ms",
+        "_phase",
+        "_timer",
+        "_wheel",
+    )
 
     def __init__(
         self,
         timer: "Timer",
+        wheel: _Wheel,
         due_ms: int,
         interval_ms: int,
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        self.due_ms = due_ms
         self._timer = timer
+        self._wheel = wheel
+        self._due_ms = due_ms
         self._interval_ms = interval_ms
         self._function = function
         self._args = args
         self._phase = _Phase.WAITING
         self._id = ""
+
+    @property
+    def due_ms(self) -> int:
+        """When it will run, in epoch milliseconds; a span moves with the wall clock."""
+        return self._due_ms + self._timer._clock.now_ms() - self._wheel.clock.now_ms()
 
     def cancel(self) -> bool:
         """Let it not run (again); True when that prevented a run, False when there was none left.
@@ -79,18 +157,18 @@ class Timer:
 
     ``async with Timer()`` runs them in the running event loop, ``with Timer()`` in one of its own.
     Coroutine functions run there, plain ones in a pool of ``threads`` threads. What a function
-    raises is logged. :meth:`after`, :meth:`every` and :meth:`at` may be called from any thread;
-    they raise InvalidTime for a time that is not one, and StoreClosed when the timer is not open.
+    raises, whatever that is, is logged. :meth:`after`, :meth:`every` and :meth:`at` may be called
+    from any thread; they raise InvalidTime for a time that is not one, InvalidInput for what cannot
+    be called and for generators, of which a call runs nothing, and StoreClosed when the timer is
+    not open. Spans are measured by a time that no step of the wall clock moves.
     """
 
     def __init__(self, *, threads: int = 4, clock: Clock | None = None) -> None:
         self._clock = clock or RealClock()
-        self._queue = Queue(MemoryStore(self._clock, max_events=0))
-        self._pool = ThreadPool(threads, "dwell-timer")
+        self._threads = values.limit(threads, "threads")
         self._lock = threading.Lock()
         self._ids = map(str, itertools.count(1))
         self._calls: dict[str, Call] = {}
-        self._inbox: list[Call] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,11 +178,15 @@ class Timer:
 
     def after(self, delay: Delay, function: Callable[..., Any], *args: Any) -> Call:
         """Run ``function(*args)`` once, when ``delay`` is over."""
-        return self._add(self._clock.now_ms() + values.delay_ms(delay), 0, function, args)
+        return self._add_span(values.delay_ms(delay), 0, function, args)
 
     def at(self, due: Due, function: Callable[..., Any], *args: Any) -> Call:
         """Run ``function(*args)`` once, at a point in time, at once when that has passed."""
-        return self._add(values.due_ms(due, self._clock.now_ms()), 0, function, args)
+        _check(function)
+        due_ms = values.due_ms(due, self._clock.now_ms())
+        with self._lock:
+            self._check_open()
+            return self._post(Call(self, self._points, due_ms, 0, function, args))
 
     def every(self, interval: Delay, function: Callable[..., Any], *args: Any) -> Call:
         """Run ``function(*args)`` at a fixed rate, first when one ``interval`` is over.
@@ -115,9 +197,10 @@ class Timer:
         interval_ms = values.delay_ms(interval, "interval")
         if interval_ms == 0:
             raise values.refusal(InvalidTime, "interval", interval, "1 ms or more")
-        return self._add(self._clock.now_ms() + interval_ms, interval_ms, function, args)
+        return self._add_span(interval_ms, interval_ms, function, args)
 
     def __enter__(self) -> Self:
+        self._check_new()
         self._thread = LoopThread()
         self._thread.run(self._open)
         return self
@@ -128,11 +211,13 @@ class Timer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._check_outside()
         assert self._thread is not None
         self._thread.run(self._close)
         self._thread.close()
 
     async def __aenter__(self) -> Self:
+        self._check_new()
         await self._open()
         return self
 
@@ -142,49 +227,45 @@ class Timer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._check_outside()
         await self._close()
 
     # --- in the event loop --------------------------------------------------------------------
 
     async def _open(self) -> None:
-        await self._queue.open()
-        # An id is used once, so there is nothing to remember.
-        await self._queue.configure(_TOPIC, remember_ms=0)
+        self._pool = ThreadPool(self._threads, "dwell-timer")
+        self._points = _Wheel(self._clock, self._begin_due)
+        self._spans = _Wheel(_SpanClock(self._clock), self._begin_due)
+        for wheel in self._wheels:
+            await wheel.open()
         self._home = self._loop = asyncio.get_running_loop()
-        self._server = self._home.create_task(self._serve())
+
+    @property
+    def _wheels(self) -> tuple[_Wheel, _Wheel]:
+        return self._points, self._spans
 
     async def _close(self) -> None:
         """Let nothing new begin, and wait for the functions that run."""
         with self._lock:
             self._loop = None
-            self._inbox = []
+            for wheel in self._wheels:
+                wheel.inbox = []
             for call in self._calls.values():
                 call._phase = _Phase.OVER
             self._calls = {}
-        self._server.cancel()
-        await asyncio.wait([self._server])
+        for wheel in self._wheels:
+            await wheel.stop()
         if self._threaded:
             await asyncio.wait(list(map(asyncio.wrap_future, self._threaded)))
         while self._tasks:
             await asyncio.wait(self._tasks)
-        await self._queue.close()
+        for wheel in self._wheels:
+            await wheel.close()
         self._pool.close()
 
-    async def _serve(self) -> None:
-        while True:
-            try:
-                await self._serve_due()
-            except Exception:
-                # Whatever it was, the calls that are due later must not be lost with it.
-                _log.exception("the timer could not learn what is due")
-                await self._clock.sleep(_BACKOFF_MS)
-
-    async def _serve_due(self) -> None:
-        """Wait for what is due next, and begin all of it."""
-        due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
-        await self._queue.ack(due)
+    def _begin_due(self, ids: Sequence[str]) -> None:
         self._threaded = {future for future in self._threaded if not future.done()}
-        for id_ in due.ids:
+        for id_ in ids:
             call = self._calls.get(id_)
             if call is not None:
                 self._begin(call)
@@ -203,9 +284,13 @@ class Timer:
         """Run a coroutine function, or await what a plain one has returned."""
         if work is None and not self._may_start(call):
             return
+        _inside.set((*_inside.get(), self))
         try:
             await (call._function(*call._args) if work is None else work)
-        except Exception:
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             _log.exception("%r failed", call)
         finally:
             self._end(call)
@@ -214,13 +299,17 @@ class Timer:
         """Run a plain function, in a thread of the pool."""
         if not self._may_start(call):
             return
+        _inside.set((*_inside.get(), self))
         try:
             answer = call._function(*call._args)
             # A partial or a lambda may hide a coroutine function; it runs in the event loop.
             if inspect.isawaitable(answer):
                 self._home.call_soon_threadsafe(self._spawn, self._run(call, answer))
                 return
-        except Exception:
+            if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+                _log.error("%r returned %r, of which nothing has run", call, answer)
+        except BaseException:
+            # A thread of the pool is nobody's to end, and those that are due next need it.
             _log.exception("%r failed", call)
         self._end(call)
 
@@ -244,33 +333,33 @@ class Timer:
             if call._phase is _Phase.OVER or not call._interval_ms or self._loop is None:
                 call._phase = _Phase.OVER
                 return
-            missed = max(self._clock.now_ms() - call.due_ms, 0) // call._interval_ms
-            call.due_ms += (missed + 1) * call._interval_ms
+            missed = max(call._wheel.clock.now_ms() - call._due_ms, 0) // call._interval_ms
+            call._due_ms += (missed + 1) * call._interval_ms
             call._phase = _Phase.WAITING
             self._post(call)
 
-    async def _apply(self, inbox: list[Call]) -> None:
-        """Tell the queue what was planned and what was cancelled since the last time."""
-        new = [call for call in inbox if call._phase is _Phase.WAITING]
-        for at in range(0, len(new), MAX_BATCH_MESSAGES):
-            part = new[at : at + MAX_BATCH_MESSAGES]
-            due_ms = np.array([call.due_ms for call in part], dtype=np.int64)
-            await self._queue.put_many(
-                _TOPIC, [b""] * len(part), ids=[call._id for call in part], due=due_ms
-            )
-        old = [call._id for call in inbox if call._phase is _Phase.OVER]
-        for at in range(0, len(old), MAX_BATCH_MESSAGES):
-            await self._queue.cancel(_TOPIC, old[at : at + MAX_BATCH_MESSAGES])
-
     # --- from any thread ----------------------------------------------------------------------
 
-    def _add(
-        self, due_ms: int, interval_ms: int, function: Callable[..., Any], args: tuple[Any, ...]
+    def _add_span(
+        self, span_ms: int, interval_ms: int, function: Callable[..., Any], args: tuple[Any, ...]
     ) -> Call:
-        call = Call(self, due_ms, interval_ms, function, args)
+        _check(function)
         with self._lock:
-            self._post(call)
-        return call
+            self._check_open()
+            due_ms = self._spans.clock.now_ms() + span_ms
+            return self._post(Call(self, self._spans, due_ms, interval_ms, function, args))
+
+    def _check_new(self) -> None:
+        if self._loop is not None:
+            raise RuntimeError("the timer is open already")
+
+    def _check_outside(self) -> None:
+        if self in _inside.get():
+            raise RuntimeError("a function of the timer cannot close it, which waits for its end")
+
+    def _check_open(self) -> None:
+        if self._loop is None:
+            raise StoreClosed("the timer is not open")
 
     def _cancel(self, call: Call) -> bool:
         with self._lock:
@@ -284,23 +373,30 @@ class Timer:
                 call._phase = _Phase.OVER
             return was_to_run
 
-    def _post(self, call: Call) -> None:
+    def _post(self, call: Call) -> Call:
         """Plan one run; the lock is held. Each run has an id of its own."""
-        if self._loop is None:
-            raise StoreClosed("the timer is not open")
         call._id = next(self._ids)
         self._calls[call._id] = call
         self._tell(call)
+        return call
 
     def _tell(self, call: Call) -> None:
         """Let the event loop learn about a call; one message carries all of one moment."""
         assert self._loop is not None
-        if not self._inbox:
-            self._loop.call_soon_threadsafe(self._empty)
-        self._inbox.append(call)
+        wheel = call._wheel
+        if not wheel.inbox:
+            self._loop.call_soon_threadsafe(self._empty, wheel)
+        wheel.inbox.append(call)
 
-    def _empty(self) -> None:
+    def _empty(self, wheel: _Wheel) -> None:
         with self._lock:
-            inbox, self._inbox = self._inbox, []
+            inbox, wheel.inbox = wheel.inbox, []
         if inbox:
-            self._spawn(self._apply(inbox))
+            self._spawn(wheel.apply(inbox))
+
+
+def _check(function: Callable[..., Any]) -> None:
+    """Refuse what no call of which would run anything; raises InvalidInput."""
+    if not callable(function) or is_generator(function):
+        kind = "a generator" if callable(function) else "what cannot be called"
+        raise InvalidInput(f"function: got {function!r:.80}, {kind}, expected a function")
