@@ -1,15 +1,20 @@
 """An event loop in a thread of its own, for callers that have none."""
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
 from dwell.errors import StoreClosed, StoreError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: How long an interrupted call waits until what it was answered is undone.
+_UNDO_S = 5.0
 
 
 class LoopThread:
@@ -21,6 +26,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._started = threading.Event()
         self._pid = os.getpid()
+        self._asked: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._serve, name="dwell-loop", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -33,22 +39,81 @@ class LoopThread:
         Raises StoreClosed after close, and StoreError in a process that was forked from the one
         that has the thread.
         """
+        return self._answer_of(function, args, kwargs, None)
+
+    def hand(
+        self,
+        undo: Callable[[T], Awaitable[object]],
+        function: Callable[P, Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Do as :meth:`run`; what was answered when this thread was interrupted is undone."""
+        return self._answer_of(function, args, kwargs, undo)
+
+    def _answer_of(
+        self,
+        function: Callable[..., Coroutine[Any, Any, T]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        undo: Callable[[T], Awaitable[object]] | None,
+    ) -> T:
         self._check()
-        future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self.loop)
+        answer: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = self.loop.create_task(function(*args, **kwargs))
+            tasks.append(task)
+            task.add_done_callback(lambda task: _tell(answer, task))
+
+        self._asked.add(answer)
+        answer.add_done_callback(self._asked.discard)
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
+            self._soon(start)
+            return answer.result()
+        except BaseException as error:
+            if not answer.done() or answer.cancelled() or answer.exception() is not error:
+                self._break_off(tasks, undo)
             raise
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            raise StoreClosed("the queue was closed") from None
+
+    def _break_off(
+        self,
+        tasks: "list[asyncio.Task[T]]",
+        undo: Callable[[T], Awaitable[object]] | None,
+    ) -> None:
+        """Cancel a call whose caller was interrupted; what it had answered by then is undone."""
+
+        async def break_off() -> None:
+            for task in tasks:
+                task.cancel()
+                await asyncio.wait([task])
+                if undo is not None and not task.cancelled() and task.exception() is None:
+                    await undo(task.result())
+
+        # The caller's error is what it is told, whatever becomes of this.
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(break_off(), self.loop).result(_UNDO_S)
 
     def close(self) -> None:
         """End the event loop and its thread; closing twice does nothing."""
-        if self._thread.is_alive() and os.getpid() == self._pid:
+        if self._thread.is_alive() and not self.is_elsewhere:
             self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this process was forked from the one that has the thread."""
+        return os.getpid() != self._pid
+
     def _check(self) -> None:
-        if os.getpid() != self._pid:
+        if self.is_elsewhere:
             raise StoreError(
                 f"the store was opened in process {self._pid} and this is process {os.getpid()}, "
                 "forked from it: open it after the fork"
@@ -59,10 +124,27 @@ class LoopThread:
             raise RuntimeError("a blocking call inside the event loop that has to answer it")
 
     def _serve(self) -> None:
-        asyncio.run(self._main())
+        try:
+            asyncio.run(self._main())
+        finally:
+            # Who asked while it ended is told, as nobody else will answer.
+            for answer in list(self._asked):
+                with contextlib.suppress(Exception):
+                    answer.set_exception(StoreClosed("the queue was closed"))
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._started.set()
         await self._stop.wait()
+
+
+def _tell(answer: "Future[T]", task: "asyncio.Task[T]") -> None:
+    if answer.done():
+        return
+    if task.cancelled():
+        answer.cancel()
+    elif (error := task.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(task.result())

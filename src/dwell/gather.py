@@ -25,6 +25,12 @@ class _Group(Generic[I, A]):
         self.count = 0
 
 
+def check_loop(home: asyncio.AbstractEventLoop | None) -> None:
+    """Raise RuntimeError in another event loop than that of the queue: no answer would come."""
+    if home is not asyncio.get_running_loop():
+        raise RuntimeError("the queue was opened in another event loop, and only that may call it")
+
+
 class Partly(Exception):
     """Some of a batch are done; ``answers`` has None for each item that is to be run again."""
 
@@ -68,6 +74,7 @@ class Gatherer(Generic[K, I, A]):
         loop = self._loop
         if loop is None:
             raise StoreClosed("the queue is not open")
+        check_loop(loop)
         group = self._groups.get(key)
         if (
             group is None

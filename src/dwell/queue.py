@@ -127,7 +127,7 @@ class Queue(Verbs):
         if self._ticker is not None:
             self._store.plan = self._ticker.plan
         await self._store.open()
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         for gatherer in self._gatherers:
             gatherer.most = self._store.most_joined
             gatherer.open(loop)

@@ -11,9 +11,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from dwell.bridge import LoopThread
+from dwell.message import Batch
 from dwell.queue import Queue
 
 _NO_MORE = object()
+_TAKES = (Queue.take, Queue.take_ids, Queue.take_where)
 
 
 class SyncQueue:
@@ -37,9 +39,12 @@ class SyncQueue:
             raise
 
     def close(self) -> None:
-        """Close the store and end the event loop; closing twice does nothing."""
+        """Close the store and end the event loop.
+
+        Closing twice does nothing, nor does it in a process that was forked: it is the parent's.
+        """
         thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and not thread.is_elsewhere:
             try:
                 thread.run(self._queue.close)
             finally:
@@ -58,20 +63,32 @@ class SyncQueue:
         self.close()
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._loop_thread().run(function, *args, **kwargs)
+
+    def _take(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a verb that takes; what nobody is handed is given back as it was."""
+        return self._loop_thread().hand(self._give_back, function, *args, **kwargs)
+
+    async def _give_back(self, batch: Batch) -> None:
+        if len(batch):
+            await self._queue.release(batch, counted=False)
+
+    def _loop_thread(self) -> LoopThread:
         thread = self._thread
         if thread is None:
             # A queue that is not open says so itself, in the words of its own error.
             self._queue.check_open()
         assert thread is not None
-        return thread.run(function, *args, **kwargs)
+        return thread
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a plain method that runs a coroutine method of the queue."""
+    run = SyncQueue._take if function in _TAKES else SyncQueue._run
 
     @functools.wraps(function)
     def call(self: SyncQueue, *args: Any, **kwargs: Any) -> Any:
-        return self._run(function, self._queue, *args, **kwargs)
+        return run(self, function, self._queue, *args, **kwargs)
 
     return call
 

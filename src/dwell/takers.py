@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dwell.errors import DwellError, StoreClosed
-from dwell.gather import fail
+from dwell.gather import check_loop, fail
 from dwell.lazy import total_bytes
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Batch
 from dwell.spacing import Spacing
@@ -131,6 +131,7 @@ class Takers:
     def _new_taker(self, wish: Wish, limit: int, wait_ms: int) -> Taker:
         if self._loop is None:
             raise StoreClosed("the queue is not open")
+        check_loop(self._loop)
         return Taker(self._loop.create_future(), wish, limit, wait_ms)
 
     async def _answer_of(self, taker: Taker) -> Batch:

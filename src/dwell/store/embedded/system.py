@@ -58,7 +58,10 @@ class System:
 
     def close(self, fd: int) -> None:
         """Close what was opened."""
-        _locked.discard(fd)
+        if fd in _locked:
+            # A process that was forked a moment ago may have a copy, which would go on holding it.
+            _locked.discard(fd)
+            fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
     def lock(self, fd: int) -> None:

@@ -1,0 +1,155 @@
+"""A caller that is interrupted, forked, or in another event loop leaves nothing half done."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import dwell
+from dwell import State
+from dwell.bridge import LoopThread
+from dwell.queue import Queue
+
+
+class Interrupted(BaseException):
+    """What a signal raises in the main thread."""
+
+
+@pytest.fixture
+def interrupting():
+    """Let SIGUSR1 and the alarm raise in the main thread."""
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    before = [(n, signal.signal(n, interrupt)) for n in (signal.SIGUSR1, signal.SIGALRM)]
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("verb", ["take", "take_ids", "take_where"])
+def test_what_was_taken_for_a_caller_that_was_interrupted_is_given_back(interrupting, verb):
+    """The interrupt comes when the answer is there already, as a user's Ctrl-C might."""
+    asked = {
+        "take": ("t",),
+        "take_ids": ("t", ["1"]),
+        "take_where": ("t", "a == `1`"),
+    }
+
+    async def late(queue, *args, **named):
+        batch = await getattr(Queue, verb)(queue, *args, **named)
+        assert len(batch) == 1
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return batch
+
+    with dwell.open("memory:") as queue:
+        queue.put("t", {"a": 1}, id="1")
+        with pytest.raises(Interrupted):
+            queue._take(late, queue._queue, *asked[verb], lease="10m")
+        message = queue.get("t", "1")
+        assert (message.state, message.attempt) == (State.READY, 0)
+        # What is called so takes that way.
+        assert getattr(queue, verb)(*asked[verb]).ids == ["1"]
+
+
+def test_interrupts_of_a_wait_lose_no_message(interrupting):
+    """They come at any moment of a call, but for its way back to the caller, whose care that is."""
+    chance, got, count = random.Random(7), 0, 60
+
+    def interrupt(number, frame):
+        while frame is not None:
+            if frame.f_code is LoopThread._answer_of.__code__:
+                raise Interrupted
+            frame = frame.f_back
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+
+    signal.signal(signal.SIGALRM, interrupt)
+    with dwell.open("memory:") as queue:
+        queue.put_many("t", ["x"] * count)
+        end = time.monotonic() + 20
+        while got < count and time.monotonic() < end:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 0.0001)
+                try:
+                    batch = queue.take("t", wait="1s", lease="10m")
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                got += len(batch)
+            except Interrupted:
+                continue
+        counts = queue.stats().topics["t"]
+        assert (counts.leased, counts.ready) == (got, count - got)
+
+
+def test_another_event_loop_is_refused_before_anything_is_done():
+    async def main():
+        async with dwell.open("memory:") as queue:
+            await queue.put("t", "x", id="1")
+
+            def elsewhere(call):
+                async def run():
+                    with pytest.raises(RuntimeError, match="another event loop"):
+                        await call()
+
+                asyncio.run(run())
+
+            for call in (
+                lambda: queue.put("t", "x", id="2"),
+                lambda: queue.put_many("t", ["x"], ids=["2"]),
+                lambda: queue.take("t", wait="1h"),
+                lambda: queue.take_where("t", "a"),
+                lambda: queue.cancel("t", "1"),
+                lambda: queue.get("t", "1"),
+                lambda: queue.stats(),
+                lambda: queue.configure("t", lease_ms=1),
+            ):
+                await asyncio.to_thread(elsewhere, call)
+            assert await queue.get("t", "2") is None
+            assert (await queue.get("t", "1")).state is State.READY
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+FORKED = """
+import os, sys, time
+import dwell
+
+folder = sys.argv[1]
+queue = dwell.open(folder).__enter__()
+queue.put("t", "x", id="1")
+ours, theirs = os.pipe()
+pid = os.fork()
+if pid == 0:
+    # The child outlives its parent's queue, and closing its copy harms nobody.
+    os.read(ours, 1)
+    queue.close()
+    os._exit(0)
+queue.close()
+with dwell.open(folder) as again:
+    print(again.put("t", "y", id="2").result, flush=True)
+    os.write(theirs, b"x")
+    os.waitpid(pid, 0)
+    print(again.put("t", "y", id="3").result, flush=True)
+    try:
+        dwell.open(folder).__enter__()
+    except dwell.errors.StoreLocked:
+        print("locked", flush=True)
+"""
+
+
+def test_a_forked_child_holds_no_lock(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORKED), str(tmp_path / "queue")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("created\ncreated\nlocked\n", "")
