@@ -4,7 +4,7 @@ The tree, one sentence each::
 
     DwellError                  the root: catch this to catch all of them
     ├─ InvalidInput             a value was refused before anything was written (also a ValueError)
-    │  ├─ InvalidTopic          a topic is not 1-200 characters of A-Z a-z 0-9 . _ : -
+    │  ├─ InvalidTopic          a topic is not 1-200 characters of A-Z a-z 0-9 . _ : -, or . or ..
     │  ├─ InvalidId             an id is not 1-256 bytes of UTF-8, or claims the queue's own form
     │  ├─ InvalidBody           a body cannot be encoded, or is larger than the limit
     │  ├─ InvalidTime           a delay, due, lease or expiry is negative, naive or too far away
@@ -48,7 +48,7 @@ class InvalidInput(DwellError, ValueError):
 
 
 class InvalidTopic(InvalidInput):
-    """A topic is not 1-200 characters of ``A-Za-z0-9._:-``."""
+    """A topic is not 1-200 characters of ``A-Za-z0-9._:-``, or is ``.`` or ``..``."""
 
 
 class InvalidId(InvalidInput):

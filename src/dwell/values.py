@@ -57,7 +57,8 @@ Due: TypeAlias = int | datetime
 
 CONFLICTS = ("keep", "replace", "error")
 
-_TOPIC = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_TOPIC_CHARS}}}")
+# Whoever reads an address takes "." and ".." for ways through it, however they are written there.
+_TOPIC = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._:-]{{1,{MAX_TOPIC_CHARS}}}")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 #: What NumPy's spans are counted in: milliseconds in one of a unit, or units in a millisecond.
 _NUMPY_UNITS_MS = {unit: _UNITS_MS[unit.lower()] for unit in ("ms", "s", "m", "h", "D", "W")}
@@ -110,7 +111,7 @@ def topic(value: object) -> str:
     """Return a topic's name as it is; raises InvalidTopic."""
     if isinstance(value, str) and len(value) <= MAX_TOPIC_CHARS and _is_topic(value):
         return value
-    allowed = f"1-{MAX_TOPIC_CHARS} characters of A-Z a-z 0-9 . _ : -"
+    allowed = f"1-{MAX_TOPIC_CHARS} characters of A-Z a-z 0-9 . _ : -, and not . or .."
     raise refusal(InvalidTopic, "topic", value, allowed)
 
 

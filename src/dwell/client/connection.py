@@ -32,6 +32,10 @@ _TOKEN = re.compile(r"[!-~]+")
 _CONNECT_S = 5.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _LARGE_BYTES = 512 * 1024
+_SHOWN_BYTES = 200
+
+#: What a proxy answers when another time may be better: too slow, too early, too many.
+_PASSING = (408, 425, 429)
 
 #: Kept for less than a server keeps it, so that none is closed while a request is on its way.
 _IDLE_S = 30.0
@@ -139,11 +143,19 @@ class Connection:
                 path, timeout=timeout, allow_redirects=False
             ) as answer:
                 if answer.status != 200:
-                    raise error_of(answer.status, await answer.read())
+                    body = await answer.read()
+                    raise error_of(answer.status, body) or self._strange(answer.status, body)
                 async for chunk in answer.content.iter_chunked(_LARGE_BYTES):
                     yield chunk
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from None
+
+    def _strange(self, status: int, body: bytes) -> StoreError:
+        """Return the error of an answer that is not Dwell's, as a proxy or another server gives."""
+        text = body[:_SHOWN_BYTES].decode(errors="replace")
+        told = f"{self.base}: got status {status}, expected a Dwell server: {text!r}"
+        may_pass = status in _PASSING or status >= 500
+        return ServerUnreachable(told) if may_pass else StoreError(told)
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
         return ServerUnreachable(f"{self.base}: {str(error) or type(error).__name__}")
@@ -180,9 +192,11 @@ class Connection:
         """Return the body of a good answer, or why one may be asked for again; raises the rest."""
         if status == 200:
             return body
-        if status < 400:
-            raise StoreError(f"{self.base}: got status {status}, expected a Dwell server")
         problem = error_of(status, body)
+        if problem is None:
+            problem = self._strange(status, body)
+            if isinstance(problem, ServerUnreachable):
+                return _Failure(problem, maybe_done=True)
         if isinstance(problem, ServerBusy | ServerDraining):
             after_s = float(after) if after.isdecimal() else 0.0
             return _Failure(problem, maybe_done=False, after_s=min(after_s, _LONGEST_AFTER_S))

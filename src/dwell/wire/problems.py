@@ -10,6 +10,7 @@ from dwell import errors
 from dwell.errors import DwellError, InvalidInput, StoreError
 
 MEDIA_TYPE = "application/problem+json"
+_TYPE = "urn:dwell:error:"
 
 #: The status of each class; a class that is not listed has its nearest parent's.
 STATUSES: dict[type[DwellError], int] = {
@@ -58,16 +59,17 @@ def problem_of(error: DwellError) -> Problem:
     """Return an error as a problem."""
     name = type(error).__name__
     title = (type(error).__doc__ or name).split("\n")[0].rstrip(".")
-    return Problem(f"urn:dwell:error:{name}", title, status_of(error), str(error), name)
+    return Problem(f"{_TYPE}{name}", title, status_of(error), str(error), name)
 
 
-def error_of(status: int, body: bytes) -> DwellError:
-    """Return the error that an answer with a bad status stands for."""
+def error_of(status: int, body: bytes) -> DwellError | None:
+    """Return the error that a problem stands for; None for what no Dwell server has said."""
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except msgspec.MsgspecError:
-        text = body[:200].decode(errors="replace")
-        problem = Problem("about:blank", "", status, f"the server answered {status}: {text}")
+        return None
+    if not problem.type.startswith(_TYPE):
+        return None
     known = CLASSES.get(problem.error)
     if known is None:
         known = InvalidInput if 400 <= status < 500 else StoreError

@@ -1,0 +1,83 @@
+"""What stands before a server may answer in its place: that is nobody's word on a message."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+import dwell
+from dwell.errors import InvalidInput, InvalidTopic, ServerUnreachable, StoreError
+from dwell.worker import Worker
+
+_STORE = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n\x81\xa6number\x01"
+
+
+@contextlib.asynccontextmanager
+async def answering(status, body=b"", asked=None):
+    """A server that knows its store, and answers all else with one status."""
+
+    async def serve(reader, writer):
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = [
+                    int(line.split(b":")[1])
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length")
+                ]
+                await reader.readexactly(size[0] if size else 0)
+                if b"/v1/store" in head:
+                    writer.write(_STORE)
+                else:
+                    if asked is not None:
+                        asked.append(head)
+                    said = b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n%b"
+                    writer.write(said % (status, len(body), body))
+                await writer.drain()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("status", [404, 405, 408, 413, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b'{"type":"about:blank","title":"","status":400,"detail":"no","error":"InvalidInput"}',
+    ],
+)
+def test_a_worker_outlives_the_answers_of_a_proxy(status, body):
+    async def main():
+        asked = []
+        async with answering(status, body, asked) as url, dwell.open(url, retries=1) as queue:
+            with pytest.raises(StoreError, match=f"got status {status}") as raised:
+                await queue.put("t", "x")
+            assert not isinstance(raised.value, InvalidInput)
+            may_pass = status >= 500 or status in (408, 425, 429)
+            assert isinstance(raised.value, ServerUnreachable) is may_pass
+            # The put may have been done, so only one that is safe to repeat is repeated.
+            assert len(asked) == 1
+            with contextlib.suppress(StoreError):
+                await queue.get("t", "1")
+            assert len(asked) == 2 + may_pass
+            worker = Worker(queue)
+            worker.on("t")(print)
+            serving = asyncio.create_task(worker.serve())
+            while len(asked) < 4 + may_pass and not serving.done():
+                await asyncio.sleep(0.005)
+            assert not serving.done()
+            worker.stop()
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("topic", [".", ".."])
+def test_names_that_are_ways_through_an_address_are_no_topics(topic):
+    with dwell.open("memory:") as queue:
+        with pytest.raises(InvalidTopic, match=r"and not \. or \.\."):
+            queue.put(topic, "x")
+        assert queue.put("...", "x").result is dwell.Result.CREATED
