@@ -117,7 +117,7 @@ def test_dropped_and_leased_end_with_one(cli):
 
 def test_a_bad_line_is_named_and_only_the_batches_before_it_are_put(cli):
     given = [{"body": n} for n in range(BATCH_LINES + 5)] + [{"body": 1, "priority": -1}]
-    done = cli.run("--json", "put", "t", "--many", "-", stdin="\n" + lines(*given), code=2)
+    done = cli.run("--json", "put", "t", "--many", "-", stdin="\n" + lines(*given), code=1)
     assert done.stderr.startswith(f"InvalidPriority: line {BATCH_LINES + 7}: priority: got int -1")
     assert json.loads(done.stdout)["created"] == BATCH_LINES
     with cli.queue() as queue:

@@ -3,6 +3,7 @@
 It needs the extra ``cli``, which the library itself does not.
 """
 
+import os
 import sys
 
 _NEEDED = ("typer", "rich")
@@ -10,6 +11,7 @@ _NEEDED = ("typer", "rich")
 
 def main() -> None:
     """Run the command that the process was started with, and end with its exit code."""
+    _hold_standard_files()
     try:
         from dwell.cli.app import app
     except ModuleNotFoundError as error:
@@ -22,3 +24,16 @@ def main() -> None:
         )
         raise SystemExit(2) from None
     app(prog_name="dwell")
+
+
+def _hold_standard_files() -> None:
+    """Open what was closed before the start, so that no file of the store gets such a number.
+
+    Whatever the system's libraries have to say they write to 2, whichever file that is.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is what it gets, and none is below.
+            os.open(os.devnull, os.O_RDWR)

@@ -13,7 +13,8 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dwell.cli import given
-from dwell.cli.exits import require
+from dwell.cli.exits import PartlyDone, require
+from dwell.cli.interrupts import held_back
 from dwell.cli.lines import Reader, Row
 from dwell.cli.output import Output
 from dwell.cli.session import Session
@@ -44,8 +45,14 @@ def put_lines(session: Session, topic: str, name: str, defaults: Line, on_confli
         try:
             with _progress(session.out, source) as moved:
                 for batch in reader.batches():
-                    _put_batch(queue, topic, batch, on_conflict, counts)
+                    # What was put is to be counted, so an interrupt waits for the answer.
+                    with held_back():
+                        _put_batch(queue, topic, batch, on_conflict, counts)
                     moved(reader.size_bytes, counts.total())
+        except InvalidInput as error:
+            if not counts.total():
+                raise
+            raise PartlyDone(error, count_text(counts.total(), "message")) from None
         finally:
             _say(session.out, topic, counts)
     require(_are_in(counts))

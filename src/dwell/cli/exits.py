@@ -28,7 +28,8 @@ class Code(IntEnum):
 MEANINGS = {
     Code.DONE: "done",
     Code.OTHER: "an answer that is not what was asked for: an id that is unknown, leased or there "
-    "already, a stale receipt, nothing to take, a topic that is full, damage found",
+    "already, a stale receipt, nothing to take, a topic that is full, damage found, a bad "
+    "line after others were put",
     Code.INPUT: "bad input: a value or a command line that was refused before anything was done",
     Code.STORE: "the store or the server does not do its work: it is missing, locked, damaged or "
     "full, cannot be reached, refuses the caller, or cannot have its address",
@@ -39,6 +40,14 @@ MEANINGS = {
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _GLOBAL = ("--store", "--json", "--quiet")
+
+
+class PartlyDone(Exception):
+    """Input was refused after something had been done; it is told as the refusal that it was."""
+
+    def __init__(self, error: InvalidInput, done: str) -> None:
+        super().__init__(f"{error} (after {done})")
+        self.name = type(error).__name__
 
 
 def code_of(error: DwellError) -> Code:
@@ -68,10 +77,13 @@ class Commands(TyperGroup):
             code = Code.INTERRUPTED
         except _UsageError as error:
             code = _say("UsageError", _usage(error), Code.INPUT)
+        except PartlyDone as error:
+            code = _say(error.name, str(error), Code.OTHER)
         except DwellError as error:
             code = _say(type(error).__name__, str(error), code_of(error))
         except OSError as error:
             code = _say(type(error).__name__, str(error), Code.STORE)
+            _leave_output()
         sys.exit(int(code or 0))
 
 
@@ -92,6 +104,6 @@ def _usage(error: Any) -> str:
 def _leave_output() -> Code:
     """Let go of an output that nobody reads, so that the flush at exit has somewhere to go."""
     # Where the output is not a file of the process, there is no flush at exit to care for.
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Code.DONE

@@ -1,8 +1,13 @@
 """What a command prints: objects for programs, tables and lines for people."""
 
+import codecs
+import errno
+import io
+import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from rich.cells import cell_len
@@ -19,11 +24,18 @@ class OutputClosed(Exception):
 
 
 def flush() -> None:
-    """Hand on what was printed; raises OutputClosed."""
+    """Hand on what was printed; raises OutputClosed, or OSError where there is no output."""
     try:
-        sys.stdout.flush()
+        _stdout().flush()
     except BrokenPipeError:
         raise OutputClosed from None
+
+
+def _stdout() -> TextIO:
+    # Python has no object for a standard output that was closed before the start.
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
+    return sys.stdout
 
 
 class _Console(Console):
@@ -42,6 +54,8 @@ class Output:
     def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
         self.json = json
         self.quiet = quiet
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         self._console = _console(stderr=False)
         self._notes = _console(stderr=True)
 
@@ -56,9 +70,12 @@ class Output:
         return self._notes
 
     def object(self, value: Mapping[str, Any]) -> None:
-        """Print one object for programs."""
+        """Print one object for programs; where the output is not UTF-8, in ASCII."""
+        text, output = msgspec.json.encode(value).decode(), _stdout()
+        if not text.isascii() and codecs.lookup(output.encoding).name != "utf-8":
+            text = json.dumps(msgspec.to_builtins(value))
         try:
-            sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+            output.write(text + "\n")
         except BrokenPipeError:
             raise OutputClosed from None
 
@@ -70,7 +87,8 @@ class Output:
             self.line("\n".join(_plain(what)))
 
     def line(self, text: str | Text) -> None:
-        """Print text for people, cut nowhere."""
+        """Print text for people, cut nowhere; what the output cannot say is escaped."""
+        _stdout()
         self._console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
 
     def confirm(self, value: Mapping[str, Any], text: str, *, is_as_asked: bool = True) -> None:

@@ -11,9 +11,10 @@ import typer
 
 import dwell
 from dwell.cli import given
-from dwell.cli.exits import require
+from dwell.cli.exits import PartlyDone, require
 from dwell.cli.output import Output
-from dwell.errors import NotAStore
+from dwell.cli.texts import count_text
+from dwell.errors import InvalidInput, NotAStore
 from dwell.message import Result
 from dwell.results import Results
 from dwell.sync import SyncQueue
@@ -51,12 +52,18 @@ class Session:
 
         The command ends as not done when one of them has another result than is wanted.
         """
-        is_as_asked = True
+        is_as_asked, done = True, 0
         with self.queue() as queue:
-            for chunk in given.chunks(names):
-                results = verb(queue, chunk)
-                self.out.results(field, chunk, results, wanted)
-                is_as_asked &= results.count(wanted) == len(chunk)
+            try:
+                for chunk in given.chunks(names):
+                    results = verb(queue, chunk)
+                    done += len(chunk)
+                    self.out.results(field, chunk, results, wanted)
+                    is_as_asked &= results.count(wanted) == len(chunk)
+            except InvalidInput as error:
+                if not done:
+                    raise
+                raise PartlyDone(error, count_text(done, field)) from None
         require(is_as_asked)
 
 

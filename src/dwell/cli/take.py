@@ -6,8 +6,10 @@ import typer
 
 from dwell import values
 from dwell.cli.exits import require
+from dwell.cli.interrupts import held_back
 from dwell.cli.messages import message_block
 from dwell.cli.options import WHERE_HELP, LeaseOption
+from dwell.cli.output import Output, flush
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput
@@ -44,7 +46,7 @@ def take(
     """Take messages that are due, and print them with their receipts.
 
     They are yours until the lease ends: ack, release or bury them by receipt before that, or they
-    come back.
+    come back. Those that cannot be printed are given back at once.
     """
     session = session_of(context)
     span, waiting = span_of(lease), span_of(wait)
@@ -58,13 +60,25 @@ def take(
 
     with session.queue() as queue:
         batch = taken(queue)
-    now_ms = RealClock().now_ms()
-    for message in batch:
-        if session.out.json:
-            session.out.object(message_object(message))
-        else:
-            session.out.line(message_block(message, now_ms))
+        _show(session.out, queue, batch)
     if not batch:
         is_like_it = "" if where is None else " that matches"
         session.out.note(f"nothing{is_like_it} is due in {', '.join(topics)}")
     require(len(batch) > 0)
+
+
+def _show(out: Output, queue: SyncQueue, batch: Batch) -> None:
+    """Print what was taken, each message handed on at once; the rest is given back."""
+    now_ms, shown = RealClock().now_ms(), 0
+    try:
+        for message in batch:
+            if out.json:
+                out.object(message_object(message))
+            else:
+                out.line(message_block(message, now_ms))
+            flush()
+            shown += 1
+    finally:
+        if shown < len(batch):
+            with held_back():
+                queue.release(batch[shown:], counted=False)
