@@ -32,6 +32,8 @@ class ObservedStore(EmbeddedStore):
     has_entered = False
     #: Whether a verb waits where there is no room for it, and whether it has done what it does.
     has_tried = has_done = False
+    #: What of time's own the model knows of: leases that ended, and messages that expired.
+    told = (0, 0)
     _put_answer: PutAnswer | None = None
     on_broken: Callable[[Broken], None]
 
@@ -63,6 +65,7 @@ class ObservedStore(EmbeddedStore):
 
     async def _resolve(self) -> None:
         times_ms = await settle(self)
+        self.told = self.of_time
         plain = _Plain(self)
         views = await view_of_store(plain, self.history.topics)  # type: ignore[arg-type]
         facts = facts_of(await events_from(plain, 0))  # type: ignore[arg-type]
@@ -402,16 +405,17 @@ class ObservedStore(EmbeddedStore):
 
         return await super()._in_room(tried)
 
-    def ticked(self, before: tuple[int, int], *, failed: bool) -> None:
-        """Let the model do what time has asked of the store for a verb.
+    def ticked(self, *, failed: bool) -> None:
+        """Let the model do what time has asked of the store for a verb, or before it for a look.
 
         Where there may be no room to write it down, only as far as the store has done it.
         """
         now_ms = self.clock.now_ms()
+        before, self.told = self.told, self.of_time
         if not failed and not self.history.is_tight:
             return self.history.tick(now_ms)
         self.history.do(lambda model: model.look(now_ms), "now")
-        after = self.of_time
+        after = self.told
         if after[0] != before[0]:
             self.history.do(lambda model: model.end_leases(now_ms), "leases end")
         if after[1] != before[1]:
@@ -463,24 +467,23 @@ class _Observed:
         """Let the verb go on up to where it waits, and do to the model what happens in that."""
         store, waits_for = self._store, None
         ended: BaseException | None = None
-        before = store.of_time
         store.has_entered = store.has_tried = store.has_done = False
         try:
             waits_for = self._call.send(None) if thrown is None else self._call.throw(thrown)
         except BaseException as error:
             ended = error
         if store.has_entered:
-            self._happen(before, ended)
+            self._happen(ended)
         if ended is not None:
             raise ended
         return waits_for
 
-    def _happen(self, before: tuple[int, int], ended: BaseException | None) -> None:
+    def _happen(self, ended: BaseException | None) -> None:
         """Do to the model what the verb did, which looked at the time in this step."""
         store = self._store
         refusal = ended if isinstance(ended, IdExists | TopicFull) else None
         has_failed = refusal is None and not isinstance(ended, StopIteration | None)
-        store.ticked(before, failed=has_failed)
+        store.ticked(failed=has_failed)
         self._has_tried |= store.has_tried
         if not self._has_begun and (has_failed or store.has_done or not self._has_tried):
             self._has_begun = True
