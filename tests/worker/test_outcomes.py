@@ -260,6 +260,29 @@ def test_the_end_of_the_loop_gives_back_what_runs_as_it_was(tmp_path, cancels):
         assert [(m.state, m.attempt, m.last_error) for m in found] == [(State.READY, 0, None)] * 3
 
 
+def test_the_end_of_the_loop_leaves_nothing_leased_at_any_moment(tmp_path):
+    async def main(folder, turns):
+        async with dwell.open(folder) as queue:
+            await queue.put_many("t", ["x"] * 4, ids=list("abcd"), max_attempts=1)
+        worker = Worker(folder)
+
+        @worker.on("t", concurrency=2)
+        async def handle(message):
+            await asyncio.sleep(600)
+
+        serving = asyncio.create_task(worker.serve())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return serving
+
+    for turns in range(0, 40, 3):
+        folder = str(tmp_path / str(turns))
+        asyncio.run(asyncio.wait_for(main(folder, turns), 60))
+        with dwell.open(folder) as queue:
+            found = queue.get("t", list("abcd"))
+            assert [(m.state, m.attempt) for m in found] == [(State.READY, 0)] * 4, turns
+
+
 def test_the_order_of_a_key_outlives_a_graceful_stop():
     done = []
 

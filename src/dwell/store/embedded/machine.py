@@ -116,8 +116,15 @@ class Machine:
         own = self.table.max_attempts[rows].astype(np.int64)
         return np.where(own > 0, own, self._of_topics(self.topics.max_attempts, rows))
 
-    def retry_delays(self, rows: Rows) -> I64:
-        """Return how long each message waits after the attempt that it has had."""
+    def release_dues(self, rows: Rows, now_ms: int, delay_ms: int | None, *, counted: bool) -> I64:
+        """Return when messages that are released fall due (see the contract)."""
+        if delay_ms is None:
+            return now_ms + self._retry_delays(rows)
+        if not counted and not delay_ms:
+            return self.table.due_ms[rows]
+        return np.full(len(rows), now_ms + delay_ms, dtype=np.int64)
+
+    def _retry_delays(self, rows: Rows) -> I64:
         topics = map(self.topics.settings_of, self.table.topic[rows].tolist())
         attempts = self.table.attempt[rows].tolist()
         delays = [retry_delay_ms(s, attempt) for s, attempt in zip(topics, attempts, strict=True)]

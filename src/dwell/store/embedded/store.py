@@ -4,6 +4,7 @@ Each one resolves what it is asked against the state, makes a record of what wil
 to the journal, applies it, and answers when it is on disk.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from dwell.clock import Clock, RealClock
-from dwell.errors import DiskFull, ForeignReceipt, InvalidSettings, StoreClosed
+from dwell.errors import DiskFull, ForeignReceipt, InvalidSettings, StoreClosed, StoreError
 from dwell.message import I64, U8, U64, Batch, Message, Result, Rows, State, TopicSettings
 from dwell.store.base import (
     Cursor,
@@ -46,8 +47,7 @@ from dwell.store.embedded.wheel import Wheel
 
 T = TypeVar("T")
 
-#: More than a take's record needs beside its rows: header, owner and filling.
-_TAKE_BYTES = 1024
+_TAKE_BYTES = 1024  # more than a take's record needs beside its rows: header, owner and filling
 
 
 class EmbeddedStore(Store):
@@ -146,7 +146,7 @@ class EmbeddedStore(Store):
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
         """Lease ready messages (see the contract)."""
         rows = await self._in_room(lambda: self._take(topics, limit, lease_ms, owner))
-        return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
+        return await self._handed(rows)
 
     def _take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Rows:
         now_ms = self._begin()
@@ -174,7 +174,7 @@ class EmbeddedStore(Store):
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready (see the contract)."""
         rows = await self._in_room(lambda: self._take_ids(topic, ids, lease_ms, owner))
-        return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
+        return await self._handed(rows)
 
     def _take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Rows:
         now_ms = self._begin()
@@ -187,6 +187,16 @@ class EmbeddedStore(Store):
             # What stands for them in the ready runs is thrown away when it comes to the front.
             self._lease(going, lease_ms, owner, now_ms)
         return going
+
+    async def _handed(self, rows: Rows) -> Batch:
+        """Return what was leased; when the call is cancelled it is given back as it was."""
+        receipts = self._machine.receipts_of(rows, self.number)
+        try:
+            return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
+        except asyncio.CancelledError:
+            with contextlib.suppress(StoreError):
+                self._release(receipts, 0, Meta(counted=False))
+            raise
 
     def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
         until_ms = now_ms + self._leases(rows, lease_ms)
@@ -269,17 +279,10 @@ class EmbeddedStore(Store):
         if len(going):
             columns = {
                 "rows": going,
-                "due_ms": self._release_dues(going, now_ms, delay_ms, meta.counted),
+                "due_ms": self._machine.release_dues(going, now_ms, delay_ms, counted=meta.counted),
             }
             self._write(Record(RecordKind.RELEASE, now_ms, columns, meta))
         return good, good & (self._table.state[rows] == State.DEAD)
-
-    def _release_dues(self, rows: Rows, now_ms: int, delay_ms: int | None, counted: bool) -> I64:
-        if delay_ms is None:
-            return now_ms + self._machine.retry_delays(rows)
-        if not counted and not delay_ms:
-            return self._table.due_ms[rows]
-        return np.full(len(rows), now_ms + delay_ms, dtype=np.int64)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""
@@ -314,7 +317,7 @@ class EmbeddedStore(Store):
         return rows, first_of_each(rows, good)
 
     def _leased(self, receipts: U64) -> tuple[Rows, np.ndarray]:
-        foreign = receipts[:, 0] >> _HALF != np.uint64(self.number)
+        foreign = receipts[:, 0] >> np.uint64(32) != np.uint64(self.number)
         if foreign.any():
             raise ForeignReceipt(
                 f"receipt: number {int(np.argmax(foreign))} was made by another store"
@@ -584,10 +587,9 @@ class EmbeddedStore(Store):
 
     async def _in_room(self, verb: Callable[[], T]) -> T:
         """Do a verb; where there is no room for it, once more when what can be freed is free."""
-        try:
+        with contextlib.suppress(DiskFull):
             return verb()
-        except DiskFull:
-            await self._core.freed()
+        await self._core.freed()
         return verb()
 
     def _woken(self, topic: str, count: int, paused: bool) -> None:
@@ -596,4 +598,3 @@ class EmbeddedStore(Store):
 
 
 _NO_ROWS: Rows = np.zeros(0, dtype=np.intp)
-_HALF = np.uint64(32)
