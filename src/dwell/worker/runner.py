@@ -1,6 +1,7 @@
 """A runner: takes the messages of one handler, runs it, and says what became of them."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
@@ -122,7 +123,9 @@ class Runner:
         loop = asyncio.get_running_loop()
         last = loop.time() + _LAST_SECONDS
         while self._running and (left := last - loop.time()) > 0:
-            await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            # This has an end of its own, before which nobody may close the queue.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         while self._running:
             _, job = self._running.popitem()
             await self._is_said(job, job.outcome or AS_IT_WAS)
