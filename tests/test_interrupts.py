@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +154,24 @@ def test_a_forked_child_holds_no_lock(tmp_path):
         timeout=60,
     )
     assert (done.stdout, done.stderr) == ("created\ncreated\nlocked\n", "")
+
+
+def test_a_copy_of_the_lock_holds_nothing(tmp_path):
+    """A child that was forked a moment ago has one, before it can let go of it."""
+    folder = tmp_path / "queue"
+    with dwell.open(folder):
+        links = {fd: Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+        (number,) = [fd for fd, link in links.items() if _target(link) == folder / "lock"]
+        copy = os.dup(int(number))
+    try:
+        with dwell.open(folder) as queue:
+            assert queue.put("t", "x").result is dwell.Result.CREATED
+    finally:
+        os.close(copy)
+
+
+def _target(link):
+    try:
+        return link.readlink()
+    except OSError:
+        return None

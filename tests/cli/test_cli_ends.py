@@ -1,10 +1,12 @@
 """How commands end: what is said was done, and what could not be shown is given back."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +131,26 @@ def test_an_interrupt_counts_the_batch_that_was_under_way(tmp_path):
         assert there == 200_000
     else:
         assert child.returncode == 130
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_no_file_gets_a_standard_number(tmp_path, number):
+    filled(tmp_path)
+    child = start(tmp_path, "take", "other", "--wait", "60s", preexec_fn=lambda: os.close(number))
+    try:
+        # It waits once it has the journal open.
+        while not any("journal-" in name for name in opened(child.pid).values()):
+            assert child.poll() is None
+        assert opened(child.pid)[str(number)] == "/dev/null"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def opened(pid):
+    """Return what each descriptor of a process leads to."""
+    found = {}
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found[link.name] = str(link.readlink())
+    return found
