@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 class Job:
     """One message, or a batch of them, that this worker holds under lease.
 
-    ``lease_ms`` is the lease that was given, the shortest of a batch; ``ends_at_ms`` is when it
-    ends, ``touch_at_ms`` when it has to be extended next, and ``is_lost`` that it has ended
-    nevertheless. ``task`` is what runs the handler, or gives the messages back, and ``outcome``
-    what became of them.
+    ``lease_ms`` is the lease that was given, the shortest of a batch (0 where it was not asked for,
+    and the time that is left tells); ``ends_at_ms`` is when it ends, ``touch_at_ms`` when it has to
+    be extended next, and ``is_lost`` that it has ended nevertheless. ``task`` is what runs the
+    handler, or gives the messages back, and ``outcome`` what became of them.
     """
 
     __slots__ = (
@@ -31,18 +31,19 @@ class Job:
         "what",
     )
 
-    def __init__(self, what: Message | Batch, now_ms: int) -> None:
+    def __init__(self, what: Message | Batch, now_ms: int, lease_ms: int = 0) -> None:
         if isinstance(what, Message):
             assert what.receipt is not None
             until_ms, self.receipts = what.lease_until_ms, [what.receipt]
             self.lane = (what.topic, what.key) if what.key is not None else None
+            lease_ms = lease_ms or what.lease_ms
         else:
             assert what.receipts is not None
             until_ms = int(what.lease_until_ms.min())
             self.receipts = receipts_to_text(what.receipts)
             self.lane = None
         self.what = what
-        self.lease_ms = _given_ms(until_ms - now_ms)
+        self.lease_ms = lease_ms or _given_ms(until_ms - now_ms)
         self.leased_from(until_ms - self.lease_ms)
         self.is_lost = False
         self.outcome: Outcome | None = None

@@ -145,7 +145,7 @@ class Runner:
         now_ms = self._queue.clock.now_ms()
         whole = [batch] if len(batch) and self._sub.batch > 1 else []
         for what in whole or batch:
-            job = Job(what, now_ms)
+            job = Job(what, now_ms, self._sub.lease_ms)
             self._held += 1
             self._keeper.add(job)
             self._lanes.add(job)
