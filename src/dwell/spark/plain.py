@@ -121,15 +121,19 @@ def unpacked(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return _each(parts) if any(parts.values()) else None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         one = unpacked(kind.value_type)
-        return None if one is None else lambda many: many and [one(value) for value in many]
+        return None if one is None else _of_list(one)
     if pa.types.is_map(kind):
         one = unpacked(kind.item_type)
-        return (
-            None
-            if one is None
-            else lambda many: many and {name: one(value) for name, value in many.items()}
-        )
+        return None if one is None else _of_map(one)
     return None
+
+
+def _of_list(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda many: many and [one(value) for value in many]
+
+
+def _of_map(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda many: many and {name: one(value) for name, value in many.items()}
 
 
 def _each(parts: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any]:

@@ -52,6 +52,12 @@ def owner(spark: SparkSession, checkpoint: str) -> str:
     return name
 
 
+def names(spark: SparkSession, pattern: str) -> list[str]:
+    """Return the names of what is there of a pattern."""
+    system, path = _path(spark, pattern)
+    return [str(found.getPath().getName()) for found in system.globStatus(path) or []]
+
+
 def _delete(spark: SparkSession, pattern: str) -> None:
     """Delete all folders of a pattern."""
     system, path = _path(spark, pattern)

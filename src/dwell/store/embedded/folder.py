@@ -13,6 +13,7 @@ import msgspec
 
 from dwell.errors import NotAStore, StoreDamaged, StoreTooNew
 from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.openings import Opening
 
 FORMAT = 2
 #: The hash of callers' ids in new stores; each keeps the one that it was made with.
@@ -22,13 +23,19 @@ _LOCK = "lock"
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed."""
+    """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed.
+
+    ``is_copy`` says that this is a backup that nobody has opened yet, and ``openings`` by whom its
+    events are. Older versions of this format pass over both, and keep neither.
+    """
 
     dwell: int
     number: int
     seed: int
     segment_bytes: int
     ids: int = 1
+    is_copy: bool = False
+    openings: tuple[Opening, ...] = ()
 
 
 def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Label]:
@@ -68,6 +75,24 @@ def _read(disk: Disk, folder: Path) -> Label:
     return label
 
 
+def own(disk: Disk, label: Label) -> Label:
+    """Return the label under which a store goes on: a copy is another store than its original."""
+    if not label.is_copy:
+        return label
+    number = disk.system.random_bits(31) or 1
+    return msgspec.structs.replace(label, number=number, is_copy=False)
+
+
+def write_label(disk: Disk, folder: Path, label: Label) -> None:
+    """Let a store have another label, for good."""
+    _write(disk, folder, label)
+
+
+def encoded(label: Label) -> bytes:
+    """Return what ``dwell.json`` holds."""
+    return msgspec.json.encode(label)
+
+
 def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
     label = Label(
         dwell=FORMAT,
@@ -85,5 +110,5 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
 
 def _write(disk: Disk, folder: Path, label: Label) -> None:
     new = folder / f"{LABEL}.new"
-    disk.write_file(new, [msgspec.json.encode(label)])
+    disk.write_file(new, [encoded(label)])
     disk.rename(new, folder / LABEL)
