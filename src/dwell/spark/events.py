@@ -132,8 +132,6 @@ class EventsReader(DataSourceReader):
         named = options.start_position
         start = named if isinstance(named, int) else end if named == "latest" else first
         check_kept(options, start, first)
-        if not check_history(options, start, "", "", end):
-            start = first
         return parts_of(options, max(start, first), stop, history)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

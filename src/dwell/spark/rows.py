@@ -11,7 +11,6 @@ from dwell.bulk import puts_of
 from dwell.errors import (
     InvalidBody,
     InvalidId,
-    InvalidInput,
     InvalidSettings,
     InvalidTime,
     InvalidTopic,
@@ -80,7 +79,7 @@ def by_topic(
     if "topic" not in rows.schema.names:
         assert topic is not None, "the columns were checked"
         return [(topic, rows, every)]
-    column = _as_text(rows.column("topic"), "topic", InvalidTopic)
+    column = _topics(rows.column("topic"))
     column = column.fill_null(topic) if topic is not None else column
     names = column.unique().to_pylist()
     if len(names) == 1:
@@ -91,6 +90,17 @@ def by_topic(
         places = np.flatnonzero(is_of.to_numpy(zero_copy_only=False))
         found.append((name, rows.take(pa.array(places)), places))
     return found
+
+
+def _topics(column: pa.Array) -> pa.Array:
+    """Return topics as texts; what is none becomes one that no topic may have."""
+    if pa.types.is_binary(column.type):
+        many = column.to_pylist()
+        return pa.array([one and one.decode(errors="replace") for one in many], pa.string())
+    if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
+        return column.cast(pa.string())
+    many = column.to_pylist()
+    return pa.array([None if one is None else f"{one!r} " for one in many], pa.string())
 
 
 def puts_of_rows(
@@ -130,15 +140,11 @@ def texts(column: pa.Array, name: str) -> list[str]:
     """Return the texts of a column; raises InvalidId for a null."""
     if column.null_count:
         raise InvalidId(f"{name}: got null, expected an id")
-    many: list[str] = _as_text(column, name, InvalidId).to_pylist()
-    return many
-
-
-def _as_text(column: pa.Array, name: str, error: type[InvalidInput]) -> pa.Array:
     try:
-        return column.cast(pa.string())
+        many: list[str] = column.cast(pa.string()).to_pylist()
     except pa.ArrowException:
-        raise error(f"{name}: got {column.type}, expected text") from None
+        raise InvalidId(f"{name}: got {column.type}, expected text") from None
+    return many
 
 
 def _priorities(column: pa.Array) -> list[Any]:
