@@ -13,7 +13,6 @@ from dwell.errors import (
     InvalidId,
     InvalidSettings,
     InvalidTime,
-    InvalidTopic,
 )
 from dwell.lazy import Blobs
 from dwell.message import DEFAULT_PRIORITY, I64

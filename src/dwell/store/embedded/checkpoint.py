@@ -5,16 +5,13 @@ Of a file that still grows, only the part up to that moment counts. The files ar
 can be read even when the compactor removes them meanwhile.
 """
 
-from pathlib import Path
 from typing import NamedTuple
-
-import msgspec
 
 from dwell.message import State
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct
-from dwell.store.embedded.folder import LABEL, encoded
+from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.journal.segment import segment_number
 from dwell.store.embedded.snapshot import Snapshot, snapshot_path
 from dwell.store.embedded.thread import in_thread
@@ -65,23 +62,15 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
         await core.flush_events(until)
         for path, size_bytes in core.machine.events.files_until(until):
             checkpoint.files.append(Held(path.name, core.disk.open(path), size_bytes, size_bytes))
-        await in_thread(_hold_label, checkpoint, core, new)
+        label = core.folder / LABEL
+        size_bytes = len(core.disk.read(label))
+        checkpoint.files.append(Held(LABEL, core.disk.open(label), size_bytes, size_bytes))
         await in_thread(snapshot.seal)
         await in_thread(_let_go, checkpoint, segments, snapshot, core.journal.segment_bytes)
     except BaseException:
         await checkpoint.close()
         raise
     return checkpoint
-
-
-def _hold_label(checkpoint: Checkpoint, core: Core, new: Path) -> None:
-    """Write a label that says that it is a copy's, and has no name either."""
-    label = encoded(msgspec.structs.replace(core.label, is_copy=True))
-    core.disk.write_file(new, [label])
-    try:
-        checkpoint.files.append(Held(LABEL, core.disk.open(new), len(label), len(label)))
-    finally:
-        core.disk.remove(new)
 
 
 async def _hold_snapshot(checkpoint: Checkpoint, core: Core, snapshot: Snapshot) -> None:

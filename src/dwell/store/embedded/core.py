@@ -15,7 +15,7 @@ from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
-from dwell.store.embedded.folder import Label, open_folder, own, write_label
+from dwell.store.embedded.folder import Label, open_folder, write_label
 from dwell.store.embedded.journal.journal import Journal, Use
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.segment import segment_path
@@ -125,10 +125,9 @@ class Core:
 
     def _note_opening(self) -> None:
         """Write down that what happens from now on is of this opening, and of no copy's."""
-        label = own(self.disk, self.label)
         name = f"{self.disk.system.random_bits(64):016x}"
-        openings = begun(label.openings, self.machine.events.next_position, name)
-        noted = msgspec.structs.replace(label, openings=openings)
+        openings = begun(self.label.openings, self.machine.events.next_position, name)
+        noted = msgspec.structs.replace(self.label, openings=openings)
         try:
             write_label(self.disk, self.folder, noted)
         except OSError as error:
@@ -137,7 +136,6 @@ class Core:
             # A full disk keeps nobody from acking; a copy that is opened on one is not told apart.
             _log.warning("%s: no room to note that it was opened", self.folder)
             self._remove_unfinished()
-            self.label = label
             return
         self.label = noted
 

@@ -25,8 +25,8 @@ _LOCK = "lock"
 class Label(msgspec.Struct, frozen=True):
     """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed.
 
-    ``is_copy`` says that this is a backup that nobody has opened yet, and ``openings`` by whom its
-    events are. Older versions of this format pass over both, and keep neither.
+    ``openings`` says by whom its events are. Older versions of this format pass over that, and what
+    happens while they have the store open counts as the last opening's.
     """
 
     dwell: int
@@ -34,7 +34,6 @@ class Label(msgspec.Struct, frozen=True):
     seed: int
     segment_bytes: int
     ids: int = 1
-    is_copy: bool = False
     openings: tuple[Opening, ...] = ()
 
 
@@ -71,26 +70,8 @@ def _read(disk: Disk, folder: Path) -> Label:
     if found < FORMAT:
         # What is written from now on an older version would read wrongly.
         label = msgspec.structs.replace(label, dwell=FORMAT)
-        _write(disk, folder, label)
+        write_label(disk, folder, label)
     return label
-
-
-def own(disk: Disk, label: Label) -> Label:
-    """Return the label under which a store goes on: a copy is another store than its original."""
-    if not label.is_copy:
-        return label
-    number = disk.system.random_bits(31) or 1
-    return msgspec.structs.replace(label, number=number, is_copy=False)
-
-
-def write_label(disk: Disk, folder: Path, label: Label) -> None:
-    """Let a store have another label, for good."""
-    _write(disk, folder, label)
-
-
-def encoded(label: Label) -> bytes:
-    """Return what ``dwell.json`` holds."""
-    return msgspec.json.encode(label)
 
 
 def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
@@ -104,11 +85,12 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
     # Whoever made the folder may have been stopped before its name was safe.
     with contextlib.suppress(PermissionError):
         disk.sync_folder(folder.parent)
-    _write(disk, folder, label)
+    write_label(disk, folder, label)
     return label
 
 
-def _write(disk: Disk, folder: Path, label: Label) -> None:
+def write_label(disk: Disk, folder: Path, label: Label) -> None:
+    """Let a store have this label, for good."""
     new = folder / f"{LABEL}.new"
-    disk.write_file(new, [encoded(label)])
+    disk.write_file(new, [msgspec.json.encode(label)])
     disk.rename(new, folder / LABEL)
