@@ -72,6 +72,12 @@ class Sender:
             await self._settle(asyncio.ALL_COMPLETED)
         return self._results
 
+    async def give_up(self) -> None:
+        """Send no more of what is under way, as the task has failed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _settle(self, when: str) -> None:
         done, self._tasks = await asyncio.wait(self._tasks, return_when=when)
         for task in done:

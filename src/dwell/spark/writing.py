@@ -75,9 +75,13 @@ class Writing:
     async def _send(self, rows: Iterator[pa.RecordBatch], task: Task, bad: BadRows) -> Counter[str]:
         async with self._options.opened() as queue:
             sender = Sender(queue, self._options, task.name, bad, task.zone)
-            while (batch := await asyncio.to_thread(next, rows, None)) is not None:
-                await sender.send(batch)
-            results = await sender.finish()
+            try:
+                while (batch := await asyncio.to_thread(next, rows, None)) is not None:
+                    await sender.send(batch)
+                results = await sender.finish()
+            except BaseException:
+                await sender.give_up()
+                raise
         bad.close()
         return results
 
