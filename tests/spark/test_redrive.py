@@ -185,10 +185,8 @@ def lose_what_spark_keeps(spark):
     """Do what a lost machine does: cached blocks and shuffle files are gone."""
     for rdd in list(spark.sparkContext._jsc.getPersistentRDDs().values()):
         rdd.unpersist(True)
-    blocks = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager()
-    for folder in blocks.diskBlockManager().localDirs():
-        for path in Path(str(folder)).rglob("shuffle_*"):
-            path.unlink()
+    for path in Path(spark.conf.get("spark.local.dir")).rglob("shuffle_*"):
+        path.unlink()
 
 
 def test_only_what_was_chosen_is_dropped_whatever_spark_loses(

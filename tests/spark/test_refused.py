@@ -114,6 +114,8 @@ ODD = {
     "a text as max_attempts": ("max_attempts", "3", pa.string(), None),
     "a decimal as lease": ("lease", Decimal("1.5"), pa.decimal128(5, 1), 1500),
     "bytes that are no text as topic": ("topic", b"\xff", pa.binary(), None),
+    "a large text as body": ("body", "x", pa.large_string(), b"x"),
+    "large bytes as body": ("body", b"x", pa.large_binary(), b"x"),
     "a large text as key": ("key", "k", pa.large_string(), "k"),
 }
 
