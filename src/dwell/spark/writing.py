@@ -52,9 +52,14 @@ class Task(NamedTuple):
 
 
 class Writing:
-    """One write: what its tasks do, and what the driver does at its end."""
+    """One write: what its tasks do, and what the driver does at its end.
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    The sink of a stream ``is_alone`` in its batches; a write of ``foreachBatch`` may be one of many.
+    """
+
+    def __init__(
+        self, options: WriteOptions, schema: StructType, *, is_alone: bool = False
+    ) -> None:
         check_columns(schema.names, options)
         if options.topic is not None:
             values.topic(options.topic)
@@ -63,7 +68,8 @@ class Writing:
         self._options = options
         self._number = secrets.token_hex(8)
         self._makes_ids = options.op == "put" and "id" not in schema.names
-        self._ended = turns.ended_writes()
+        self._is_alone = is_alone
+        self._ended = {} if is_alone else turns.ended_writes()
 
     def run(self, rows: Iterator[pa.RecordBatch]) -> Counts:
         """Write the rows of one task."""
@@ -97,6 +103,8 @@ class Writing:
         name = f"{query}-{batch}-{context.partitionId()}"
         if self._options.write_name is not None:
             return Task(f"{name}-w.{self._options.write_name}", None, zone)
+        if self._is_alone:
+            return Task(name, None, zone)
         run = context.getLocalProperty("sql.streaming.runId")
         run = run or context.getLocalProperty("spark.jobGroup.id") or ""
         turn = turns.turn_of(run, batch, self._ended)
@@ -155,7 +163,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self._writing = Writing(options, schema)
+        self._writing = Writing(options, schema, is_alone=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task of a micro-batch."""

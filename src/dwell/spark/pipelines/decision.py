@@ -57,10 +57,11 @@ def found(spark: SparkSession, place: str, name: str) -> DataFrame:
     return spark.read.parquet(inside(place, name))
 
 
-def seal(spark: SparkSession, place: str, about: dict[str, Any]) -> None:
+def seal(spark: SparkSession, place: str, settings: msgspec.Struct, **about: int) -> None:
     """Say that a decision is whole, and what it is about."""
     new = inside(place, f"{_ABOUT}.new")
-    save(spark, new, msgspec.json.encode(about).decode())
+    text = msgspec.json.encode({"settings": msgspec.to_builtins(settings), **about})
+    save(spark, new, text.decode())
     files.rename(spark, new, inside(place, _ABOUT))
 
 
@@ -70,6 +71,20 @@ def about(spark: SparkSession, place: str) -> dict[str, Any] | None:
         return None
     (row,) = spark.read.text(inside(place, _ABOUT), wholetext=True).collect()
     return msgspec.json.decode(row.value, type=dict[str, Any])
+
+
+def unfinished(spark: SparkSession, place: str, settings: msgspec.Struct) -> dict[str, Any] | None:
+    """Return what the decision of a run is about that was not ended; None where there is none.
+
+    Raises InvalidSettings for one that was made with other settings.
+    """
+    before = about(spark, place)
+    if before is not None and before["settings"] != msgspec.to_builtins(settings):
+        raise InvalidSettings(
+            f"--checkpoint: got {place}, where a run with other settings was not ended; "
+            "expected the same settings, or another folder"
+        )
+    return before
 
 
 def forget(spark: SparkSession, place: str, *names: str) -> None:

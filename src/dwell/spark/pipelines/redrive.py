@@ -139,21 +139,14 @@ def _decide(spark: SparkSession, settings: RedriveSettings, start_ms: int, place
     The view changes with the first verb, and Spark looks at it again where it has lost what it
     knew: so nothing is done that is not written down, and from then on nobody looks at it again.
     """
-    mine = msgspec.to_builtins(settings)
-    found = decision.about(spark, place)
+    found = decision.unfinished(spark, place, settings)
     if found is not None:
-        if found["settings"] != mine:
-            raise InvalidSettings(
-                f"--checkpoint: got {place}, where a run with other settings was not ended; "
-                "expected the same settings, or another folder"
-            )
         return int(found["start_ms"])
     plan = _plan(spark, settings, start_ms, place)
     back = plan.back.withColumn(_WHAT, F.lit(_BACK))
     over = plan.over.withColumn(_WHAT, F.lit(_OVER))
     decision.kept(back.unionByName(over, allowMissingColumns=True), place, _DECIDED)
-    about = {"settings": mine, "start_ms": start_ms, "chosen": plan.chosen_count}
-    decision.seal(spark, place, about)
+    decision.seal(spark, place, settings, start_ms=start_ms, chosen=plan.chosen_count)
     return start_ms
 
 
