@@ -54,7 +54,7 @@ class Task(NamedTuple):
 class Writing:
     """One write: what its tasks do, and what the driver does at its end.
 
-    The sink of a stream ``is_alone`` in its batches; a write of ``foreachBatch`` may be one of many.
+    The sink of a stream ``is_alone`` in its batch; a write of ``foreachBatch`` may be one of many.
     """
 
     def __init__(
