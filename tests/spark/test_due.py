@@ -188,6 +188,24 @@ def test_what_an_owner_holds_already_comes_first_and_as_itself(server, queue, ta
     assert queue.stats().totals["ack"] == len(old) + len(new)
 
 
+def test_available_now_ends_although_more_falls_due_meanwhile(server, queue):
+    put(queue, 25)
+    driver = Driver(server, owner="")
+    driver.reader.prepareForTriggerAvailableNow()
+    seen = []
+    try:
+        for round_ in range(100):
+            part = driver.plan(10)
+            if not part:
+                break
+            seen += part
+            put(queue, 10, first=1000 * (round_ + 1), priority=0)
+    finally:
+        driver.reader.stop()
+    assert len(seen) == len(set(seen)) == 25
+    assert counts(queue) == (0, 30, 0, 0)
+
+
 def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     """SIGKILL again and again: nothing lost, nothing twice in a file sink."""
     names = put(queue, 2000)
