@@ -158,7 +158,14 @@ def test_a_run_that_was_killed_is_ended_as_it_was_though_the_source_has_changed(
     assert set(found) == {str(n) for n in range(90)}
     assert most_in(sorted(found.values()), 60_000) == 1
     # What is ended is over: the next run looks at the source.
-    assert run(csv, **given).startswith("120 rows; 40 created")
+    assert run(csv, **given).startswith("119 rows; 40 created")
+
+
+def test_a_source_that_has_changed_is_read_anew_in_the_same_session(queue, run, csv):
+    given = {"due": "at", "topic": "anew", "pace": "1/s"}
+    assert run(csv, **given).startswith("90 rows; 90 created")
+    csv.write_text(csv.read_text() + "1000,2030-01-01 09:00:00,0,new\n")
+    assert run(csv, **given).startswith("91 rows; 1 created")
 
 
 def test_nothing_is_due_before_the_start(queue, run, csv):

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
@@ -103,6 +102,11 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def run(spark: SparkSession, settings: RedriveSettings) -> str:
     """Bring back what was chosen, and return how much that was."""
+    with pace.letting_go():
+        return _run(spark, settings)
+
+
+def _run(spark: SparkSession, settings: RedriveSettings) -> str:
     start_ms = pace.start_ms(settings.start) or pace.now_ms()
     if settings.dry_run:
         return _would(_plan(spark, settings, start_ms), settings, start_ms)
@@ -192,7 +196,7 @@ def _chosen(spark: SparkSession, settings: RedriveSettings, place: str | None) -
     if place is not None:
         narrow = decision.kept(narrow, place, _CHOSEN)
     if settings.limit is None and settings.pace is None:
-        return narrow.select(*columns).persist(StorageLevel.MEMORY_AND_DISK)
+        return pace.keep(narrow.select(*columns))
     by = [F.col(name).desc() if falling else F.col(name) for name, (_, falling) in order.items()]
     return pace.numbered(narrow, _PLACE, by).select(*columns, _PLACE)
 

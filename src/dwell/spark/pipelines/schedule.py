@@ -117,15 +117,15 @@ class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 def run(spark: SparkSession, settings: ScheduleSettings) -> str:
     """Put the rows, and return how many were put and how many were there."""
-    rows = _made(spark, settings)
-    counts = sink.write(
-        rows,
-        settings.url,
-        "put",
-        onConflict=settings.on_conflict,
-        topic=settings.topic,
-        badRows=settings.bad_rows,
-    )
+    with pace.letting_go():
+        counts = sink.write(
+            _made(spark, settings),
+            settings.url,
+            "put",
+            onConflict=settings.on_conflict,
+            topic=settings.topic,
+            badRows=settings.bad_rows,
+        )
     if settings.checkpoint is not None:
         decision.forget(spark, settings.checkpoint, _MADE)
     result = "replaced" if settings.on_conflict == "replace" else "kept"
