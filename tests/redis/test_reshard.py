@@ -10,7 +10,7 @@ import pytest
 
 import dwell
 from dwell import State
-from dwell.errors import InvalidInput, StoreLocked
+from dwell.errors import ForeignReceipt, InvalidInput, StoreLocked
 from dwell.message import encode_extra
 from dwell.store.redis.engine import Engine
 from dwell.store.redis.putting import shard_for
@@ -220,3 +220,24 @@ def test_what_is_remembered_is_forgotten_in_every_shard(url):
 def home(key: str) -> int:
     """Return the shard of a key."""
     return shard_for(b"", encode_extra(key, {}), 4)
+
+
+def test_a_store_that_was_resharded_is_another_with_the_same_history(url: str) -> None:
+    """Its events go on; receipts of before are foreign, as their leases have ended."""
+
+    async def main() -> None:
+        async with dwell.open(url) as queue:
+            await queue.put_many("t", ["x"] * 10)
+            taken = await queue.take("t", 5)
+            number, before = queue.store.number, await queue.events(0)
+        await reshard(url, 4)
+        async with dwell.open(url) as queue:
+            assert queue.store.number != number
+            with pytest.raises(ForeignReceipt):
+                await queue.ack(taken)
+            again = await queue.take("t", 10)
+            assert set(await queue.ack(again)) == {dwell.Result.ACKED}
+            page = await queue.events(before.next_position)
+            assert page.since == before.history == page.history != ""
+
+    asyncio.run(main())

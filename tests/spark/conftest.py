@@ -27,6 +27,7 @@ def spark(tmp_path_factory):
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.local.dir": str(tmp_path_factory.mktemp("local")),
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-Dderby.stream.error.file=/dev/null",
     }

@@ -28,12 +28,16 @@ def at(ms):
 def table(spark, stories, first=0):
     """Events of topics, each with one message ``m`` whose life is a list of steps.
 
-    A step is a kind, or (kind, milliseconds after the due, due, attempt).
+    A step is a kind, or (kind, milliseconds after the due, due, attempt). The attempt of a kind
+    alone is what follows from those before it.
     """
     rows = []
     for topic, steps in stories.items():
+        attempt = 0 if steps[0] in ("put", "take") else 1
         for step in steps:
-            kind, late, due, attempt = step if isinstance(step, tuple) else (step, 5, DUE, 1)
+            name = step if isinstance(step, str) else ""
+            attempt = 0 if name in ("put", "replace", "kick") else attempt + (name == "take")
+            kind, late, due, attempt = (step, 5, DUE, attempt) if name else step
             moment = DUE + late if kind != "put" else DUE - 1000
             position = first + len(rows)
             rows.append((position, at(moment), kind, topic, "m", at(due), attempt))

@@ -1,5 +1,7 @@
 """The view ``due``: due messages held by owner and offset, acked when Spark is done with them."""
 
+import json
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -8,10 +10,16 @@ import time
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StringType, StructType
 
 import dwell
+from dwell.spark.due import DueStream
+from dwell.spark.options import ReadOptions
 from tests import RUNS
 from tests.spark import PATIENCE_S
+
+SCHEMA = StructType().add("id", StringType())
 
 
 def due(spark, server, **options):
@@ -137,6 +145,65 @@ def test_what_an_earlier_driver_took_and_never_planned(spark, server, queue, tmp
     assert ids(spark, tmp_path) == names
     assert counts(queue) == (0, 0, 0, 0)
     assert queue.stats().totals["take"] == 30
+
+
+class Driver:
+    """A driver without Spark: what it is told is JSON, what goes to tasks is pickled."""
+
+    def __init__(self, server, **options):
+        given = {"topics": "t", "lease": "60s", "view": "due", "owner": "mine", **options}
+        self.reader = DueStream(ReadOptions(url=server.url, **given), SCHEMA)
+        self.offset = json.loads(json.dumps(self.reader.initialOffset()))
+
+    def plan(self, most):
+        """Plan a batch, and return the ids that its tasks read."""
+        end = json.loads(json.dumps(self.reader.latestOffset(self.offset, ReadMaxRows(most))))
+        start, self.offset = self.offset, end
+        parts = self.reader.partitions(start, end) if start != end else []
+        return [
+            id_
+            for part in pickle.loads(pickle.dumps(parts))
+            for batch in pickle.loads(pickle.dumps(self.reader)).read(part)
+            for id_ in batch.column("id").to_pylist()
+        ]
+
+
+@pytest.mark.parametrize("taken_before", [[0], [3, 4, 6], [3070, 3071, 0, 1]])
+def test_what_an_owner_holds_already_comes_first_and_as_itself(server, queue, taken_before):
+    """The checkpoint is a new one, and chunks are held from before, somewhere among the owners."""
+    old = put(queue, 10 * len(taken_before))
+    for chunk in taken_before:
+        queue.take("t", 10, owner=f"mine/{chunk}", lease="1h")
+    new = put(queue, 25, first=1000)
+    driver = Driver(server)
+    try:
+        assert driver.plan(1000) == old
+        seen = []
+        while part := driver.plan(20):
+            seen += part
+        assert seen == new
+        assert counts(queue) == (0, 0, 0, 0)
+    finally:
+        driver.reader.stop()
+    assert queue.stats().totals["ack"] == len(old) + len(new)
+
+
+def test_available_now_ends_although_more_falls_due_meanwhile(server, queue):
+    put(queue, 25)
+    driver = Driver(server, owner="")
+    driver.reader.prepareForTriggerAvailableNow()
+    seen = []
+    try:
+        for round_ in range(100):
+            part = driver.plan(10)
+            if not part:
+                break
+            seen += part
+            put(queue, 10, first=1000 * (round_ + 1), priority=0)
+    finally:
+        driver.reader.stop()
+    assert len(seen) == len(set(seen)) == 25
+    assert counts(queue) == (0, 30, 0, 0)
 
 
 def test_driver_killed_between_batches(server, queue, spark, tmp_path):

@@ -1,12 +1,21 @@
 """The view ``messages``: the pending set as a table, and the filters that are pushed down."""
 
+import pickle
+import random
+import threading
+from collections import Counter
 from datetime import UTC, datetime
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructType
 
+import dwell
+from dwell.spark.messages import MessagesReader
+from dwell.spark.options import ReadOptions
 from tests.spark import PATIENCE_S
 
 NOON_MS = 4_102_444_800_000
@@ -16,8 +25,6 @@ NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
 @pytest.fixture(scope="module")
 def topic(shared):
     """Messages in every state, in three topics."""
-    import dwell
-
     with dwell.open(shared.url) as queue:
         queue.put_many(
             "view.a",
@@ -194,3 +201,42 @@ def test_read_while_the_server_is_killed(spark, server, queue):
     timer.join()
     assert table.distinct().count() == 60_000
     table.unpersist()
+
+
+def test_what_moves_while_it_is_read_is_given_once(server, queue):
+    """Messages are taken, given back, moved, buried and kicked; others come and go."""
+    count = 20_000
+    for at in range(0, count, 10_000):
+        ids = [f"m{n}" for n in range(at, at + 10_000)]
+        queue.put_many("stays", ["x"] * 10_000, ids=ids)
+    ended = threading.Event()
+
+    def move():
+        draw = random.Random(1)
+        with dwell.open(server.url) as other:
+            while not ended.is_set():
+                batch = other.take("stays", 500)
+                other.release(batch[:200], draw.choice(["0s", "1h"]))
+                other.bury(batch[200:], "no")
+                other.kick("stays", limit=300)
+                some = [f"m{draw.randrange(count)}" for _ in range(500)]
+                other.reschedule("stays", some, delay=draw.choice(["0s", "1h"]))
+                puts = other.put_many("goes", ["x"] * 500, delay="1h")
+                other.cancel("goes", [put.id for put in puts])
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    try:
+        schema = StructType().add("topic", StringType()).add("id", StringType())
+        for _ in range(3):
+            reader = MessagesReader(ReadOptions(url=server.url, partitions=5), schema)
+            found = Counter()
+            for part in pickle.loads(pickle.dumps(reader.partitions())):
+                for rows in pickle.loads(pickle.dumps(reader)).read(part):
+                    stays = pc.equal(rows.column("topic"), "stays")
+                    found.update(rows.filter(stays).column("id").to_pylist())
+            assert len(found) == count
+            assert set(found.values()) == {1}
+    finally:
+        ended.set()
+        thread.join()

@@ -1,6 +1,7 @@
 """Dead and piled-up messages come back once: paced, spread, copied or dropped, and written down."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -175,3 +176,74 @@ def test_bad_settings_are_refused_before_anything_is_done(run):
         run("x", start="noon")
     with pytest.raises(InvalidInput, match=r"topic: got str 'a b'"):
         run("x", copy_to=["a b"])
+
+
+# --- what was decided -----------------------------------------------------------------------------
+
+
+def lose_what_spark_keeps(spark):
+    """Do what a lost machine does: cached blocks and shuffle files are gone."""
+    for rdd in list(spark.sparkContext._jsc.getPersistentRDDs().values()):
+        rdd.unpersist(True)
+    for path in Path(spark.conf.get("spark.local.dir")).rglob("shuffle_*"):
+        path.unlink()
+
+
+def test_only_what_was_chosen_is_dropped_whatever_spark_loses(
+    spark, queue, run, tmp_path, monkeypatch
+):
+    bury(queue, "lost", 100)
+    plain = redrive._bring_back
+
+    def then_lose(plan, settings):
+        counts = plain(plan, settings)
+        bury(queue, "lost", 50, "later")
+        lose_what_spark_keeps(spark)
+        return counts
+
+    monkeypatch.setattr(redrive, "_bring_back", then_lose)
+    history = str(tmp_path / "history")
+    line = run("lost", limit=40, skip=True, start=START, pace="1/s", history=history)
+    assert line.startswith("100 chosen; 40 kicked")
+    assert "60 dropped" in line
+    left = scanned(queue, "lost")
+    assert sum(id_.startswith("later") for id_ in left) == 50
+    rows = {row.id: row.what for row in spark.read.parquet(history).collect()}
+    assert {id_ for id_, what in rows.items() if what == "kick"} == {
+        id_ for id_ in left if not id_.startswith("later")
+    }
+
+
+@pytest.mark.parametrize("dies_in", ["_keep_history", "_bring_back", "_drop"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_was_killed_is_ended_by_the_next(
+    spark, queue, run, tmp_path, monkeypatch, dies_in, when
+):
+    topic = f"killed{dies_in}-{when}"
+    bury(queue, topic, 50)
+    given = {"limit": 20, "skip": True, "start": START, "checkpoint": str(tmp_path / "check")}
+    given["history"] = str(tmp_path / "history")
+    plain = getattr(redrive, dies_in)
+
+    def dies(plan, settings):
+        if when == "after":
+            plain(plan, settings)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(redrive, dies_in, dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(topic, **given)
+    bury(queue, topic, 5, "later")
+    with pytest.raises(InvalidSettings, match="a run with other settings was not ended"):
+        run(topic, **given | {"limit": 21})
+    assert run(topic, **given).startswith("50 chosen; ")
+    left = scanned(queue, topic)
+    assert len(left) == 25
+    assert sum(id_.startswith("later") for id_ in left) == 5
+    what = {row.id: row.what for row in spark.read.parquet(given["history"]).collect()}
+    assert {id_ for id_ in what if what[id_] == "kick"} == {
+        id_ for id_ in left if not id_.startswith("later")
+    }
+    # What is ended is over: the next run decides anew.
+    assert run(topic, **given).startswith("5 chosen; 5 kicked")

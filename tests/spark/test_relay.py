@@ -173,6 +173,36 @@ def test_any_stream_can_come_in_and_anything_can_take_it(spark, shared, tmp_path
     assert all(target == str(value % 3) for _, value, target in seen)
 
 
+@pytest.mark.parametrize("look", ["nothing", "show", "twice"])
+def test_what_counts_is_what_was_taken_and_not_what_was_looked_at(spark, shared, tmp_path, look):
+    looks = {
+        "nothing": lambda rows, number: None,
+        "show": lambda rows, number: rows.limit(2).collect(),
+        "twice": lambda rows, number: [rows.count(), rows.count()],
+    }
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("\n".join(json.dumps({"id": n}) for n in range(30)))
+    given = settings(shared.url, tmp_path, available_now=True, out=None, out_format="none",
+                     topic=f"looks-{look}")  # fmt: skip
+    incoming = spark.readStream.schema(given.schema).json(given.source)
+    assert relay.relay(spark, incoming, given, looks[look]) == "relay: 30 rows in, 30 out"
+
+
+def test_each_target_has_a_folder_of_its_own(spark, tmp_path):
+    names = ["", None, "__EMPTY__", "___EMPTY__", "__HIVE_DEFAULT_PARTITION__", "a", "a/b=%", " "]
+    rows = spark.createDataFrame(list(enumerate(names)), "id INT, target STRING")
+    files.write(rows, 0, str(tmp_path / "out"), "parquet", {})
+    folders = [path for path in (tmp_path / "out").iterdir() if path.name.startswith("target=")]
+    assert len(folders) == len(names)
+    found = {row.id: row.target for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert found == dict(enumerate(names)) | {
+        0: "__EMPTY__",
+        2: "___EMPTY__",
+        3: "____EMPTY__",
+        4: "___HIVE_DEFAULT_PARTITION__",
+    }
+
+
 # --- killed ---------------------------------------------------------------------------------------
 
 COUNT, FILES = 6_000, 6

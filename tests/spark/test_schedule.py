@@ -134,6 +134,40 @@ def test_a_campaign_at_nine_is_paced_and_spread_the_same_in_every_run(spark, que
     assert max(first.values()) - NINE_MS > 9_000
 
 
+def test_a_run_that_was_killed_is_ended_as_it_was_though_the_source_has_changed(
+    queue, run, csv, tmp_path, monkeypatch
+):
+    given = {"due": "at", "topic": "resumed", "pace": "1/m", "checkpoint": str(tmp_path / "check")}
+    plain = schedule.sink.write
+
+    def dies(rows, *words, **options):
+        plain(rows.where("id < '5'"), *words, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schedule.sink, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(csv, **given)
+    lines = csv.read_text().splitlines()
+    more = [f"{n},2030-01-01 09:00:00,0,new" for n in range(100, 140)]
+    csv.write_text("\n".join([lines[0], *more, *lines[1:80]]) + "\n")
+    with pytest.raises(InvalidSettings, match="a run with other settings was not ended"):
+        run(csv, **given | {"pace": "2/m"})
+    assert run(csv, **given).startswith("90 rows; ")
+    found = dues(queue, "resumed")
+    assert set(found) == {str(n) for n in range(90)}
+    assert most_in(sorted(found.values()), 60_000) == 1
+    # What is ended is over: the next run looks at the source.
+    assert run(csv, **given).startswith("119 rows; 40 created")
+
+
+def test_a_source_that_has_changed_is_read_anew_in_the_same_session(queue, run, csv):
+    given = {"due": "at", "topic": "anew", "pace": "1/s"}
+    assert run(csv, **given).startswith("90 rows; 90 created")
+    csv.write_text(csv.read_text() + "1000,2030-01-01 09:00:00,0,new\n")
+    assert run(csv, **given).startswith("91 rows; 1 created")
+
+
 def test_nothing_is_due_before_the_start(queue, run, csv):
     start = "2030-01-04T09:00:00Z"
     run(csv, due="at", topic="start", start=start)

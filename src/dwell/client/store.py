@@ -161,7 +161,14 @@ class HttpStore(RemoteStore):
             accept=columns.MEDIA_TYPE,
             wait_s=wait_ms / 1000,
         )
-        return _page(_decoded(data, BatchColumns))
+        page = _page(_decoded(data, BatchColumns))
+        self._learn(page.messages)
+        return page
+
+    def _learn(self, batch: Batch) -> None:
+        """Note which store it is that the server has by now: it may have been restored."""
+        if batch.receipts is not None and len(batch):
+            self.number = int(batch.receipts[0, 0]) >> 32
 
     async def _give_back(self, task: "asyncio.Task[Page]", poll: str) -> None:
         """Give back what a take took that nobody waits for any more; end its wait for that."""
@@ -219,7 +226,9 @@ class HttpStore(RemoteStore):
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
-        return (await self._look(f"/v1/held?owner={quote(owner, safe='')}")).messages
+        held = (await self._look(f"/v1/held?owner={quote(owner, safe='')}")).messages
+        self._learn(held)
+        return held
 
     # --- by receipt ---------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Bad rows: those that the queue refuses, and why."""
 
+import secrets
 from typing import Any
 
 import pyarrow as pa
@@ -41,8 +42,10 @@ class BadRows:
         table = table.append_column("reason", pa.array(self._reasons, pa.string()))
         files, folder = _opened(self._folder)
         files.create_dir(folder, recursive=True)
-        path = f"{folder}/bad-{self._name}.parquet"
-        pyarrow.parquet.write_table(table, path, filesystem=files)
+        # Two attempts may end at once, and what has a dot before its name is read by nobody.
+        new = f"{folder}/.bad-{self._name}-{secrets.token_hex(4)}.parquet"
+        pyarrow.parquet.write_table(table, new, filesystem=files)
+        files.move(new, f"{folder}/bad-{self._name}.parquet")
 
 
 def _opened(folder: str) -> tuple[Any, str]:

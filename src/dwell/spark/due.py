@@ -4,14 +4,20 @@ The offset counts chunks. A chunk is what one take gave, held at the server by a
 ``NAME/NUMBER``; so whoever knows name and number can ask for the same messages again, a task or a
 driver that was started anew. The offset also says which chunks may not be acked yet.
 
+Whoever gives its own name, and begins with a new checkpoint, may hold chunks from before. They come
+first, each as itself: the numbers begin where those do, so that nothing new is taken under a name
+that has something already.
+
 Spark tells of a batch that is done only when there is a next one. But it asks for the latest offset
 from the end of the last batch on as soon as that one is committed, so everything before is acked
 there. (The order of calls is that of Spark's MicroBatchExecution.)
 """
 
+import asyncio
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from itertools import chain
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,6 +32,7 @@ from pyspark.sql.types import StructType
 from dwell import values
 from dwell.errors import InvalidSettings, ServerUnreachable
 from dwell.message import Batch
+from dwell.queue import Queue
 from dwell.spark.keeper import Keeper
 from dwell.spark.options import ReadOptions
 from dwell.spark.parts import cut
@@ -41,16 +48,22 @@ _MOST = 200_000
 #: before and after it may hold something too.
 _OWNERS = 3072
 _MOST_CHUNKS = _OWNERS // 3
+#: How many owners are asked for at once, when it is not known which of them hold something.
+_ASKED_AT_ONCE = 32
 #: How long one question for more may wait for the first message.
 _WAIT_MS = 50
 
 
 class Offset(TypedDict):
-    """Where a batch ends: chunks before ``chunk``; those from ``unacked`` on may not be acked."""
+    """Where a batch ends: chunks before ``chunk``; those from ``unacked`` on may not be acked.
+
+    Chunks before ``held`` were taken before this checkpoint began.
+    """
 
     name: str
     chunk: int
     unacked: int
+    held: NotRequired[int]
 
 
 class Chunks(InputPartition):
@@ -90,9 +103,18 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- where ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
-        """Return where a new query begins: with a name that nobody has."""
+        """Return where a new query begins: with a name that nobody has, or with what its has."""
         name = self._options.owner or f"spark-{secrets.token_hex(8)}"
-        return {"name": name, "chunk": 0, "unacked": 0}
+        first, stop = _arc(self._slots(name)) if self._options.owner else (0, 0)
+        offset: Offset = {"name": name, "chunk": first, "unacked": first}
+        return {**offset, "held": stop} if stop else offset
+
+    def _slots(self, name: str) -> list[int]:
+        """Return which owners of a name hold something; none when nothing is held at all."""
+        topics = self._remote.queue.stats().topics
+        if not any(topics[one].leased for one in self._options.topic_names if one in topics):
+            return []
+        return asyncio.run(_held(self._options, name))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return how many messages a micro-batch may have."""
@@ -105,6 +127,12 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable) and self._left is not None:
             most = self._left
         first = chunk = start["chunk"]
+        while chunk < start.get("held", 0) and most > 0 and chunk - first < _MOST_CHUNKS:
+            most -= self._keeper.find(owner_of(start["name"], chunk))
+            chunk += 1
+        if chunk > first:
+            rest = {"held": start["held"]} if chunk < start["held"] else {}
+            return {"name": start["name"], "chunk": chunk, "unacked": first, **rest}  # type: ignore[typeddict-item]
         is_full = True
         # A chunk that is not full had all that was due; asking on would gather drop by drop.
         while is_full and most > 0 and chunk - first < _MOST_CHUNKS:
@@ -197,3 +225,29 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the messages that are held be: the query may be started again."""
         self._keeper.stop()
         self._remote.close()
+
+
+async def _held(options: ReadOptions, name: str) -> list[int]:
+    """Return the numbers of the owners that hold something."""
+    left = iter(range(_OWNERS))
+
+    async def ask(queue: Queue) -> list[int]:
+        return [slot for slot in left if len(await queue.held(owner_of(name, slot)))]
+
+    async with options.opened() as queue:
+        found = await asyncio.gather(*(ask(queue) for _ in range(_ASKED_AT_ONCE)))
+    return sorted(chain.from_iterable(found))
+
+
+def _arc(slots: list[int]) -> tuple[int, int]:
+    """Return the shortest range of chunks whose owners are all of these; it may go round the end.
+
+    Whoever held them took one after another, so it is about as long as there are owners.
+    """
+    if not slots:
+        return 0, 0
+    after = [*slots[1:], slots[0] + _OWNERS]
+    gaps = [following - slot for slot, following in zip(slots, after, strict=True)]
+    widest = gaps.index(max(gaps))
+    first = after[widest] % _OWNERS
+    return first, first + _OWNERS - max(gaps) + 1

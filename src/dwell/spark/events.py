@@ -1,6 +1,7 @@
 """The view ``events``: what happened, by position."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,21 +26,44 @@ class EventsDropped(StoreError):
     """Events that were to be read are not kept any more."""
 
 
+class AnotherHistory(StoreError):
+    """The server's events are not those that were read before."""
+
+
+class Seen(NamedTuple):
+    """What a server says of one position: whose the event before it is, and what it has."""
+
+    history: str
+    first: int
+    end: int
+
+
+def seen_at(queue: SyncQueue, position: int) -> Seen:
+    """Return whose the event before a position is, and where the events begin and end."""
+    page = queue.events(position, 1)
+    return Seen(page.since, page.first_position, page.end_position)
+
+
 def ends_of(queue: SyncQueue) -> tuple[int, int]:
     """Return the positions of the oldest event that is kept, and of the next that will happen."""
-    page = queue.events(_ANYWHERE, 1)
-    return page.first_position, page.end_position
+    return seen_at(queue, _ANYWHERE)[1:]
 
 
-def parts_of(options: ReadOptions, start: int, stop: int) -> list[InputPartition]:
+def parts_of(
+    options: ReadOptions, start: int, stop: int, history: str = ""
+) -> list[InputPartition]:
     """Return the parts of a range of positions, each for one task."""
-    return places(start, stop, options.partitions, _EVENTS)
+    return places(start, stop, options.partitions, _EVENTS, history)
 
 
 def read_events(
     options: ReadOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a part; raises EventsDropped for those that are not kept any more."""
+    """Yield the events of a part.
+
+    Raises EventsDropped for those that are not kept any more, and AnotherHistory where the server
+    has others by now.
+    """
     if not isinstance(partition, Places) or partition.start == partition.stop:
         return
     table, stop = event_table(schema), partition.stop
@@ -58,6 +82,10 @@ def read_events(
             if events:
                 yield table.batch(events)
             place = page.next_position
+            if place == stop:
+                check_history(options, stop, partition.history, page.history, page.end_position)
+        # A server that has gone back does not have them any more.
+        check_history(options, stop, "", "", max(page.end_position, place))
 
 
 def check_kept(options: ReadOptions, position: int, first: int) -> None:
@@ -68,6 +96,23 @@ def check_kept(options: ReadOptions, position: int, first: int) -> None:
             "set failOnDataLoss=false to go on from there, and let the server keep more "
             "(--events-bytes)"
         )
+
+
+def check_history(options: ReadOptions, position: int, known: str, found: str, end: int) -> bool:
+    """Tell whether a server has what was read up to a position; raises AnotherHistory.
+
+    ``known`` is whose the event before it was, ``found`` whose it is now; empty is not known.
+    """
+    if position <= end and (not known or not found or known == found):
+        return True
+    if not options.fail_on_data_loss:
+        return False
+    why = f"the server's end at {end}" if position > end else f"another event {position - 1} by now"
+    raise AnotherHistory(
+        f"events: got position {position} to go on from, and {why}: its store is another than the "
+        "one that was read, or was put back from an older copy; begin with a new checkpoint or "
+        "table, or set failOnDataLoss=false to read anew from the oldest event that is kept"
+    )
 
 
 class EventsReader(DataSourceReader):
@@ -82,11 +127,12 @@ class EventsReader(DataSourceReader):
         options = self._options
         with options.opened() as queue:
             first, end = ends_of(queue)
+            stop = end if options.end_position is None else min(options.end_position, end)
+            history = seen_at(queue, stop).history
         named = options.start_position
         start = named if isinstance(named, int) else end if named == "latest" else first
         check_kept(options, start, first)
-        stop = end if options.end_position is None else min(options.end_position, end)
-        return parts_of(options, max(start, first), stop)
+        return parts_of(options, max(start, first), stop, history)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a part."""

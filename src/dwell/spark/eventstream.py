@@ -1,7 +1,12 @@
-"""The stream of the view ``events``: the offset is a position, so every event comes once."""
+"""The stream of the view ``events``: the offset is a position, so every event comes once.
+
+The offset also says whose the event before the position was. Where the server says otherwise, or
+has no such position, its store was put back from an older copy or is another one: what was read is
+not what it has, and going on would pass over events in silence.
+"""
 
 from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,16 +18,29 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dwell.spark.events import check_kept, ends_of, parts_of, read_events
+from dwell.spark.events import (
+    check_history,
+    check_kept,
+    ends_of,
+    parts_of,
+    read_events,
+    seen_at,
+)
 from dwell.spark.options import ReadOptions
 from dwell.spark.remote import Remote
 from dwell.spark.tables import event_table
 
 
 class Offset(TypedDict):
-    """Where the next event of a stream stands."""
+    """Where the next event of a stream stands, and whose the one before it was.
+
+    Offsets of older versions do not say that. ``begin`` is where a batch begins that does not go on
+    from the one before it.
+    """
 
     position: int
+    history: NotRequired[str]
+    begin: NotRequired[int]
 
 
 class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,10 +55,10 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
         """Return where a new query begins."""
         named = self._options.start_position
-        if isinstance(named, int):
-            return {"position": named}
         first, end = ends_of(self._remote.queue)
-        return {"position": end if named == "latest" else first}
+        if not isinstance(named, int):
+            named = end if named == "latest" else first
+        return {"position": named, "history": seen_at(self._remote.queue, named).history}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return how many events a micro-batch may have."""
@@ -48,15 +66,24 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
-        """Return where the next micro-batch ends; raises EventsDropped."""
-        first, end = ends_of(self._remote.queue)
-        check_kept(self._options, start["position"], first)
-        begin = max(start["position"], first)
+        """Return where the next micro-batch ends; raises EventsDropped or AnotherHistory."""
+        options, position = self._options, start["position"]
+        found, first, end = seen_at(self._remote.queue, position)
+        goes_on = check_history(options, position, start.get("history", ""), found, end)
+        if goes_on:
+            check_kept(options, position, first)
+        begin = max(position, first) if goes_on else first
         if self._target is not None:
             end = min(end, self._target)
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
-        return {"position": max(end, start["position"])}
+        if goes_on and end <= position:
+            return start
+        latest: Offset = {
+            "position": end,
+            "history": seen_at(self._remote.queue, end).history,
+        }
+        return latest if goes_on else {**latest, "begin": begin}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the events end now: the query ends there too."""
@@ -66,7 +93,8 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Offset, end: Offset
     ) -> Sequence[InputPartition]:
         """Return the parts of a micro-batch, each for one task."""
-        return parts_of(self._options, start["position"], end["position"])
+        begin = end.get("begin", start["position"])
+        return parts_of(self._options, begin, end["position"], end.get("history", ""))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a part."""

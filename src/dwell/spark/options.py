@@ -76,7 +76,8 @@ class WriteOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """How to write: what to do with each row, and what to do with a row that is refused.
 
     ``bad_rows`` is a folder or URI for rows that are refused, ``counts`` a file of the driver for
-    how many rows had which result, ``batch`` how many rows are sent at a time.
+    how many rows had which result, ``batch`` how many rows are sent at a time, ``write_name`` what
+    tells this write from others of its micro-batch.
     """
 
     op: Literal["put", "cancel", "reschedule", "kick"] = "put"
@@ -85,6 +86,7 @@ class WriteOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True,
     bad_rows: str | None = None
     counts: str | None = None
     batch: Annotated[int, Meta(ge=1, le=10_000)] = 5000
+    write_name: Annotated[str, Meta(pattern="^[A-Za-z0-9._-]{1,64}$")] | None = None
 
 
 T = TypeVar("T", ReadOptions, WriteOptions)

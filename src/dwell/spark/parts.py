@@ -6,10 +6,13 @@ from pyspark.sql.datasource import InputPartition
 
 
 class Places(InputPartition):
-    """Numbers from ``start`` to before ``stop``: places of messages, or positions of events."""
+    """Numbers from ``start`` to before ``stop``: places of messages, or positions of events.
 
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
+    ``history`` is whose the event before ``stop`` is, where that is known.
+    """
+
+    def __init__(self, start: int, stop: int, history: str = "") -> None:
+        self.start, self.stop, self.history = start, stop, history
 
 
 def cut(start: int, stop: int, count: int, size: int) -> list[tuple[int, int]]:
@@ -22,6 +25,7 @@ def cut(start: int, stop: int, count: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise(start + total * at // count for at in range(count + 1)))
 
 
-def places(start: int, stop: int, count: int, size: int) -> list[InputPartition]:
-    """Return the same ranges as partitions."""
-    return [Places(*ends) for ends in cut(start, stop, count, size)]
+def places(start: int, stop: int, count: int, size: int, history: str = "") -> list[InputPartition]:
+    """Return the same ranges as partitions; only of the last one's end the history is known."""
+    ranges = cut(start, stop, count, size)
+    return [Places(*ends, history if ends[1] == stop else "") for ends in ranges]

@@ -8,10 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dwell.bulk import puts_of
-from dwell.errors import InvalidBody, InvalidId, InvalidSettings, InvalidTime, InvalidTopic
+from dwell.errors import (
+    InvalidBody,
+    InvalidId,
+    InvalidSettings,
+    InvalidTime,
+)
 from dwell.lazy import Blobs
 from dwell.message import DEFAULT_PRIORITY, I64
 from dwell.spark.options import WriteOptions
+from dwell.spark.plain import number, unpacked
 from dwell.store.base import Puts
 
 #: The columns that say something to the queue; all others are packed into the body.
@@ -64,21 +70,41 @@ def _refuse(names: list[str], allowed: set[str], what: str) -> None:
         raise InvalidSettings(f"columns: got {unknown} for {what}, expected some of {expected}")
 
 
-def by_topic(rows: pa.RecordBatch, topic: str | None) -> list[tuple[str, pa.RecordBatch]]:
-    """Return the rows of each topic; raises InvalidTopic for a row without one."""
+def by_topic(
+    rows: pa.RecordBatch, topic: str | None
+) -> list[tuple[str | None, pa.RecordBatch, I64]]:
+    """Return the rows of each topic with their places; None is the topic of rows that have none."""
+    every = np.arange(rows.num_rows)
     if "topic" not in rows.schema.names:
         assert topic is not None, "the columns were checked"
-        return [(topic, rows)]
-    column = rows.column("topic").fill_null(topic) if topic is not None else rows.column("topic")
-    if column.null_count:
-        raise InvalidTopic("topic: got null, expected a topic")
+        return [(topic, rows, every)]
+    column = _topics(rows.column("topic"))
+    column = column.fill_null(topic) if topic is not None else column
     names = column.unique().to_pylist()
     if len(names) == 1:
-        return [(names[0], rows)]
-    return [(name, rows.filter(pc.equal(column, pa.scalar(name)))) for name in names]
+        return [(names[0], rows, every)]
+    found = []
+    for name in names:
+        is_of = column.is_null() if name is None else pc.equal(column, name).fill_null(False)
+        places = np.flatnonzero(is_of.to_numpy(zero_copy_only=False))
+        found.append((name, rows.take(pa.array(places)), places))
+    return found
 
 
-def puts_of_rows(topic: str, rows: pa.RecordBatch, now_ms: int, made_ids: list[str]) -> Puts:
+def _topics(column: pa.Array) -> pa.Array:
+    """Return topics as texts; what is none becomes one that no topic may have."""
+    if pa.types.is_binary(column.type):
+        many = column.to_pylist()
+        return pa.array([one and one.decode(errors="replace") for one in many], pa.string())
+    if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
+        return column.cast(pa.string())
+    many = column.to_pylist()
+    return pa.array([None if one is None else f"{one!r} " for one in many], pa.string())
+
+
+def puts_of_rows(
+    topic: str, rows: pa.RecordBatch, now_ms: int, made_ids: list[str] | None = None
+) -> Puts:
     """Return rows as the columns of a put; raises InvalidInput for the first that is refused.
 
     ``made_ids`` are those of rows that come without one.
@@ -98,7 +124,7 @@ def puts_of_rows(topic: str, rows: pa.RecordBatch, now_ms: int, made_ids: list[s
     if "expires" in names:
         values["expires"] = _optional_moments(rows.column("expires"))
     if "priority" in names:
-        values["priority"] = rows.column("priority").fill_null(DEFAULT_PRIORITY).to_pylist()
+        values["priority"] = _priorities(rows.column("priority"))
     ids = _ids(rows.column("id")) if "id" in names else made_ids
     return puts_of(topic, _bodies(rows), now_ms, ids=ids, **values)
 
@@ -113,10 +139,18 @@ def texts(column: pa.Array, name: str) -> list[str]:
     """Return the texts of a column; raises InvalidId for a null."""
     if column.null_count:
         raise InvalidId(f"{name}: got null, expected an id")
-    if not pa.types.is_string(column.type):
-        column = column.cast(pa.string())
-    many: list[str] = column.to_pylist()
+    try:
+        many: list[str] = column.cast(pa.string()).to_pylist()
+    except pa.ArrowException:
+        raise InvalidId(f"{name}: got {column.type}, expected text") from None
     return many
+
+
+def _priorities(column: pa.Array) -> list[Any]:
+    if pa.types.is_integer(column.type):
+        many: list[Any] = column.cast(pa.int64()).fill_null(DEFAULT_PRIORITY).to_pylist()
+        return many
+    return [DEFAULT_PRIORITY if one is None else number(one) for one in column.to_pylist()]
 
 
 def moments(column: pa.Array, name: str) -> I64:
@@ -146,7 +180,7 @@ def _optional_moments(column: pa.Array) -> list[int | None]:
 def spans(column: pa.Array) -> list[Any]:
     """Return spans in the words of the queue: texts, seconds, or intervals."""
     many: list[Any] = column.to_pylist()
-    return many
+    return [number(one) for one in many] if pa.types.is_decimal(column.type) else many
 
 
 def _span_or_spans(column: pa.Array) -> object:
@@ -193,7 +227,9 @@ def _packed(rows: pa.RecordBatch) -> list[bytes]:
     if not rows.num_columns:
         raise InvalidBody("body: got no column for it, expected body or others to be packed")
     encode = msgspec.json.Encoder(enc_hook=_plain).encode
-    return [encode(row) for row in rows.to_pylist(maps_as_pydicts="lossy")]
+    many = rows.to_pylist(maps_as_pydicts="lossy")
+    unpack = unpacked(pa.struct(list(rows.schema)))
+    return [encode(row if unpack is None else unpack(row)) for row in many]
 
 
 def _plain(value: object) -> object:

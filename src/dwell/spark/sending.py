@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pyarrow as pa
 
-from dwell import values
+from dwell import columns, values
 from dwell.errors import InvalidInput
-from dwell.message import MAX_BATCH_BYTES, U8, Result
+from dwell.message import I64, MAX_BATCH_BYTES, U8, Result
 from dwell.queue import Queue
 from dwell.spark.badrows import BadRows
 from dwell.spark.options import WriteOptions
+from dwell.spark.plain import plain
 from dwell.spark.rows import by_topic, moments, puts_of_rows, spans, texts
 
 #: How many batches of one task are under way at once.
@@ -22,15 +23,30 @@ _UNDER_WAY = 3
 _FULL = 0.75
 
 
-class Sender:
-    """Sends rows; ``name`` is the first part of the ids of rows that have none."""
+#: What does some rows of a topic, whose places in the partition it is told.
+Verb = Callable[[str, pa.RecordBatch, I64], Awaitable[U8]]
 
-    def __init__(self, queue: Queue, options: WriteOptions, name: str, bad: BadRows) -> None:
+
+class Sender:
+    """Sends rows; ``name`` is the first part of the ids of rows that have none.
+
+    ``zone`` is that of the session, by which times without one are read.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        options: WriteOptions,
+        name: str,
+        bad: BadRows,
+        zone: str | None = "UTC",
+    ) -> None:
         self._queue, self._options, self._name, self._bad = queue, options, name, bad
+        self._zone = zone
         self._results: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
-        verbs: dict[str, Callable[[str, pa.RecordBatch, int], Awaitable[U8]]] = {
+        verbs: dict[str, Verb] = {
             "put": self._put,
             "cancel": self._cancel,
             "reschedule": self._reschedule,
@@ -40,6 +56,7 @@ class Sender:
 
     async def send(self, rows: pa.RecordBatch) -> None:
         """Send rows, once there are not too many under way; raises BadRow."""
+        rows = plain(rows, self._zone)
         size = _rows_a_batch(rows, self._options.batch)
         for at in range(0, rows.num_rows, size):
             while len(self._tasks) >= _UNDER_WAY:
@@ -55,24 +72,37 @@ class Sender:
             await self._settle(asyncio.ALL_COMPLETED)
         return self._results
 
+    async def give_up(self) -> None:
+        """Send no more of what is under way, as the task has failed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _settle(self, when: str) -> None:
         done, self._tasks = await asyncio.wait(self._tasks, return_when=when)
         for task in done:
             task.result()
 
     async def _send(self, rows: pa.RecordBatch, first: int) -> None:
-        """Do some rows; where one is refused, halve them until it is alone."""
+        """Do some rows, topic by topic; ``first`` is the place of the first in its partition."""
+        for topic, part, places in by_topic(rows, self._options.topic):
+            await self._send_part(topic, part, places + first)
+
+    async def _send_part(self, topic: str | None, rows: pa.RecordBatch, places: I64) -> None:
+        """Do some rows of one topic; where one is refused, halve them until it is alone.
+
+        What is refused was not sent, as all is checked before; so no verb is sent twice.
+        """
         try:
-            for topic, part in by_topic(rows, self._options.topic):
-                self._note(await self._do(values.topic(topic), part, first))
+            self._note(await self._do(values.topic(topic), rows, places))
         except InvalidInput as error:
             if rows.num_rows == 1:
                 self._bad.add(rows, error)
                 self._results["bad"] += 1
                 return
             half = rows.num_rows // 2
-            await self._send(rows.slice(0, half), first)
-            await self._send(rows.slice(half), first + half)
+            await self._send_part(topic, rows.slice(0, half), places[:half])
+            await self._send_part(topic, rows.slice(half), places[half:])
 
     def _note(self, codes: U8) -> None:
         found, counts = np.unique(codes, return_counts=True)
@@ -81,32 +111,41 @@ class Sender:
 
     # --- verbs ----------------------------------------------------------------------------------
 
-    async def _put(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
-        made = [f"{self._name}-{first + at}" for at in range(rows.num_rows)]
+    async def _put(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
+        made = None
+        if "id" not in rows.schema.names:
+            # Nothing but the row's place may be in them: how rows are cut into batches, what is
+            # refused and which topics there are may all be different when the task runs again.
+            made = [f"{self._name}-{place}" for place in places.tolist()]
         puts = puts_of_rows(topic, rows, self._queue.clock.now_ms(), made)
         return (await self._queue.put_puts(puts, self._options.on_conflict)).results
 
-    async def _cancel(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
+    async def _cancel(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         return (await self._queue.cancel(topic, texts(rows.column("id"), "id"))).codes
 
-    async def _reschedule(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
+    async def _reschedule(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         ids = texts(rows.column("id"), "id")
         if "due" in rows.schema.names:
             due = moments(rows.column("due"), "due")
             return (await self._queue.reschedule(topic, ids, due=due)).codes
         return (await self._queue.reschedule(topic, ids, delay=spans(rows.column("delay")))).codes
 
-    async def _kick(self, topic: str, rows: pa.RecordBatch, first: int) -> U8:
+    async def _kick(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         ids = texts(rows.column("id"), "id")
         if "delay" not in rows.schema.names:
             return (await self._queue.kick(topic, ids)).codes
-        # One kick has one delay, so those that are alike go together.
-        codes = np.zeros(len(ids), np.uint8)
+        # One kick has one delay, so those that are alike go together; all of them are checked
+        # before the first is sent.
         delays = spans(rows.column("delay"))
-        for delay in dict.fromkeys(delays):
-            places = [at for at, each in enumerate(delays) if each == delay]
-            kicked = await self._queue.kick(topic, [ids[at] for at in places], delay=delay or 0)
-            codes[places] = kicked.codes
+        known = dict.fromkeys(delays)
+        for delay in known:
+            values.delay_ms(delay or 0)
+        columns.any_ids(ids)
+        codes = np.zeros(len(ids), np.uint8)
+        for delay in known:
+            places_of = [at for at, each in enumerate(delays) if each == delay]
+            kicked = await self._queue.kick(topic, [ids[at] for at in places_of], delay=delay or 0)
+            codes[places_of] = kicked.codes
         return codes
 
 

@@ -2,7 +2,8 @@
 
 A task that runs again changes nothing: its ids are the same, so a put finds what it put, also when
 that was delivered and acked meanwhile (for as long as the topic remembers ids). Rows without ids
-get some that depend only on the write, the partition and the place in it.
+get some that depend only on the write, the partition and the place in it; a write of a stream is
+known by its query, its batch and its turn in it.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,61 +26,105 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dwell import values
+from dwell.spark import turns
 from dwell.spark.badrows import BadRows
 from dwell.spark.options import WriteOptions
+from dwell.spark.plain import check_types
 from dwell.spark.rows import check_columns
 from dwell.spark.sending import Sender
+from dwell.spark.turns import Turn
 
 
 @dataclass
 class Counts(WriterCommitMessage):
-    """How many rows of one task had which result."""
+    """How many rows of one task had which result, and the turn of its write in a stream."""
 
     results: dict[str, int] = field(default_factory=dict)
+    turn: Turn | None = None
+
+
+class Task(NamedTuple):
+    """What a task is called, also when it runs again, and the zone of its session."""
+
+    name: str
+    turn: Turn | None
+    zone: str | None
 
 
 class Writing:
-    """One write: what its tasks do, and what the driver does at its end."""
+    """One write: what its tasks do, and what the driver does at its end.
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    The sink of a stream ``is_alone`` in its batch; a write of ``foreachBatch`` may be one of many.
+    """
+
+    def __init__(
+        self, options: WriteOptions, schema: StructType, *, is_alone: bool = False
+    ) -> None:
         check_columns(schema.names, options)
         if options.topic is not None:
             values.topic(options.topic)
+        check_types(schema)
         options.opened()
         self._options = options
         self._number = secrets.token_hex(8)
+        self._makes_ids = options.op == "put" and "id" not in schema.names
+        self._is_alone = is_alone
+        self._ended = {} if is_alone else turns.ended_writes()
 
-    def run(self, rows: Iterator[pa.RecordBatch], name: str) -> Counts:
-        """Write the rows of one task; ``name`` is the same when the task runs again."""
-        bad = BadRows(self._options.bad_rows, name)
-        results = asyncio.run(self._send(rows, name, bad))
-        return Counts(dict(results))
+    def run(self, rows: Iterator[pa.RecordBatch]) -> Counts:
+        """Write the rows of one task."""
+        task = self.task()
+        bad = BadRows(self._options.bad_rows, task.name)
+        results = asyncio.run(self._send(rows, task, bad))
+        return Counts(dict(results), task.turn)
 
-    async def _send(self, rows: Iterator[pa.RecordBatch], name: str, bad: BadRows) -> Counter[str]:
+    async def _send(self, rows: Iterator[pa.RecordBatch], task: Task, bad: BadRows) -> Counter[str]:
         async with self._options.opened() as queue:
-            sender = Sender(queue, self._options, name, bad)
-            while (batch := await asyncio.to_thread(next, rows, None)) is not None:
-                await sender.send(batch)
-            results = await sender.finish()
+            sender = Sender(queue, self._options, task.name, bad, task.zone)
+            try:
+                while (batch := await asyncio.to_thread(next, rows, None)) is not None:
+                    await sender.send(batch)
+                results = await sender.finish()
+            except BaseException:
+                await sender.give_up()
+                raise
         bad.close()
         return results
 
-    def name(self) -> str:
-        """Return what a task of this write is called, in a stream also when it is started anew."""
+    def task(self) -> Task:
+        """Return what Spark says of the task that this is."""
         context = TaskContext.get()
         assert context is not None, "a writer writes in a task"
+        zone = context.getLocalProperty("spark.sql.session.timeZone")
         query = context.getLocalProperty("sql.streaming.queryId")
         if query is None:
-            return f"{self._number}-{context.partitionId()}"
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        return f"{query}-{batch}-{context.partitionId()}"
+            return Task(f"{self._number}-{context.partitionId()}", None, zone)
+        batch = context.getLocalProperty("streaming.sql.batchId") or ""
+        name = f"{query}-{batch}-{context.partitionId()}"
+        if self._options.write_name is not None:
+            return Task(f"{name}-w.{self._options.write_name}", None, zone)
+        if self._is_alone:
+            return Task(name, None, zone)
+        run = context.getLocalProperty("sql.streaming.runId")
+        run = run or context.getLocalProperty("spark.jobGroup.id") or ""
+        turn = turns.turn_of(run, batch, self._ended)
+        return Task(f"{name}{turn.suffix}", turn, zone)
 
-    def done(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Add up the counts, show them, and leave them where the options say."""
+    def ended(self, messages: Sequence[WriterCommitMessage | None]) -> Counter[str]:
+        """Note that the write has ended, and return how many rows had which result."""
         total: Counter[str] = Counter()
+        turn = None
         for message in messages:
             if isinstance(message, Counts):
                 total.update(message.results)
+                turn = message.turn
+        if turn is not None:
+            turns.end(turn, is_named=self._makes_ids or total["bad"] > 0)
+        return total
+
+    def done(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Add up the counts, show them, and leave them where the options say."""
+        total = self.ended(messages)
         words = ", ".join(f"{count:,} {word}" for word, count in sorted(total.items()))
         print(f"dwell: {self._options.op}: {words or 'no rows'}", file=sys.stderr)
         if self._options.counts is not None:
@@ -102,22 +148,26 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
-        return self._writing.run(iterator, self._writing.name())
+        return self._writing.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Show what became of the rows."""
         self._writing.done(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Note that the write has ended: what its tasks have put stays put."""
+        self._writing.ended(messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self._writing = Writing(options, schema)
+        self._writing = Writing(options, schema, is_alone=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task of a micro-batch."""
-        return self._writing.run(iterator, self._writing.name())
+        return self._writing.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Show what became of the rows."""

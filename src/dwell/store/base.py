@@ -271,12 +271,18 @@ class EventPage:
 
     ``first_position`` is the oldest that is still kept: asking for less starts there.
     ``end_position`` is that of the next event that will happen.
+
+    ``since`` and ``history`` name the history of the event before the position that was asked for,
+    and of the one before ``next_position``: two stores that name one history there have the same
+    events up to there. Empty when there is no event before, or when it is not known.
     """
 
     events: Events
     next_position: int
     first_position: int
     end_position: int
+    since: str = ""
+    history: str = ""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

@@ -316,7 +316,9 @@ class MemoryStore(Store):
         found = enumerate(self._events[at : at + limit], start)
         events = Events.of([Event(position, *values) for position, values in found])
         end = self._events_dropped + len(self._events)
-        return EventPage(events, start + len(events), first, end)
+        following, known = start + len(events), f"{self.number:08x}"
+        since, history = (known if 0 < at <= end else "" for at in (position, following))
+        return EventPage(events, following, first, end, since, history)
 
     async def stats(self) -> Stats:
         """Return the counts."""

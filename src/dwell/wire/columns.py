@@ -132,7 +132,10 @@ class SweepColumns(msgspec.Struct):
 
 
 class EventColumns(msgspec.Struct):
-    """Some events; ``topic`` says for each which of ``topics`` is its own."""
+    """Some events; ``topic`` says for each which of ``topics`` is its own.
+
+    An older server names no history, which is then not known.
+    """
 
     count: int
     topics: list[str]
@@ -146,6 +149,8 @@ class EventColumns(msgspec.Struct):
     next_position: int
     first_position: int
     end_position: int
+    since: str = ""
+    history: str = ""
 
 
 class ReceiptColumns(msgspec.Struct, omit_defaults=True):
@@ -367,6 +372,8 @@ def columns_of_events(page: EventPage) -> EventColumns:
         next_position=page.next_position,
         first_position=page.first_position,
         end_position=page.end_position,
+        since=page.since,
+        history=page.history,
         **{name: packed(getattr(events, name)) for name in EVENT_NUMBERS},
     )
 
@@ -379,4 +386,4 @@ def events_of_columns(columns: EventColumns) -> EventPage:
         **_numbers(columns, EVENT_NUMBERS),
     )
     positions = (columns.next_position, columns.first_position, columns.end_position)
-    return EventPage(events, *positions)
+    return EventPage(events, *positions, columns.since, columns.history)

@@ -122,12 +122,13 @@ async def events(call: Call) -> Response:
         answer = response(as_lines(event_rows(page.events)), form)
     else:
         rows = event_rows(page.events)
-        answer = call.answer(
-            EventsPage(rows, page.next_position, page.first_position, page.end_position)
-        )
+        places = (page.next_position, page.first_position, page.end_position)
+        answer = call.answer(EventsPage(rows, *places, page.since, page.history))
     answer.headers["dwell-next-position"] = str(page.next_position)
     answer.headers["dwell-first-position"] = str(page.first_position)
     answer.headers["dwell-end-position"] = str(page.end_position)
+    answer.headers["dwell-since"] = page.since
+    answer.headers["dwell-history"] = page.history
     return answer
 
 

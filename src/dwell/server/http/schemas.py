@@ -387,12 +387,18 @@ class EventRow(Struct):
 
 
 class EventsPage(Struct):
-    """Events in order; the oldest that is kept, and where the next one will stand."""
+    """Events in order; the oldest that is kept, and where the next one will stand.
+
+    ``since`` and ``history`` name the history of the events before the position that was asked for
+    and before ``next_position``; they are empty where it is not known.
+    """
 
     events: list[EventRow]
     next_position: int
     first_position: int
     end_position: int
+    since: str
+    history: str
 
 
 class Counts(Struct):

@@ -9,20 +9,22 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from dwell.spark.pipelines import audit_page
+from dwell.spark.events import AnotherHistory
+from dwell.spark.pipelines import audit_page, files
 from dwell.spark.pipelines.books import Books, close, findings, hours
 from dwell.spark.pipelines.closing import Check, absent, checks, closing, oldest
-from dwell.spark.pipelines.command import PipelineFailed, main
+from dwell.spark.pipelines.command import PipelineFailed, known_error, main
 from dwell.spark.pipelines.ledger import Ledger
 from dwell.spark.pipelines.page import inside, save
 from dwell.spark.pipelines.positions import Span
 from dwell.spark.schemas import EVENTS
 
 _DAY_MS = 86_400_000
+_CHECKPOINT = "checkpoint"
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -48,13 +50,20 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     early_ms: Annotated[
         Count, Meta(description="How many milliseconds before its due a take may be.")
     ] = 0
+    new_table: Annotated[
+        bool,
+        Meta(
+            description="Where the server has another history than the books, as after a backup "
+            "was restored, begin a new table of events beside the old one."
+        ),
+    ] = False
     report: Annotated[bool, Meta(description="Write audit.html. Default: yes.")] = True
 
 
 def run(spark: SparkSession, settings: AuditSettings) -> str:
     """Bring the table of events up to date and balance the books."""
     end = closing(settings.url)
-    collect(spark, settings)
+    _collect_new(spark, settings)
     begin = max(oldest(settings.url), settings.since)
     events = collected(spark, settings.out)
     span = Span.of(events, settings.since, max(end.position, settings.since))
@@ -72,12 +81,41 @@ def run(spark: SparkSession, settings: AuditSettings) -> str:
     return line
 
 
-def collect(spark: SparkSession, settings: AuditSettings) -> None:
+def _collect_new(spark: SparkSession, settings: AuditSettings) -> None:
+    """Bring the table up to date; raises AnotherHistory, or begins a new table as told."""
+    try:
+        collect(spark, settings)
+    except StreamingQueryException as error:
+        found = known_error(error)
+        if not isinstance(found, AnotherHistory):
+            raise
+        if not settings.new_table:
+            raise AnotherHistory(
+                f"{inside(settings.out, 'events')}: got books of another history than the "
+                f"server's, expected its own; --new-table begins a new table ({found})"
+            ) from None
+        collect(spark, settings, _tables(spark, settings.out) + 1)
+
+
+def _tables(spark: SparkSession, out: str) -> int:
+    """Return how many tables of events there are, each of a history of its own."""
+    names = files.names(spark, inside(out, f"{_CHECKPOINT}-*"))
+    numbers = [name.rpartition("-")[2] for name in names]
+    return max([1, *(int(number) for number in numbers if number.isdecimal())])
+
+
+def _table(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
+
+
+def collect(spark: SparkSession, settings: AuditSettings, number: int | None = None) -> None:
     """Append what is new to the table of events, each event once.
 
     What a run that was killed has left behind is not in the list of the table's files, and so is
-    not read; the next run begins where the last whole batch ended.
+    not read; the next run begins where the last whole batch ended. ``number`` is that of the table,
+    the newest if it is left out.
     """
+    number = number or _tables(spark, settings.out)
     events = (
         spark.readStream.format("dwell")
         .option("url", settings.url)
@@ -92,8 +130,8 @@ def collect(spark: SparkSession, settings: AuditSettings) -> None:
         .writeStream.format("parquet")
         .queryName("events")
         .partitionBy("day")
-        .option("path", inside(settings.out, "events"))
-        .option("checkpointLocation", inside(settings.out, "checkpoint"))
+        .option("path", inside(settings.out, _table("events", number)))
+        .option("checkpointLocation", inside(settings.out, _table(_CHECKPOINT, number)))
         .trigger(availableNow=True)
         .start()
     )
@@ -101,9 +139,9 @@ def collect(spark: SparkSession, settings: AuditSettings) -> None:
 
 
 def collected(spark: SparkSession, out: str) -> DataFrame:
-    """Return the table of events; it is empty before there was one."""
+    """Return the newest table of events; it is empty before there was one."""
     try:
-        return spark.read.parquet(inside(out, "events"))
+        return spark.read.parquet(inside(out, _table("events", _tables(spark, out))))
     except AnalysisException as error:
         # A table to which nothing was written has no file that could say its columns.
         if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):

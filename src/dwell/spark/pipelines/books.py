@@ -304,4 +304,6 @@ def _why(row: Row, fault: str) -> str:
         return f"{early_ms:,} ms early" if early_ms > 0 else "before the due that was asked for"
     if fault == "is_again":
         return rules.why_again(int(row.origin))
+    if row.is_miscounted:
+        return rules.why_miscounted(int(row.kind), row.attempt, int(row.prior), row.prior_attempt)
     return rules.why_not(int(row.kind), int(row.prior))

@@ -20,12 +20,15 @@ from pyspark.sql import SparkSession
 import dwell.spark
 from dwell import errors
 from dwell.errors import DwellError, InvalidInput, StoreError
+from dwell.spark import events
 from dwell.spark.pipelines import progress
 from dwell.spark.pipelines.options import Wanted, parse
 from dwell.spark.session import session
 
 # What an error of the queue's looks like at the end of a traceback from another process.
-_OWN_ERROR = re.compile(r"^(?:[\w.]+: )?dwell\.errors\.(\w+): (.+)$", re.MULTILINE)
+_OWN_ERROR = re.compile(
+    r"^(?:[\w.]+: )?dwell\.(?:errors|spark\.events)\.(\w+): (.+)$", re.MULTILINE
+)
 
 # Spark's loggers that print an error which is raised as well, with its whole stack.
 _REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -100,7 +103,7 @@ def _say(error: Exception) -> int:
     if isinstance(error, PipelineFailed):
         print(error, file=sys.stderr)
         return _OTHER
-    known = error if isinstance(error, DwellError) else _own_error(str(error))
+    known = known_error(error)
     if known is not None:
         print(f"{type(known).__name__}: {known}", file=sys.stderr)
         return _code_of(known)
@@ -114,13 +117,18 @@ def _code_of(error: DwellError) -> int:
     return _STORE if isinstance(error, StoreError) else _OTHER
 
 
+def known_error(error: Exception) -> DwellError | None:
+    """Return the queue's error that an error is, or tells of."""
+    return error if isinstance(error, DwellError) else _own_error(str(error))
+
+
 def _own_error(text: str) -> DwellError | None:
     """Return the queue's error that stands in what Spark says of a worker's failure."""
     found = _OWN_ERROR.findall(text)
     if not found:
         return None
     name, message = found[-1]
-    cls: Any = getattr(errors, name, DwellError)
+    cls: Any = getattr(errors, name, getattr(events, name, DwellError))
     return cls(message) if issubclass(cls, DwellError) else None
 
 

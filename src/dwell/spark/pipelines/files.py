@@ -3,12 +3,15 @@
 import secrets
 
 from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 #: The columns that the folders stand for.
 TARGET, BATCH = "target", "batch"
 
+_EMPTY = "__EMPTY__"
+#: The names of folders that stand for no text, and those that they could be taken for.
+_STANDING = "^_+(EMPTY|HIVE_DEFAULT_PARTITION)__$"
 _ID_CHARS = 8
 _OWNER = "owner"
 
@@ -26,10 +29,20 @@ def write(rows: DataFrame, number: int, out: str, format_: str, options: dict[st
     again, and must not take the folders of its predecessor.
     """
     name = batch_name(rows.sparkSession, number)
-    _delete(rows.sparkSession, f"{out}/{TARGET}=*/{BATCH}={name}")
-    named = rows.withColumn(BATCH, F.lit(name))
+    delete(rows.sparkSession, f"{out}/{TARGET}=*/{BATCH}={name}")
+    named = rows.withColumns({BATCH: F.lit(name), TARGET: _folder_name(F.col(TARGET))})
     writer = named.write.format(format_).mode("append").options(**options)
     writer.partitionBy(TARGET, BATCH).save(out)
+
+
+def _folder_name(target: Column) -> Column:
+    """Return the name of a target's folder: no two targets have the same.
+
+    To Spark an empty text is no folder's name, and would be in that of null. What looks like a name
+    that stands for something gets one more underscore.
+    """
+    named = F.when(target == "", _EMPTY).when(target.rlike(_STANDING), F.concat(F.lit("_"), target))
+    return named.otherwise(target)
 
 
 def batch_name(spark: SparkSession, number: int) -> str:
@@ -52,7 +65,20 @@ def owner(spark: SparkSession, checkpoint: str) -> str:
     return name
 
 
-def _delete(spark: SparkSession, pattern: str) -> None:
+def names(spark: SparkSession, pattern: str) -> list[str]:
+    """Return the names of what is there of a pattern."""
+    system, path = _path(spark, pattern)
+    return [str(found.getPath().getName()) for found in system.globStatus(path) or []]
+
+
+def rename(spark: SparkSession, old: str, new: str) -> None:
+    """Give a file another name, in the place of what has it."""
+    system, path = _path(spark, new)
+    system.delete(path, True)
+    system.rename(_path(spark, old)[1], path)
+
+
+def delete(spark: SparkSession, pattern: str) -> None:
     """Delete all folders of a pattern."""
     system, path = _path(spark, pattern)
     for found in system.globStatus(path) or []:

@@ -53,13 +53,20 @@ def run(spark: SparkSession, settings: ForecastSettings) -> str:
     reader = spark.read.format("dwell").option("url", settings.url).option("view", "messages")
     if settings.topics:
         reader = reader.option("topics", ",".join(settings.topics))
-    table = by_minute(reader.load(), now_ms, end_ms).persist()
-    try:
-        found = load(table, now_ms, end_ms, settings.capacity)
-        _write(spark, settings, table, found)
-    finally:
-        table.unpersist()
+    table = _kept(by_minute(reader.load(), now_ms, end_ms), settings)
+    found = load(table, now_ms, end_ms, settings.capacity)
+    _write(spark, settings, table, found)
     return _line(found, ahead_ms, settings)
+
+
+def _kept(table: DataFrame, settings: ForecastSettings) -> DataFrame:
+    """Write the table of minutes, and return it as it stands there.
+
+    All else is made of that: looked at again, the queue would say something else by then.
+    """
+    place = inside(settings.out, "minutes")
+    table.orderBy("minute", "topic").coalesce(1).write.mode("overwrite").parquet(place)
+    return table.sparkSession.read.parquet(place)
 
 
 def _ahead_ms(settings: ForecastSettings) -> int:
@@ -77,7 +84,6 @@ def _ahead_ms(settings: ForecastSettings) -> int:
 def _write(spark: SparkSession, settings: ForecastSettings, table: DataFrame, found: Load) -> None:
     out = settings.out
     ordered = table.orderBy("minute", "topic").coalesce(1)
-    ordered.write.mode("overwrite").parquet(inside(out, "minutes"))
     ordered.write.mode("overwrite").option("header", True).csv(inside(out, "minutes_csv"))
     save(spark, inside(out, "hours.csv"), _csv("hour", found.by(HOUR_MS)))
     save(spark, inside(out, "days.csv"), _csv("day", found.by(DAY_MS)))

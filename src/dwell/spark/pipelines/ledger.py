@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 from pyspark.storagelevel import StorageLevel
 
-from dwell.message import Kind
+from dwell.message import MAX_ATTEMPTS, Kind
 from dwell.spark.pipelines import rules
 from dwell.spark.pipelines.positions import Span
 
@@ -100,7 +100,7 @@ def _entries(events: DataFrame, from_start: bool, early_ms: int) -> DataFrame:
         F.expr(f"time_ms div {HOUR_MS}").alias("hour"),
         *("kind", "prior", "origin", "is_last", "is_known", "is_repeat"),
         *("is_broken", "is_doubled", "is_early", "is_again", "is_first"),
-        *("position", "time_ms", "due_ms", "attempt"),
+        *("position", "time_ms", "due_ms", "attempt", "prior_attempt", "is_miscounted"),
         # Only what is listed needs its id, which is the widest part of a row.
         F.when(_is_listed(), F.col("id")).alias("id"),
     )
@@ -119,6 +119,7 @@ def _beside(events: DataFrame) -> DataFrame:
         "*",
         F.coalesce(F.lag("kind").over(message), F.lit(rules.NONE)).alias("prior"),
         F.lag("position").over(message).alias("prior_position"),
+        F.lag("attempt").over(message).alias("prior_attempt"),
         F.lag("due_ms").over(message).alias("asked_ms"),
         F.lead("position").over(message).isNull().alias("is_last"),
         # A message that waits to be delivered again may be moved meanwhile: that is no reason.
@@ -144,12 +145,33 @@ def _judged(beside: DataFrame, from_start: bool, early_ms: int) -> DataFrame:
         beside.withColumn("is_repeat", repeat)
         .withColumn("is_known", first_known & ~is_kind(Kind.PUT) & F.lit(not from_start))
         .withColumn("is_doubled", ~repeat & take & ~lawful & ~first_known)
-        .withColumn("is_broken", ~repeat & ~lawful & ~F.col("is_doubled"))
+        .withColumn("is_miscounted", lawful & ~_has_right_attempt())
+        .withColumn(
+            "is_broken", ~repeat & (~lawful | F.col("is_miscounted")) & ~F.col("is_doubled")
+        )
         .withColumn("is_early", ~repeat & take & early)
         .withColumn("is_again", ~repeat & take & again & ~F.col("is_doubled"))
         .withColumn("is_first", ~repeat & take & ~again & ~F.col("is_doubled"))
         .withColumn("origin", F.coalesce("origin", F.lit(BEFORE)))
     )
+
+
+def _has_right_attempt() -> Column:
+    """Tell whether an event has the attempt that follows from the one before it.
+
+    A take is one more; who gives a message back may give its attempt back too; a new life, and one
+    after death, begin anew. Of the first event that is known of a message only a put says more.
+    """
+    now, before = F.col("attempt"), F.col("prior_attempt")
+    more = F.least(before + 1, F.lit(MAX_ATTEMPTS))
+    right = (
+        F.when(is_kind(Kind.PUT, Kind.REPLACE, Kind.KICK), now == 0)
+        .when(before.isNull(), F.lit(True))
+        .when(is_kind(Kind.TAKE), now == more)
+        .when(is_kind(Kind.RELEASE), now.isin(before, before - 1))
+        .otherwise(now == before)
+    )
+    return F.coalesce(right, F.lit(False))
 
 
 def _is_listed() -> Column:

@@ -5,9 +5,11 @@ for fifty million, so the rows are sorted into ranges; of each range only its si
 end come to the driver; and then each range is spaced on its own, knowing what comes before it.
 """
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -31,6 +33,9 @@ _RANGE, _PLACE = "_range", "_place"
 # monotonically_increasing_id has the partition's number in its upper bits, the place in these.
 _PLACE_BITS = (1 << 33) - 1
 _NEVER = -(1 << 62)
+
+#: The rows that a run keeps.
+_kept: ContextVar[list[DataFrame]] = ContextVar("kept")
 
 
 class Pace(NamedTuple):
@@ -78,6 +83,29 @@ def jitter_ms(name: Column, spread: str | None) -> Column:
     return F.pmod(F.xxhash64(name), F.lit(max(span_ms, 1)))
 
 
+@contextlib.contextmanager
+def letting_go() -> Iterator[None]:
+    """Let go at the end of all rows that were kept meanwhile.
+
+    Spark gives what is kept to every query that looks the same, although a file of that name holds
+    other rows by then.
+    """
+    token = _kept.set([])
+    try:
+        yield
+    finally:
+        for rows in _kept.get():
+            rows.unpersist()
+        _kept.reset(token)
+
+
+def keep(rows: DataFrame) -> DataFrame:
+    """Return rows that Spark keeps once it has made them."""
+    kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    _kept.get([]).append(kept)
+    return kept
+
+
 # --- places ---------------------------------------------------------------------------------------
 
 
@@ -91,7 +119,7 @@ def sorted_once(rows: DataFrame, order: Sequence[Column]) -> DataFrame:
     ranges = rows.repartitionByRange(count, *order).sortWithinPartitions(*order)
     place = F.monotonically_increasing_id().bitwiseAND(F.lit(_PLACE_BITS))
     placed = ranges.withColumns({_RANGE: F.spark_partition_id(), _PLACE: place})
-    return placed.persist(StorageLevel.MEMORY_AND_DISK)
+    return keep(placed)
 
 
 def numbered(rows: DataFrame, name: str, order: Sequence[Column]) -> DataFrame:

@@ -10,20 +10,21 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from dwell import values
 from dwell.errors import InvalidSettings
 from dwell.message import MAX_ID_BYTES
-from dwell.spark.pipelines import expressions, pace, sink
+from dwell.spark.pipelines import decision, expressions, pace, sink
 from dwell.spark.pipelines.command import main
 from dwell.spark.pipelines.pace import START_FORM
 
 Text = str | None
 
 _PLACE, _NEW_DUE = "place", "new_due_ms"
+_CHOSEN, _DECIDED = "chosen", "decided"
+_WHAT, _BACK, _OVER = "what", "back", "over"
 _KNOWN = ("topic", "id", "due", "attempt", "last_error")
 _COPIED = ("body", "priority", "key", "headers", "max_attempts")
 _VERBS = {"dead": "kick", "ready": "reschedule", "delayed": "reschedule"}
@@ -70,6 +71,13 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         list[str],
         Meta(description="Put a copy into this topic, and leave the message where it is."),
     ] = []
+    checkpoint: Annotated[
+        Text,
+        Meta(
+            description="A folder for what was decided, until all of it is done: a run that was "
+            "killed is ended by the next one with the same settings. Default: one of this run's."
+        ),
+    ] = None
     history: Annotated[
         Text, Meta(description="A Parquet table, to which is added what is done to each message.")
     ] = None
@@ -94,16 +102,24 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def run(spark: SparkSession, settings: RedriveSettings) -> str:
     """Bring back what was chosen, and return how much that was."""
+    with pace.letting_go():
+        return _run(spark, settings)
+
+
+def _run(spark: SparkSession, settings: RedriveSettings) -> str:
     start_ms = pace.start_ms(settings.start) or pace.now_ms()
-    plan = _plan(spark, settings, start_ms)
     if settings.dry_run:
-        return _would(plan, settings, start_ms)
-    # The table comes first: were the run killed after the verbs, nothing would know what they did.
-    # A run that is killed after the table is run again, and adds what was left to do once more.
-    if settings.history is not None:
-        _keep_history(plan, settings)
-    done = _bring_back(plan, settings)
-    dropped = _drop(plan, settings)
+        return _would(_plan(spark, settings, start_ms), settings, start_ms)
+    with decision.folder(spark, settings.checkpoint) as place:
+        start_ms = _decide(spark, settings, start_ms, place)
+        plan = _decided(spark, place, start_ms)
+        # The table comes first: were the run killed after the verbs, nothing would know what they
+        # did. A run that is killed after the table is run again, and adds the same once more.
+        if settings.history is not None:
+            _keep_history(plan, settings)
+        done = _bring_back(plan, settings)
+        dropped = _drop(plan, settings)
+        decision.forget(spark, place, _CHOSEN, _DECIDED)
     return _did(plan, settings, done, dropped, start_ms)
 
 
@@ -121,20 +137,52 @@ class _Plan(NamedTuple):
     last_ms: int
 
 
-def _plan(spark: SparkSession, settings: RedriveSettings, start_ms: int) -> _Plan:
-    """Decide once: the view changes with the first verb, so nothing may look at it again."""
-    chosen = _chosen(spark, settings)
+def _decide(spark: SparkSession, settings: RedriveSettings, start_ms: int, place: str) -> int:
+    """Write down what is to be done, unless that was done; return when the first falls due.
+
+    The view changes with the first verb, and Spark looks at it again where it has lost what it
+    knew: so nothing is done that is not written down, and from then on nobody looks at it again.
+    """
+    found = decision.unfinished(spark, place, settings)
+    if found is not None:
+        return int(found["start_ms"])
+    plan = _plan(spark, settings, start_ms, place)
+    back = plan.back.withColumn(_WHAT, F.lit(_BACK))
+    over = plan.over.withColumn(_WHAT, F.lit(_OVER))
+    decision.kept(back.unionByName(over, allowMissingColumns=True), place, _DECIDED)
+    decision.seal(spark, place, settings, start_ms=start_ms, chosen=plan.chosen_count)
+    return start_ms
+
+
+def _decided(spark: SparkSession, place: str, start_ms: int) -> _Plan:
+    """Return what was decided, as it is written down."""
+    rows = decision.found(spark, place, _DECIDED)
+    about = decision.about(spark, place)
+    assert about is not None
+    back, over = (rows.where(F.col(_WHAT) == what) for what in (_BACK, _OVER))
+    return _counted(back, over, int(about["chosen"]), start_ms)
+
+
+def _counted(back: DataFrame, over: DataFrame, chosen_count: int, start_ms: int) -> _Plan:
+    counts = back.agg(F.count(F.lit(1)), F.max(_NEW_DUE)).first()
+    assert counts is not None
+    return _Plan(back, over, chosen_count, counts[0], over.count(), counts[1] or start_ms)
+
+
+def _plan(
+    spark: SparkSession, settings: RedriveSettings, start_ms: int, place: str | None = None
+) -> _Plan:
+    """Return what is to be done; with a ``place``, made of what was chosen as it stands there."""
+    chosen = _chosen(spark, settings, place)
     back, over = chosen, chosen.limit(0)
     if settings.limit is not None:
         back = chosen.where(F.col(_PLACE) < settings.limit)
         over = chosen.where(F.col(_PLACE) >= settings.limit) if settings.skip else over
     timed = _timed(_targeted(back, settings), settings, start_ms)
-    counts = timed.agg(F.count(F.lit(1)), F.max(_NEW_DUE)).first()
-    assert counts is not None
-    return _Plan(timed, over, chosen.count(), counts[0], over.count(), counts[1] or start_ms)
+    return _counted(timed, over, chosen.count(), start_ms)
 
 
-def _chosen(spark: SparkSession, settings: RedriveSettings) -> DataFrame:
+def _chosen(spark: SparkSession, settings: RedriveSettings, place: str | None) -> DataFrame:
     """Return the chosen messages, numbered in their order where somebody asks for it."""
     reader = spark.read.format("dwell").option("url", settings.url).option("view", "messages")
     view = reader.option("topics", ",".join(settings.topics)).load()
@@ -145,8 +193,10 @@ def _chosen(spark: SparkSession, settings: RedriveSettings) -> DataFrame:
     order = _order(found, settings)
     columns = [F.col(name) for name in names]
     narrow = found.select(*columns, *[key.alias(name) for name, (key, _) in order.items()])
+    if place is not None:
+        narrow = decision.kept(narrow, place, _CHOSEN)
     if settings.limit is None and settings.pace is None:
-        return narrow.select(*columns).persist(StorageLevel.MEMORY_AND_DISK)
+        return pace.keep(narrow.select(*columns))
     by = [F.col(name).desc() if falling else F.col(name) for name, (_, falling) in order.items()]
     return pace.numbered(narrow, _PLACE, by).select(*columns, _PLACE)
 

@@ -61,3 +61,10 @@ def why_not(kind: int, prior: int) -> str:
     if prior == NONE:
         return f"{name} of a message that was never put"
     return f"{name} after {Kind(prior)}, when it was {state_after(prior).name.lower()}"
+
+
+def why_miscounted(kind: int, attempt: int, prior: int, prior_attempt: int | None) -> str:
+    """Say what is wrong with the attempt of an event that can follow the one before it."""
+    if prior == NONE:
+        return f"{Kind(kind)} with attempt {attempt}"
+    return f"{Kind(kind)} with attempt {attempt} after {Kind(prior)} with attempt {prior_attempt}"

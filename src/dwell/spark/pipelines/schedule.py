@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dwell import values
 from dwell.errors import InvalidInput, InvalidSettings
-from dwell.spark.pipelines import expressions, pace, sink
+from dwell.spark.pipelines import decision, expressions, pace, sink
 from dwell.spark.pipelines.command import main
 
 _FORMATS = {
@@ -29,6 +29,8 @@ _FORMATS = {
     ".delta": "delta",
 }
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")
+
+_MADE = "made"
 
 Text = str | None
 
@@ -86,6 +88,13 @@ class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     on_conflict: Annotated[
         Literal["keep", "replace", "error"], Meta(description="What happens to an id that exists.")
     ] = "keep"
+    checkpoint: Annotated[
+        Text,
+        Meta(
+            description="A folder for the messages that were made, until all are put: a run that "
+            "was killed is ended by the next one, although the source has changed since."
+        ),
+    ] = None
     bad_rows: Annotated[
         Text,
         Meta(
@@ -108,17 +117,35 @@ class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 def run(spark: SparkSession, settings: ScheduleSettings) -> str:
     """Put the rows, and return how many were put and how many were there."""
-    rows = messages(source(spark, settings), settings)
-    counts = sink.write(
-        rows,
-        settings.url,
-        "put",
-        onConflict=settings.on_conflict,
-        topic=settings.topic,
-        badRows=settings.bad_rows,
-    )
+    with pace.letting_go():
+        counts = sink.write(
+            _made(spark, settings),
+            settings.url,
+            "put",
+            onConflict=settings.on_conflict,
+            topic=settings.topic,
+            badRows=settings.bad_rows,
+        )
+    if settings.checkpoint is not None:
+        decision.forget(spark, settings.checkpoint, _MADE)
     result = "replaced" if settings.on_conflict == "replace" else "kept"
     return f"schedule: {counts.total():,} rows; {sink.shown(counts, 'created', result, 'bad')}"
+
+
+def _made(spark: SparkSession, settings: ScheduleSettings) -> DataFrame:
+    """Return the messages; with a checkpoint, as they stand there.
+
+    A pace gives each row a place among all of them. Were half of them put, and the others made
+    anew of another source, more would fall due at once than the pace allows.
+    """
+    place = settings.checkpoint
+    if place is None:
+        return messages(source(spark, settings), settings)
+    if decision.unfinished(spark, place, settings) is not None:
+        return decision.found(spark, place, _MADE)
+    rows = decision.kept(messages(source(spark, settings), settings), place, _MADE)
+    decision.seal(spark, place, settings)
+    return rows
 
 
 def _one_of(name: str, one: Text, other_name: str, other: Text) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from dwell.errors import DiskFull, StoreDamaged, StoreError
@@ -14,12 +15,13 @@ from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
-from dwell.store.embedded.folder import Label, open_folder
+from dwell.store.embedded.folder import Label, open_folder, write_label
 from dwell.store.embedded.journal.journal import Journal, Use
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.segment import segment_path
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.openings import begun, history
 from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.thread import in_thread
 
@@ -88,6 +90,7 @@ class Core:
         self._flusher, self._flush_after_s, self._free_after_s = None, 0.0, 0.0
         try:
             self._recover(now_ms, woken, tolerant)
+            self._note_opening()
             self.journal.start()
         except BaseException:
             self.disk.close(self._lock)
@@ -119,6 +122,26 @@ class Core:
         if tolerant is not None:
             self.machine.mend()
         self.machine.rebuild(now_ms)
+
+    def _note_opening(self) -> None:
+        """Write down that what happens from now on is of this opening, and of no copy's."""
+        name = f"{self.disk.system.random_bits(64):016x}"
+        openings = begun(self.label.openings, self.machine.events.next_position, name)
+        noted = msgspec.structs.replace(self.label, openings=openings)
+        try:
+            write_label(self.disk, self.folder, noted)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            # A full disk keeps nobody from acking; a copy that is opened on one is not told apart.
+            _log.warning("%s: no room to note that it was opened", self.folder)
+            self._remove_unfinished()
+            return
+        self.label = noted
+
+    def histories(self, positions: Iterable[int], end: int) -> list[str]:
+        """Return whose the event before each position is; ``end`` is that of the next event."""
+        return [history(self.label.openings, position, end) for position in positions]
 
     def _find_missing(self, now_ms: int, tolerant: list[str] | None) -> None:
         """Miss the segments in which messages of the snapshot lie; raises StoreDamaged."""

@@ -13,6 +13,7 @@ import msgspec
 
 from dwell.errors import NotAStore, StoreDamaged, StoreTooNew
 from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.openings import Opening
 
 FORMAT = 2
 #: The hash of callers' ids in new stores; each keeps the one that it was made with.
@@ -22,13 +23,18 @@ _LOCK = "lock"
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed."""
+    """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed.
+
+    ``openings`` says by whom its events are. Older versions of this format pass over that, and what
+    happens while they have the store open counts as the last opening's.
+    """
 
     dwell: int
     number: int
     seed: int
     segment_bytes: int
     ids: int = 1
+    openings: tuple[Opening, ...] = ()
 
 
 def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Label]:
@@ -64,7 +70,7 @@ def _read(disk: Disk, folder: Path) -> Label:
     if found < FORMAT:
         # What is written from now on an older version would read wrongly.
         label = msgspec.structs.replace(label, dwell=FORMAT)
-        _write(disk, folder, label)
+        write_label(disk, folder, label)
     return label
 
 
@@ -79,11 +85,12 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
     # Whoever made the folder may have been stopped before its name was safe.
     with contextlib.suppress(PermissionError):
         disk.sync_folder(folder.parent)
-    _write(disk, folder, label)
+    write_label(disk, folder, label)
     return label
 
 
-def _write(disk: Disk, folder: Path, label: Label) -> None:
+def write_label(disk: Disk, folder: Path, label: Label) -> None:
+    """Let a store have this label, for good."""
     new = folder / f"{LABEL}.new"
     disk.write_file(new, [msgspec.json.encode(label)])
     disk.rename(new, folder / LABEL)

@@ -440,7 +440,8 @@ class EmbeddedStore(Store):
         # The log may have lost its beginning meanwhile, behind what was read.
         at = int(events.positions[0]) if len(events) else max(position, log.first_position)
         following = at + len(events)
-        return EventPage(events, following, log.first_position, until)
+        known = self._core.histories((position, following), until)
+        return EventPage(events, following, log.first_position, until, *known)
 
     async def stats(self) -> Stats:
         """Return the counts."""

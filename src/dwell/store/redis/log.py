@@ -35,7 +35,9 @@ class Log:
         events = columns.events(start, limit)
         # To who asks within a gap, what is kept begins behind it.
         first = start if start > position else answer[1]
-        return EventPage(events, start + len(events), first, answer[2])
+        following, name = start + len(events), f"{self._shards.history:08x}"
+        since, history = (name if 0 < at <= answer[2] else "" for at in (position, following))
+        return EventPage(events, following, first, answer[2], since, history)
 
     async def begin(self) -> None:
         """Let the log go on where the events of the one shard that there was are."""

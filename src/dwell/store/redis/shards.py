@@ -32,12 +32,17 @@ T = TypeVar("T")
 
 
 class Config(msgspec.Struct, array_like=True):
-    """What all instances of a store agree on; ``target`` is not 0 while messages move."""
+    """What all instances of a store agree on; ``target`` is not 0 while messages move.
+
+    ``history`` is that of its events, which go on when a store that was resharded has another
+    number; 0 where it is the number.
+    """
 
     format: int
     number: int
     shards: int
     target: int = 0
+    history: int = 0
 
 
 class Shards:
@@ -58,6 +63,7 @@ class Shards:
         self._clocks: dict[int, ServerClock] = {}
         self.limits = options.limits
         self.number = 0
+        self.history = 0
         self.count = 0
         #: The next deadline of each shard, 0 for none.
         self.deadlines_ms: dict[int, int] = {}
@@ -82,6 +88,7 @@ class Shards:
                     f"the store is on its way to {config.target} shards; `dwell reshard` ends that"
                 )
             self.number, self.count = config.number, config.shards
+            self.history = config.history or config.number
             self._scripts = scripts(
                 self._options.packed, self._options.max_events, self._options.limits
             )
@@ -121,11 +128,14 @@ class Shards:
                 f"shards: got {target}, and the store is on its way to {config.target}; "
                 "end that first"
             )
-        await self._write(Config(FORMAT, self.number, self.count, target))
+        await self._write(Config(FORMAT, self.number, self.count, target, self.history))
 
     async def end_move(self, target: int) -> None:
-        """Write down the new number of shards."""
-        await self._write(Config(FORMAT, self.number, target))
+        """Write down the new number of shards, and that it is another store by now.
+
+        No receipt of before is good any more, as leases have ended and messages have moved.
+        """
+        await self._write(Config(FORMAT, _drawn(), target, 0, self.history))
 
     async def _write(self, config: Config) -> None:
         await self.engine.ask("SET", self._config_key, msgspec.msgpack.encode(config))
@@ -138,7 +148,7 @@ class Shards:
         key, asked = self._config_key, self._options.shards
         data = await self.engine.ask("GET", key)
         if data is None:
-            new = Config(FORMAT, secrets.randbelow(2**31 - 1) + 1, asked or 1)
+            new = Config(FORMAT, _drawn(), asked or 1)
             await self.engine.ask("SET", key, msgspec.msgpack.encode(new), "NX")
             data = await self.engine.ask("GET", key)
         try:
@@ -298,3 +308,7 @@ def parts_of(groups: Sequence[Group], most: int) -> Iterator[list[Group]]:
             part, count = [], 0
     if part:
         yield part
+
+
+def _drawn() -> int:
+    return secrets.randbelow(2**31 - 1) + 1

@@ -1,0 +1,112 @@
+"""Turns: which of the writes of one micro-batch a write is.
+
+The ids of rows that have none are made of the query, the batch, the partition and the place in it,
+so that a batch that runs again makes the same ones. Where one ``foreachBatch`` writes twice, they
+also need to know which of the two writes they are, in the same way each time; and nothing that
+Spark tells of a write says so. So the driver counts the writes that have ended in the batch, in a
+file of the run of the query: each write is planned, and each ends, in a process of its own there.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dwell.errors import InvalidSettings, StoreError
+
+_KEPT_S = 30 * 86_400
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How many writes have ended in the batch that a run of a query is at."""
+
+    batch: str
+    writes: int
+
+
+class Turn(NamedTuple):
+    """One write: the run of its query, its batch, and its place among the writes of that."""
+
+    run: str
+    batch: str
+    place: int
+
+    @property
+    def suffix(self) -> str:
+        """What tells it from the first write of its batch."""
+        return f"-w{self.place}" if self.place else ""
+
+
+def turn_of(run: str, batch: str, ended: dict[str, Ended]) -> Turn:
+    """Return the turn of a write, before which these have ended."""
+    before = ended.get(run)
+    return Turn(run, batch, before.writes if before is not None and before.batch == batch else 0)
+
+
+def ended_writes(folder: Path | None = None) -> dict[str, Ended]:
+    """Return what has ended, by the run of a query."""
+    found = {}
+    for path in (folder or _folder()).glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path.stem] = _read(path)
+    return found
+
+
+def end(turn: Turn, *, is_named: bool, folder: Path | None = None) -> None:
+    """Note that a write has ended; raises InvalidSettings for two at once that share names.
+
+    ``is_named`` says that it has given names that no other write may give.
+    """
+    if not _NAME.fullmatch(turn.run):
+        return
+    folder = folder or _folder()
+    path = folder / f"{turn.run}.json"
+    with _locked(folder):
+        before = _read(path) if path.exists() else Ended(turn.batch, 0)
+        count = before.writes if before.batch == turn.batch else 0
+        if turn.place < count:
+            if is_named:
+                raise InvalidSettings(
+                    "writeName: got none for two writes at once in one micro-batch, expected one "
+                    "write after the other, or a name for each"
+                )
+            return
+        whole = path.with_suffix(".new")
+        whole.write_bytes(msgspec.json.encode(Ended(turn.batch, turn.place + 1)))
+        whole.replace(path)
+        _forget(folder)
+
+
+def _read(path: Path) -> Ended:
+    return msgspec.json.decode(path.read_bytes(), type=Ended)
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"dwell-spark-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise StoreError(f"{folder}: belongs to somebody else, expected a folder of one's own")
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _forget(folder: Path) -> None:
+    """Remove what runs of long ago have left."""
+    oldest_s = time.time() - _KEPT_S
+    for path in folder.glob("*.json"):
+        if path.stat().st_mtime < oldest_s:
+            path.unlink()

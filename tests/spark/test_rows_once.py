@@ -1,0 +1,183 @@
+"""What is written arrives once, however Spark goes about it; ``DWELL_WRITES`` draws more."""
+
+import json
+import os
+import random
+import uuid
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+import dwell
+from dwell.errors import InvalidSettings
+from dwell.spark import register, turns
+from tests.spark.tasks import TaskFailed, Write, cut, of_stream
+
+WRITES = int(os.environ.get("DWELL_WRITES", "25"))
+SCHEMA = pa.schema([("topic", pa.string()), ("body", pa.string()), ("delay", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def queue(shared):
+    with dwell.open(shared.url) as queue:
+        yield queue
+
+
+@pytest.fixture(autouse=True)
+def notes(tmp_path, monkeypatch):
+    """Let turns be noted in a folder of the test's own."""
+    monkeypatch.setattr(turns, "_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def bodies(queue, topics):
+    found = Counter()
+    for topic in topics:
+        for page in queue.pages(topic, "delayed", limit=10_000):
+            found.update(message.body.decode() for message in page)
+    return found
+
+
+def rows_of(topics, texts, bad=()):
+    many = [(topics[n % len(topics)], text) for n, text in enumerate(texts)]
+    delays = ["soon" if n in bad else "1h" for n in range(len(texts))]
+    columns = [[topic for topic, _ in many], [text for _, text in many], delays]
+    return pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=SCHEMA)
+
+
+class Stream:
+    """A query whose batch is written by several sinks, killed and started again."""
+
+    def __init__(self, url, topics, folder):
+        self.query, self.run = str(uuid.uuid4()), str(uuid.uuid4())
+        self._url, self._topics, self._folder = url, topics, folder
+
+    def restart(self):
+        self.run = str(uuid.uuid4())
+
+    def write(self, partitions, draw, batch=0, fails=False, **options):
+        """Write partitions as a sink; a task fails a few times, or for good."""
+        given = {"url": self._url, "batch": str(draw.randint(1, 30)), **options}
+        given |= {"topic": self._topics[0], "badRows": str(self._folder / "bad")}
+        known = of_stream(self.query, self.run, batch)
+        write = Write(SCHEMA, given, **known)
+        messages = []
+        for number, rows in enumerate(partitions):
+            batches = cut(rows, [draw.randint(1, 12) for _ in range(3)])
+            for _ in range(draw.choice([0, 0, 1, 2])):
+                with pytest.raises(TaskFailed):
+                    write.run(number, batches, draw.randint(0, len(batches)))
+            if fails and number == len(partitions) - 1:
+                with pytest.raises(TaskFailed):
+                    write.run(number, batches, draw.randint(0, len(batches)))
+                write.abort([*messages, None])
+                return None
+            messages.append(write.run(number, batches))
+            if draw.random() < 0.2:
+                # What Spark thought slow ran twice, and one of them counts.
+                write.run(number, cut(rows, [draw.randint(1, 12)]))
+        write.commit(messages)
+        return sum((Counter(message.results) for message in messages), Counter())
+
+
+@pytest.mark.parametrize("number", range(WRITES))
+def test_what_arrives_is_the_rows_once(shared, queue, tmp_path, number):
+    """Any partitions, batches, tasks that repeat, restarts, refused rows, sinks and topics."""
+    draw = random.Random(number)
+    topics = [f"w{number}-{os.getpid()}-{n}" for n in range(draw.randint(1, 3))]
+    stream = Stream(shared.url, topics, tmp_path)
+    sinks, good = [], Counter()
+    for _ in range(draw.randint(1, 3)):
+        partitions = []
+        # Sinks may write the very same rows.
+        name = draw.choice("ab")
+        for part in range(draw.randint(1, 3)):
+            size = draw.choice([0, 1, draw.randint(2, 60)])
+            bad = {n for n in range(size) if draw.random() < draw.choice([0, 0.05, 0.3])}
+            texts = [f"{name}-{part}-{n}" for n in range(size)]
+            given = [*topics, None] if draw.random() < 0.3 else topics
+            partitions.append(rows_of(given, texts, bad))
+            good.update(text for n, text in enumerate(texts) if n not in bad)
+        sinks.append(partitions)
+    for _ in range(draw.randint(0, 2)):
+        # The batch dies in some sink, and the query is started again.
+        dies_at = draw.randrange(len(sinks))
+        for at, partitions in enumerate(sinks[: dies_at + 1]):
+            stream.write(partitions, draw, fails=at == dies_at)
+        stream.restart()
+    for partitions in sinks:
+        counts = stream.write(partitions, draw)
+        assert counts.total() == sum(rows.num_rows for rows in partitions)
+    assert bodies(queue, topics) == good
+
+
+def test_sinks_at_once_are_told_unless_they_have_names(shared, queue, tmp_path):
+    known = of_stream("query", "run", 0)
+    rows = [rows_of(["at-once"], ["a", "b"])]
+    options = {"url": shared.url}
+    one, other = Write(SCHEMA, options, **known), Write(SCHEMA, options, **known)
+    one.commit([one.run(0, rows)])
+    with pytest.raises(InvalidSettings, match="writeName: got none for two writes at once"):
+        other.commit([other.run(0, rows)])
+    named = [Write(SCHEMA, {**options, "writeName": name}, **known) for name in ("x", "y")]
+    for write in named:
+        write.commit([write.run(0, rows)])
+    assert bodies(queue, ["at-once"]) == {"a": 3, "b": 3}
+
+
+def test_a_write_that_failed_has_had_its_turn(shared, queue):
+    known = of_stream("query-f", "run-f", 0)
+    first = Write(SCHEMA, {"url": shared.url}, **known)
+    message = first.run(0, [rows_of(["turns"], ["a"])])
+    first.abort([message, None])
+    second = Write(SCHEMA, {"url": shared.url}, **known)
+    second.commit([second.run(0, [rows_of(["turns"], ["b"])])])
+    assert bodies(queue, ["turns"]) == {"a": 1, "b": 1}
+
+
+def test_notes_of_other_runs_and_batches_do_not_count(tmp_path):
+    turns.end(turns.Turn("run", "7", 0), is_named=True)
+    turns.end(turns.Turn("run", "7", 1), is_named=True)
+    ended = turns.ended_writes()
+    assert turns.turn_of("run", "7", ended).suffix == "-w2"
+    assert turns.turn_of("run", "8", ended).suffix == ""
+    assert turns.turn_of("other", "7", ended).suffix == ""
+
+
+# --- through Spark --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream_of(spark, tmp_path):
+    register(spark)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("\n".join(json.dumps({"n": n}) for n in range(20)))
+
+    def run(each):
+        stream = spark.readStream.schema("n INT").json(str(tmp_path / "in")).repartition(2)
+        query = stream.writeStream.foreachBatch(each).trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "log")).start().awaitTermination()
+
+    return run
+
+
+def test_two_writes_in_one_batch_both_arrive_and_once(shared, queue, stream_of, monkeypatch):
+    monkeypatch.undo()
+    fails = [True]
+
+    def each(frame, number):
+        for text, delay in (("welcome", "1h"), ("reminder", "24h"), ("reminder", "24h")):
+            rows = frame.selectExpr(f"concat('{text} ', n) AS body", f"'{delay}' AS delay")
+            options = {"url": shared.url, "topic": "two-writes"}
+            rows.write.format("dwell").mode("append").options(**options).save()
+        if fails.pop():
+            raise RuntimeError("the driver dies before the batch is in the log")
+
+    with pytest.raises(PySparkException, match="the driver dies"):
+        stream_of(each)
+    fails.append(False)
+    stream_of(each)
+    texts = {f"welcome {n}": 1 for n in range(20)} | {f"reminder {n}": 2 for n in range(20)}
+    assert bodies(queue, ["two-writes"]) == texts
