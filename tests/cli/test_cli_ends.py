@@ -154,3 +154,13 @@ def opened(pid):
         with contextlib.suppress(OSError):
             found[link.name] = str(link.readlink())
     return found
+
+
+@pytest.mark.parametrize("args", [["put", "t", "-"], ["put", "t", "--many", "-"], ["ack", "-"]])
+def test_a_closed_input_is_bad_input(tmp_path, args):
+    filled(tmp_path)
+    child = start(tmp_path, *args, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(0))
+    error = child.stderr.read().decode()
+    child.stderr.close()
+    assert (child.wait(60), error.count("\n")) == (2, 1)
+    assert error.startswith("InvalidInput: standard input: ")

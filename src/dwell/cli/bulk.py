@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,7 +64,7 @@ def _are_in(counts: _Counts) -> bool:
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
     if name == given.STDIN:
-        yield sys.stdin.buffer
+        yield given.stdin()
         return
     try:
         source = open(name, "rb")  # noqa: SIM115 - closed below, outside of this try

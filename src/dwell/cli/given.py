@@ -4,12 +4,20 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import BinaryIO
 
 from dwell import values
 from dwell.errors import InvalidHeaders, InvalidInput
 from dwell.message import MAX_BATCH_MESSAGES, MAX_BODY_BYTES
 
 STDIN = "-"
+
+
+def stdin() -> BinaryIO:
+    """Return standard input; raises InvalidInput where it was closed before the start."""
+    if sys.stdin is None:
+        raise InvalidInput("standard input: is closed, expected one to read from")
+    return sys.stdin.buffer
 
 
 def headers(pairs: Sequence[str]) -> dict[str, str] | None:
@@ -28,7 +36,7 @@ def body(text: str) -> bytes:
     """Return a body that was given as an argument, or standard input where it is ``-``."""
     if text == STDIN:
         # One byte more than is allowed is enough to be refused.
-        return sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
+        return stdin().read(MAX_BODY_BYTES + 1)
     return os.fsencode(text)
 
 
@@ -40,7 +48,7 @@ def chunks(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _lines() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    for number, line in enumerate(stdin(), 1):
         try:
             text = line.decode().rstrip("\r\n")
         except UnicodeDecodeError:
