@@ -5,13 +5,16 @@ Of a file that still grows, only the part up to that moment counts. The files ar
 can be read even when the compactor removes them meanwhile.
 """
 
+from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from dwell.message import State
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct
-from dwell.store.embedded.folder import LABEL
+from dwell.store.embedded.folder import LABEL, drawn_number
 from dwell.store.embedded.journal.segment import segment_number
 from dwell.store.embedded.snapshot import Snapshot, snapshot_path
 from dwell.store.embedded.thread import in_thread
@@ -52,8 +55,7 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
     try:
         # Nothing else runs up to the first await, so that all of it is of one moment.
         position, until = core.journal.cut(), core.machine.events.cut()
-        # Should it keep the name for a crash, a start removes whatever ends like this.
-        new = core.folder / f"checkpoint-{core.disk.system.random_bits(64):016x}.new"
+        new = _unfinished(core)
         snapshot = Snapshot(
             core.disk, core.folder, core.machine, position, now_ms, core.limits, new
         )
@@ -62,9 +64,7 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
         await core.flush_events(until)
         for path, size_bytes in core.machine.events.files_until(until):
             checkpoint.files.append(Held(path.name, core.disk.open(path), size_bytes, size_bytes))
-        label = core.folder / LABEL
-        size_bytes = len(core.disk.read(label))
-        checkpoint.files.append(Held(LABEL, core.disk.open(label), size_bytes, size_bytes))
+        await in_thread(_hold_label, checkpoint, core)
         await in_thread(snapshot.seal)
         await in_thread(_let_go, checkpoint, segments, snapshot, core.journal.segment_bytes)
     except BaseException:
@@ -94,6 +94,24 @@ async def _hold_snapshot(checkpoint: Checkpoint, core: Core, snapshot: Snapshot)
         else held
         for held in checkpoint.files
     ]
+
+
+def _unfinished(core: Core) -> Path:
+    """Return a name for a file that is to have none; a start removes what kept it for a crash."""
+    return core.folder / f"checkpoint-{core.disk.system.random_bits(64):016x}.new"
+
+
+def _hold_label(checkpoint: Checkpoint, core: Core) -> None:
+    """Hold the label of a store of its own, in which receipts of this one mean nothing.
+
+    Both will give the next numbers to other messages, so one receipt would name one in each.
+    """
+    label = msgspec.structs.replace(core.label, number=drawn_number(core.disk))
+    data, new = msgspec.json.encode(label), _unfinished(core)
+    fd = core.disk.create(new, len(data))
+    checkpoint.files.append(Held(LABEL, fd, len(data), len(data)))
+    core.disk.remove(new)
+    core.disk.write(fd, [data], 0)
 
 
 def _hold_segments(checkpoint: Checkpoint, core: Core, position: int) -> list[Held]:

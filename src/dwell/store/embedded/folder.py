@@ -77,7 +77,7 @@ def _read(disk: Disk, folder: Path) -> Label:
 def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
     label = Label(
         dwell=FORMAT,
-        number=disk.system.random_bits(31) or 1,
+        number=drawn_number(disk),
         seed=disk.system.random_bits(63),
         segment_bytes=segment_bytes,
         ids=_IDS,
@@ -87,6 +87,11 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
         disk.sync_folder(folder.parent)
     write_label(disk, folder, label)
     return label
+
+
+def drawn_number(disk: Disk) -> int:
+    """Return the number of a new store, which stands in its receipts."""
+    return disk.system.random_bits(31) or 1
 
 
 def write_label(disk: Disk, folder: Path, label: Label) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from dwell.store.embedded.syncs import sync_every_ms
 from dwell.store.embedded.wheel import Wheel
 
 T = TypeVar("T")
+_GoodAndLeased: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 _TAKE_BYTES = 1024  # more than a take's record needs beside its rows: header, owner and filling
 
@@ -349,7 +350,7 @@ class EmbeddedStore(Store):
         results[leased] = Result.LEASED
         return results
 
-    def _cancel(self, topic: str, ids: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    def _cancel(self, topic: str, ids: Sequence[bytes]) -> _GoodAndLeased:
         now_ms = self._look()
         rows, found = self._finder.find(topic, ids)
         leased = found & (self._table.state[rows] == State.LEASED)
@@ -365,9 +366,7 @@ class EmbeddedStore(Store):
         results[leased] = Result.LEASED
         return results
 
-    def _reschedule(
-        self, topic: str, ids: Sequence[bytes], due_ms: I64
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> _GoodAndLeased:
         now_ms = self._begin()
         rows, found = self._finder.find(topic, ids)
         state = self._table.state[rows]
