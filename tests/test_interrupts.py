@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -35,6 +36,13 @@ def interrupting():
     signal.signal(signal.SIGUSR1, before)
 
 
+async def late(take, *args):
+    """Take, and let the interrupt come."""
+    batch = await take(*args)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return batch
+
+
 ASKED = {"take": ("t",), "take_ids": ("t", ["1"]), "take_where": ("t", "a == `1`")}
 
 
@@ -47,13 +55,7 @@ def test_what_was_taken_for_a_caller_that_was_interrupted_is_given_back(
         queue.put("t", {"a": 1}, id="1")
         store = queue._queue.store
         for name in ("take", "take_ids"):
-
-            async def late(*args, take=getattr(store, name)):
-                batch = await take(*args)
-                os.kill(os.getpid(), signal.SIGUSR1)
-                return batch
-
-            monkeypatch.setattr(store, name, late)
+            monkeypatch.setattr(store, name, functools.partial(late, getattr(store, name)))
         with pytest.raises(Interrupted):
             getattr(queue, verb)(*ASKED[verb], lease="10m")
         monkeypatch.undo()
