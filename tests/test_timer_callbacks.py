@@ -140,6 +140,19 @@ def test_a_step_of_the_wall_clock_moves_no_span(jump_ms):
         assert point.cancel() is (jump_ms < 0)
 
 
+def test_an_exit_in_a_coroutine_ends_nothing():
+    beats, left = [], []
+
+    async def leave():
+        left.append(len(beats))
+        raise SystemExit
+
+    with Timer() as timer:
+        timer.after("1ms", leave)
+        timer.every("1ms", beats.append, 1)
+        wait_for(lambda: left and len(beats) > left[0] + 2)
+
+
 def test_a_timer_is_used_again():
     timer, seen = Timer(), []
     for word in ("once", "twice"):
