@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import signal
+import time
 
 import pytest
 
@@ -179,12 +181,17 @@ def test_a_hidden_generator_is_a_failure_and_a_hidden_coroutine_runs():
 
 
 def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
-    parent, pids = os.getpid(), tmp_path / "pids"
+    parent, pids, ends = os.getpid(), tmp_path / "pids", []
 
     def handle(message):
-        pid = os.fork()
-        if pid:
-            os.waitpid(pid, 0)
+        if pid := os.fork():
+            end = time.monotonic() + 20
+            while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < end:
+                time.sleep(0.01)
+            if not ended[0]:
+                os.kill(pid, signal.SIGKILL)
+                ended = os.waitpid(pid, 0)
+            ends.append(ended[1])
         with pids.open("a") as file:
             file.write(f"{os.getpid()}\n")
 
@@ -203,7 +210,7 @@ def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
 
     run(main)
     # The child came back from the handler too, and ended there.
-    assert len(pids.read_text().split()) == 2
+    assert (len(pids.read_text().split()), ends) == (2, [0])
     assert os.getpid() == parent
 
 

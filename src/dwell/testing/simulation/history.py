@@ -128,6 +128,9 @@ class History:
         self.may_drop_events = False
         #: Whether the disk may be full.
         self.is_tight = False
+        #: When the store has last looked at the time, also in a step that its process did not live
+        #: to see the end of.
+        self.looked_ms = now_ms
 
     @property
     def place(self) -> int:
@@ -155,14 +158,17 @@ class History:
         settings: dict[str, TopicSettings],
         facts: list[Fact],
         first_position: int,
+        looked_ms: int,
     ) -> None:
         """Find the place up to which things have happened, in a store that was opened again.
 
-        ``times_ms`` are the moments at which it has looked at the time since.
+        ``times_ms`` are the moments at which it has looked at the time since, and ``looked_ms`` is
+        that at which the one before did so last.
         """
         base = self._base
         for done in self._done[: self._safe]:
             _again(done, base)
+        self.tick(looked_ms)
         left, self._done, self._safe = self._done[self._safe :], [], 0
         why = ""
         for place in range(len(left) + 1):

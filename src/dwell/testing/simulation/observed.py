@@ -44,6 +44,7 @@ class ObservedStore(EmbeddedStore):
 
     async def open(self) -> None:
         """Open the store, and find out what has happened before it ended."""
+        looked_ms = self.history.looked_ms
         await super().open()
         putter = self._putter
         resolve_put = putter.put
@@ -55,7 +56,7 @@ class ObservedStore(EmbeddedStore):
 
         putter.put = put  # type: ignore[method-assign]
         try:
-            await self._resolve()
+            await self._resolve(looked_ms)
         except StoreError:
             # Who opens it again must not find it held; with its process all is let go.
             if (life := LIFE.get()) is None or not life.is_over:
@@ -63,7 +64,7 @@ class ObservedStore(EmbeddedStore):
                     await super().close()
             raise
 
-    async def _resolve(self) -> None:
+    async def _resolve(self, looked_ms: int) -> None:
         times_ms = await settle(self)
         self.told = self.of_time
         plain = _Plain(self)
@@ -74,7 +75,7 @@ class ObservedStore(EmbeddedStore):
             topic: await EmbeddedStore.settings(self, topic) for topic in self.history.topics
         }
         try:
-            self.history.resolve(times_ms, views, settings, facts, first_position)
+            self.history.resolve(times_ms, views, settings, facts, first_position, looked_ms)
         except Broken as broken:
             self.on_broken(broken)
             raise
@@ -386,10 +387,12 @@ class ObservedStore(EmbeddedStore):
 
     def _enter(self) -> int:
         self.has_entered = True
+        self.history.looked_ms = self.clock.now_ms()
         return super()._enter()
 
     def _tick(self, now_ms: int) -> None:
         self.has_entered = True
+        self.history.looked_ms = now_ms
         super()._tick(now_ms)
 
     async def _in_room(self, verb: Callable[[], T]) -> T:
