@@ -69,7 +69,7 @@ def test_interrupts_of_a_wait_lose_no_message(interrupting):
 
     def interrupt(number, frame):
         while frame is not None:
-            if frame.f_code is LoopThread._answer_of.__code__:
+            if frame.f_code is LoopThread.hand.__code__:
                 raise Interrupted
             frame = frame.f_back
 
@@ -146,6 +146,22 @@ with dwell.open(folder) as again:
     except dwell.errors.StoreLocked:
         print("locked", flush=True)
 """
+
+
+def test_a_queue_is_opened_once_and_closed_where_it_was_opened():
+    async def main():
+        async with dwell.open("memory:") as queue:
+            with pytest.raises(RuntimeError, match="open already"):
+                await queue.open()
+
+            def elsewhere():
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    asyncio.run(queue.close())
+
+            await asyncio.to_thread(elsewhere)
+            assert (await queue.put("t", "x")).result is dwell.Result.CREATED
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_forked_child_holds_no_lock(tmp_path):

@@ -39,25 +39,22 @@ class LoopThread:
         Raises StoreClosed after close, and StoreError in a process that was forked from the one
         that has the thread.
         """
-        return self._answer_of(function, args, kwargs, None)
+        answers: list[T] = []
+        self.hand(answers, None, function, args, kwargs)
+        return answers[0]
 
     def hand(
         self,
-        undo: Callable[[T], Awaitable[object]],
-        function: Callable[P, Coroutine[Any, Any, T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Do as :meth:`run`; what was answered when this thread was interrupted is undone."""
-        return self._answer_of(function, args, kwargs, undo)
-
-    def _answer_of(
-        self,
+        answers: list[T],
+        undo: Callable[[T], Awaitable[object]] | None,
         function: Callable[..., Coroutine[Any, Any, T]],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        undo: Callable[[T], Awaitable[object]] | None,
-    ) -> T:
+    ) -> None:
+        """Do as :meth:`run`; put the answer into ``answers``.
+
+        What is not there when this thread is interrupted is undone, what is there is the caller's.
+        """
         self._check()
         answer: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
@@ -71,7 +68,7 @@ class LoopThread:
         answer.add_done_callback(self._asked.discard)
         try:
             self._soon(start)
-            return answer.result()
+            answers.append(answer.result())
         except BaseException as error:
             if not answer.done() or answer.cancelled() or answer.exception() is not error:
                 self._break_off(tasks, undo)

@@ -81,7 +81,7 @@ def open(  # noqa: A001 - read as dwell.open
 
 
 def _store(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -> Store:
-    text = os.fspath(url)
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidUrl(f"url: got {text!r:.80}, expected {_FORMS}")
     parts = _SCHEME.fullmatch(text) if isinstance(url, str) else None

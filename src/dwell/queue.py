@@ -15,7 +15,7 @@ from dwell import columns, search, values
 from dwell.bulk import put_joined, puts_of
 from dwell.clock import Clock
 from dwell.errors import BatchTooLarge, IdExists, TopicFull
-from dwell.gather import Gatherer, Partly
+from dwell.gather import Gatherer, Partly, check_loop
 from dwell.longpoll import LongPolls
 from dwell.message import (
     DEFAULT_PRIORITY,
@@ -121,7 +121,12 @@ class Queue(Verbs):
     # --- lifetime -----------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the store and begin to keep its time; raises StoreError."""
+        """Open the store and begin to keep its time; raises StoreError.
+
+        Raises RuntimeError when it is open already; so does :meth:`close` in another event loop.
+        """
+        if self._is_open:
+            raise RuntimeError("the queue is open already")
         self._store.wake = self._takers.wake
         self._store.waiting = lambda: self._takers.waiting
         if self._ticker is not None:
@@ -140,6 +145,7 @@ class Queue(Verbs):
         """Answer what was asked, end every wait with StoreClosed, and close the store."""
         if not self._is_open:
             return
+        check_loop(self._loop)
         self._is_open = False
         if self._ticker is not None:
             await self._ticker.stop()

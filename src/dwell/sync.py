@@ -4,6 +4,7 @@ Nothing is written twice: the methods are made from the queue's, with their sign
 docstrings. Type checkers read sync.pyi, which ``python -m tools.stubs`` makes from the same source.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -65,9 +66,22 @@ class SyncQueue:
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._loop_thread().run(function, *args, **kwargs)
 
-    def _take(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a verb that takes; what nobody is handed is given back as it was."""
-        return self._loop_thread().hand(self._give_back, function, *args, **kwargs)
+    def _take(
+        self,
+        taken: list[Batch],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Run a verb that takes; what is not in ``taken`` is given back as it was."""
+        whole = (self._queue, *args)
+        self._loop_thread().hand(taken, self._give_back, function, whole, kwargs)
+
+    def _let_go(self, taken: list[Batch]) -> None:
+        """Give back what a caller that was interrupted was not handed."""
+        for batch in taken:
+            with contextlib.suppress(Exception):
+                self._run(self._give_back, batch)
 
     async def _give_back(self, batch: Batch) -> None:
         if len(batch):
@@ -84,13 +98,23 @@ class SyncQueue:
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a plain method that runs a coroutine method of the queue."""
-    run = SyncQueue._take if function in _TAKES else SyncQueue._run
 
     @functools.wraps(function)
     def call(self: SyncQueue, *args: Any, **kwargs: Any) -> Any:
-        return run(self, function, self._queue, *args, **kwargs)
+        return self._run(function, self._queue, *args, **kwargs)
 
-    return call
+    @functools.wraps(function)
+    def take(self: SyncQueue, *args: Any, **kwargs: Any) -> Any:
+        # Python may interrupt behind any call, and none comes behind the one that hands it over.
+        taken: list[Batch] = []
+        try:
+            self._take(taken, function, args, kwargs)
+            return taken[0]
+        except BaseException:
+            self._let_go(taken)
+            raise
+
+    return take if function in _TAKES else call
 
 
 def _iterator(function: Callable[..., Any]) -> Callable[..., Any]:

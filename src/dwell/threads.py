@@ -5,6 +5,7 @@ Unlike those of :mod:`concurrent.futures`, its threads do not keep a process tha
 
 import contextvars
 import inspect
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -36,8 +37,9 @@ class ThreadPool:
             except BaseException as error:
                 future.set_exception(error)
 
-        self._work.put(run)
+        # Were there nobody to do it, it would be done after its caller was told so.
         self._staff()
+        self._work.put(run)
         return future
 
     def close(self) -> None:
@@ -47,14 +49,22 @@ class ThreadPool:
                 self._work.put(None)
 
     def _staff(self) -> None:
-        """Start one more thread unless one is idle or there are enough."""
+        """Start one more thread unless one is idle or there are enough.
+
+        Raises RuntimeError when none can be started and there is none.
+        """
         if self._idle.acquire(blocking=False):
             return
         with self._lock:
             if self._count < self._size:
-                self._count += 1
-                name = f"{self._name}-{self._count}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
+                name = f"{self._name}-{self._count + 1}"
+                try:
+                    threading.Thread(target=self._serve, name=name, daemon=True).start()
+                except RuntimeError:
+                    if not self._count:
+                        raise
+                else:
+                    self._count += 1
 
     def _serve(self) -> None:
         while True:
@@ -65,6 +75,15 @@ class ThreadPool:
             # What a function leaves behind must not live until the next one comes.
             del work
             self._idle.release()
+
+
+def end_child(pid: int) -> None:
+    """End a process that a function forked, not ``pid``, and that comes back from it.
+
+    It would go on with its parent's connections and files, as if it were the parent.
+    """
+    if os.getpid() != pid:
+        os._exit(0)
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:

@@ -9,6 +9,7 @@ import contextvars
 import inspect
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
@@ -24,7 +25,7 @@ from dwell.errors import InvalidInput, InvalidTime, StoreClosed
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.queue import Queue
 from dwell.store.memory import MemoryStore
-from dwell.threads import ThreadPool, is_generator
+from dwell.threads import ThreadPool, end_child, is_generator
 from dwell.values import Delay, Due
 
 if TYPE_CHECKING:
@@ -277,8 +278,10 @@ class Timer:
             else:
                 self._threaded.add(self._pool.submit(self._run_plain, call))
         except Exception:
-            # What is due with it begins all the same.
+            # What is due with it begins all the same, and so does its own next run.
             _log.exception("%r could not begin", call)
+            if self._may_start(call):
+                self._end(call)
 
     async def _run(self, call: Call, work: Awaitable[Any] | None = None) -> None:
         """Run a coroutine function, or await what a plain one has returned."""
@@ -300,6 +303,7 @@ class Timer:
         if not self._may_start(call):
             return
         _inside.set((*_inside.get(), self))
+        pid = os.getpid()
         try:
             answer = call._function(*call._args)
             # A partial or a lambda may hide a coroutine function; it runs in the event loop.
@@ -311,6 +315,8 @@ class Timer:
         except BaseException:
             # A thread of the pool is nobody's to end, and those that are due next need it.
             _log.exception("%r failed", call)
+        finally:
+            end_child(pid)
         self._end(call)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -138,7 +138,7 @@ def wait_for(number: int) -> None:
 class Line:
     """A connection that sends what it is told, and reads one reply at a time."""
 
-    def __init__(self, number: int, timeout: float = 10) -> None:
+    def __init__(self, number: int, timeout: float = 60) -> None:
         self.socket = socket.create_connection(("127.0.0.1", number), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""

@@ -164,3 +164,41 @@ def test_a_closed_input_is_bad_input(tmp_path, args):
     child.stderr.close()
     assert (child.wait(60), error.count("\n")) == (2, 1)
     assert error.startswith("InvalidInput: standard input: ")
+
+
+def shell(tmp_path, line):
+    """Run a line of bash, and return the code of its first command."""
+    env = {**os.environ, "DWELL_STORE": "queue", "PYTHON": sys.executable}
+    program = f"""dwell() {{ "$PYTHON" -c "from dwell.cli import main; main()" "$@"; }}
+    {line}
+    exit ${{PIPESTATUS[0]}}"""
+    return subprocess.run(
+        ["bash", "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_what_is_asked_for_is_done_though_nobody_reads_what_was(tmp_path):
+    with dwell.open(tmp_path / "queue") as queue:
+        for part in range(2):
+            ids = [f"m{n}" for n in range(part * 8_000, part * 8_000 + 8_000)]
+            queue.put_many("t", ["x"] * 8_000, ids=ids)
+    (tmp_path / "ids").write_text("\n".join(f"m{n}" for n in range(16_000)))
+    assert shell(tmp_path, "dwell cancel t - < ids | head -1").returncode == 0
+    assert states(tmp_path) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("dwell cancel t nope | true", 1),
+        ("dwell --json get t nope | true", 1),
+        ("dwell take nothing 2> >(exec true) | cat", 1),
+        ("dwell take t --lease zz 2>/dev/full | cat", 2),
+        ("dwell take t --lease zz 2>&- | cat", 2),
+        ("dwell take t --nonsense 2>/dev/full | cat", 2),
+    ],
+)
+def test_a_code_is_true_whatever_becomes_of_the_output(tmp_path, line, code):
+    filled(tmp_path, "a")
+    done = shell(tmp_path, line)
+    assert (done.returncode, done.stdout) == (code, "")

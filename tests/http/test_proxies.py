@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 import dwell
@@ -13,26 +14,26 @@ _STORE = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n\x81\xa6number\x01"
 
 
 @contextlib.asynccontextmanager
-async def answering(status, body=b"", asked=None):
+async def answering(status, body=b"", asked=None, head=b""):
     """A server that knows its store, and answers all else with one status."""
 
     async def serve(reader, writer):
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, OSError):
             while True:
-                head = await reader.readuntil(b"\r\n\r\n")
+                given = await reader.readuntil(b"\r\n\r\n")
                 size = [
                     int(line.split(b":")[1])
-                    for line in head.split(b"\r\n")
+                    for line in given.split(b"\r\n")
                     if line.lower().startswith(b"content-length")
                 ]
                 await reader.readexactly(size[0] if size else 0)
-                if b"/v1/store" in head:
+                if b"/v1/store" in given:
                     writer.write(_STORE)
                 else:
                     if asked is not None:
-                        asked.append(head)
-                    said = b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n%b"
-                    writer.write(said % (status, len(body), body))
+                        asked.append(given)
+                    said = b"HTTP/1.1 %d x\r\n%bContent-Length: %d\r\n\r\n%b"
+                    writer.write(said % (status, head, len(body), body))
                 await writer.drain()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -81,3 +82,59 @@ def test_names_that_are_ways_through_an_address_are_no_topics(topic):
         with pytest.raises(InvalidTopic, match=r"and not \. or \.\."):
             queue.put(topic, "x")
         assert queue.put("...", "x").result is dwell.Result.CREATED
+
+
+_DEEP = b"[" * 100_000
+JUNK = {
+    "latin-1": (404, '{"type":"urn:dwell:error:X","title":"Köln"}'.encode("latin-1")),
+    "deep JSON": (502, _DEEP),
+    "deep MessagePack": (200, b"\x91" * 100_000),
+    "nothing": (200, b""),
+    "a number": (200, b"\x01"),
+    "columns that do not fit": (
+        200,
+        msgspec.msgpack.encode({"topics": ["t"], "ids": b"\x01", "due_ms": b"123"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_junk_ends_no_worker_and_is_nobodys_bad_input(junk):
+    async def main():
+        asked = []
+        async with answering(*JUNK[junk], asked) as url, dwell.open(url, retries=0) as queue:
+            for call in (
+                lambda: queue.put("t", "x"),
+                lambda: queue.get("t", "1"),
+                lambda: queue.take("t"),
+                lambda: queue.ack("00000001" + 24 * "0"),
+                lambda: queue.cancel("t", ["1"]),
+                lambda: queue.stats(),
+                lambda: queue.events(),
+                lambda: queue.scan("t", "ready"),
+            ):
+                with pytest.raises(StoreError):
+                    await call()
+            before = len(asked)
+            worker = Worker(queue)
+            worker.on("t")(print)
+            serving = asyncio.create_task(worker.serve())
+            while len(asked) < before + 2:
+                assert not serving.done()
+                await asyncio.sleep(0.005)
+            worker.stop()
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("digits", [20, 400, 5_000])
+def test_a_time_of_many_digits_is_no_time(digits):
+    async def main():
+        head = b"dwell-now-ms: %b\r\n" % (b"9" * digits)
+        async with answering(200, b"", head=head) as url, dwell.open(url, retries=0) as queue:
+            with pytest.raises(StoreError):
+                await queue.get("t", "1")
+            assert queue.clock.now_ms() < 10**14
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -1,9 +1,11 @@
 """Whatever a handler raises or returns is an outcome, of its own messages and no others."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -13,7 +15,8 @@ from dwell import State
 from dwell.errors import InvalidInput, ServerUnreachable
 from dwell.message import Result
 from dwell.store.memory import MemoryStore
-from dwell.worker import Worker
+from dwell.worker import Bury, Retry, Worker
+from tests.http.served import served
 
 
 class Odd(BaseException):
@@ -472,3 +475,282 @@ def test_a_release_that_neither_counts_nor_delays_leaves_the_place():
         assert (await queue.take("t", 3)).ids == ["a", "b", "c"]
 
     run(main)
+
+
+class Bare(Retry):
+    """A child that does not call its parent."""
+
+    def __init__(self):
+        pass
+
+
+class BareBury(Bury):
+    """A child that does not call its parent."""
+
+    def __init__(self):
+        pass
+
+
+class Lying(Exception):
+    """An exception that says of its class what is not so, and raises when it is looked at."""
+
+    @property
+    def __class__(self):
+        raise ValueError("do not look")
+
+
+def odd_syntax():
+    error = SyntaxError("odd")
+    error.lineno = error.offset = object()
+    return error
+
+
+def rubbish():
+    error = Retry()
+    error.delay_ms, error.reason = "soon", 5
+    return error
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("make", [Bare, BareBury, Lying, odd_syntax, rubbish])
+def test_what_cannot_be_looked_at_is_a_failure_like_any_other(make, is_async):
+    def handle(message):
+        raise make()
+
+    async def main(queue):
+        worker = Worker(queue)
+        registered(worker, handle, is_async, retry="10m")
+        await queue.put("t", "x", id="1", max_attempts=2)
+        serving = asyncio.create_task(worker.serve())
+
+        async def is_settled():
+            return (await queue.get("t", "1")).state in (State.DELAYED, State.DEAD)
+
+        await until(is_settled)
+        message = await queue.get("t", "1")
+        assert message.attempt == 1
+        assert message.state is (State.DEAD if make is BareBury else State.DELAYED)
+        worker.stop()
+        await serving
+
+    run(main)
+
+
+def test_a_batch_is_touched_with_each_lease_of_its_own():
+    clock = dwell.SimulatedClock()
+
+    async def main():
+        async with dwell.Queue(MemoryStore(clock)) as queue:
+            gate, begun = asyncio.Event(), asyncio.Event()
+            worker = Worker(queue)
+
+            @worker.on("t", batch=2)
+            async def handle(batch):
+                begun.set()
+                await gate.wait()
+
+            await queue.put("t", "x", id="short", lease="2s")
+            await queue.put("t", "x", id="long", lease="60s")
+            serving = asyncio.create_task(worker.serve())
+            await begun.wait()
+            for _ in range(10):
+                clock.advance(500)
+                for _ in range(30):
+                    await asyncio.sleep(0)
+            short, long = await queue.get("t", ["short", "long"])
+            assert short.state is long.state is State.LEASED
+            assert long.lease_until_ms - clock.now_ms() > 55_000
+            gate.set()
+            worker.stop()
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("step_ms", [5_000, -3_600_000])
+def test_a_step_of_the_wall_clock_takes_no_lease_from_a_handler(step_ms):
+    """One over its end does, as leases end by that clock."""
+
+    class Stepped(dwell.RealClock):
+        off_ms = 0
+
+        def now_ms(self):
+            return super().now_ms() + self.off_ms
+
+    async def main():
+        clock, attempts = Stepped(), []
+        async with dwell.Queue(MemoryStore(clock)) as queue:
+            worker = Worker(queue)
+
+            @worker.on("t", lease="6s", concurrency=2)
+            async def handle(message):
+                attempts.append(message.attempt)
+                await asyncio.sleep(0.3)
+                clock.off_ms += step_ms
+                await asyncio.sleep(3)
+
+            await queue.put("t", "x", id="1")
+            serving = asyncio.create_task(worker.serve())
+
+            async def is_gone():
+                return await queue.get("t", "1") is None
+
+            await until(is_gone)
+            assert attempts == [1]
+            worker.stop()
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_who_cancels_others_takes_no_attempt_of_theirs():
+    async def main(queue):
+        attempts, done = [], []
+        worker = Worker(queue)
+
+        @worker.on("t", concurrency=3, lease="1s")
+        async def handle(message):
+            attempts.append((message.id, message.attempt))
+            if message.id == "bad":
+                while len(attempts) < 3:
+                    await asyncio.sleep(0.001)
+                me = asyncio.current_task()
+                for task in asyncio.all_tasks():
+                    if type(task) is type(me) and task is not me:
+                        task.cancel()
+            elif len(attempts) <= 3:
+                await asyncio.sleep(600)
+            done.append(message.id)
+
+        await queue.put_many("t", ["x"] * 3, ids=["bad", "n1", "n2"], max_attempts=1)
+        serving = asyncio.create_task(worker.serve())
+
+        async def are_gone():
+            return (await queue.stats()).totals.get("ack", 0) == 3
+
+        await until(are_gone)
+        assert all(attempt == 1 for _, attempt in attempts)
+        assert sorted(done) == ["bad", "n1", "n2"]
+        worker.stop()
+        await serving
+
+    run(main)
+
+
+@pytest.mark.parametrize("when", ["open", "idle", "run"])
+def test_a_stop_ends_when_the_server_hangs(when):
+    """A server that accepts and never answers keeps nobody longer than a few seconds."""
+
+    async def main():
+        hangs, served_tasks = asyncio.Event(), []
+        if when == "open":
+            hangs.set()
+
+        async def pipe(reader, writer):
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65_536):
+                    if hangs.is_set():
+                        await asyncio.sleep(600)
+                    writer.write(data)
+
+        async def serve(reader, writer):
+            served_tasks.append(asyncio.current_task())
+            with contextlib.closing(writer), contextlib.suppress(asyncio.CancelledError):
+                away, back = await asyncio.open_connection(
+                    "127.0.0.1", int(real.rpartition(":")[2])
+                )
+                with contextlib.closing(back):
+                    await asyncio.gather(pipe(reader, back), pipe(away, writer))
+
+        async with served(MemoryStore(dwell.RealClock())) as behind:
+            real = behind.url
+            async with dwell.open(real) as queue:
+                await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
+            proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+            worker = Worker(f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}", grace="100ms")
+            begun = asyncio.Event()
+
+            @worker.on("t" if when == "run" else "other", concurrency=2)
+            async def handle(message):
+                begun.set()
+                await asyncio.sleep(600)
+
+            serving = asyncio.create_task(worker.serve())
+            if when == "run":
+                await begun.wait()
+            else:
+                await asyncio.sleep(0.5)
+            hangs.set()
+            worker.stop()
+            # The limits of its parts add up to less than the half of this.
+            await asyncio.wait_for(serving, 40)
+            proxy.close()
+            for task in served_tasks:
+                task.cancel()
+            await asyncio.gather(*served_tasks, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+
+
+def test_a_thread_that_cannot_be_started_takes_no_slot_and_nothing_runs_behind_its_end(monkeypatch):
+    start, fails, handled = threading.Thread.start, [True], []
+
+    def refuse(thread):
+        if thread.name.startswith("dwell-handler") and fails:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    async def main(queue):
+        worker = Worker(queue)
+        worker.on("t", concurrency=2, retry="1ms")(lambda m: handled.append((m.id, m.attempt)))
+        await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
+        serving = asyncio.create_task(worker.serve())
+
+        async def has_failed():
+            return (await queue.stats()).totals.get("release", 0) >= 2
+
+        await until(has_failed)
+        assert not handled
+        fails.clear()
+
+        async def are_gone():
+            return (await queue.stats()).totals.get("ack", 0) == 2
+
+        await until(are_gone)
+        # Each was handled once, in an attempt that had not ended before.
+        assert sorted(id_ for id_, _ in handled) == ["a", "b"]
+        assert all(attempt > 1 for _, attempt in handled)
+        worker.stop()
+        await serving
+
+    run(main)
+
+
+def test_a_coroutine_under_a_plain_function_is_told_that_its_lease_is_lost():
+    clock = dwell.SimulatedClock()
+
+    async def main():
+        async with dwell.Queue(MemoryStore(clock)) as queue:
+            begun, told = asyncio.Event(), asyncio.Event()
+
+            async def work(message):
+                begun.set()
+                try:
+                    await asyncio.sleep(600)
+                except asyncio.CancelledError:
+                    told.set()
+                    raise
+
+            worker = Worker(queue)
+            worker.on("t", lease="30s")(lambda message: work(message))
+            await queue.put("t", "x", id="1")
+            serving = asyncio.create_task(worker.serve())
+            await begun.wait()
+            clock.advance(31_000)
+            await told.wait()
+            worker.stop()
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -23,6 +23,8 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     app(prog_name="dwell")
 
 

@@ -70,9 +70,10 @@ class Commands(TyperGroup):
         """Run a command and end the process."""
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
-            flush()
+            _flush()
         except OutputClosed:
-            code = _leave_output()
+            _leave_output()
+            code = Code.DONE
         except (KeyboardInterrupt, typer.Abort):
             code = Code.INTERRUPTED
         except _UsageError as error:
@@ -84,12 +85,24 @@ class Commands(TyperGroup):
         except OSError as error:
             code = _say(type(error).__name__, str(error), Code.STORE)
             _leave_output()
+        _leave_errors()
         sys.exit(int(code or 0))
 
 
 def _say(name: str, message: str, code: Code) -> Code:
-    print(printable(f"{name}: {message}"), file=sys.stderr)
+    # Where nobody can be told, the code still says it.
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(printable(f"{name}: {message}"), file=sys.stderr)
     return code
+
+
+def _flush() -> None:
+    """Hand on what was printed; whether somebody reads it changes nothing of the answer."""
+    try:
+        flush()
+    except OutputClosed:
+        _leave_output()
 
 
 def _usage(error: Any) -> str:
@@ -101,9 +114,18 @@ def _usage(error: Any) -> str:
     return f"{message} (see {path} --help)"
 
 
-def _leave_output() -> Code:
+def _leave_output() -> None:
     """Let go of an output that nobody reads, so that the flush at exit has somewhere to go."""
     # Where the output is not a file of the process, there is no flush at exit to care for.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return Code.DONE
+
+
+def _leave_errors() -> None:
+    """Let go of a standard error that takes nothing, for the same reason."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

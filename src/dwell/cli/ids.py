@@ -31,14 +31,9 @@ def get(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
 def _print(out: Output, topic: str, id_: str, message: Message | None) -> None:
     if message is None:
         unknown = {"topic": topic, "id": id_, "result": str(Result.UNKNOWN)}
-        if out.json:
-            out.object(unknown)
-        else:
-            out.line(f"{Result.UNKNOWN}  {printable(id_)}")
-    elif out.json:
-        out.object(message_object(message))
+        out.answer(unknown, f"{Result.UNKNOWN}  {printable(id_)}")
     else:
-        out.line(message_block(message, RealClock().now_ms()))
+        out.answer(message_object(message), message_block(message, RealClock().now_ms()))
 
 
 def cancel(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:

@@ -1,6 +1,7 @@
 """What a command prints: objects for programs, tables and lines for people."""
 
 import codecs
+import contextlib
 import errno
 import io
 import json
@@ -54,6 +55,7 @@ class Output:
     def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
         self.json = json
         self.quiet = quiet
+        self._is_gone = False
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         self._console = _console(stderr=False)
@@ -96,10 +98,20 @@ class Output:
 
         ``quiet`` leaves it out, unless it is not what was asked for.
         """
-        if self.json:
-            self.object(value)
-        elif not (self.quiet and is_as_asked):
-            self.line(text)
+        if self.json or not (self.quiet and is_as_asked):
+            self.answer(value, text)
+
+    def answer(self, value: Mapping[str, Any], text: str | Text) -> None:
+        """Print an answer, an object for programs, a line for people, as long as it is read.
+
+        What is asked for is done and judged, whether or not somebody goes on reading.
+        """
+        if self._is_gone:
+            return
+        try:
+            self.object(value) if self.json else self.line(text)
+        except OutputClosed:
+            self._is_gone = True
 
     def results(
         self, field: str, names: Sequence[str], results: Sequence[Result], wanted: Result
@@ -110,9 +122,10 @@ class Output:
             self.confirm(answer, f"{result}  {printable(name)}", is_as_asked=result is wanted)
 
     def note(self, text: str) -> None:
-        """Say something beside the answer."""
-        if not self.quiet:
-            self._notes.print(Text(text), soft_wrap=True)
+        """Say something beside the answer, where there is somebody to hear it."""
+        if not self.quiet and sys.stderr is not None:
+            with contextlib.suppress(OutputClosed, OSError):
+                self._notes.print(Text(text), soft_wrap=True)
 
 
 def _console(*, stderr: bool) -> Console:

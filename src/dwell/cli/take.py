@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from dwell import values
+from dwell.bridge import LoopThread
 from dwell.cli.exits import require
 from dwell.cli.interrupts import held_back
 from dwell.cli.messages import message_block
@@ -58,7 +59,8 @@ def take(
             return queue.take_where(topics[0], where, limit, lease=span, owner=owner)
         return queue.take(topics, limit, lease=span, owner=owner, wait=waiting)
 
-    with session.queue() as queue:
+    # A wait may be interrupted; what has come by then is shown, or given back.
+    with session.queue() as queue, held_back(but_in=LoopThread.hand.__code__):
         batch = taken(queue)
         _show(session.out, queue, batch)
     if not batch:
@@ -80,5 +82,4 @@ def _show(out: Output, queue: SyncQueue, batch: Batch) -> None:
             shown += 1
     finally:
         if shown < len(batch):
-            with held_back():
-                queue.release(batch[shown:], counted=False)
+            queue.release(batch[shown:], counted=False)

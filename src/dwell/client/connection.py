@@ -33,6 +33,7 @@ _CONNECT_S = 5.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _LARGE_BYTES = 512 * 1024
 _SHOWN_BYTES = 200
+_MOST_DIGITS = 15
 
 #: What a proxy answers when another time may be better: too slow, too early, too many.
 _PASSING = (408, 425, 429)
@@ -184,7 +185,7 @@ class Connection:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return _Failure(self._unreachable(error), maybe_done=True)
         server_ms = answer.headers.get("dwell-now-ms", "")
-        if server_ms.isdecimal():
+        if server_ms.isdecimal() and len(server_ms) <= _MOST_DIGITS:
             self._clock.hear(int(server_ms), asked_at)
         return self._read(answer.status, answer.headers.get("retry-after", ""), body)
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,6 +68,8 @@ _GRACE_S = 5.0
 #: How long a server may take beyond the usual to read all of its store.
 _CHECK_S = 600.0
 
+_STRANGE = "got an answer that no Dwell server gives"
+
 #: How soon to end again a wait that had not begun.
 _AGAIN_S = 0.02
 
@@ -127,7 +129,8 @@ class HttpStore(RemoteStore):
             PutAnswerColumns,
             is_safe=own is not None and on_conflict == "keep",
         )
-        return answer_of_columns(answer, own)
+        with _reading():
+            return answer_of_columns(answer, own)
 
     async def take_waiting(
         self, topics: Sequence[str], limit: int, lease_ms: int, owner: str, wait_ms: int
@@ -162,6 +165,8 @@ class HttpStore(RemoteStore):
             wait_s=wait_ms / 1000,
         )
         page = _page(_decoded(data, BatchColumns))
+        if page.messages.receipts is None and len(page.messages):
+            raise StoreError(f"{_STRANGE}: messages that were taken, without receipts")
         self._learn(page.messages)
         return page
 
@@ -262,7 +267,7 @@ class HttpStore(RemoteStore):
 
     async def _by_receipt(self, verb: str, how: ReceiptColumns, *, is_safe: bool = False) -> U8:
         answer = await self._columns(f"/v1/{verb}", how, ResultColumns, is_safe=is_safe)
-        return columns.results_of(answer.results).copy()
+        return _results(answer.results, len(how.receipts) // 16)
 
     async def taken_from(self, receipts: U64) -> set[str]:
         """Return the topics of the messages whose receipts are still good."""
@@ -297,8 +302,9 @@ class HttpStore(RemoteStore):
         self, topic: str, verb: str, ask: dict[str, Any], *, is_safe: bool = False
     ) -> U8:
         answer = await self._post(f"{_topic(topic)}/{verb}", ask, _Words, is_safe=is_safe)
-        codes = bytes(_CODES[word] for word in answer.results)
-        return columns.results_of(codes).copy()
+        with _reading():
+            codes = bytes(_CODES[word] for word in answer.results)
+        return _results(codes, len(ask["ids"]))
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""
@@ -306,7 +312,8 @@ class HttpStore(RemoteStore):
         batch = await self._post(
             f"{_topic(topic)}/get", ask, BatchColumns, is_safe=True, accept=columns.MEDIA_TYPE
         )
-        found = {message.id: message for message in batch_of_columns(batch)}
+        with _reading():
+            found = {message.id: message for message in batch_of_columns(batch)}
         return [found.get(id_) for id_ in _texts(ids)]
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
@@ -357,12 +364,15 @@ class HttpStore(RemoteStore):
         found = await self._post(
             "/v1/sweep", ask, SweepColumns, is_safe=True, accept=columns.MEDIA_TYPE
         )
-        return Sweep(batch_of_columns(found.messages), found.next_place, found.places)
+        with _reading():
+            return Sweep(batch_of_columns(found.messages), found.next_place, found.places)
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
         path = f"/v1/events?position={position}&limit={limit}"
-        return events_of_columns(await self._get(path, EventColumns, accept=columns.MEDIA_TYPE))
+        found = await self._get(path, EventColumns, accept=columns.MEDIA_TYPE)
+        with _reading():
+            return events_of_columns(found)
 
     async def stats(self) -> Stats:
         """Return the counts."""
@@ -473,15 +483,34 @@ class _Stats(msgspec.Struct):
     totals: dict[str, int]
 
 
-def _decoded(data: bytes, kind: type[Any]) -> Any:
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Raise StoreError for an answer that does not hold together: that is nobody's bad input."""
     try:
+        yield
+    except (DwellError, LookupError, ValueError, TypeError, ArithmeticError) as error:
+        raise StoreError(f"{_STRANGE}: {error}") from None
+    except (msgspec.MsgspecError, RecursionError, AssertionError) as error:
+        raise StoreError(f"{_STRANGE}: {error}") from None
+
+
+def _decoded(data: bytes, kind: type[Any]) -> Any:
+    with _reading():
         return msgspec.msgpack.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
-        raise StoreError(f"got an answer that no Dwell server gives: {error}") from None
 
 
 def _page(found: BatchColumns) -> Page:
-    return Page(batch_of_columns(found), found.cursor)
+    with _reading():
+        return Page(batch_of_columns(found), found.cursor)
+
+
+def _results(codes: bytes, count: int) -> U8:
+    """Return the results of so many messages, as they were answered."""
+    with _reading():
+        results: U8 = columns.results_of(codes).copy()
+    if len(results) != count:
+        raise StoreError(f"{_STRANGE}: {len(results)} results for {count} messages")
+    return results
 
 
 def _words(wanted: Wanted) -> dict[str, Any]:

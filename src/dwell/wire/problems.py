@@ -66,7 +66,7 @@ def error_of(status: int, body: bytes) -> DwellError | None:
     """Return the error that a problem stands for; None for what no Dwell server has said."""
     try:
         problem = msgspec.json.decode(body, type=Problem)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if not problem.type.startswith(_TYPE):
         return None

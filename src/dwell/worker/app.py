@@ -15,6 +15,7 @@ from dwell import values
 from dwell.errors import InvalidInput
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
+from dwell.store.base import RemoteStore
 from dwell.threads import is_generator
 from dwell.values import Delay
 from dwell.worker.runner import Runner, Subscription
@@ -23,6 +24,9 @@ F = TypeVar("F", bound=Callable[[Any], Any])
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+#: How long to wait for a server to answer what was asked, when all has ended.
+_CLOSING_SECONDS = 3.0
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -135,10 +139,10 @@ class Worker:
         self._begin()
         try:
             async with self._opened() as queue:
-                runners = [
-                    Runner(queue, sub, self._owner, self._end_all) for sub in self._subscriptions
-                ]
-                await self._run_until_stopped(runners)
+                if queue is not None:
+                    await self._run_until_stopped(
+                        [Runner(queue, s, self._owner, self._end_all) for s in self._subscriptions]
+                    )
         finally:
             with self._lock:
                 self._loop = None
@@ -195,14 +199,26 @@ class Worker:
         await self.serve()
 
     @contextlib.asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Queue]:
-        """Open what was given, unless it is a queue that is open already."""
+    async def _opened(self) -> AsyncIterator[Queue | None]:
+        """Open what was given, unless it is a queue that is open already; None after a stop."""
         source = self._source
         if isinstance(source, Queue) and source.is_open:
             yield source
-        else:
-            async with source if isinstance(source, Queue) else open_queue(source) as queue:
-                yield queue
+            return
+        handle = source if isinstance(source, Queue) else open_queue(source)
+        loop = asyncio.get_running_loop()
+        opening = loop.create_task(handle.__aenter__())
+        stopping = loop.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                yield None
+                return
+            yield opening.result()
+        finally:
+            stopping.cancel()
+            opening.cancel()
+            await self._whole(_closed(opening))
 
     async def _run_until_stopped(self, runners: list[Runner]) -> None:
         loop = asyncio.get_running_loop()
@@ -233,6 +249,24 @@ class Worker:
         if was_cancelled:
             raise asyncio.CancelledError
         return task.result()
+
+
+async def _closed(opening: "asyncio.Task[Queue]") -> None:
+    """Close a queue, if it was opened; a server that does not answer is not waited for."""
+    await asyncio.wait([opening])
+    if opening.cancelled() or opening.exception() is not None:
+        return
+    queue = opening.result()
+    closing = asyncio.get_running_loop().create_task(queue.close())
+    limit_s = _CLOSING_SECONDS if isinstance(queue.store, RemoteStore) else None
+    await asyncio.wait([closing], timeout=limit_s)
+    if not closing.done():
+        _log.warning("the server does not answer, so the queue is left as it is")
+        closing.cancel()
+        await asyncio.wait([closing])
+        await queue.store.close()
+    elif not closing.cancelled():
+        closing.result()
 
 
 async def _ended(

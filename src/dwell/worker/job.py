@@ -1,51 +1,58 @@
 """A job: what one call of a handler gets, from its take to its end."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from dwell.message import Batch, Message, receipts_to_text
 
 if TYPE_CHECKING:
-    import asyncio
-
     from dwell.worker.outcome import Outcome
 
 
 class Job:
     """One message, or a batch of them, that this worker holds under lease.
 
-    ``lease_ms`` is the lease that was given, the shortest of a batch (0 where it was not asked for,
-    and the time that is left tells); ``ends_at_ms`` is when it ends, ``touch_at_ms`` when it has to
-    be extended next, and ``is_lost`` that it has ended nevertheless. ``task`` is what runs the
-    handler, or gives the messages back, and ``outcome`` what became of them.
+    ``leases`` are the receipts by the lease that was given (that which was asked for, the message's
+    own, or what the time that is left tells); ``ends_at_ms`` is when the shortest ends,
+    ``touch_at_ms`` when it has to be extended next, and ``is_lost`` that it has ended nevertheless.
+    ``task`` is what runs the handler, or gives the messages back, and ``outcome`` what became of
+    them. ``is_in_loop`` says that the handler can be cancelled, and ``was_cancelled`` that somebody
+    else has done so.
     """
 
     __slots__ = (
         "ends_at_ms",
+        "is_in_loop",
         "is_lost",
         "lane",
-        "lease_ms",
+        "leases",
         "outcome",
         "receipts",
         "task",
         "touch_at_ms",
+        "was_cancelled",
         "what",
     )
 
     def __init__(self, what: Message | Batch, now_ms: int, lease_ms: int = 0) -> None:
         if isinstance(what, Message):
             assert what.receipt is not None
-            until_ms, self.receipts = what.lease_until_ms, [what.receipt]
+            self.receipts = [what.receipt]
+            own_ms, until_ms = [what.lease_ms], [what.lease_until_ms]
             self.lane = (what.topic, what.key) if what.key is not None else None
-            lease_ms = lease_ms or what.lease_ms
         else:
             assert what.receipts is not None
-            until_ms = int(what.lease_until_ms.min())
             self.receipts = receipts_to_text(what.receipts)
+            own_ms, until_ms = what.lease_ms.tolist(), what.lease_until_ms.tolist()
             self.lane = None
         self.what = what
-        self.lease_ms = lease_ms or _given_ms(until_ms - now_ms)
-        self.leased_from(until_ms - self.lease_ms)
-        self.is_lost = False
+        self.leases: dict[int, list[str]] = {}
+        for receipt, own, until in zip(self.receipts, own_ms, until_ms, strict=True):
+            given_ms = lease_ms or own or _given_ms(until - now_ms)
+            self.leases.setdefault(given_ms, []).append(receipt)
+        self.leased_from(min(until_ms) - min(self.leases))
+        self.is_lost = self.is_in_loop = self.was_cancelled = False
         self.outcome: Outcome | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -59,13 +66,42 @@ class Job:
         return what.attempt if isinstance(what, Message) else int(what.attempt.max())
 
     def leased_from(self, time_ms: int) -> None:
-        """Plan for a lease that began at a time."""
-        self.ends_at_ms = time_ms + self.lease_ms
-        self.touch_at_ms = time_ms + max(self.lease_ms // 3, 1)
+        """Plan for leases that began at a time."""
+        shortest_ms = min(self.leases)
+        self.ends_at_ms = time_ms + shortest_ms
+        self.touch_at_ms = time_ms + max(shortest_ms // 3, 1)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody else than its handler has cancelled the task, for good."""
+        return self.was_cancelled and self.task is not None and self.task.cancelling() > 0
 
     def __repr__(self) -> str:
         what = self.what
         return f"{what.topic}/{what.id}" if isinstance(what, Message) else repr(what)
+
+
+class JobTask(asyncio.Task[None]):
+    """The task of a job; it knows whether it was cancelled by others than its own handler."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], job: Job) -> None:
+        super().__init__(work, loop=asyncio.get_running_loop())
+        self._job = job
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel the task, as asyncio does."""
+        # With the loop, asyncio cancels all that is left when no task runs.
+        if self is not current_task(self.get_loop()):
+            self._job.was_cancelled = True
+        return super().cancel(msg)
+
+
+def current_task(loop: asyncio.AbstractEventLoop) -> "asyncio.Task[Any] | None":
+    """Return the task that runs in a loop; None where none does, or the loop has ended."""
+    try:
+        return asyncio.current_task(loop)
+    except RuntimeError:
+        return None
 
 
 def _given_ms(left_ms: int) -> int:

@@ -32,6 +32,14 @@ class Lanes:
         """Return the next job that may run, or None."""
         return self._ready.popleft() if self._ready else None
 
+    def drain(self) -> list[Job]:
+        """Return every job that does not run yet, and forget it."""
+        jobs = [*self._ready, *(job for lane in self._lanes.values() for job in lane)]
+        self._ready.clear()
+        for lane in self._lanes.values():
+            lane.clear()
+        return jobs
+
     def done(self, job: Job) -> None:
         """Let the next job of the lane have its turn."""
         if not self._by_key or job.lane is None:

@@ -1,10 +1,9 @@
 """The lease keeper: touches what a worker holds, at a third of each lease."""
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Iterable
-from math import inf
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from dwell.alarm import Alarm
 from dwell.message import MAX_BATCH_MESSAGES, Result
@@ -12,6 +11,10 @@ from dwell.queue import Queue
 from dwell.worker.job import Job
 
 _log = logging.getLogger(__name__)
+
+#: How often to look whether the wall clock was set, by which leases end.
+_LOOK_MS = 500
+_STEP_MS = 100
 
 
 class LeaseKeeper:
@@ -27,23 +30,31 @@ class LeaseKeeper:
         self._on_lost = on_lost
         self._alarm = Alarm(queue.clock)
         self._jobs: set[Job] = set()
-        self._wakes_at_ms: float = inf
+        self._wakes_at_ms: float | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_over = False
 
     def start(self) -> None:
         """Begin to keep; needs a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         """Keep nothing any more."""
+        self._is_over = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Go on when a handler has cancelled what is not its own."""
+        if not self._is_over and not task.get_loop().is_closed():
+            self.start()
+
     def add(self, job: Job) -> None:
         """Keep a job's leases from now on."""
         self._jobs.add(job)
-        if job.touch_at_ms < self._wakes_at_ms:
+        if self._wakes_at_ms is None or job.touch_at_ms < self._wakes_at_ms:
             self._alarm.ring()
 
     def remove(self, job: Job) -> None:
@@ -51,49 +62,56 @@ class LeaseKeeper:
         self._jobs.discard(job)
 
     async def _run(self) -> None:
+        clock = self._queue.clock
+        offset_ms = clock.now_ms() - clock.monotonic_ms()
         while True:
-            now_ms = self._queue.clock.now_ms()
-            for lease_ms, jobs in _by_lease(job for job in self._jobs if job.touch_at_ms <= now_ms):
-                await self._touch(jobs, lease_ms)
-            self._wakes_at_ms = min((job.touch_at_ms for job in self._jobs), default=inf)
-            asleep_ms = max(self._wakes_at_ms - self._queue.clock.now_ms(), 1)
-            await self._alarm.sleep(None if asleep_ms == inf else asleep_ms)
+            now_ms = clock.now_ms()
+            was_set = abs(now_ms - clock.monotonic_ms() - offset_ms) > _STEP_MS
+            offset_ms = now_ms - clock.monotonic_ms()
+            await self._touch([j for j in self._jobs if was_set or j.touch_at_ms <= now_ms])
+            self._wakes_at_ms = min((job.touch_at_ms for job in self._jobs), default=None)
+            asleep_ms = None
+            if self._wakes_at_ms is not None:
+                asleep_ms = min(max(self._wakes_at_ms - clock.now_ms(), 1), _LOOK_MS)
+            await self._alarm.sleep(asleep_ms)
 
-    async def _touch(self, jobs: list[Job], lease_ms: int) -> None:
+    async def _touch(self, jobs: list[Job]) -> None:
+        """Extend the leases of jobs, each by as much as was given."""
         now_ms = self._queue.clock.now_ms()
+        groups: dict[int, list[tuple[Job, str]]] = {}
         for job in jobs:
-            job.touch_at_ms = now_ms + max(lease_ms // 3, 1)
-        receipts = [receipt for job in jobs for receipt in job.receipts]
-        results: list[Result] = []
+            job.touch_at_ms = now_ms + max(min(job.leases) // 3, 1)
+            for lease_ms, receipts in job.leases.items():
+                groups.setdefault(lease_ms, []).extend((job, one) for one in receipts)
+        stale: Counter[Job] = Counter()
         try:
-            for at in range(0, len(receipts), MAX_BATCH_MESSAGES):
-                part = receipts[at : at + MAX_BATCH_MESSAGES]
-                results += await self._queue.touch(part, lease_ms / 1000)
+            for lease_ms, held in groups.items():
+                stale += await self._stale(held, lease_ms)
         except Exception:
             # Whatever it was, the leases of all others have to be kept.
-            _log.exception("could not touch %d leases", len(receipts))
+            _log.exception("could not touch the leases of %d jobs", len(jobs))
             return
-        self._report(jobs, results, now_ms)
-
-    def _report(self, jobs: list[Job], results: list[Result], now_ms: int) -> None:
-        answers = iter(results)
         for job in jobs:
-            stale = list(itertools.islice(answers, len(job))).count(Result.STALE)
-            # A job that was settled while its touch was under way is stale for that reason.
-            if job not in self._jobs:
-                continue
-            if not stale:
-                job.leased_from(now_ms)
-                continue
-            if stale < len(job):
-                _log.warning("%r: %d of its leases have ended", job, stale)
-                continue
+            self._report(job, stale[job], now_ms)
+
+    async def _stale(self, held: Sequence[tuple[Job, str]], lease_ms: int) -> Counter[Job]:
+        """Touch receipts, and count those of each job whose lease has ended."""
+        stale: Counter[Job] = Counter()
+        for at in range(0, len(held), MAX_BATCH_MESSAGES):
+            part = held[at : at + MAX_BATCH_MESSAGES]
+            results = await self._queue.touch([one for _, one in part], lease_ms / 1000)
+            pairs = zip(part, results, strict=True)
+            stale.update(job for (job, _), result in pairs if result is Result.STALE)
+        return stale
+
+    def _report(self, job: Job, stale: int, now_ms: int) -> None:
+        # A job that was settled while its touch was under way is stale for that reason.
+        if job not in self._jobs:
+            return
+        if not stale:
+            job.leased_from(now_ms)
+        elif stale < len(job):
+            _log.warning("%r: %d of its leases have ended", job, stale)
+        else:
             self._jobs.discard(job)
             self._on_lost(job)
-
-
-def _by_lease(jobs: Iterable[Job]) -> list[tuple[int, list[Job]]]:
-    groups: dict[int, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault(job.lease_ms, []).append(job)
-    return list(groups.items())

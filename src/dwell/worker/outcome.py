@@ -13,6 +13,10 @@ class Retry(Exception):
     its ``last_error``.
     """
 
+    #: Those of a child that does not call this class.
+    delay_ms: int | None = None
+    reason: str | None = None
+
     def __init__(self, delay: Delay | None = None, reason: str | None = None) -> None:
         super().__init__(reason or "retry")
         self.delay_ms = None if delay is None else delay_ms(delay)
@@ -21,6 +25,8 @@ class Retry(Exception):
 
 class Bury(Exception):
     """Raised by a handler: set the message aside as dead, for ``reason``."""
+
+    reason: str | None = None
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "bury")
@@ -56,13 +62,27 @@ AS_IT_WAS = Back(0, None, counted=False)
 
 
 def outcome_of(error: BaseException, retry_delay_ms: int | None) -> Outcome:
-    """Return what follows from what a handler raised; ``retry_delay_ms`` None is the topic's."""
-    if isinstance(error, Bury):
-        return Dead(error.reason)
-    if isinstance(error, Retry):
-        delay_ms = retry_delay_ms if error.delay_ms is None else error.delay_ms
-        return Back(delay_ms, error.reason, counted=True)
-    return Back(retry_delay_ms, _told(error), counted=True)
+    """Return what follows from what a handler raised; ``retry_delay_ms`` None is the topic's.
+
+    An exception may be made so that it cannot be looked at; then it is a failure like any other.
+    """
+    try:
+        return _judged(error, retry_delay_ms)
+    except BaseException:
+        return Back(retry_delay_ms, error_text(type(error).__name__), counted=True)
+
+
+def _judged(error: BaseException, retry_delay_ms: int | None) -> Outcome:
+    # What it says of its class itself may be anything.
+    kind = type(error)
+    if issubclass(kind, Bury):
+        return Dead(error_text(error.reason, "reason"))  # type: ignore[attr-defined]
+    if issubclass(kind, Retry):
+        own_ms, reason = error.delay_ms, error.reason  # type: ignore[attr-defined]
+        own_ms = None if own_ms is None else delay_ms(own_ms / 1000)
+        asked_ms = retry_delay_ms if own_ms is None else own_ms
+        return Back(asked_ms, error_text(reason, "reason"), counted=True)
+    return Back(retry_delay_ms, error_text(_told(error)), counted=True)
 
 
 def _told(error: BaseException) -> str:

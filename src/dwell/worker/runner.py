@@ -9,11 +9,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from dwell.errors import StoreClosed, StoreError, StoreFailed
+from dwell.errors import AccessDenied, StoreClosed, StoreError, StoreFailed
 from dwell.message import MAX_BATCH_MESSAGES, Batch, Result
 from dwell.queue import Queue
-from dwell.threads import ThreadPool, is_coroutine
-from dwell.worker.job import Job
+from dwell.threads import ThreadPool, end_child, is_coroutine
+from dwell.worker.job import Job, JobTask
 from dwell.worker.lanes import Lanes
 from dwell.worker.leases import LeaseKeeper
 from dwell.worker.outcome import AS_IT_WAS, Back, Dead, Done, Lost, Outcome, outcome_of
@@ -28,8 +28,10 @@ _AGAIN_MS = 500
 #: How many messages to hold for each handler that may run, when some may wait for their key.
 _HELD_BY_KEY = 4
 
-#: How long a handler that was cancelled may take to end, seconds.
+#: How long a handler that was cancelled may take to end, seconds, and how long what became of the
+#: messages of those that did not may take to be said.
 _LAST_SECONDS = 5.0
+_SAYING_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,6 @@ class Runner:
         self._pool = ThreadPool(subscription.concurrency, "dwell-handler")
         self._lanes = Lanes(by_key=subscription.by_key)
         self._keeper = LeaseKeeper(queue, self._lose)
-        self._taking: asyncio.Task[Any] | None = None
         self._running: dict[asyncio.Task[None], Job] = {}
         self._held = 0
         self._room = asyncio.Event()
@@ -81,16 +82,16 @@ class Runner:
 
     async def run(self) -> None:
         """Take and handle messages until cancelled; raises StoreError when the store is gone."""
-        self._taking = asyncio.current_task()
         self._keeper.start()
         self._room.set()
         while True:
             await self._room.wait()
             try:
                 batch = await self._take()
-            except StoreError as error:
-                if isinstance(error, StoreClosed | StoreFailed):
-                    raise
+            except (StoreClosed, StoreFailed, AccessDenied):
+                raise
+            except Exception:
+                # Whatever it was, another answer may be better.
                 _log.exception("%s: could not take", ", ".join(self._sub.topics))
                 await self._queue.clock.sleep(_BACKOFF_MS)
             else:
@@ -126,11 +127,14 @@ class Runner:
             # This has an end of its own, before which nobody may close the queue.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        while self._running:
-            _, job = self._running.popitem()
-            await self._is_said(job, job.outcome or AS_IT_WAS)
-            self._leave(job)
-            self._start()
+        jobs = [*self._running.values(), *self._lanes.drain()]
+        self._running.clear()
+        says = [loop.create_task(self._is_said(job, job.outcome or AS_IT_WAS)) for job in jobs]
+        if says:
+            # Who does not answer by now keeps nobody: the end of the leases says the same.
+            await asyncio.wait(says, timeout=_SAYING_SECONDS)
+        for say in says:
+            say.cancel()
 
     # --- from the queue to a handler ----------------------------------------------------------
 
@@ -166,7 +170,7 @@ class Runner:
         self._look_for_room()
 
     def _spawn(self, job: Job, work: Coroutine[Any, Any, None]) -> None:
-        job.task = asyncio.get_running_loop().create_task(work)
+        job.task = JobTask(work, job)
         self._running[job.task] = job
         job.task.add_done_callback(self._ended)
 
@@ -176,8 +180,10 @@ class Runner:
         if job is None:
             return
         if job.outcome is None:
-            # It was cancelled before it began, so nothing was said of it.
-            self._spawn(job, self._settle(job, AS_IT_WAS))
+            # It was cancelled before it began, or failed where nothing should.
+            failed = None if task.cancelled() else task.exception()
+            outcome = AS_IT_WAS if failed is None else outcome_of(failed, self._retry_ms(job))
+            self._spawn(job, self._settle(job, outcome))
             return
         self._leave(job)
         self._start()
@@ -205,21 +211,15 @@ class Runner:
             return Lost()
         if error is None:
             return Done()
-        if isinstance(error, asyncio.CancelledError) and self._was_ended(job):
+        # What an exception says of its class itself may be anything.
+        if issubclass(type(error), asyncio.CancelledError) and job.is_cancelled:
             return AS_IT_WAS
-        if isinstance(error, SystemExit | KeyboardInterrupt):
+        if issubclass(type(error), SystemExit | KeyboardInterrupt):
             self._on_exit(error)
         outcome = outcome_of(error, self._retry_ms(job))
         if isinstance(outcome, Back) and outcome.error is not None:
             _log.warning("%r: attempt %d failed", job, job.attempt, exc_info=error)
         return outcome
-
-    def _was_ended(self, job: Job) -> bool:
-        """Tell whether a handler was cancelled since all is to end: by a stop, or with the loop."""
-        assert self._taking is not None
-        assert job.task is not None
-        will_end = self._is_stopping or self._taking.cancelling() > 0
-        return will_end and job.task.cancelling() > 0
 
     async def _failure(self, job: Job) -> BaseException | None:
         """Run the handler and return what it raised, whatever that is.
@@ -237,6 +237,7 @@ class Runner:
                     return error
             # A lambda, or a decorator, may hide a coroutine function, or a generator.
             if inspect.isawaitable(answer):
+                job.is_in_loop = True
                 await answer
             elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
                 return TypeError(f"the handler returned {answer!r:.80}, of which nothing has run")
@@ -247,7 +248,7 @@ class Runner:
         except BaseException as error:
             return error
         finally:
-            _end_child(pid)
+            end_child(pid)
         return None
 
     def _retry_ms(self, job: Job) -> int | None:
@@ -258,7 +259,7 @@ class Runner:
         """Tell a handler that its message is no longer its own; a thread cannot be told."""
         job.is_lost = True
         _log.warning("%r: the lease has ended, so nothing will be acked", job)
-        if job.task is not None and self._is_async:
+        if job.task is not None and job.is_in_loop:
             job.task.cancel()
 
     # --- from a handler to the queue ----------------------------------------------------------
@@ -323,13 +324,4 @@ def _attempt(handler: Callable[[Any], Any], what: object) -> tuple[Any, BaseExce
     except BaseException as error:
         return None, error
     finally:
-        _end_child(pid)
-
-
-def _end_child(pid: int) -> None:
-    """End a process that the handler forked and that comes back from it as the worker did.
-
-    It would go on with its parent's connections and files, as if it were the worker.
-    """
-    if os.getpid() != pid:
-        os._exit(0)
+        end_child(pid)
