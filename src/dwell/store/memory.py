@@ -512,11 +512,11 @@ class MemoryStore(Store):
         if counted and row.is_used_up():
             self._bury(row, Kind.EXHAUST, now_ms)
             return Result.BURIED
-        if delay_ms is None:
-            delay_ms = retry_delay_ms(row.topic.settings, row.attempt)
+        # With neither a delay nor the topic's own, which may be 0, the message is as it was.
+        if counted or delay_ms != 0:
+            retry_ms = retry_delay_ms(row.topic.settings, row.attempt)
+            row.due_ms = now_ms + (retry_ms if delay_ms is None else delay_ms)
         row.attempt -= not counted
-        if counted or delay_ms:
-            row.due_ms = now_ms + delay_ms
         self._wait(row, now_ms)
         self._note(Kind.RELEASE, row, now_ms)
         return Result.RELEASED

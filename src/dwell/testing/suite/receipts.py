@@ -180,6 +180,15 @@ class Receipts(Suite):
         assert await rig.state(batch.ids[0]) is State.READY
 
     @scenario
+    async def test_release_uncounted_by_the_topics_delay(self, rig: Rig) -> None:
+        """Where that is none, the message is due now, and not as it was."""
+        await rig.configure(retry_delays_ms=())
+        receipts = await taken(rig, "x")
+        rig.advance(10)
+        assert await rig.release(receipts, None, counted=False) == ["released"]
+        assert (await rig.get("x")).due_ms == rig.clock.now_ms()
+
+    @scenario
     async def test_release_many_in_different_attempts(self, rig: Rig) -> None:
         """Each message of a batch has its own attempt, limit and answer."""
         await rig.configure(retry_delays_ms=(100, 200), max_attempts=2)
