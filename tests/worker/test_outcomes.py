@@ -17,6 +17,7 @@ from dwell.message import Result
 from dwell.store.memory import MemoryStore
 from dwell.worker import Bury, Retry, Worker
 from tests.http.served import served
+from tests.worker.serving import serving
 
 
 class Odd(BaseException):
@@ -88,19 +89,17 @@ def test_whatever_is_raised_counts_and_frees_its_slot(told, is_async):
         worker = Worker(queue)
         registered(worker, handle, is_async, concurrency=1, by_key=True, retry="10m")
         await queue.put_many("t", ["x"] * 3, ids=["bad", "good", "other"], key="k")
-        serving = asyncio.create_task(worker.serve())
+        async with serving(worker):
 
-        async def is_settled():
-            return (await queue.stats()).totals.get("ack", 0) == 2
+            async def is_settled():
+                return (await queue.stats()).totals.get("ack", 0) == 2
 
-        await until(is_settled)
-        bad = await queue.get("t", "bad")
-        assert (bad.state, bad.attempt) == (State.DELAYED, 1)
-        # Python makes another error of a StopIteration that leaves a coroutine.
-        if not (is_async and told.startswith("StopIteration")):
-            assert bad.last_error == told
-        worker.stop()
-        await serving
+            await until(is_settled)
+            bad = await queue.get("t", "bad")
+            assert (bad.state, bad.attempt) == (State.DELAYED, 1)
+            # Python makes another error of a StopIteration that leaves a coroutine.
+            if not (is_async and told.startswith("StopIteration")):
+                assert bad.last_error == told
 
     run(main)
 
@@ -169,16 +168,14 @@ def test_a_hidden_generator_is_a_failure_and_a_hidden_coroutine_runs():
         worker.on("u")(lambda message: hidden(message))
         await queue.put("t", "x", id="1")
         await queue.put("u", "x", id="2")
-        serving = asyncio.create_task(worker.serve())
+        async with serving(worker):
 
-        async def is_settled():
-            message = await queue.get("t", "1")
-            return ran and message.state is State.DELAYED and not await queue.get("u", "2")
+            async def is_settled():
+                message = await queue.get("t", "1")
+                return ran and message.state is State.DELAYED and not await queue.get("u", "2")
 
-        await until(is_settled)
-        assert "of which nothing has run" in (await queue.get("t", "1")).last_error
-        worker.stop()
-        await serving
+            await until(is_settled)
+            assert "of which nothing has run" in (await queue.get("t", "1")).last_error
 
     run(main)
 
@@ -202,14 +199,12 @@ def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
         worker = Worker(queue)
         worker.on("t")(handle)
         await queue.put("t", "x", id="1")
-        serving = asyncio.create_task(worker.serve())
+        async with serving(worker):
 
-        async def is_done():
-            return await queue.get("t", "1") is None
+            async def is_done():
+                return await queue.get("t", "1") is None
 
-        await until(is_done)
-        worker.stop()
-        await serving
+            await until(is_done)
 
     run(main)
     # The child came back from the handler too, and ended there.
@@ -229,15 +224,13 @@ def test_a_handler_that_cancels_itself_has_failed():
         worker = Worker(queue)
         worker.on("t", retry="10m")(handle)
         await queue.put("t", "x", id="1")
-        serving = asyncio.create_task(worker.serve())
+        async with serving(worker):
 
-        async def is_back():
-            return (await queue.get("t", "1")).state is State.DELAYED
+            async def is_back():
+                return (await queue.get("t", "1")).state is State.DELAYED
 
-        await until(is_back)
-        assert attempts == [1]
-        worker.stop()
-        await serving
+            await until(is_back)
+            assert attempts == [1]
 
     run(main)
 
@@ -356,18 +349,16 @@ def test_touches_follow_the_lease_that_was_given():
 
             await queue.configure("t", lease_ms=6_000)
             await queue.put("t", "x", id="1")
-            serving = asyncio.create_task(worker.serve())
-            while not attempts:
-                await asyncio.sleep(0)
-            await queue.configure("t", lease_ms=1_000)
-            for _ in range(20):
-                clock.advance(1_000)
-                for _ in range(30):
+            async with serving(worker):
+                while not attempts:
                     await asyncio.sleep(0)
-            assert attempts == [1]
-            gate.set()
-            worker.stop()
-            await serving
+                await queue.configure("t", lease_ms=1_000)
+                for _ in range(20):
+                    clock.advance(1_000)
+                    for _ in range(30):
+                        await asyncio.sleep(0)
+                assert attempts == [1]
+                gate.set()
             assert await queue.get("t", "1") is None
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -394,14 +385,12 @@ def test_an_ack_is_tried_while_its_lease_runs():
             worker.on("t", lease="30s")(handled.append)
             store.failures = 2
             await queue.put("t", "x", id="1")
-            serving = asyncio.create_task(worker.serve())
+            async with serving(worker):
 
-            async def is_gone():
-                return await queue.get("t", "1") is None
+                async def is_gone():
+                    return await queue.get("t", "1") is None
 
-            await until(is_gone)
-            worker.stop()
-            await serving
+                await until(is_gone)
             assert len(handled) == 1
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -422,12 +411,10 @@ def test_what_was_done_is_said_once_more_at_the_end_of_the_grace():
 
             store.failures = 1
             await queue.put("t", "x", id="1")
-            serving = asyncio.create_task(worker.serve())
-            while store.failures:
-                await asyncio.sleep(0.001)
-            tried.set()
-            worker.stop()
-            await serving
+            async with serving(worker):
+                while store.failures:
+                    await asyncio.sleep(0.001)
+                tried.set()
             assert await queue.get("t", "1") is None
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -448,14 +435,12 @@ def test_a_worker_without_handlers_and_one_that_runs_already():
     async def main(queue):
         worker = Worker(queue)
         worker.on("t")(print)
-        serving = asyncio.create_task(worker.serve())
-        await asyncio.sleep(0)
-        with pytest.raises(InvalidInput, match="runs already"):
-            await worker.serve()
-        with pytest.raises(InvalidInput, match="expected handlers before"):
-            worker.on("u")
-        worker.stop()
-        await serving
+        async with serving(worker):
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidInput, match="runs already"):
+                await worker.serve()
+            with pytest.raises(InvalidInput, match="expected handlers before"):
+                worker.on("u")
 
     run(main)
 
@@ -521,17 +506,15 @@ def test_what_cannot_be_looked_at_is_a_failure_like_any_other(make, is_async):
         worker = Worker(queue)
         registered(worker, handle, is_async, retry="10m")
         await queue.put("t", "x", id="1", max_attempts=2)
-        serving = asyncio.create_task(worker.serve())
+        async with serving(worker):
 
-        async def is_settled():
-            return (await queue.get("t", "1")).state in (State.DELAYED, State.DEAD)
+            async def is_settled():
+                return (await queue.get("t", "1")).state in (State.DELAYED, State.DEAD)
 
-        await until(is_settled)
-        message = await queue.get("t", "1")
-        assert message.attempt == 1
-        assert message.state is (State.DEAD if make is BareBury else State.DELAYED)
-        worker.stop()
-        await serving
+            await until(is_settled)
+            message = await queue.get("t", "1")
+            assert message.attempt == 1
+            assert message.state is (State.DEAD if make is BareBury else State.DELAYED)
 
     run(main)
 
@@ -551,18 +534,16 @@ def test_a_batch_is_touched_with_each_lease_of_its_own():
 
             await queue.put("t", "x", id="short", lease="2s")
             await queue.put("t", "x", id="long", lease="60s")
-            serving = asyncio.create_task(worker.serve())
-            await begun.wait()
-            for _ in range(10):
-                clock.advance(500)
-                for _ in range(30):
-                    await asyncio.sleep(0)
-            short, long = await queue.get("t", ["short", "long"])
-            assert short.state is long.state is State.LEASED
-            assert long.lease_until_ms - clock.now_ms() > 55_000
-            gate.set()
-            worker.stop()
-            await serving
+            async with serving(worker):
+                await begun.wait()
+                for _ in range(10):
+                    clock.advance(500)
+                    for _ in range(30):
+                        await asyncio.sleep(0)
+                short, long = await queue.get("t", ["short", "long"])
+                assert short.state is long.state is State.LEASED
+                assert long.lease_until_ms - clock.now_ms() > 55_000
+                gate.set()
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -590,15 +571,13 @@ def test_a_step_of_the_wall_clock_takes_no_lease_from_a_handler(step_ms):
                 await asyncio.sleep(3)
 
             await queue.put("t", "x", id="1")
-            serving = asyncio.create_task(worker.serve())
+            async with serving(worker):
 
-            async def is_gone():
-                return await queue.get("t", "1") is None
+                async def is_gone():
+                    return await queue.get("t", "1") is None
 
-            await until(is_gone)
-            assert attempts == [1]
-            worker.stop()
-            await serving
+                await until(is_gone)
+                assert attempts == [1]
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -623,16 +602,14 @@ def test_who_cancels_others_takes_no_attempt_of_theirs():
             done.append(message.id)
 
         await queue.put_many("t", ["x"] * 3, ids=["bad", "n1", "n2"], max_attempts=1)
-        serving = asyncio.create_task(worker.serve())
+        async with serving(worker):
 
-        async def are_gone():
-            return (await queue.stats()).totals.get("ack", 0) == 3
+            async def are_gone():
+                return (await queue.stats()).totals.get("ack", 0) == 3
 
-        await until(are_gone)
-        assert all(attempt == 1 for _, attempt in attempts)
-        assert sorted(done) == ["bad", "n1", "n2"]
-        worker.stop()
-        await serving
+            await until(are_gone)
+            assert all(attempt == 1 for _, attempt in attempts)
+            assert sorted(done) == ["bad", "n1", "n2"]
 
     run(main)
 
@@ -706,24 +683,22 @@ def test_a_thread_that_cannot_be_started_takes_no_slot_and_nothing_runs_behind_i
         worker = Worker(queue)
         worker.on("t", concurrency=2, retry="1ms")(lambda m: handled.append((m.id, m.attempt)))
         await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
-        serving = asyncio.create_task(worker.serve())
+        async with serving(worker):
 
-        async def has_failed():
-            return (await queue.stats()).totals.get("release", 0) >= 2
+            async def has_failed():
+                return (await queue.stats()).totals.get("release", 0) >= 2
 
-        await until(has_failed)
-        assert not handled
-        fails.clear()
+            await until(has_failed)
+            assert not handled
+            fails.clear()
 
-        async def are_gone():
-            return (await queue.stats()).totals.get("ack", 0) == 2
+            async def are_gone():
+                return (await queue.stats()).totals.get("ack", 0) == 2
 
-        await until(are_gone)
-        # Each was handled once, in an attempt that had not ended before.
-        assert sorted(id_ for id_, _ in handled) == ["a", "b"]
-        assert all(attempt > 1 for _, attempt in handled)
-        worker.stop()
-        await serving
+            await until(are_gone)
+            # Each was handled once, in an attempt that had not ended before.
+            assert sorted(id_ for id_, _ in handled) == ["a", "b"]
+            assert all(attempt > 1 for _, attempt in handled)
 
     run(main)
 
@@ -746,11 +721,9 @@ def test_a_coroutine_under_a_plain_function_is_told_that_its_lease_is_lost():
             worker = Worker(queue)
             worker.on("t", lease="30s")(lambda message: work(message))
             await queue.put("t", "x", id="1")
-            serving = asyncio.create_task(worker.serve())
-            await begun.wait()
-            clock.advance(31_000)
-            await told.wait()
-            worker.stop()
-            await serving
+            async with serving(worker):
+                await begun.wait()
+                clock.advance(31_000)
+                await told.wait()
 
     asyncio.run(asyncio.wait_for(main(), 60))

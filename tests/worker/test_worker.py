@@ -10,6 +10,7 @@ import dwell
 from dwell import State
 from dwell.store.memory import MemoryStore
 from dwell.worker import Bury, Retry, Worker
+from tests.worker.serving import serving
 
 
 @contextlib.asynccontextmanager
@@ -17,13 +18,8 @@ async def working(queue, register, **options):
     """Run a worker whose handlers ``register`` made, and stop it at the end."""
     worker = Worker(queue, **options)
     register(worker)
-    serving = asyncio.create_task(worker.serve())
-    try:
+    async with serving(worker):
         yield worker
-    finally:
-        await asyncio.sleep(0)
-        worker.stop()
-        await serving
 
 
 def run(main, register, clock=None, **options):

@@ -12,7 +12,7 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dwell.cli import given
-from dwell.cli.exits import PartlyDone, require
+from dwell.cli.exits import refused_after, require
 from dwell.cli.interrupts import held_back
 from dwell.cli.lines import Reader, Row
 from dwell.cli.output import Output
@@ -42,16 +42,12 @@ def put_lines(session: Session, topic: str, name: str, defaults: Line, on_confli
         levels_ms = queue.settings(topic).delay_levels_ms
         reader = Reader(source, defaults, RealClock(), levels_ms)
         try:
-            with _progress(session.out, source) as moved:
+            with refused_after(counts.total, "message"), _progress(session.out, source) as moved:
                 for batch in reader.batches():
                     # What was put is to be counted, so an interrupt waits for the answer.
                     with held_back():
                         _put_batch(queue, topic, batch, on_conflict, counts)
                     moved(reader.size_bytes, counts.total())
-        except InvalidInput as error:
-            if not counts.total():
-                raise
-            raise PartlyDone(error, count_text(counts.total(), "message")) from None
         finally:
             _say(session.out, topic, counts)
     require(_are_in(counts))

@@ -3,14 +3,15 @@
 import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from dwell.cli.output import OutputClosed, flush
-from dwell.cli.texts import printable
+from dwell.cli.texts import count_text, printable
 from dwell.errors import AccessDenied, DwellError, InvalidInput, StoreError
 
 
@@ -48,6 +49,17 @@ class PartlyDone(Exception):
     def __init__(self, error: InvalidInput, done: str) -> None:
         super().__init__(f"{error} (after {done})")
         self.name = type(error).__name__
+
+
+@contextlib.contextmanager
+def refused_after(done: Callable[[], int], noun: str) -> Iterator[None]:
+    """Raise PartlyDone for input that is refused when ``done()`` of something were done before."""
+    try:
+        yield
+    except InvalidInput as error:
+        if not done():
+            raise
+        raise PartlyDone(error, count_text(done(), noun)) from None
 
 
 def code_of(error: DwellError) -> Code:
@@ -116,9 +128,7 @@ def _usage(error: Any) -> str:
 
 def _leave_output() -> None:
     """Let go of an output that nobody reads, so that the flush at exit has somewhere to go."""
-    # Where the output is not a file of the process, there is no flush at exit to care for.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _lead_nowhere(sys.stdout)
 
 
 def _leave_errors() -> None:
@@ -127,5 +137,11 @@ def _leave_errors() -> None:
         if sys.stderr is not None:
             sys.stderr.flush()
     except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        _lead_nowhere(sys.stderr)
+
+
+def _lead_nowhere(file: TextIO | None) -> None:
+    # Where it is not a file of the process, there is no flush at exit to care for.
+    with contextlib.suppress(OSError, ValueError):
+        if file is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())

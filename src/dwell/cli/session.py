@@ -11,10 +11,9 @@ import typer
 
 import dwell
 from dwell.cli import given
-from dwell.cli.exits import PartlyDone, require
+from dwell.cli.exits import refused_after, require
 from dwell.cli.output import Output
-from dwell.cli.texts import count_text
-from dwell.errors import InvalidInput, NotAStore
+from dwell.errors import NotAStore
 from dwell.message import Result
 from dwell.results import Results
 from dwell.sync import SyncQueue
@@ -53,17 +52,12 @@ class Session:
         The command ends as not done when one of them has another result than is wanted.
         """
         is_as_asked, done = True, 0
-        with self.queue() as queue:
-            try:
-                for chunk in given.chunks(names):
-                    results = verb(queue, chunk)
-                    done += len(chunk)
-                    self.out.results(field, chunk, results, wanted)
-                    is_as_asked &= results.count(wanted) == len(chunk)
-            except InvalidInput as error:
-                if not done:
-                    raise
-                raise PartlyDone(error, count_text(done, field)) from None
+        with self.queue() as queue, refused_after(lambda: done, field):
+            for chunk in given.chunks(names):
+                results = verb(queue, chunk)
+                done += len(chunk)
+                self.out.results(field, chunk, results, wanted)
+                is_as_asked &= results.count(wanted) == len(chunk)
         require(is_as_asked)
 
 

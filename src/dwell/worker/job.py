@@ -67,9 +67,12 @@ class Job:
 
     def leased_from(self, time_ms: int) -> None:
         """Plan for leases that began at a time."""
-        shortest_ms = min(self.leases)
-        self.ends_at_ms = time_ms + shortest_ms
-        self.touch_at_ms = time_ms + max(shortest_ms // 3, 1)
+        self.ends_at_ms = time_ms + min(self.leases)
+        self.touched_at(time_ms)
+
+    def touched_at(self, time_ms: int) -> None:
+        """Plan the next touch behind one that is tried at a time."""
+        self.touch_at_ms = time_ms + max(min(self.leases) // 3, 1)
 
     @property
     def is_cancelled(self) -> bool:
@@ -91,12 +94,12 @@ class JobTask(asyncio.Task[None]):
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the task, as asyncio does."""
         # With the loop, asyncio cancels all that is left when no task runs.
-        if self is not current_task(self.get_loop()):
+        if self is not _current_task(self.get_loop()):
             self._job.was_cancelled = True
         return super().cancel(msg)
 
 
-def current_task(loop: asyncio.AbstractEventLoop) -> "asyncio.Task[Any] | None":
+def _current_task(loop: asyncio.AbstractEventLoop) -> "asyncio.Task[Any] | None":
     """Return the task that runs in a loop; None where none does, or the loop has ended."""
     try:
         return asyncio.current_task(loop)

@@ -80,7 +80,7 @@ class LeaseKeeper:
         now_ms = self._queue.clock.now_ms()
         groups: dict[int, list[tuple[Job, str]]] = {}
         for job in jobs:
-            job.touch_at_ms = now_ms + max(min(job.leases) // 3, 1)
+            job.touched_at(now_ms)
             for lease_ms, receipts in job.leases.items():
                 groups.setdefault(lease_ms, []).extend((job, one) for one in receipts)
         stale: Counter[Job] = Counter()

@@ -69,7 +69,7 @@ def outcome_of(error: BaseException, retry_delay_ms: int | None) -> Outcome:
     try:
         return _judged(error, retry_delay_ms)
     except BaseException:
-        return Back(retry_delay_ms, error_text(type(error).__name__), counted=True)
+        return Back(retry_delay_ms, type(error).__name__, counted=True)
 
 
 def _judged(error: BaseException, retry_delay_ms: int | None) -> Outcome:
@@ -82,7 +82,7 @@ def _judged(error: BaseException, retry_delay_ms: int | None) -> Outcome:
         own_ms = None if own_ms is None else delay_ms(own_ms / 1000)
         asked_ms = retry_delay_ms if own_ms is None else own_ms
         return Back(asked_ms, error_text(reason, "reason"), counted=True)
-    return Back(retry_delay_ms, error_text(_told(error)), counted=True)
+    return Back(retry_delay_ms, _told(error), counted=True)
 
 
 def _told(error: BaseException) -> str:
