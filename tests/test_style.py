@@ -29,6 +29,7 @@ ROOMS = {
     "dwell.histogram": "base",
     "dwell.lazy": "base",
     "dwell.servertime": "base",
+    "dwell.tasks": "base",
     "dwell.urls": "base",
     "dwell.store": "contract",
     "dwell.store.memory": "memory",

@@ -26,9 +26,9 @@ class Alarm:
             try:
                 await self._rung.wait()
             finally:
+                sleeper.remove_done_callback(self._end)
                 sleeper.cancel()
         self._rung.clear()
 
-    def _end(self, sleeper: "asyncio.Future[None]") -> None:
-        if not sleeper.cancelled():
-            self._rung.set()
+    def _end(self, _: object) -> None:
+        self._rung.set()

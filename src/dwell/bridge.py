@@ -25,6 +25,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._started = threading.Event()
+        self._is_closing = False
         self._pid = os.getpid()
         self._asked: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._serve, name="dwell-loop", daemon=True)
@@ -101,7 +102,8 @@ class LoopThread:
     def close(self) -> None:
         """End the event loop and its thread; closing twice does nothing."""
         if self._thread.is_alive() and not self.is_elsewhere:
-            self.loop.call_soon_threadsafe(self._stop.set)
+            self._is_closing = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
 
     @property
@@ -122,18 +124,17 @@ class LoopThread:
 
     def _serve(self) -> None:
         try:
-            asyncio.run(self._main())
+            with asyncio.Runner() as runner:
+                self.loop = runner.get_loop()
+                self.loop.call_soon(self._started.set)
+                # What runs there may cancel any task and stop the loop, and both end nothing.
+                while not self._is_closing:
+                    self.loop.run_forever()
         finally:
             # Who asked while it ended is told, as nobody else will answer.
             for answer in list(self._asked):
                 with contextlib.suppress(Exception):
                     answer.set_exception(StoreClosed("the queue was closed"))
-
-    async def _main(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        self._started.set()
-        await self._stop.wait()
 
 
 def _tell(answer: "Future[T]", task: "asyncio.Task[T]") -> None:

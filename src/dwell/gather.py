@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from dwell.errors import DwellError, StoreClosed
@@ -66,6 +67,8 @@ class Gatherer(Generic[K, I, A]):
     async def close(self) -> None:
         """Take no more calls; those that were made get their answers first."""
         self._loop = None
+        while self._groups:
+            await asyncio.sleep(0)
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -93,14 +96,25 @@ class Gatherer(Generic[K, I, A]):
         """Begin a group, which is complete when all who are to run in this turn have run."""
         group: _Group[I, A] = _Group()
         self._groups[key] = group
-        task = loop.create_task(self._run_group(key, group))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        loop.call_soon(self._close_group, key, group)
         return group
 
-    async def _run_group(self, key: K, group: _Group[I, A]) -> None:
+    def _close_group(self, key: K, group: _Group[I, A]) -> None:
+        """Run a group, which takes no more from here on: its task may be cancelled."""
         if self._groups.get(key) is group:
             del self._groups[key]
+        task = asyncio.get_running_loop().create_task(self._run_group(key, group))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, group))
+
+    def _ended(self, group: _Group[I, A], task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            # Nobody else will answer those that wait.
+            for future in group.futures:
+                future.cancel()
+
+    async def _run_group(self, key: K, group: _Group[I, A]) -> None:
         items, futures = group.items, group.futures
         if any(future.done() for future in futures):
             # Who was cancelled before the batch started is left out of it.

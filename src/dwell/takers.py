@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from dwell.errors import DwellError, StoreClosed
@@ -212,7 +213,14 @@ class Takers:
 
     def _start(self, take: Take) -> None:
         self._under_way.add(take)
-        self._spawn(self._run(take))
+        self._spawn(self._run(take)).add_done_callback(partial(self._ended, take))
+
+    def _ended(self, take: Take, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            # Nobody else will answer those that wait.
+            self._under_way.discard(take)
+            for taker in take.takers:
+                taker.future.cancel()
 
     def _pass_on(self, taker: Taker) -> None:
         """Wake somebody else in the place of a taker that was woken and has gone."""
@@ -313,11 +321,12 @@ class Takers:
 
     def _let_sleep(self, taker: Taker) -> None:
         if taker.sleeper is None:
-            taker.sleeper = asyncio.get_running_loop().create_task(self._watch(taker))
+            sleeper = asyncio.get_running_loop().create_task(self._store.clock.sleep(taker.wait_ms))
+            sleeper.add_done_callback(lambda _: self._end_wait(taker))
+            taker.sleeper = sleeper
 
-    async def _watch(self, taker: Taker) -> None:
+    def _end_wait(self, taker: Taker) -> None:
         """End a taker's wait; one whose take is under way gets that take's answer."""
-        await self._store.clock.sleep(taker.wait_ms)
         taker.is_over = True
         if taker.is_parked:
             self._unpark(taker)

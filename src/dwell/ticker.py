@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dwell.alarm import Alarm
 from dwell.spacing import Spacing
 from dwell.store.base import Store
+from dwell.tasks import Standing
 
 _log = logging.getLogger(__name__)
 
@@ -36,20 +37,18 @@ class Ticker:
         self._alarm = Alarm(store.clock)
         self._is_stopping = False
         self._is_planned = False
-        self._task: asyncio.Task[None] | None = None
+        self._standing = Standing(self._run)
 
     def start(self) -> None:
         """Begin to tick; needs a running event loop."""
         self._is_stopping = False
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._standing.start()
 
     async def stop(self) -> None:
         """Stop ticking; a tick that is under way ends first, as a store expects of its verbs."""
-        if self._task is not None:
-            self._is_stopping = True
-            self._alarm.ring()
-            await asyncio.wait([self._task])
-            self._task = None
+        self._is_stopping = True
+        self._alarm.ring()
+        await self._standing.ended()
 
     def plan(self) -> None:
         """Ask the store again: its next deadline may have come nearer."""

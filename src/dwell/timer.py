@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +26,7 @@ from dwell.errors import InvalidInput, InvalidTime, StoreClosed
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.queue import Queue
 from dwell.store.memory import MemoryStore
+from dwell.tasks import Standing, whole
 from dwell.threads import ThreadPool, end_child, is_generator
 from dwell.values import Delay, Due
 
@@ -64,17 +66,17 @@ class _Wheel:
         self.inbox: list[Call] = []
         self._begin = begin
         self._queue = Queue(MemoryStore(clock, max_events=0))
+        self._standing = Standing(self._serve)
 
     async def open(self) -> None:
         await self._queue.open()
         # An id is used once, so there is nothing to remember.
         await self._queue.configure(_TOPIC, remember_ms=0)
-        self._server = asyncio.get_running_loop().create_task(self._serve())
+        self._standing.start()
 
     async def stop(self) -> None:
         """Begin nothing more."""
-        self._server.cancel()
-        await asyncio.wait([self._server])
+        await self._standing.stop()
 
     async def close(self) -> None:
         await self._queue.close()
@@ -274,7 +276,7 @@ class Timer:
     def _begin(self, call: Call) -> None:
         try:
             if inspect.iscoroutinefunction(call._function):
-                self._spawn(self._run(call))
+                self._spawn(call, self._run(call))
             else:
                 self._threaded.add(self._pool.submit(self._run_plain, call))
         except Exception:
@@ -308,7 +310,7 @@ class Timer:
             answer = call._function(*call._args)
             # A partial or a lambda may hide a coroutine function; it runs in the event loop.
             if inspect.isawaitable(answer):
-                self._home.call_soon_threadsafe(self._spawn, self._run(call, answer))
+                self._home.call_soon_threadsafe(self._spawn, call, self._run(call, answer))
                 return
             if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
                 _log.error("%r returned %r, of which nothing has run", call, answer)
@@ -319,10 +321,23 @@ class Timer:
             end_child(pid)
         self._end(call)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._home.create_task(work)
+    def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        self._keep(self._home.create_task(work)).add_done_callback(
+            partial(self._ended, call, call._id)
+        )
+
+    def _keep(self, task: "asyncio.Task[None]") -> "asyncio.Task[None]":
+        """Remember a task until it has ended."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _ended(self, call: Call, id_: str, task: "asyncio.Task[None]") -> None:
+        """End a run whose task was cancelled before it did anything: that has not done so."""
+        if not task.cancelled() or call._id != id_:
+            return
+        if call._phase is _Phase.RUNNING or self._may_start(call):
+            self._end(call)
 
     def _may_start(self, call: Call) -> bool:
         """Let a call run, unless it was cancelled or the timer closed while it waited to begin."""
@@ -398,7 +413,7 @@ class Timer:
         with self._lock:
             inbox, wheel.inbox = wheel.inbox, []
         if inbox:
-            self._spawn(wheel.apply(inbox))
+            self._keep(whole(wheel.apply(inbox)))
 
 
 def _check(function: Callable[..., Any]) -> None:

@@ -24,6 +24,7 @@ from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.openings import begun, history
 from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.thread import in_thread
+from dwell.tasks import whole
 
 #: How long events wait in memory for room on a full disk before they are tried again.
 _NO_ROOM_S = 1.0
@@ -277,7 +278,7 @@ class Core:
         if self.machine.events.is_full and self._flusher is None:
             self._flush_full()
         if self._upkeep is None and self._compactor.is_due:
-            self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(record.time_ms))
+            self._upkeep = whole(self._keep_up(record.time_ms))
 
     async def committed(self) -> None:
         """Return when everything so far is as safe as was asked for; raises StoreFailed."""
@@ -314,7 +315,7 @@ class Core:
         self.journal.check()
 
     def _start_flush(self, until: int) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(self._flush(until))
+        task = whole(self._flush(until))
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
         return task
@@ -353,7 +354,7 @@ class Core:
         loop = asyncio.get_running_loop()
         if loop.time() < self._flush_after_s:
             return
-        self._flusher = loop.create_task(self.flush_events())
+        self._flusher = whole(self.flush_events())
         self._flushes.add(self._flusher)
         self._flusher.add_done_callback(self._flushed)
 
@@ -396,7 +397,7 @@ class Core:
         is_free = self._upkeep is None and not self._is_closing
         if is_free and is_time and self._compactor.can_free:
             self._free_after_s = loop.time() + _NO_ROOM_S
-            self._upkeep = loop.create_task(self._free(self._latest_ms))
+            self._upkeep = whole(self._free(self._latest_ms))
 
     async def _free(self, now_ms: int) -> None:
         # A segment goes when it lies before two snapshots, so it takes two.
@@ -410,7 +411,7 @@ class Core:
             await asyncio.wait([self._upkeep])
         if self._is_closing:
             return
-        self._upkeep = asyncio.get_running_loop().create_task(self._keep_up(now_ms))
+        self._upkeep = whole(self._keep_up(now_ms))
         await asyncio.wait([self._upkeep])
 
     async def _compact(self, now_ms: int) -> None:

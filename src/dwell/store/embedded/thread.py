@@ -78,11 +78,12 @@ async def in_thread(
 
     It uses files that the caller closes after that.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    # A future and not a task: who cancels all tasks cannot end it before the thread does.
+    future = asyncio.get_running_loop().run_in_executor(None, function, *args)
     try:
-        return await asyncio.shield(task)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
         if stop is not None:
             stop.set()
-        await asyncio.wait([task])
+        await asyncio.wait([future])
         raise

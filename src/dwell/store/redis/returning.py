@@ -7,16 +7,17 @@ after another, for as long as that takes; until then no other take goes to that 
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 from dwell.errors import DwellError, ServerUnreachable
 from dwell.store.redis.engine import Call
 from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.records import is_of_block
 from dwell.store.redis.shards import Shards
+from dwell.tasks import Standing
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Returns:
         self._shards = shards
         self._debts: dict[int, deque[Debt]] = {}
         self._errors: dict[int, DwellError] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._payers: dict[int, Standing] = {}
 
     def is_owing(self, shard: int) -> bool:
         """Tell whether a shard is owed something, which it is while it cannot be reached."""
@@ -75,10 +76,10 @@ class Returns:
 
     async def paid(self, shard: int, patience_s: float | None) -> None:
         """Wait until a shard is owed nothing; raises what kept it from being paid."""
-        task = self._tasks.get(shard)
-        if task is None:
+        payer = self._payers.get(shard)
+        if payer is None:
             return
-        await asyncio.wait([task], timeout=self._shards.engine.patience_s(patience_s))
+        await payer.wait(self._shards.engine.patience_s(patience_s))
         if self.is_owing(shard):
             raise self._errors.get(shard) or ServerUnreachable(
                 f"{self._shards.engine.address}: shard {shard} does not answer"
@@ -86,19 +87,18 @@ class Returns:
 
     async def close(self) -> None:
         """Pay what can be paid at once, and forget the rest: those leases end by themselves."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=_CLOSING_S)
-        for task in list(self._tasks.values()):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        payers = list(self._payers.values())
+        await asyncio.gather(*(payer.wait(_CLOSING_S) for payer in payers))
+        for payer in payers:
+            await payer.stop()
         self._debts.clear()
-        self._tasks.clear()
+        self._payers.clear()
 
     def _add(self, shard: int, debt: Debt) -> None:
         self._debts.setdefault(shard, deque()).append(debt)
-        if shard not in self._tasks:
-            self._tasks[shard] = asyncio.get_running_loop().create_task(self._pay(shard))
+        if shard not in self._payers:
+            self._payers[shard] = Standing(partial(self._pay, shard))
+            self._payers[shard].start()
 
     async def _pay(self, shard: int) -> None:
         debts = self._debts[shard]
@@ -115,7 +115,7 @@ class Returns:
                 # To try again would not help, and would keep all others from that shard.
                 _log.exception("shard %d was not given back what was leased; it will end", shard)
                 debts.popleft()
-        del self._debts[shard], self._tasks[shard]
+        del self._debts[shard], self._payers[shard]
         self._errors.pop(shard, None)
 
 

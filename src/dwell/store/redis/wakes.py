@@ -9,6 +9,7 @@ import msgspec
 from redis import exceptions
 
 from dwell.store.redis.engine import ERRORS, Engine, close_quietly
+from dwell.tasks import Standing
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 0.5
@@ -28,22 +29,18 @@ class Wakes:
         self._engine = engine
         self._heard = heard
         self._shards = {engine.channel(shard).encode(): shard for shard in shards}
-        self._task: asyncio.Task[None] | None = None
+        self._standing = Standing(self._run)
 
     def start(self) -> None:
         """Begin to listen; needs a running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._standing.start()
 
     async def stop(self) -> None:
         """Stop listening."""
-        task, self._task = self._task, None
-        while task is not None and not task.done():
-            # A connection that is being made can answer a cancellation with a time-out.
-            task.cancel()
-            await asyncio.wait([task], timeout=0.1)
+        await self._standing.stop()
 
     async def _run(self) -> None:
-        while self._task is not None:
+        while True:
             try:
                 await self._listen()
             except ERRORS as error:

@@ -17,6 +17,7 @@ from dwell.store.embedded.journal.record import Record, records_in
 from dwell.store.embedded.journal.segment import Segment, segment_number, segment_path
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.thread import in_thread
+from dwell.tasks import whole
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 #: A segment's part that is kept, once for each :class:`Use`, when there is no room for a next one.
@@ -145,7 +146,7 @@ class Journal:
                 continue
             number = segment.number
             if number not in self._checks:
-                self._checks[number] = self._loop.create_task(self._check(segment))
+                self._checks[number] = whole(self._check(segment))
             # Others wait for the same, so it goes on when one of them is cancelled.
             await asyncio.shield(self._checks[number])
 
@@ -421,7 +422,7 @@ class Journal:
         """Begin to make the next segment in a thread, if it will be needed soon."""
         number = self.position // self.segment_bytes + 1
         if self._making is None and number not in self.segments and number not in self._made:
-            self._making = self._loop.create_task(self._make_ahead(number))
+            self._making = whole(self._make_ahead(number))
 
     async def _make_ahead(self, number: int) -> None:
         try:

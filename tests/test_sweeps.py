@@ -1,0 +1,277 @@
+"""Sweeps: a program cancels every task of its loop but its own, as asyncio.run does at its end."""
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dwell
+from dwell.tasks import Standing, whole
+from dwell.timer import Timer
+
+
+def sweep(*spared):
+    """Cancel all tasks but this one and some others."""
+    for task in asyncio.all_tasks() - {asyncio.current_task(), *spared}:
+        task.cancel()
+
+
+def run(work):
+    """Run a coroutine for a time that is long enough, in the task that sweeps."""
+
+    async def limited():
+        async with asyncio.timeout(30):
+            await work
+
+    asyncio.run(limited())
+
+
+async def turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def queue_of(kind, folder):
+    return dwell.open(str(folder / "queue") if kind == "embedded" else "memory:")
+
+
+async def use(queue, call):
+    """One call of a verb, in a task of its own."""
+    verb, id_ = call
+    if verb == "put":
+        await queue.put("t", "x", id=id_)
+    elif verb == "put_many":
+        await queue.put_many("t", ["x"] * 3, ids=[f"{id_}{n}" for n in range(3)])
+    elif verb == "cancel":
+        await queue.cancel("t", id_)
+    elif verb == "take":
+        await queue.ack((await queue.take("t", 2)).receipts)
+    else:
+        await queue.take("t", 5, wait="20ms")
+
+
+CALLS = st.tuples(
+    st.sampled_from(["put", "put_many", "cancel", "take", "wait"]), st.sampled_from("abc")
+)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "memory"])
+@given(calls=st.lists(CALLS, min_size=1, max_size=6), moment=st.integers(0, 12), later=CALLS)
+@settings(max_examples=60, deadline=None)
+def test_what_is_asked_after_a_sweep_is_answered(tmp_path_factory, kind, calls, moment, later):
+    folder = tmp_path_factory.mktemp("sweep")
+
+    async def main():
+        answered = set()
+        async with queue_of(kind, folder) as queue:
+
+            async def put(call):
+                await use(queue, call)
+                if call[0] == "put":
+                    answered.add(call[1])
+
+            tasks = [asyncio.create_task(put(call)) for call in calls]
+            await turns(moment)
+            sweep()
+            await use(queue, later)
+            await asyncio.wait(tasks)
+            await queue.put("t", "x", id="last")
+            while True:
+                # What was leased to a call that was cut short is ready again, or acked.
+                batch = await queue.take("t", 100, wait="30ms")
+                if not len(batch):
+                    break
+                await queue.ack(batch.receipts)
+            stats = await queue.stats()
+            leased = stats.topics["t"].leased
+            # A take that asked and was answered is its caller's, who left it to its lease.
+            assert leased <= 5 * sum(verb == "wait" for verb, _ in [*calls, later])
+            assert stats.totals["put"] >= len(answered) + 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_group_that_was_cancelled_takes_no_more_calls(moment):
+    async def main():
+        async with dwell.open("memory:") as queue:
+            first = asyncio.create_task(queue.put("t", "x", id="a"))
+            await turns(moment)
+            sweep()
+            await queue.put("t", "x", id="b")
+            await asyncio.wait([first])
+            assert await queue.get("t", "b") is not None
+
+    run(main())
+
+
+def test_who_waits_for_a_call_that_is_cut_short_is_told():
+    async def main():
+        async with dwell.open("memory:") as queue:
+            began, gate = asyncio.Event(), asyncio.Event()
+            put = queue.store.put
+
+            async def slow(*args, **kwargs):
+                began.set()
+                await gate.wait()
+                return await put(*args, **kwargs)
+
+            queue.store.put = slow
+            task = asyncio.create_task(queue.put("t", "x", id="a"))
+            await began.wait()
+            # Only the group's task: who waits for it is not cancelled itself.
+            sweep(task)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    run(main())
+
+
+def test_time_goes_on_for_those_that_stay():
+    async def main():
+        async with dwell.open("memory:") as queue:
+            await turns(3)
+            sweep()
+            await queue.put("t", "x", id="a", delay="50ms")
+            taken = await queue.take("t", 1, wait="1h")
+            assert taken.ids == ["a"]
+
+    run(main())
+
+
+def test_a_wait_whose_clock_was_cut_off_ends():
+    async def main():
+        async with dwell.open("memory:") as queue:
+            taker = asyncio.create_task(queue.take("t", 1, wait="1h"))
+            await turns(5)
+            sweep(taker)
+            assert len(await taker) == 0
+
+    run(main())
+
+
+def test_files_of_a_thread_stay_open_through_a_sweep(tmp_path):
+    """Events are written as a whole, and a close waits for the thread that writes."""
+
+    async def main():
+        async with dwell.open(str(tmp_path / "queue")) as queue:
+            await queue.put_many("t", ["x"] * 1000)
+            flush = asyncio.create_task(queue.events())
+            for _ in range(5):
+                await turns(1)
+                sweep()
+            with contextlib.suppress(asyncio.CancelledError):
+                await flush
+        async with dwell.open(str(tmp_path / "queue")) as queue:
+            page = await queue.events(0, limit=5000)
+            positions = page.events.positions.tolist()
+            assert positions == list(range(1000))
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_own_loop", [True, False])
+def test_a_function_that_cancels_all_ends_no_timer(is_own_loop):
+    main_task = []
+
+    async def scenario(timer, ran):
+        async def note(word):
+            ran.append(word)
+
+        async def cancel_all():
+            sweep(*main_task)
+
+        timer.after("5ms", cancel_all)
+        timer.after("5ms", note, "beside")
+        timer.every("20ms", note, "again")
+        timer.after("300ms", note, "later")
+        while ran.count("again") < 5 or "later" not in ran:
+            await asyncio.sleep(0.005)
+
+    async def main():
+        main_task.append(asyncio.current_task())
+        async with Timer() as timer:
+            await scenario(timer, [])
+
+    if is_own_loop:
+        with Timer() as timer:
+            run(scenario(timer, []))
+    else:
+        run(main())
+
+
+def test_a_function_that_stops_the_loop_ends_no_timer():
+    ran = []
+
+    async def stop():
+        asyncio.get_running_loop().stop()
+
+    async def scenario(timer):
+        timer.after("1ms", stop)
+        timer.after("30ms", ran.append, "later")
+        while not ran:
+            await asyncio.sleep(0.005)
+
+    with Timer() as timer:
+        run(scenario(timer))
+
+
+def test_a_run_that_was_cancelled_before_it_began_leaves_the_next_one():
+    async def main():
+        ran, cut = [], []
+
+        async def again():
+            ran.append(1)
+
+        async with Timer() as timer:
+            call = timer.every("10ms", again)
+            while not ran:
+                before = asyncio.all_tasks()
+                await asyncio.sleep(0)
+                for task in asyncio.all_tasks() - before:
+                    if len(cut) < 3 and "Timer._run" in repr(task):
+                        task.cancel()
+                        cut.append(task)
+            assert len(cut) == 3
+            assert call.cancel()
+
+    run(main())
+
+
+def test_whole_work_ends_and_standing_work_goes_on():
+    async def main():
+        done, begun = [], []
+
+        async def work():
+            await turns(3)
+            done.append(1)
+
+        async def stand():
+            begun.append(1)
+            await asyncio.Event().wait()
+
+        standing = Standing(stand)
+        await standing.stop()
+        standing.start()
+        task = whole(work())
+        await turns(1)
+        sweep()
+        await task
+        while len(begun) < 2:
+            await asyncio.sleep(0.01)
+        await standing.stop()
+        await asyncio.sleep(0.15)
+        assert (done, len(begun)) == ([1], 2)
+
+    run(main())
+
+
+def test_a_program_that_forgets_to_close_ends_in_silence(caplog):
+    async def main():
+        queue = await dwell.open("memory:").__aenter__()
+        await queue.put("t", "x", id="a", delay="1h")
+
+    asyncio.run(main())
+    assert caplog.text == ""
