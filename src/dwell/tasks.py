@@ -25,9 +25,11 @@ class WholeTask(asyncio.Task[T]):
         return False
 
 
-def whole(work: Coroutine[Any, Any, T]) -> WholeTask[T]:
+def whole(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Begin work that is done as a whole; needs a running event loop."""
-    return WholeTask(work, loop=asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    # A loop that makes tasks of its own kind is to know all of them.
+    return WholeTask(work, loop=loop) if loop.get_task_factory() is None else loop.create_task(work)
 
 
 class Standing:
