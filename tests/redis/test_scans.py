@@ -18,8 +18,8 @@ async def fill(queue: dwell.Queue, clock: SimulatedClock, *, delay_ms: int, prio
     """Put messages whose dues are alike, near each other and far apart, in blocks and loose."""
     draw = random.Random(7)
     for first in range(0, COUNT, PUT):
-        span = draw.choice((0, 1000, 86_400_000))
-        due = [clock.now_ms() + delay_ms + draw.randint(0, span) for _ in range(PUT)]
+        spans = draw.choice((range(1), range(1000), range(86_400_000), (0, 300, 3_600_000)))
+        due = [clock.now_ms() + delay_ms + draw.choice(spans) for _ in range(PUT)]
         ids = [f"{at:05}" for at in range(first, first + PUT)]
         priority = [draw.randrange(priorities) for _ in ids] if draw.random() < 0.5 else 0
         await queue.put_many("t", ids, ids=ids, due=due, priority=priority)
@@ -60,6 +60,23 @@ def test_pages_give_all_in_order(
             assert {m.body for m in found} == {m.id.encode() for m in found}
             places = [(m.due_ms, m.number) for m in found]
             assert places == sorted(places)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_a_block_of_several_dues_is_read_past_the_one_of_the_cursor(
+    redis_url: str, limit: int
+) -> None:
+    async def main() -> None:
+        clock = SimulatedClock()
+        async with dwell.Queue(new_store(redis_url, clock, packed=1)) as queue:
+            # Two blocks: what comes last of all lies in the one that begins with a due of both.
+            for delays_ms in ((300, 3_600_000), (1, 300)):
+                due = [clock.now_ms() + delay_ms for delay_ms in delays_ms]
+                await queue.put_many("t", ["x"] * 2, due=due)
+            found = [m.due_ms for batch in await pages(queue, State.DELAYED, limit) for m in batch]
+            assert [due_ms - clock.now_ms() for due_ms in found] == [1, 300, 300, 3_600_000]
 
     asyncio.run(asyncio.wait_for(main(), 60))
 

@@ -22,6 +22,8 @@ end
 local function add_block(n)
   local b = head_at(n)
   if b.topic ~= topic or b.last < after_due then return end
+  -- One whose messages all have the cursor's due and begins so far before it ends before it, too.
+  if b.last == after_due and n < after_n - 63 then return end
   local index = index_at(n, b)
   for slot = 0, b.size - 1 do
     if index[3 * slot + 1] == 0 then add(index[3 * slot + 2], n + slot) end
@@ -48,15 +50,15 @@ local function rank_of(name, low, high, due, n)
 end
 
 -- Walk entries of a set that are in order of due and n, those of ranks from `low` to before `high`;
--- return due and n to go on from, nil at the end.
-local function walk(name, low, high, due, n)
+-- return due and n to go on from, nil at the end. No block holds dues further apart than `span`.
+local function walk(name, low, high, due, n, span)
   low = rank_of(name, low, high, due, n)
   local found = low < high and call('ZRANGE', name, low, math.min(low + MOST_COST, high - 1), 'WITHSCORES') or {}
   for i = 1, #found, 2 do
     due, n = due_and_n(found[i], found[i + 1])
     if not is_before(due, n, end_due, end_n) then return nil end
-    -- Of the same due, no block before this one reaches behind the cursor.
-    if due == after_due and n < after_n - 63 then return due, after_n - 63 end
+    -- Where no block has several dues, none of the cursor's due that is before this reaches behind it.
+    if span == 0 and due == after_due and n < after_n - 63 then return due, after_n - 63 end
     if cost >= MOST_COST or #entries >= 2 * limit then return due, n end
     if #found[i] > loose_size then add_block(n) else add(due, n) end
     cost = cost + 1
@@ -67,7 +69,7 @@ local function walk_all(name)
   local due, n = where:match('^(%d+) (%d+)$')
   -- Messages after the cursor can be in blocks that begin before it.
   local span = tonumber(call('HGET', key('counts', topic), 'span') or 0)
-  due, n = walk(name, 0, call('ZCARD', name), tonumber(due) or after_due - span, tonumber(n) or 0)
+  due, n = walk(name, 0, call('ZCARD', name), tonumber(due) or after_due - span, tonumber(n) or 0, span)
   return due and string.format('%.0f %.0f', due, n) or ''
 end
 
@@ -78,7 +80,7 @@ local function walk_priorities(name)
   while priority do
     if cost >= MOST_COST then return string.format('%s %.0f 0', priority, math.max(after_due, 0)) end
     local low, high = call('ZCOUNT', name, '-inf', '(' .. priority), call('ZCOUNT', name, '-inf', priority)
-    due, n = walk(name, low, high, tonumber(due) or after_due, tonumber(n) or 0)
+    due, n = walk(name, low, high, tonumber(due) or after_due, tonumber(n) or 0, 0)
     if due then return string.format('%s %.0f %.0f', priority, due, n) end
     cost = cost + 25
     priority = call('ZRANGE', name, high, high, 'WITHSCORES')[2]
