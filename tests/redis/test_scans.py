@@ -71,10 +71,9 @@ def test_a_block_of_several_dues_is_read_past_the_one_of_the_cursor(
     async def main() -> None:
         clock = SimulatedClock()
         async with dwell.Queue(new_store(redis_url, clock, packed=1)) as queue:
-            # Two blocks: what comes last of all lies in the one that begins with a due of both.
-            for delays_ms in ((300, 3_600_000), (1, 300)):
-                due = [clock.now_ms() + delay_ms for delay_ms in delays_ms]
-                await queue.put_many("t", ["x"] * 2, due=due)
+            # The first of two blocks holds what comes last, and begins with a due of the second.
+            due = [clock.now_ms() + delay_ms for delay_ms in (300, 3_600_000, 1, 300)]
+            await queue.put_many("t", ["x"] * 4, due=due)
             found = [m.due_ms for batch in await pages(queue, State.DELAYED, limit) for m in batch]
             assert [due_ms - clock.now_ms() for due_ms in found] == [1, 300, 300, 3_600_000]
 
