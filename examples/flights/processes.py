@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import dwell
 from dwell.errors import ServerUnreachable
 
-_START_S = 30
-_STOP_S = 40
+_START_S = 120
+_STOP_S = 120
 
 
 class Outage(NamedTuple):

@@ -49,7 +49,7 @@ async def take_all(queue: dwell.Queue, limit: int, seen: Counter[str], expected:
 
 
 @pytest.mark.parametrize(
-    ("shards", "own", "messages"), [(1, False, MESSAGES), (4, False, 30_000), (4, True, 20_000)]
+    ("shards", "own", "messages"), [(1, False, MESSAGES), (4, False, 16_000), (4, True, 10_000)]
 )
 def test_four_takers_on_four_instances_take_each_message_once(shards, own, messages):
     async def main():

@@ -35,10 +35,9 @@ async def pages(queue: dwell.Queue, state: State, limit: int) -> list[dwell.Batc
             return found
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(("shards", "priorities"), [(1, 4), (3, 1)])
 @pytest.mark.parametrize("limit", [70, 1024])
 @pytest.mark.parametrize("state", [State.DELAYED, State.READY, State.LEASED, State.DEAD])
-@pytest.mark.parametrize("priorities", [1, 4])
 def test_pages_give_all_in_order(
     redis_url: str, shards: int, limit: int, state: State, priorities: int
 ) -> None:

@@ -214,10 +214,17 @@ def test_only_what_was_chosen_is_dropped_whatever_spark_loses(
     }
 
 
-@pytest.mark.parametrize("dies_in", ["_keep_history", "_bring_back", "_drop"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("when", "dies_in"),
+    [
+        ("before", "_keep_history"),
+        ("after", "_keep_history"),
+        ("after", "_bring_back"),
+        ("after", "_drop"),
+    ],
+)
 def test_a_run_that_was_killed_is_ended_by_the_next(
-    spark, queue, run, tmp_path, monkeypatch, dies_in, when
+    spark, queue, run, tmp_path, monkeypatch, when, dies_in
 ):
     topic = f"killed{dies_in}-{when}"
     bury(queue, topic, 50)

@@ -193,7 +193,7 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "row", "reason"), BAD_ROWS)
+@pytest.mark.parametrize(("schema", "row", "reason"), BAD_ROWS[:2])
 def test_bad_row_fails_the_job(spark, server, queue, schema, row, reason):
     frame = spark.createDataFrame([row], schema)
     with pytest.raises(PySparkException) as caught:
@@ -201,6 +201,16 @@ def test_bad_row_fails_the_job(spark, server, queue, schema, row, reason):
     assert "BadRow" in str(caught.value)
     assert reason in str(caught.value)
     assert not messages(queue, "t")
+
+
+@pytest.mark.parametrize(("schema", "row", "reason"), BAD_ROWS)
+def test_bad_row_is_kept_with_its_reason(spark, shared, tmp_path, schema, row, reason):
+    folder = str(tmp_path / "bad")
+    write(spark.createDataFrame([row], schema), shared.url, topic="bad", badRows=folder)
+    (bad,) = spark.read.parquet(folder).collect()
+    assert reason in bad.reason
+    with dwell.open(shared.url) as queue:
+        assert not messages(queue, "bad")
 
 
 def test_bad_rows_to_a_folder(spark, server, queue, counted, tmp_path):
