@@ -8,8 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dwell
+from dwell.clock import SimulatedClock
+from dwell.store.embedded.store import EmbeddedStore
 from dwell.tasks import Standing, whole
 from dwell.timer import Timer
+from dwell.worker import Worker
+from tests.http.served import served
 
 
 def sweep(*spared):
@@ -107,23 +111,31 @@ def test_a_group_that_was_cancelled_takes_no_more_calls(moment):
 
 
 @pytest.mark.parametrize("verb", ["put", "take"])
-def test_who_waits_for_a_call_that_is_cut_short_is_told(verb):
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_who_waits_for_a_batch_that_others_cancel_is_told(verb, is_cut):
     async def main():
         async with dwell.open("memory:") as queue:
-            began = asyncio.Event()
+            began, gate = asyncio.Event(), asyncio.Event()
+            plain = getattr(queue.store, verb)
 
-            async def stuck(*args, **kwargs):
+            async def slow(*args, **kwargs):
                 began.set()
-                await asyncio.Event().wait()
+                await gate.wait()
+                return await plain(*args, **kwargs)
 
-            setattr(queue.store, verb, stuck)
+            setattr(queue.store, verb, slow)
             call = queue.put("t", "x") if verb == "put" else queue.take("t", 1)
             task = asyncio.create_task(call)
             await began.wait()
             # Who waits for it is not cancelled itself.
-            sweep(task)
+            if is_cut:
+                me = asyncio.current_task()
+                asyncio.get_running_loop().call_soon(sweep, task, me)
+            else:
+                sweep(task)
+                gate.set()
             await asyncio.wait([task])
-            assert task.cancelled()
+            assert task.cancelled() is is_cut
 
     run(main())
 
@@ -167,6 +179,120 @@ def test_files_of_a_thread_stay_open_through_a_sweep(tmp_path):
             page = await queue.events(0, limit=5000)
             positions = page.events.positions.tolist()
             assert positions == list(range(1000))
+
+    run(main())
+
+
+@pytest.mark.parametrize("moment", range(8))
+@pytest.mark.parametrize("function_is_plain", [True, False])
+def test_a_sweep_at_any_moment_loses_no_call_of_a_timer(moment, function_is_plain):
+    async def main():
+        clock, ran = SimulatedClock(), []
+
+        async def note():
+            ran.append(1)
+
+        async with Timer(clock=clock) as timer:
+            call = (lambda: ran.append(1)) if function_is_plain else note
+            timer.after("1s", call)
+            await turns(moment)
+            sweep()
+            while len(ran) < 1:
+                clock.advance(1_000)
+                await asyncio.sleep(0.01)
+            timer.every("1s", call)
+            await asyncio.sleep(0.01)
+            clock.advance(1_000)
+            await turns(moment)
+            sweep()
+            # A run whose own task was cancelled is over, and the next one comes.
+            while len(ran) < 3:
+                clock.advance(1_000)
+                await asyncio.sleep(0.01)
+
+    run(main())
+
+
+@pytest.mark.parametrize("times", [1, 3, 30])
+@pytest.mark.parametrize("moment", [0, 1, 2, 5])
+def test_a_close_that_is_cancelled_closes(tmp_path, times, moment):
+    folder = str(tmp_path / "queue")
+
+    async def main():
+        queue = await dwell.open(folder).__aenter__()
+        await queue.put("t", "x", id="a")
+        closing = asyncio.create_task(queue.close())
+        await turns(moment)
+        for _ in range(times):
+            closing.cancel()
+            await turns(1)
+        await asyncio.wait([closing])
+        await queue.close()
+        async with dwell.open(folder) as again:
+            assert await again.get("t", "a") is not None
+
+    run(main())
+
+
+@pytest.mark.parametrize(("sweeps", "gap"), [(1, 1), (2, 2), (3, 1), (5, 2), (20, 2), (40, 1)])
+def test_a_worker_that_is_swept_gives_back_and_closes(tmp_path, sweeps, gap):
+    folder = str(tmp_path / "queue")
+
+    async def main():
+        async with dwell.open(folder) as queue:
+            await queue.put_many("t", ["x"] * 4, lease="1h")
+        worker, begun = Worker(folder), []
+
+        @worker.on("t", concurrency=2)
+        async def handle(message):
+            begun.append(message)
+            await asyncio.sleep(3600)
+
+        serving = asyncio.create_task(worker.serve())
+        while len(begun) < 2:
+            await asyncio.sleep(0.005)
+        for _ in range(sweeps):
+            sweep()
+            await turns(gap)
+        await asyncio.wait([serving])
+        async with dwell.open(folder) as queue:
+            stats = await queue.stats()
+            assert (stats.topics["t"].ready, stats.topics["t"].leased) == (4, 0)
+            assert {message.attempt for message in await queue.take("t", 4)} == {1}
+
+    run(main())
+
+
+@pytest.mark.parametrize("verb", ["take", "take_ids", "take_where"])
+@pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.parametrize("moment", [1, 2, 4, 8, 16, 40])
+def test_a_take_that_is_cancelled_again_and_again_gives_back(tmp_path, verb, is_remote, moment):
+    async def cut(queue):
+        calls = {
+            "take": lambda: queue.take("t", 2),
+            "take_ids": lambda: queue.take_ids("t", ["a", "b"]),
+            "take_where": lambda: queue.take_where("t", "x == `1`", 2),
+        }
+        task = asyncio.create_task(calls[verb]())
+        await turns(moment)
+        for _ in range(30):
+            task.cancel()
+            await turns(1)
+        await asyncio.wait([task])
+        if task.cancelled():
+            while (await queue.stats()).topics["t"].leased:
+                await asyncio.sleep(0.01)
+        else:
+            await queue.release(task.result().receipts, counted=False)
+
+    async def main():
+        store = EmbeddedStore(tmp_path / "queue")
+        async with served(store) as service:
+            url = service.url if is_remote else None
+            async with dwell.open(url) if url else contextlib.nullcontext(service.queue) as queue:
+                await queue.put_many("t", ['{"x": 1}'] * 2, ids=["a", "b"], lease="1h")
+                for _ in range(3):
+                    await cut(queue)
 
     run(main())
 

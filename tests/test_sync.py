@@ -148,3 +148,24 @@ def test_a_blocking_call_inside_its_own_loop_is_refused():
 
         with pytest.raises(RuntimeError, match="event loop"):
             queue._thread.run(inside)
+
+
+def test_a_call_beside_a_close_says_that_it_is_closed():
+    told = []
+
+    def call(queue):
+        try:
+            while True:
+                queue.put("t", "x")
+        except dwell.StoreClosed as error:
+            told.append(str(error))
+
+    for _ in range(30):
+        queue = dwell.open("memory:").__enter__()
+        threads = [threading.Thread(target=call, args=(queue,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        queue.close()
+        for thread in threads:
+            thread.join()
+    assert len(told) == 60

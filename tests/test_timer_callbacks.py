@@ -4,6 +4,8 @@ import asyncio
 import logging
 import os
 import random
+import signal
+import threading
 import time
 
 import pytest
@@ -192,3 +194,66 @@ def test_what_runs_nothing_is_refused(function):
                 plan("1s", function)
         with pytest.raises(InvalidInput, match="function: got"):
             timer.at(0, function)
+
+
+class Endless:
+    """Fails once, and can never be shown."""
+
+    def __init__(self):
+        self.runs = 0
+
+    def __repr__(self):
+        return f"Endless({self!r})"
+
+    def run(self):
+        self.runs += 1
+        if self.runs == 1:
+            raise ValueError("once")
+
+    async def run_later(self):
+        self.run()
+
+
+@pytest.mark.parametrize("name", ["run", "run_later"])
+def test_a_function_that_cannot_be_shown_runs_again(name):
+    one = Endless()
+    with Timer() as timer:
+        timer.every("5ms", getattr(one, name))
+        wait_for(lambda: one.runs >= 3)
+
+
+def test_a_function_that_cancels_all_while_the_timer_closes_does_not_break_that():
+    began, ended = threading.Event(), []
+
+    async def tidy():
+        began.set()
+        await asyncio.sleep(0.05)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.05)
+        ended.append(1)
+
+    with Timer() as timer:
+        timer.after("1ms", tidy)
+        began.wait()
+    assert ended
+
+
+def test_a_signal_that_comes_upon_a_plan_may_plan_too():
+    planned = []
+    with Timer() as timer:
+
+        def plan(number, frame):
+            planned.append(timer.after("1h", print))
+
+        before = signal.signal(signal.SIGALRM, plan)
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0005)
+        try:
+            while len(planned) < 200:
+                timer.after("1h", print).cancel()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        ran = threading.Event()
+        timer.after("1ms", ran.set)
+        ran.wait()

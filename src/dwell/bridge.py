@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
 from dwell.errors import StoreClosed, StoreError
+from dwell.tasks import end, whole
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            task = self.loop.create_task(function(*args, **kwargs))
+            task = whole(function(*args, **kwargs))
             tasks.append(task)
             task.add_done_callback(lambda task: _tell(answer, task))
 
@@ -90,7 +91,7 @@ class LoopThread:
 
         async def break_off() -> None:
             for task in tasks:
-                task.cancel()
+                end(task)
                 await asyncio.wait([task])
                 if undo is not None and not task.cancelled() and task.exception() is None:
                     await undo(task.result())

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from dwell.errors import DwellError, StoreClosed
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
+from dwell.tasks import whole
 
 K = TypeVar("K")
 I = TypeVar("I")  # noqa: E741 - an item, beside K for its key and A for its answer
@@ -100,10 +101,10 @@ class Gatherer(Generic[K, I, A]):
         return group
 
     def _close_group(self, key: K, group: _Group[I, A]) -> None:
-        """Run a group, which takes no more from here on: its task may be cancelled."""
+        """Run a group, which takes no more from here on."""
         if self._groups.get(key) is group:
             del self._groups[key]
-        task = asyncio.get_running_loop().create_task(self._run_group(key, group))
+        task = whole(self._run_group(key, group))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, group))
 

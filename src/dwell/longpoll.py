@@ -9,6 +9,7 @@ import asyncio
 from dwell.message import Batch
 from dwell.store.base import RemoteStore
 from dwell.takers import Take, Taker, Takers, Wish
+from dwell.tasks import end
 
 #: How long one request waits at most. A server that has gone without a word is found out then.
 LONGEST_POLL_MS = 120_000
@@ -34,9 +35,10 @@ class LongPolls(Takers):
             del self._ends[taker]
             self._end_unwanted()
 
-    def _start(self, take: Take) -> None:
-        task = self._polls[take] = self._spawn(self._run(take))
+    def _start(self, take: Take) -> "asyncio.Task[None]":
+        task = self._polls[take] = super()._start(take)
         task.add_done_callback(lambda _: self._polls.pop(take, None))
+        return task
 
     async def _ask_store(self, take: Take) -> Batch:
         now = asyncio.get_running_loop().time()
@@ -60,7 +62,7 @@ class LongPolls(Takers):
             if all(taker.future.done() for taker in take.takers):
                 # Only once: to cancel it again would break off how it gives back what it took.
                 del self._polls[take]
-                task.cancel()
+                end(task)
 
     async def close(self) -> None:
         """End every wait with StoreClosed, and the requests with them."""

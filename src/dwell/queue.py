@@ -47,6 +47,7 @@ from dwell.store.base import (
 )
 from dwell.store.partly import PartlyPut
 from dwell.takers import Takers, Wish
+from dwell.tasks import finished, whole
 from dwell.ticker import Ticker
 from dwell.values import Delay, Due
 from dwell.verbs import ManyTaken, Verbs
@@ -74,6 +75,7 @@ class Queue(Verbs):
         )
         self._takers: Takers
         self._ticker: Ticker | None = None
+        self._closing: asyncio.Task[None] | None = None
         if isinstance(store, RemoteStore):
             # Its takes wait and its time is kept where it is.
             self._takers = LongPolls(store)
@@ -127,6 +129,7 @@ class Queue(Verbs):
         """
         if self._is_open:
             raise RuntimeError("the queue is open already")
+        self._closing = None
         self._store.wake = self._takers.wake
         self._store.waiting = lambda: self._takers.waiting
         if self._ticker is not None:
@@ -142,11 +145,18 @@ class Queue(Verbs):
         self._is_open = True
 
     async def close(self) -> None:
-        """Answer what was asked, end every wait with StoreClosed, and close the store."""
-        if not self._is_open:
-            return
-        check_loop(self._loop)
-        self._is_open = False
+        """Answer what was asked, end every wait with StoreClosed, and close the store.
+
+        It is done as a whole: who is cancelled meanwhile hears of that when it is closed.
+        """
+        if self._is_open:
+            check_loop(self._loop)
+            self._is_open = False
+            self._closing = whole(self._close())
+        if self._closing is not None:
+            await finished(self._closing)
+
+    async def _close(self) -> None:
         if self._ticker is not None:
             await self._ticker.stop()
         await self._takers.close()

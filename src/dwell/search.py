@@ -14,6 +14,7 @@ import numpy as np
 from dwell.errors import InvalidQuery, StoreError
 from dwell.message import Batch, Result, State
 from dwell.store.base import Cursor, Page, Store
+from dwell.tasks import finished, whole
 
 #: No bound.
 EVERYTHING = 2**62
@@ -124,7 +125,7 @@ async def take_where(
                 return Page(Batch.joined(taken), None)
             await asyncio.sleep(0)
     except BaseException:
-        await _give_back(store, taken)
+        await finished(whole(_give_back(store, taken)))
         raise
     return Page(Batch.joined(taken), cursor)
 
@@ -137,7 +138,7 @@ async def take_ids(
     try:
         await _take(store, topic, ids, lease_ms, owner, taken)
     except BaseException:
-        await _give_back(store, taken)
+        await finished(whole(_give_back(store, taken)))
         raise
     return taken[0] if taken else Batch.empty()
 
@@ -146,14 +147,11 @@ async def _take(
     store: Store, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str, taken: list[Batch]
 ) -> None:
     """Add to ``taken`` those of some messages that are ready, even when the call is cancelled."""
-    task = asyncio.ensure_future(store.take_ids(topic, ids, lease_ms, owner))
+    task = whole(store.take_ids(topic, ids, lease_ms, owner))
     try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
+        await finished(task)
     finally:
-        if task.done() and task.exception() is None and len(task.result()):
+        if not task.cancelled() and task.exception() is None and len(task.result()):
             taken.append(task.result())
 
 

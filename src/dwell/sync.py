@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dwell.bridge import LoopThread
+from dwell.errors import StoreClosed
 from dwell.message import Batch
 from dwell.queue import Queue
 
@@ -90,9 +91,7 @@ class SyncQueue:
     def _loop_thread(self) -> LoopThread:
         thread = self._thread
         if thread is None:
-            # A queue that is not open says so itself, in the words of its own error.
-            self._queue.check_open()
-        assert thread is not None
+            raise StoreClosed("the queue is not open")
         return thread
 
 

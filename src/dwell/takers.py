@@ -19,6 +19,7 @@ from dwell.lazy import total_bytes
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Batch
 from dwell.spacing import Spacing
 from dwell.store.base import Store
+from dwell.tasks import whole
 
 _log = logging.getLogger(__name__)
 
@@ -211,9 +212,11 @@ class Takers:
             takes[-1].limit += taker.limit
         return takes
 
-    def _start(self, take: Take) -> None:
+    def _start(self, take: Take) -> "asyncio.Task[None]":
         self._under_way.add(take)
-        self._spawn(self._run(take)).add_done_callback(partial(self._ended, take))
+        task = self._spawn(self._run(take))
+        task.add_done_callback(partial(self._ended, take))
+        return task
 
     def _ended(self, take: Take, task: "asyncio.Task[None]") -> None:
         if task.cancelled():
@@ -353,7 +356,7 @@ class Takers:
             _log.exception("could not give back %d messages; their leases will end", len(batch))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = whole(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

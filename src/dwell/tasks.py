@@ -15,14 +15,21 @@ _AGAIN_S = 0.1
 
 
 class WholeTask(asyncio.Task[T]):
-    """Work that has an end, and whose effects must not be cut in half: nobody cancels it.
+    """Work that has an end and must not be cut in half: other tasks cannot cancel it.
 
-    Nothing may run in it that cancels its own task, as asyncio.timeout does.
+    What it has set itself can, as time limits do: they call from no task, in a loop that runs.
     """
 
     def cancel(self, msg: Any = None) -> bool:
-        """Do nothing, and say so."""
-        return False
+        """Cancel it when no other task asks for that; tell whether it was."""
+        loop = self.get_loop()
+        if not loop.is_running() or asyncio.current_task(loop) not in (None, self):
+            return False
+        return super().cancel(msg)
+
+    def end(self) -> bool:
+        """Cancel it, as only who has begun it may."""
+        return super().cancel()
 
 
 def whole(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -30,6 +37,29 @@ def whole(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     loop = asyncio.get_running_loop()
     # A loop that makes tasks of its own kind is to know all of them.
     return WholeTask(work, loop=loop) if loop.get_task_factory() is None else loop.create_task(work)
+
+
+def end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task that :func:`whole` has begun."""
+    if isinstance(task, WholeTask):
+        task.end()
+    else:
+        task.cancel()
+
+
+async def finished(task: asyncio.Task[T], on_cancel: Callable[[], object] | None = None) -> T:
+    """Return what a task returns; to be cancelled meanwhile, however often, is raised then."""
+    was_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            was_cancelled = True
+            if on_cancel is not None:
+                on_cancel()
+    if was_cancelled:
+        raise asyncio.CancelledError
+    return task.result()
 
 
 class Standing:

@@ -26,7 +26,7 @@ from dwell.errors import InvalidInput, InvalidTime, StoreClosed
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.queue import Queue
 from dwell.store.memory import MemoryStore
-from dwell.tasks import Standing, whole
+from dwell.tasks import Standing, finished, whole
 from dwell.threads import ThreadPool, end_child, is_generator
 from dwell.values import Delay, Due
 
@@ -64,6 +64,7 @@ class _Wheel:
     def __init__(self, clock: Clock, begin: Callable[[Sequence[str]], None]) -> None:
         self.clock = clock
         self.inbox: list[Call] = []
+        self.is_told = False
         self._begin = begin
         self._queue = Queue(MemoryStore(clock, max_events=0))
         self._standing = Standing(self._serve)
@@ -99,8 +100,9 @@ class _Wheel:
             try:
                 # Wait for what is due next, and begin all of it.
                 due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
-                await self._queue.ack(due)
+                # What has begun is not begun again, should the ack be cut off.
                 self._begin(due.ids)
+                await self._queue.ack(due)
             except Exception:
                 # Whatever it was, the calls that are due later must not be lost with it.
                 _log.exception("the timer could not learn what is due")
@@ -152,7 +154,10 @@ class Call:
         return self._timer._cancel(self)
 
     def __repr__(self) -> str:
-        return f"<Call of {self._function!r} due {self.due_ms} {self._phase.name.lower()}>"
+        # What is shown of a function must not be what it says of itself, which can fail.
+        name = getattr(self._function, "__qualname__", None)
+        named = name if isinstance(name, str) else type(self._function).__qualname__
+        return f"<Call of {named} due {self.due_ms} {self._phase.name.lower()}>"
 
 
 class Timer:
@@ -169,7 +174,8 @@ class Timer:
     def __init__(self, *, threads: int = 4, clock: Clock | None = None) -> None:
         self._clock = clock or RealClock()
         self._threads = values.limit(threads, "threads")
-        self._lock = threading.Lock()
+        # A signal can come upon the thread that holds it, and its handler plan a call.
+        self._lock = threading.RLock()
         self._ids = map(str, itertools.count(1))
         self._calls: dict[str, Call] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -216,8 +222,10 @@ class Timer:
     ) -> None:
         self._check_outside()
         assert self._thread is not None
-        self._thread.run(self._close)
-        self._thread.close()
+        try:
+            self._thread.run(self._close)
+        finally:
+            self._thread.close()
 
     async def __aenter__(self) -> Self:
         self._check_new()
@@ -248,6 +256,9 @@ class Timer:
         return self._points, self._spans
 
     async def _close(self) -> None:
+        await finished(whole(self._end_all()))
+
+    async def _end_all(self) -> None:
         """Let nothing new begin, and wait for the functions that run."""
         with self._lock:
             self._loop = None
@@ -305,21 +316,22 @@ class Timer:
         if not self._may_start(call):
             return
         _inside.set((*_inside.get(), self))
-        pid = os.getpid()
+        pid, is_over = os.getpid(), True
         try:
             answer = call._function(*call._args)
             # A partial or a lambda may hide a coroutine function; it runs in the event loop.
             if inspect.isawaitable(answer):
                 self._home.call_soon_threadsafe(self._spawn, call, self._run(call, answer))
-                return
-            if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+                is_over = False
+            elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
                 _log.error("%r returned %r, of which nothing has run", call, answer)
         except BaseException:
             # A thread of the pool is nobody's to end, and those that are due next need it.
             _log.exception("%r failed", call)
         finally:
             end_child(pid)
-        self._end(call)
+            if is_over:
+                self._end(call)
 
     def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         self._keep(self._home.create_task(work)).add_done_callback(
@@ -342,7 +354,7 @@ class Timer:
     def _may_start(self, call: Call) -> bool:
         """Let a call run, unless it was cancelled or the timer closed while it waited to begin."""
         with self._lock:
-            if call._phase is _Phase.OVER:
+            if call._phase is not _Phase.WAITING or call._id not in self._calls:
                 return False
             call._phase = _Phase.RUNNING
             del self._calls[call._id]
@@ -405,12 +417,14 @@ class Timer:
         """Let the event loop learn about a call; one message carries all of one moment."""
         assert self._loop is not None
         wheel = call._wheel
-        if not wheel.inbox:
+        if not wheel.is_told:
+            wheel.is_told = True
             self._loop.call_soon_threadsafe(self._empty, wheel)
         wheel.inbox.append(call)
 
     def _empty(self, wheel: _Wheel) -> None:
         with self._lock:
+            wheel.is_told = False
             inbox, wheel.inbox = wheel.inbox, []
         if inbox:
             self._keep(whole(wheel.apply(inbox)))

@@ -678,3 +678,24 @@ def test_receipts_of_a_store_that_was_emptied_are_foreign():
                     await queue.ack(made)
 
     run(main())
+
+
+def test_a_debt_whose_payer_is_cancelled_frees_its_place_once():
+    async def body() -> None:
+        with redis_server() as server:
+            async with dwell.open(server.url) as queue:
+                engine = queue.store._shards.engine
+                await queue.put_many("t", ["x"] * 4)
+                server.client().execute_command("CLIENT", "PAUSE", 500, "ALL")
+                take = asyncio.create_task(queue.take("t", 1))
+                await asyncio.sleep(0.1)
+                take.cancel()
+                for _ in range(3):
+                    await asyncio.sleep(0.15)
+                    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                        task.cancel()
+                while (await queue.stats()).topics["t"].leased:
+                    await asyncio.sleep(0.02)
+                assert len(set(engine._slots)) == len(engine._slots)
+
+    asyncio.run(body())

@@ -8,6 +8,8 @@ import pytest
 import dwell
 from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
+from dwell.worker.job import Job
+from dwell.worker.leases import LeaseKeeper
 
 
 async def until(condition):
@@ -213,5 +215,31 @@ def test_a_lost_lease_of_a_thread_is_logged_and_not_acked(caplog):
         await serving
         totals = (await queue.stats()).totals
         assert (totals["lapse"], totals["ack"], totals.get("release", 0)) == (1, 1, 0)
+
+    run(main, clock)
+
+
+@pytest.mark.parametrize("foreign", [[0], [6], [0, 3, 6]])
+def test_a_lease_of_another_store_is_lost_and_leaves_its_neighbours(foreign):
+    clock, lost = dwell.SimulatedClock(), []
+
+    async def main(queue):
+        async with dwell.Queue(MemoryStore(clock)) as other:
+            keeper = LeaseKeeper(queue, lost.append)
+            jobs = []
+            for at in range(7):
+                source = other if at in foreign else queue
+                await source.put("t", b"")
+                (message,) = await source.take("t", 1, lease="30s")
+                jobs.append(Job(message, clock.now_ms()))
+                keeper.add(jobs[-1])
+            keeper.start()
+            for _ in range(8):
+                clock.advance(10_000)
+                await settle()
+            assert set(lost) == {jobs[at] for at in foreign}
+            assert len(lost) == len(foreign)
+            assert "lapse" not in (await queue.stats()).totals
+            await keeper.stop()
 
     run(main, clock)

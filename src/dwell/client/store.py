@@ -40,6 +40,7 @@ from dwell.store.base import (
     Wanted,
 )
 from dwell.store.embedded.tar import unpack_tar
+from dwell.tasks import end, finished, whole
 from dwell.wire import columns
 from dwell.wire.columns import (
     BatchColumns,
@@ -148,11 +149,11 @@ class HttpStore(RemoteStore):
 
     async def _take(self, path: str, ask: dict[str, Any], wait_ms: int = 0) -> Page:
         """Take; what a call that was cancelled takes all the same is given back."""
-        task = asyncio.ensure_future(self._ask_to_take(path, ask, wait_ms))
+        task = whole(self._ask_to_take(path, ask, wait_ms))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await self._give_back(task, ask.get("poll", ""))
+            await finished(whole(self._give_back(task, ask.get("poll", ""))))
             raise
 
     async def _ask_to_take(self, path: str, ask: dict[str, Any], wait_ms: int) -> Page:
@@ -181,7 +182,7 @@ class HttpStore(RemoteStore):
         try:
             await asyncio.wait({task}, timeout=_GRACE_S)
         finally:
-            task.cancel()
+            end(task)
             if ending is not None:
                 ending.cancel()
         with contextlib.suppress(DwellError, asyncio.CancelledError):
@@ -221,7 +222,7 @@ class HttpStore(RemoteStore):
                     break
         except BaseException:
             with contextlib.suppress(DwellError):
-                await self._let_go(taken)
+                await finished(whole(self._let_go(taken)))
             raise
         return Batch.joined(taken)
 

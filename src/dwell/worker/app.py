@@ -16,6 +16,7 @@ from dwell.errors import InvalidInput
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.store.base import RemoteStore
+from dwell.tasks import finished, whole
 from dwell.threads import is_generator
 from dwell.values import Delay
 from dwell.worker.runner import Runner, Subscription
@@ -238,17 +239,7 @@ class Worker:
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work returns; to be cancelled meanwhile ends the grace, not the work."""
-        task = asyncio.get_running_loop().create_task(work)
-        was_cancelled = False
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:
-                was_cancelled = True
-                self._end_grace()
-        if was_cancelled:
-            raise asyncio.CancelledError
-        return task.result()
+        return await finished(whole(work), self._end_grace)
 
 
 async def _closed(opening: "asyncio.Task[Queue]") -> None:
@@ -257,14 +248,14 @@ async def _closed(opening: "asyncio.Task[Queue]") -> None:
     if opening.cancelled() or opening.exception() is not None:
         return
     queue = opening.result()
-    closing = asyncio.get_running_loop().create_task(queue.close())
+    closing = whole(queue.close())
     limit_s = _CLOSING_SECONDS if isinstance(queue.store, RemoteStore) else None
     await asyncio.wait([closing], timeout=limit_s)
     if not closing.done():
         _log.warning("the server does not answer, so the queue is left as it is")
-        closing.cancel()
-        await asyncio.wait([closing])
+        # What is under way there fails with it, and so the queue closes.
         await queue.store.close()
+        await asyncio.wait([closing])
     elif not closing.cancelled():
         closing.result()
 
@@ -278,5 +269,5 @@ async def _ended(
     assert grace is not None
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait(tasks)
-    await asyncio.gather(*(runner.stop(grace) for runner in runners))
+    await asyncio.gather(*(whole(runner.stop(grace)) for runner in runners))
     return [task.exception() for task in tasks if task.done() and not task.cancelled()]

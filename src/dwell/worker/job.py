@@ -25,6 +25,7 @@ class Job:
         "ends_at_ms",
         "is_in_loop",
         "is_lost",
+        "is_settled",
         "lane",
         "leases",
         "outcome",
@@ -52,7 +53,7 @@ class Job:
             given_ms = lease_ms or own or _given_ms(until - now_ms)
             self.leases.setdefault(given_ms, []).append(receipt)
         self.leased_from(min(until_ms) - min(self.leases))
-        self.is_lost = self.is_in_loop = self.was_cancelled = False
+        self.is_lost = self.is_in_loop = self.is_settled = self.was_cancelled = False
         self.outcome: Outcome | None = None
         self.task: asyncio.Task[None] | None = None
 

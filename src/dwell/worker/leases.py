@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dwell.alarm import Alarm
+from dwell.errors import ForeignReceipt
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
 from dwell.worker.job import Job
@@ -84,25 +85,43 @@ class LeaseKeeper:
             for lease_ms, receipts in job.leases.items():
                 groups.setdefault(lease_ms, []).extend((job, one) for one in receipts)
         stale: Counter[Job] = Counter()
-        try:
-            for lease_ms, held in groups.items():
+        failed: set[Job] = set()
+        for lease_ms, held in groups.items():
+            try:
                 stale += await self._stale(held, lease_ms)
-        except Exception:
-            # Whatever it was, the leases of all others have to be kept.
-            _log.exception("could not touch the leases of %d jobs", len(jobs))
-            return
+            except Exception:
+                # Whatever it was, the leases of all others have to be kept.
+                _log.exception("could not touch %d leases", len(held))
+                failed.update(job for job, _ in held)
         for job in jobs:
-            self._report(job, stale[job], now_ms)
+            if job not in failed:
+                self._report(job, stale[job], now_ms)
 
     async def _stale(self, held: Sequence[tuple[Job, str]], lease_ms: int) -> Counter[Job]:
         """Touch receipts, and count those of each job whose lease has ended."""
         stale: Counter[Job] = Counter()
         for at in range(0, len(held), MAX_BATCH_MESSAGES):
             part = held[at : at + MAX_BATCH_MESSAGES]
-            results = await self._queue.touch([one for _, one in part], lease_ms / 1000)
+            try:
+                results = await self._queue.touch([one for _, one in part], lease_ms / 1000)
+            except ForeignReceipt:
+                stale += await self._stale_of_some(part, lease_ms)
+                continue
             pairs = zip(part, results, strict=True)
             stale.update(job for (job, _), result in pairs if result is Result.STALE)
         return stale
+
+    async def _stale_of_some(self, held: Sequence[tuple[Job, str]], lease_ms: int) -> Counter[Job]:
+        """Do the same where some leases are of another store, as after a restore: those have ended.
+
+        A half that has none of those is touched at once.
+        """
+        if len(held) == 1:
+            return Counter([held[0][0]])
+        middle = len(held) // 2
+        return await self._stale(held[:middle], lease_ms) + await self._stale(
+            held[middle:], lease_ms
+        )
 
     def _report(self, job: Job, stale: int, now_ms: int) -> None:
         # A job that was settled while its touch was under way is stale for that reason.

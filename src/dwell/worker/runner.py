@@ -12,6 +12,7 @@ from typing import Any
 from dwell.errors import AccessDenied, StoreClosed, StoreError, StoreFailed
 from dwell.message import MAX_BATCH_MESSAGES, Batch, Result
 from dwell.queue import Queue
+from dwell.tasks import finished, whole
 from dwell.threads import ThreadPool, end_child, is_coroutine
 from dwell.worker.job import Job, JobTask
 from dwell.worker.lanes import Lanes
@@ -119,8 +120,10 @@ class Runner:
     async def _end_running(self) -> None:
         """Cancel what runs; what does not heed it is given back all the same."""
         self._is_over = True
-        for task in self._running:
-            task.cancel()
+        for task, job in self._running.items():
+            # What has its outcome is about to say it.
+            if job.outcome is None:
+                task.cancel()
         loop = asyncio.get_running_loop()
         last = loop.time() + _LAST_SECONDS
         while self._running and (left := last - loop.time()) > 0:
@@ -269,14 +272,19 @@ class Runner:
         job.outcome = outcome
         self._keeper.remove(job)
         try:
-            while not await self._is_said(job, outcome):
+            while not await finished(whole(self._is_said(job, outcome))):
                 await self._queue.clock.sleep(_AGAIN_MS)
         except asyncio.CancelledError:
             # What the handler has done stays done, so that is said and not that it was cancelled.
-            await self._is_said(job, outcome)
+            if not job.is_settled:
+                await finished(whole(self._is_said(job, outcome)))
 
     async def _is_said(self, job: Job, outcome: Outcome) -> bool:
         """Say what became of a job's messages; False when that is worth another try."""
+        job.is_settled = await self._is_heard(job, outcome)
+        return job.is_settled
+
+    async def _is_heard(self, job: Job, outcome: Outcome) -> bool:
         try:
             stale = await self._say(job.receipts, outcome)
         except StoreError as error:

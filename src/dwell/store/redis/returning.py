@@ -53,7 +53,7 @@ class Returns:
                 answer = await self._shards.run(shard, verb, *own, call=call)
             except ServerUnreachable:
                 raise
-            except BaseException:
+            except Exception:
                 self._shards.engine.end(call)
                 raise
             self._shards.engine.end(call)
