@@ -272,7 +272,7 @@ class Runner:
         job.outcome = outcome
         self._keeper.remove(job)
         try:
-            while not await finished(whole(self._is_said(job, outcome))):
+            while not await self._is_said(job, outcome):
                 await self._queue.clock.sleep(_AGAIN_MS)
         except asyncio.CancelledError:
             # What the handler has done stays done, so that is said and not that it was cancelled.
