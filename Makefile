@@ -28,7 +28,7 @@ WORKERS := $(shell expr $$(nproc) + 1)
 JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test: setup ## all tests
 	@log=$$(mktemp); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark >$$log 2>&1 & spark=$$!; \
-	nice -n 5 $(PY) -m pytest --ignore tests/spark -n $(WORKERS) --dist worksteal; rest=$$?; \
+	nice -n 10 $(PY) -m pytest --ignore tests/spark -n $(WORKERS) --dist worksteal; rest=$$?; \
 	wait $$spark; spark=$$?; cat $$log; rm $$log; exit $$((rest + spark))
 
 check: setup ## format, lint, types

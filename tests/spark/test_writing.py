@@ -206,11 +206,11 @@ def test_bad_row_fails_the_job(spark, server, queue, schema, row, reason):
 @pytest.mark.parametrize(("schema", "row", "reason"), BAD_ROWS)
 def test_bad_row_is_kept_with_its_reason(spark, shared, tmp_path, schema, row, reason):
     folder = str(tmp_path / "bad")
-    write(spark.createDataFrame([row], schema), shared.url, topic="bad", badRows=folder)
+    write(spark.createDataFrame([row], schema), shared.url, topic="bad-rows", badRows=folder)
     (bad,) = spark.read.parquet(folder).collect()
     assert reason in bad.reason
     with dwell.open(shared.url) as queue:
-        assert not messages(queue, "bad")
+        assert not messages(queue, "bad-rows")
 
 
 def test_bad_rows_to_a_folder(spark, server, queue, counted, tmp_path):
