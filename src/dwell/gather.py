@@ -68,8 +68,6 @@ class Gatherer(Generic[K, I, A]):
     async def close(self) -> None:
         """Take no more calls; those that were made get their answers first."""
         self._loop = None
-        while self._groups:
-            await asyncio.sleep(0)
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -85,7 +83,7 @@ class Gatherer(Generic[K, I, A]):
             or group.count + count > self.most
             or group.size_bytes + size_bytes > MAX_BATCH_BYTES
         ):
-            group = self._start(key, loop)
+            group = self._start(key)
         future: asyncio.Future[A] = loop.create_future()
         group.items.append(item)
         group.futures.append(future)
@@ -93,29 +91,29 @@ class Gatherer(Generic[K, I, A]):
         group.count += count
         return future
 
-    def _start(self, key: K, loop: asyncio.AbstractEventLoop) -> _Group[I, A]:
+    def _start(self, key: K) -> _Group[I, A]:
         """Begin a group, which is complete when all who are to run in this turn have run."""
         group: _Group[I, A] = _Group()
         self._groups[key] = group
-        loop.call_soon(self._close_group, key, group)
-        return group
-
-    def _close_group(self, key: K, group: _Group[I, A]) -> None:
-        """Run a group, which takes no more from here on."""
-        if self._groups.get(key) is group:
-            del self._groups[key]
         task = whole(self._run_group(key, group))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, group))
+        task.add_done_callback(partial(self._ended, key, group))
+        return group
 
-    def _ended(self, group: _Group[I, A], task: "asyncio.Task[None]") -> None:
+    def _ended(self, key: K, group: _Group[I, A], task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if task.cancelled():
             # Nobody else will answer those that wait.
+            self._close_group(key, group)
             for future in group.futures:
                 future.cancel()
 
+    def _close_group(self, key: K, group: _Group[I, A]) -> None:
+        if self._groups.get(key) is group:
+            del self._groups[key]
+
     async def _run_group(self, key: K, group: _Group[I, A]) -> None:
+        self._close_group(key, group)
         items, futures = group.items, group.futures
         if any(future.done() for future in futures):
             # Who was cancelled before the batch started is left out of it.
