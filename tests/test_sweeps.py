@@ -183,7 +183,7 @@ def test_files_of_a_thread_stay_open_through_a_sweep(tmp_path):
     run(main())
 
 
-@pytest.mark.parametrize("moment", range(8))
+@pytest.mark.parametrize("moment", range(16))
 @pytest.mark.parametrize("function_is_plain", [True, False])
 def test_a_sweep_at_any_moment_loses_no_call_of_a_timer(moment, function_is_plain):
     async def main():
@@ -215,7 +215,8 @@ def test_a_sweep_at_any_moment_loses_no_call_of_a_timer(moment, function_is_plai
 
 @pytest.mark.parametrize("times", [1, 3, 30])
 @pytest.mark.parametrize("moment", [0, 1, 2, 5])
-def test_a_close_that_is_cancelled_closes(tmp_path, times, moment):
+@pytest.mark.parametrize("is_all", [False, True])
+def test_a_close_that_is_cancelled_closes(tmp_path, times, moment, is_all):
     folder = str(tmp_path / "queue")
 
     async def main():
@@ -224,7 +225,7 @@ def test_a_close_that_is_cancelled_closes(tmp_path, times, moment):
         closing = asyncio.create_task(queue.close())
         await turns(moment)
         for _ in range(times):
-            closing.cancel()
+            sweep() if is_all else closing.cancel()
             await turns(1)
         await asyncio.wait([closing])
         await queue.close()

@@ -686,12 +686,12 @@ def test_a_debt_whose_payer_is_cancelled_frees_its_place_once():
             async with dwell.open(server.url) as queue:
                 engine = queue.store._shards.engine
                 await queue.put_many("t", ["x"] * 4)
-                server.client().execute_command("CLIENT", "PAUSE", 500, "ALL")
+                server.client().execute_command("CLIENT", "PAUSE", 1500, "ALL")
                 take = asyncio.create_task(queue.take("t", 1))
                 await asyncio.sleep(0.1)
                 take.cancel()
                 for _ in range(3):
-                    await asyncio.sleep(0.15)
+                    await asyncio.sleep(0.3)
                     for task in asyncio.all_tasks() - {asyncio.current_task()}:
                         task.cancel()
                 while (await queue.stats()).topics["t"].leased:
