@@ -289,8 +289,8 @@ def test_a_take_that_is_cancelled_again_and_again_gives_back(tmp_path, verb, is_
     async def main():
         store = EmbeddedStore(tmp_path / "queue")
         async with served(store) as service:
-            url = service.url if is_remote else None
-            async with dwell.open(url) if url else contextlib.nullcontext(service.queue) as queue:
+            here = contextlib.nullcontext(service.queue)
+            async with dwell.open(service.url) if is_remote else here as queue:
                 await queue.put_many("t", ['{"x": 1}'] * 2, ids=["a", "b"], lease="1h")
                 for _ in range(3):
                     await cut(queue)

@@ -27,10 +27,6 @@ class WholeTask(asyncio.Task[T]):
             return False
         return super().cancel(msg)
 
-    def end(self) -> bool:
-        """Cancel it, as only who has begun it may."""
-        return super().cancel()
-
 
 def whole(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Begin work that is done as a whole; needs a running event loop."""
@@ -40,11 +36,8 @@ def whole(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 def end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task that :func:`whole` has begun."""
-    if isinstance(task, WholeTask):
-        task.end()
-    else:
-        task.cancel()
+    """Cancel a task that :func:`whole` has begun, as only who has begun it may."""
+    asyncio.Task.cancel(task)
 
 
 async def finished(task: asyncio.Task[T], on_cancel: Callable[[], object] | None = None) -> T:
