@@ -4,6 +4,7 @@
 #     docker run -v dwell:/data -v ./tokens.toml:/etc/dwell/tokens.toml:ro \
 #         -e DWELL_TOKEN_FILE=/etc/dwell/tokens.toml -p 8410:8410 dwell
 #
+# Who calls it by a name needs that name in DWELL_ALLOWED_HOSTS.
 # Other containers reach it, so it does not start without a token file, unless DWELL_INSECURE=true.
 FROM python:3.11-slim
 

@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test check format demo bench fuzz soak simulate mutants survive crash machines faults clean
+.PHONY: help setup packages test campaigns check format demo bench fuzz soak simulate mutants survive crash machines faults clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,10 +26,17 @@ packages: ## Debian packages that tests and benchmarks run against
 # a worker more than there are cores. Short programs in Java end sooner when little is compiled.
 WORKERS := $(shell expr $$(nproc) + 1)
 JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-test: setup ## all tests
-	@log=$$(mktemp); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark >$$log 2>&1 & spark=$$!; \
-	nice -n 10 $(PY) -m pytest --ignore tests/spark -n $(WORKERS) --dist worksteal; rest=$$?; \
-	wait $$spark; spark=$$?; cat $$log; rm $$log; exit $$((rest + spark))
+define pytest
+@log=$$(mktemp); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark -m "$(1)" >$$log 2>&1 & spark=$$!; \
+nice -n 10 $(PY) -m pytest --ignore tests/spark -m "$(1)" -n $(WORKERS) --dist worksteal; rest=$$?; \
+wait $$spark; spark=$$?; cat $$log; rm $$log; exit $$((rest + spark))
+endef
+
+test: setup ## all tests but the campaigns
+	$(call pytest,not campaign)
+
+campaigns: setup ## kills, faults and searches: the tests that take minutes
+	$(call pytest,campaign)
 
 check: setup ## format, lint, types
 	$(PY) -m ruff format --check .
@@ -56,7 +63,7 @@ soak: setup ## 200 connections of mixed load for 10 minutes; the books must bala
 SEEDS := 1000
 FIRST := 0
 simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIRST=0 on
-	$(PY) -m dwell.testing.simulation --seeds $(SEEDS) --first $(FIRST)
+	$(PY) -m tools.simulation --seeds $(SEEDS) --first $(FIRST)
 
 mutants: setup ## bring each known defect back, and see the tests catch it
 	$(PY) -m tools.mutants
@@ -71,7 +78,7 @@ crash: setup ## the crash campaign, long: 2,000 kills
 machines: setup ## the searches beside the model, twenty times as long
 	DWELL_RUNS=20 $(PY) -m pytest -q --timeout 0 -n $(WORKERS) -k "machine or Machine" tests/store tests/redis
 
-faults: setup ## every fault and every end at every call of the embedded store, of which make test draws some
+faults: setup ## every fault and every end at every call of the embedded store, of which make campaigns draws some
 	DWELL_FAULTS=all $(PY) -m pytest -q --timeout 0 tests/store/test_faults.py
 
 clean: ## remove what setup and the commands made

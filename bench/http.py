@@ -78,7 +78,7 @@ async def _singles_async(port: int, messages: int, connections: int) -> float:
 
 
 def _request(path: bytes, body: bytes) -> bytes:
-    head = b"POST %s HTTP/1.1\r\nHost: dwell\r\nContent-Type: application/json\r\n" % path
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % path
     return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
@@ -102,9 +102,12 @@ class _Driver(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
-        if self._is_whole():
-            assert self._answer.startswith(b"HTTP/1.1 200"), self._answer
+        if not self._is_whole() or self.done.done():
+            return
+        if self._answer.startswith(b"HTTP/1.1 200"):
             self._next()
+        else:
+            self.done.set_exception(RuntimeError(f"{self._answer!r:.500}"))
 
     def _is_whole(self) -> bool:
         head = self._answer.find(b"\r\n\r\n")

@@ -42,7 +42,7 @@ async def _measure(
 
 async def _taker(address: tuple[str, int]) -> asyncio.StreamWriter:
     _, writer = await asyncio.open_connection(*address)
-    head = b"POST /v1/take HTTP/1.1\r\nHost: dwell\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/take HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(head + b"Content-Length: %d\r\n\r\n%s" % (len(_TAKE), _TAKE))
     await writer.drain()
     return writer

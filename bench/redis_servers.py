@@ -132,6 +132,7 @@ class Server:
     def start(self) -> None:
         """Start the process, and wait until it answers and has read what it keeps."""
         assert self._process is None, "the server is running"
+        self._mend()
         try:
             self._process = self._ended.enter_context(running(self._command, self.port))
         except SystemExit as error:
@@ -139,6 +140,14 @@ class Server:
             text = log.read_text()[-2000:] if log.exists() else ""
             raise SystemExit(f"{error}\n{text}") from None
         until(lambda: self.ask("PING"), f"no answer on port {self.port}")
+
+    def _mend(self) -> None:
+        """Cut off what a crash left of a verb, as ``docs/howto/redis.md`` says; Valkey does it."""
+        if "valkey" in self._command[0]:
+            return
+        for manifest in self.folder.glob("appendonlydir/*.manifest"):
+            command = ["redis-check-aof", "--fix", str(manifest)]
+            subprocess.run(command, input=b"y\n", check=True, stdout=subprocess.DEVNULL)
 
     def kill(self) -> None:
         """Kill the process, hanging or not, as a crash would."""

@@ -1,15 +1,17 @@
 """The longest stop of the event loop, in milliseconds: while snapshots and files are made.
 
 Many messages are pending, others live and go, and each sync of the disk takes a third of a second.
-Then as many topics as may be have a message each that falls due in the same millisecond.
+Then as many topics as may be have a message each that falls due in the same millisecond. Beside it
+a process does nothing but sleep: how late that wakes is the machine's doing.
 """
 
 import asyncio
 import gc
+import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import dwell
 from bench.filled import put_pending
@@ -55,6 +57,28 @@ class Watch:
         return sorted(self.late_ms)
 
 
+@contextmanager
+def sleeper(result: Result) -> Iterator[None]:
+    """Have a process sleep meanwhile, and add how late it woke at most."""
+    spawned = multiprocessing.get_context("spawn")
+    ended, late_ms = spawned.Event(), spawned.Value("d", 0.0)
+    process = spawned.Process(target=_sleep, args=(ended, late_ms), daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        process.join()
+    result.add("sleeping process", late_ms.value)
+
+
+def _sleep(ended, late_ms) -> None:  # type: ignore[no-untyped-def]
+    while not ended.is_set():
+        start = time.perf_counter()
+        time.sleep(0.001)
+        late_ms.value = max(late_ms.value, (time.perf_counter() - start) * 1000 - 1)
+
+
 def run(
     *, pending: int, rate: int, seconds: int, sync_ms: int, ids: str, topics: int, rounds: int
 ) -> Result:
@@ -79,9 +103,10 @@ async def _measure(
             gc.freeze()
             disk.sync_s = sync_ms / 1000
             snapshots = asyncio.create_task(_snapshots(store))
-            watch = Watch()
-            lived = await _live(queue, rate, seconds, ids)
-            late_ms = await watch.stop()
+            with sleeper(result):
+                watch = Watch()
+                lived = await _live(queue, rate, seconds, ids)
+                late_ms = await watch.stop()
             snapshots.cancel()
             disk.sync_s = 0.0
             with suppress(asyncio.CancelledError):

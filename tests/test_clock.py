@@ -38,61 +38,49 @@ def test_simulated_clock_stands_still_until_moved() -> None:
     assert clock.now_ms() == 955
 
 
-def test_simulated_sleepers_wake_in_order() -> None:
-    async def play() -> None:
-        clock, woken = SimulatedClock(), []
-        tasks = [asyncio.create_task(sleeper(clock, ms, woken)) for ms in (30, 10, 20, 10.5)]
-        await settle()
-        clock.advance(9)
-        await settle()
-        assert woken == []
-        clock.advance(1)
-        await settle()
-        assert woken == [10]
-        clock.advance(100)
-        await settle()
-        assert woken == [10, 10.5, 20, 30]
-        await asyncio.gather(*tasks)
-
-    asyncio.run(play())
+async def test_simulated_sleepers_wake_in_order() -> None:
+    clock, woken = SimulatedClock(), []
+    tasks = [asyncio.create_task(sleeper(clock, ms, woken)) for ms in (30, 10, 20, 10.5)]
+    await settle()
+    clock.advance(9)
+    await settle()
+    assert woken == []
+    clock.advance(1)
+    await settle()
+    assert woken == [10]
+    clock.advance(100)
+    await settle()
+    assert woken == [10, 10.5, 20, 30]
+    await asyncio.gather(*tasks)
 
 
-def test_simulated_sleep_of_nothing_ends_at_once() -> None:
-    async def play() -> None:
-        clock = SimulatedClock()
-        await asyncio.wait_for(clock.sleep(0), 1)
-        await asyncio.wait_for(clock.sleep(-5), 1)
-
-    asyncio.run(play())
+async def test_simulated_sleep_of_nothing_ends_at_once() -> None:
+    clock = SimulatedClock()
+    await asyncio.wait_for(clock.sleep(0), 1)
+    await asyncio.wait_for(clock.sleep(-5), 1)
 
 
-def test_simulated_clock_that_jumps_back_wakes_nobody_early() -> None:
-    async def play() -> None:
-        clock, woken = SimulatedClock(), []
-        task = asyncio.create_task(sleeper(clock, 10, woken))
-        await settle()
-        clock.advance(-5)
-        clock.advance(14)
-        await settle()
-        assert woken == []
-        clock.advance(1)
-        await task
-        assert woken == [10]
-
-    asyncio.run(play())
+async def test_simulated_clock_that_jumps_back_wakes_nobody_early() -> None:
+    clock, woken = SimulatedClock(), []
+    task = asyncio.create_task(sleeper(clock, 10, woken))
+    await settle()
+    clock.advance(-5)
+    clock.advance(14)
+    await settle()
+    assert woken == []
+    clock.advance(1)
+    await task
+    assert woken == [10]
 
 
-def test_simulated_sleeper_that_was_cancelled_is_passed_over() -> None:
-    async def play() -> None:
-        clock, woken = SimulatedClock(), []
-        gone = asyncio.create_task(sleeper(clock, 10, woken))
-        stays = asyncio.create_task(sleeper(clock, 10, woken))
-        await settle()
-        gone.cancel()
-        await settle()
-        clock.advance(10)
-        await stays
-        assert gone.cancelled()
-        assert woken == [10]
-
-    asyncio.run(play())
+async def test_simulated_sleeper_that_was_cancelled_is_passed_over() -> None:
+    clock, woken = SimulatedClock(), []
+    gone = asyncio.create_task(sleeper(clock, 10, woken))
+    stays = asyncio.create_task(sleeper(clock, 10, woken))
+    await settle()
+    gone.cancel()
+    await settle()
+    clock.advance(10)
+    await stays
+    assert gone.cancelled()
+    assert woken == [10]

@@ -28,12 +28,20 @@ PAGES = [
 _PRINTS = re.compile(r"Prints::\n\n(.*)", re.DOTALL)
 
 
+#: A reader sees no warning, and has no plugin of pytest.
+_ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "PYTHONWARNINGS": "error",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+
+
 def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run Python in an empty folder, where a store may be made."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
+        env={**os.environ, **_ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=60,
@@ -63,6 +71,7 @@ def test_an_example_is_small(path):
     assert len(code.splitlines()) <= 40
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(path, tmp_path):
     assert list(blocks_of(path.read_text())), f"{path}: has no code"

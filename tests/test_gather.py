@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from collections import Counter
 
 import pytest
@@ -34,17 +35,15 @@ class CountingStore(MemoryStore):
         return await super().cancel(topic, ids)
 
 
-def run(main):
-    async def body():
-        store = CountingStore()
-        async with dwell.Queue(store) as queue:
-            await asyncio.wait_for(main(queue, store), 60)
-
-    asyncio.run(body())
+@contextlib.asynccontextmanager
+async def opened():
+    store = CountingStore()
+    async with dwell.Queue(store) as queue, asyncio.timeout(60):
+        yield queue, store
 
 
-def test_calls_of_one_turn_are_one_batch():
-    async def main(queue, store):
+async def test_calls_of_one_turn_are_one_batch():
+    async with opened() as (queue, store):
         puts = await asyncio.gather(*(queue.put("t", str(n), id=f"i{n}") for n in range(50)))
         assert [put.id for put in puts] == [f"i{n}" for n in range(50)]
         batches = await asyncio.gather(*(queue.take("t") for _ in range(30)))
@@ -60,11 +59,9 @@ def test_calls_of_one_turn_are_one_batch():
             ("cancel", "t", 3),
         ]
 
-    run(main)
 
-
-def test_different_topics_and_conflicts_are_different_batches():
-    async def main(queue, store):
+async def test_different_topics_and_conflicts_are_different_batches():
+    async with opened() as (queue, store):
         await asyncio.gather(
             queue.put("a", b"", id="1"),
             queue.put("b", b"", id="1"),
@@ -78,11 +75,9 @@ def test_different_topics_and_conflicts_are_different_batches():
             ("put", "a", 1): 2,
         }
 
-    run(main)
 
-
-def test_each_gets_its_own_share_of_a_take():
-    async def main(queue, store):
+async def test_each_gets_its_own_share_of_a_take():
+    async with opened() as (queue, _store):
         await queue.put_many("t", [str(n) for n in range(7)])
         batches = await asyncio.gather(*(queue.take("t", n) for n in (2, 3, 4, 5)))
         assert [[int(m.body) for m in batch] for batch in batches] == [
@@ -92,11 +87,9 @@ def test_each_gets_its_own_share_of_a_take():
             [],
         ]
 
-    run(main)
 
-
-def test_an_id_that_exists_hits_only_its_own_caller():
-    async def main(queue, store):
+async def test_an_id_that_exists_hits_only_its_own_caller():
+    async with opened() as (queue, _store):
         await queue.put("t", b"", id="b")
         answers = await asyncio.gather(
             *(queue.put("t", b"", id=id_, on_conflict="error") for id_ in "abcc"),
@@ -109,22 +102,18 @@ def test_an_id_that_exists_hits_only_its_own_caller():
             dwell.IdExists,
         ]
 
-    run(main)
 
-
-def test_a_full_topic_refuses_only_what_is_too_much():
-    async def main(queue, store):
+async def test_a_full_topic_refuses_only_what_is_too_much():
+    async with opened() as (queue, _store):
         await queue.configure("t", max_pending=2)
         answers = await asyncio.gather(
             *(queue.put("t", b"") for _ in range(4)), return_exceptions=True
         )
         assert [type(answer) for answer in answers] == [dwell.Put] * 2 + [dwell.TopicFull] * 2
 
-    run(main)
 
-
-def test_bad_input_hits_only_its_own_caller():
-    async def main(queue, store):
+async def test_bad_input_hits_only_its_own_caller():
+    async with opened() as (queue, store):
         answers = await asyncio.gather(
             queue.put("t", b"", id="a"),
             queue.put("t", b"", id=""),
@@ -134,11 +123,9 @@ def test_bad_input_hits_only_its_own_caller():
         assert [type(answer) for answer in answers] == [dwell.Put, dwell.InvalidId, dwell.Put]
         assert ("put", "t", 2) in store.sizes
 
-    run(main)
 
-
-def test_a_caller_cancelled_before_the_batch_is_left_out():
-    async def main(queue, store):
+async def test_a_caller_cancelled_before_the_batch_is_left_out():
+    async with opened() as (queue, store):
         calls = [asyncio.create_task(queue.put("t", b"", id=f"i{n}")) for n in range(3)]
         await asyncio.sleep(0)
         calls[1].cancel()
@@ -147,40 +134,34 @@ def test_a_caller_cancelled_before_the_batch_is_left_out():
         known = await queue.get("t", ["i0", "i1", "i2"])
         assert [message is not None for message in known] == [True, False, True]
 
-    run(main)
 
-
-def test_everybody_gets_an_error_of_the_store():
+async def test_everybody_gets_an_error_of_the_store():
     class Broken(CountingStore):
         async def ack(self, receipts):
             raise dwell.DiskFull("no room")
 
-    async def main():
-        async with dwell.Queue(Broken()) as queue:
-            receipt = f"{queue._store.number:08x}" + "0" * 24
-            answers = await asyncio.gather(
-                *(queue.ack(receipt) for _ in range(3)), return_exceptions=True
-            )
-            assert [type(answer) for answer in answers] == [dwell.DiskFull] * 3
-            assert len(set(map(id, answers))) == 3
-
-    asyncio.run(main())
+    async with dwell.Queue(Broken()) as queue:
+        receipt = f"{queue.store.number:08x}" + "0" * 24
+        answers = await asyncio.gather(
+            *(queue.ack(receipt) for _ in range(3)), return_exceptions=True
+        )
+        assert [type(answer) for answer in answers] == [dwell.DiskFull] * 3
+        assert len(set(map(id, answers))) == 3
 
 
-def test_more_than_a_batch_holds_becomes_several():
-    async def main(queue, store):
+async def test_more_than_a_batch_holds_becomes_several():
+    async with opened() as (queue, store):
         await asyncio.gather(*(queue.put("t", b"x" * 1_048_576) for _ in range(20)))
         assert sorted(store.sizes) == [("put", "t", 4), ("put", "t", 16)]
         store.sizes.clear()
         await asyncio.gather(*(queue.cancel("t", "none") for _ in range(10_005)))
         assert sorted(store.sizes) == [("cancel", "t", 5), ("cancel", "t", 10_000)]
 
-    run(main)
-
 
 @pytest.mark.parametrize("count", [1, 64])
-def test_whole_lives_from_many_coroutines(count):
-    async def main(queue, store):
+async def test_whole_lives_from_many_coroutines(count):
+    async with opened() as (queue, _store):
+
         async def live():
             for _ in range(20):
                 await queue.put("t", b"x")
@@ -191,16 +172,12 @@ def test_whole_lives_from_many_coroutines(count):
         totals = (await queue.stats()).totals
         assert totals["put"] == totals["take"] == totals["ack"] == count * 20
 
-    run(main)
 
-
-def test_who_is_refused_costs_the_others_little():
-    async def main(queue, store):
+async def test_who_is_refused_costs_the_others_little():
+    async with opened() as (queue, store):
         await queue.put("t", "old", id="i500")
         store.sizes.clear()
         puts = (queue.put("t", "x", id=f"i{n}", on_conflict="error") for n in range(1_000))
         answers = await asyncio.gather(*puts, return_exceptions=True)
         assert [n for n, one in enumerate(answers) if isinstance(one, dwell.IdExists)] == [500]
         assert len(store.sizes) < 30
-
-    run(main)

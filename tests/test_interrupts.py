@@ -17,7 +17,7 @@ import pytest
 
 import dwell
 from dwell import State
-from dwell.bridge import LoopThread
+from dwell.threads.bridge import LoopThread
 
 
 class Interrupted(BaseException):
@@ -92,33 +92,31 @@ def test_interrupts_of_a_wait_lose_no_message(interrupting):
         assert (counts.leased, counts.ready) == (got, count - got)
 
 
-def test_another_event_loop_is_refused_before_anything_is_done():
-    async def main():
-        async with dwell.open("memory:") as queue:
-            await queue.put("t", "x", id="1")
+@pytest.mark.timeout(60)
+async def test_another_event_loop_is_refused_before_anything_is_done():
+    async with dwell.open("memory:") as queue:
+        await queue.put("t", "x", id="1")
 
-            def elsewhere(call):
-                async def run():
-                    with pytest.raises(RuntimeError, match="another event loop"):
-                        await call()
+        def elsewhere(call):
+            async def run():
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await call()
 
-                asyncio.run(run())
+            asyncio.run(run())
 
-            for call in (
-                lambda: queue.put("t", "x", id="2"),
-                lambda: queue.put_many("t", ["x"], ids=["2"]),
-                lambda: queue.take("t", wait="1h"),
-                lambda: queue.take_where("t", "a"),
-                lambda: queue.cancel("t", "1"),
-                lambda: queue.get("t", "1"),
-                lambda: queue.stats(),
-                lambda: queue.configure("t", lease_ms=1),
-            ):
-                await asyncio.to_thread(elsewhere, call)
-            assert await queue.get("t", "2") is None
-            assert (await queue.get("t", "1")).state is State.READY
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+        for call in (
+            lambda: queue.put("t", "x", id="2"),
+            lambda: queue.put_many("t", ["x"], ids=["2"]),
+            lambda: queue.take("t", wait="1h"),
+            lambda: queue.take_where("t", "a"),
+            lambda: queue.cancel("t", "1"),
+            lambda: queue.get("t", "1"),
+            lambda: queue.stats(),
+            lambda: queue.configure("t", lease_ms=1),
+        ):
+            await asyncio.to_thread(elsewhere, call)
+        assert await queue.get("t", "2") is None
+        assert (await queue.get("t", "1")).state is State.READY
 
 
 FORKED = """
@@ -148,20 +146,18 @@ with dwell.open(folder) as again:
 """
 
 
-def test_a_queue_is_opened_once_and_closed_where_it_was_opened():
-    async def main():
-        async with dwell.open("memory:") as queue:
-            with pytest.raises(RuntimeError, match="open already"):
-                await queue.open()
+@pytest.mark.timeout(60)
+async def test_a_queue_is_opened_once_and_closed_where_it_was_opened():
+    async with dwell.open("memory:") as queue:
+        with pytest.raises(RuntimeError, match="open already"):
+            await queue.open()
 
-            def elsewhere():
-                with pytest.raises(RuntimeError, match="another event loop"):
-                    asyncio.run(queue.close())
+        def elsewhere():
+            with pytest.raises(RuntimeError, match="another event loop"):
+                asyncio.run(queue.close())
 
-            await asyncio.to_thread(elsewhere)
-            assert (await queue.put("t", "x")).result is dwell.Result.CREATED
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+        await asyncio.to_thread(elsewhere)
+        assert (await queue.put("t", "x")).result is dwell.Result.CREATED
 
 
 def test_a_forked_child_holds_no_lock(tmp_path):

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dwell.batch.batch import Batch
+from dwell.batch.puts import Put, PutAnswer, Puts, uniform
 from dwell.errors import InvalidReceipt
 from dwell.message import (
     DELAY_LEVELS_MS,
-    RETRY_DELAYS_MS,
     TRANSITIONS,
-    Batch,
     Kind,
     Message,
     Result,
@@ -23,9 +23,8 @@ from dwell.message import (
     encode_extra,
     receipts_from_text,
     receipts_to_text,
-    retry_delay_ms,
 )
-from dwell.store.base import Put, PutAnswer, Puts, uniform
+from dwell.retries import RETRY_DELAYS_MS, retry_delay_ms
 
 words = st.integers(0, 2**64 - 1)
 
@@ -206,8 +205,14 @@ def test_puts_has_the_length_of_its_columns() -> None:
 
 def test_retry_delays_step_up_and_stay() -> None:
     settings = TopicSettings(retry_delays_ms=(10, 20))
-    assert [retry_delay_ms(settings, attempt) for attempt in range(5)] == [10, 10, 20, 20, 20]
-    assert retry_delay_ms(TopicSettings(retry_delays_ms=()), 3) == 0
+    assert [retry_delay_ms(settings.retry_delays_ms, attempt) for attempt in range(5)] == [
+        10,
+        10,
+        20,
+        20,
+        20,
+    ]
+    assert retry_delay_ms((), 3) == 0
 
 
 def test_the_sixteen_retries_and_the_eighteen_levels() -> None:

@@ -1,4 +1,3 @@
-import asyncio
 import importlib.util
 import subprocess
 import sys
@@ -35,13 +34,10 @@ def test_urls_that_name_nothing(url):
         dwell.open(url)
 
 
-def test_memory():
-    async def main():
-        async with dwell.open("memory:", clock=dwell.SimulatedClock(5)) as queue:
-            assert (queue.is_open, queue.clock.now_ms()) == (True, 5)
-        assert not queue.is_open
-
-    asyncio.run(main())
+async def test_memory():
+    async with dwell.open("memory:", clock=dwell.SimulatedClock(5)) as queue:
+        assert (queue.is_open, queue.clock.now_ms()) == (True, 5)
+    assert not queue.is_open
 
 
 def test_an_option_that_does_not_exist():

@@ -1,23 +1,25 @@
 import asyncio
+import contextlib
 
 import numpy as np
 import pytest
 
 import dwell
 from dwell import Result, State
+from dwell.batch.puts import Puts
+from dwell.given.rows import row_of
+from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
 
 
-def run(main, clock=None):
-    """Run a coroutine function over a queue in memory, with a clock that it may move."""
-
-    async def body():
-        async with dwell.Queue(MemoryStore(clock or dwell.SimulatedClock(NOW))) as queue:
-            await asyncio.wait_for(main(queue), 60)
-
-    asyncio.run(body())
+@contextlib.asynccontextmanager
+async def opened(clock=None):
+    """Give a queue in memory, with a clock that a test may move."""
+    store = MemoryStore(clock or dwell.SimulatedClock(NOW))
+    async with dwell.Queue(store) as queue, asyncio.timeout(60):
+        yield queue
 
 
 async def settle():
@@ -29,8 +31,8 @@ async def settle():
 # --- put --------------------------------------------------------------------------------------
 
 
-def test_a_message_is_taken_as_it_was_put():
-    async def main(queue):
+async def test_a_message_is_taken_as_it_was_put():
+    async with opened() as queue:
         put = await queue.put(
             "t",
             {"a": 1},
@@ -51,11 +53,9 @@ def test_a_message_is_taken_as_it_was_put():
         assert message.lease_until_ms == NOW + 5_000
         assert message.expires_ms == NOW + 3_600_000
 
-    run(main)
 
-
-def test_put_many_takes_one_value_or_one_for_each():
-    async def main(queue):
+async def test_put_many_takes_one_value_or_one_for_each():
+    async with opened() as queue:
         answer = await queue.put_many(
             "t",
             [b"a", "b"],
@@ -79,8 +79,6 @@ def test_put_many_takes_one_value_or_one_for_each():
         assert (second.max_attempts, second.expires_ms, second.key) == (4, NOW + 50, None)
         assert first.headers == second.headers == {"h": "v"}
 
-    run(main)
-
 
 @pytest.mark.parametrize(
     ("how", "due_ms"),
@@ -91,17 +89,69 @@ def test_put_many_takes_one_value_or_one_for_each():
         ({"delay_level": 3}, NOW + 10_000),
     ],
 )
-def test_when_a_message_falls_due(how, due_ms):
-    async def main(queue):
+async def test_when_a_message_falls_due(how, due_ms):
+    async with opened() as queue:
         await queue.put("t", b"", id="one", **how)
         await queue.put_many("t", [b""], ids=["many"], **how)
         assert [message.due_ms for message in await queue.get("t", ["one", "many"])] == [due_ms] * 2
 
-    run(main)
+
+async def test_rows_count_from_when_they_are_put():
+    clock = dwell.SimulatedClock(NOW)
+    many = [
+        row_of(b"spans", NOW, delay="5s", ttl="1m"),
+        row_of(b"moments", NOW, due=NOW + 5_000, expires=NOW + 60_000),
+    ]
+
+    async with opened(clock) as queue:
+        clock.advance(1_000)
+        for rows in (many, many[:1]):
+            answer = await queue.put_rows("t", rows, counted_ms=NOW)
+            assert [put.result for put in answer] == [Result.CREATED] * len(rows)
+        page = await queue.scan("t", "delayed")
+        assert sorted(zip(page.messages.bodies, page.messages.due_ms - NOW, strict=True)) == [
+            (b"moments", 5_000),
+            (b"spans", 6_000),
+            (b"spans", 6_000),
+        ]
+        assert set((page.messages.expires_ms - NOW).tolist()) == {60_000, 61_000}
+        assert await queue.put_rows("t", []) == ()
 
 
-def test_conflicts():
-    async def main(queue):
+async def test_a_row_alone_is_gathered_with_the_puts_of_others():
+    async with opened() as queue:
+        sizes, put = [], queue.store.put
+
+        async def counted(puts, on_conflict):
+            sizes.append(len(puts))
+            return await put(puts, on_conflict)
+
+        queue.store.put = counted
+        await asyncio.gather(queue.put_rows("t", [row_of(b"x", NOW)]), queue.put("t", b"y"))
+        assert sizes == [2]
+
+
+@pytest.mark.parametrize("room", [1, 300, 1_000])
+async def test_the_first_of_a_put_that_have_room_are_put_by_few_calls_of_the_store(room):
+    async with opened() as queue:
+        await queue.configure("t", max_pending=room)
+        sizes, put = [], queue.store.put
+
+        async def counted(puts, on_conflict):
+            sizes.append(len(puts))
+            return await put(puts, on_conflict)
+
+        queue.store.put = counted
+        puts = Puts.of_rows("t", [row_of(b"%d" % number, NOW) for number in range(1_000)])
+        numbers = await queue.put_fitting(puts)
+        assert np.flatnonzero(numbers).tolist() == list(range(room))
+        assert len(sizes) <= 70
+        assert not (await queue.put_fitting(puts)).any()
+        assert len(sizes) <= 70 + 11
+
+
+async def test_conflicts():
+    async with opened() as queue:
         assert (await queue.put("t", b"1", id="x")).result is Result.CREATED
         assert (await queue.put("t", b"2", id="x")).result is Result.KEPT
         assert (await queue.put("t", b"3", id="x", on_conflict="replace")).result is Result.REPLACED
@@ -109,11 +159,9 @@ def test_conflicts():
             await queue.put("t", b"4", id="x", on_conflict="error")
         assert (await queue.get("t", "x")).body == b"3"
 
-    run(main)
 
-
-def test_empty_batches_are_answered_without_the_store():
-    async def main(queue):
+async def test_empty_batches_are_answered_without_the_store():
+    async with opened() as queue:
         assert list(await queue.put_many("t", [])) == []
         for verb in (queue.ack, queue.release, queue.touch, queue.bury):
             assert list(await verb([])) == []
@@ -121,14 +169,12 @@ def test_empty_batches_are_answered_without_the_store():
         assert list(await queue.cancel("t", [])) == await queue.get("t", []) == []
         assert list(await queue.kick("t", [])) == list(await queue.kick("t")) == []
 
-    run(main)
-
 
 # --- verbs by receipt -------------------------------------------------------------------------
 
 
-def test_one_in_one_out_and_many_in_many_out():
-    async def main(queue):
+async def test_one_in_one_out_and_many_in_many_out():
+    async with opened() as queue:
         await queue.put_many("t", [b""] * 6)
         batch = await queue.take("t", 6)
         assert await queue.ack(batch[0]) is Result.ACKED
@@ -141,22 +187,18 @@ def test_one_in_one_out_and_many_in_many_out():
         assert results[:2] == [Result.STALE] * 2
         assert repr(results) == "<Results of 6: 2 acked, 4 stale>"
 
-    run(main)
 
-
-def test_messages_that_nobody_took_have_no_receipt():
-    async def main(queue):
+async def test_messages_that_nobody_took_have_no_receipt():
+    async with opened() as queue:
         await queue.put("t", b"", id="x")
         message = await queue.get("t", "x")
         for what in (message, [message], (await queue.scan("t", State.READY)).messages):
             with pytest.raises(dwell.InvalidReceipt, match="nobody took"):
                 await queue.ack(what)
 
-    run(main)
 
-
-def test_release_with_a_delay_the_retry_delay_and_not_counted():
-    async def main(queue):
+async def test_release_with_a_delay_the_retry_delay_and_not_counted():
+    async with opened() as queue:
         await queue.configure("t", retry_delays_ms=[70_000])
         await queue.put_many("t", [b""] * 3, ids=["a", "b", "c"])
         a, b, c = await queue.take("t", 3)
@@ -167,11 +209,9 @@ def test_release_with_a_delay_the_retry_delay_and_not_counted():
         assert (a.due_ms, a.last_error, a.attempt) == (NOW + 5_000, "later", 1)
         assert (b.due_ms, b.attempt, c.due_ms, c.attempt) == (NOW + 70_000, 1, NOW, 0)
 
-    run(main)
 
-
-def test_touch_and_bury():
-    async def main(queue):
+async def test_touch_and_bury():
+    async with opened() as queue:
         await queue.put_many("t", [b""] * 2, ids=["a", "b"])
         a, b = await queue.take("t", 2)
         assert await queue.touch(a, "10m") is Result.TOUCHED
@@ -183,14 +223,12 @@ def test_touch_and_bury():
         dead = (await queue.scan("t", "dead")).messages
         assert [message.last_error for message in dead] == ["broken", None]
 
-    run(main)
-
 
 # --- verbs by id ------------------------------------------------------------------------------
 
 
-def test_cancel_and_reschedule_tell_the_truth():
-    async def main(queue):
+async def test_cancel_and_reschedule_tell_the_truth():
+    async with opened() as queue:
         await queue.put_many("t", [b""] * 3, ids=["a", "b", "c"], delay=[0, 9, 9])
         await queue.take("t")
         assert await queue.cancel("t", "b") is Result.CANCELLED
@@ -203,21 +241,17 @@ def test_cancel_and_reschedule_tell_the_truth():
         assert (await queue.get("t", "c")).due_ms == NOW + 1
         assert await queue.get("t", "b") is None
 
-    run(main)
 
-
-def test_the_queues_own_ids_work_in_verbs_by_id():
-    async def main(queue):
+async def test_the_queues_own_ids_work_in_verbs_by_id():
+    async with opened() as queue:
         put = await queue.put("t", b"x")
         assert put.id.startswith("~")
         assert (await queue.get("t", put.id)).body == b"x"
         assert await queue.cancel("t", put.id) is Result.CANCELLED
 
-    run(main)
 
-
-def test_kick_by_id_and_the_oldest_dead():
-    async def main(queue):
+async def test_kick_by_id_and_the_oldest_dead():
+    async with opened() as queue:
         ids = ["a", "b", "c", "d"]
         await queue.put_many("t", [b""] * 4, ids=ids, due=[NOW - 4, NOW - 3, NOW - 2, NOW - 1])
         await queue.bury(await queue.take("t", 4))
@@ -227,14 +261,12 @@ def test_kick_by_id_and_the_oldest_dead():
         states = [message.state for message in await queue.get("t", ids)]
         assert states == [State.READY, State.READY, State.DEAD, State.DELAYED]
 
-    run(main)
-
 
 # --- reading and settings ---------------------------------------------------------------------
 
 
-def test_pages_yield_everything_once():
-    async def main(queue):
+async def test_pages_yield_everything_once():
+    async with opened() as queue:
         await queue.put_many("t", [b""] * 25, delay=np.arange(1, 26))
         pages = [page async for page in queue.pages("t", limit=10)]
         assert [len(page) for page in pages] == [10, 10, 5]
@@ -242,11 +274,9 @@ def test_pages_yield_everything_once():
         assert due_ms == [NOW + 1_000 * n for n in range(1, 26)]
         assert [page async for page in queue.pages("t", "dead")] == []
 
-    run(main)
 
-
-def test_held_events_and_stats():
-    async def main(queue):
+async def test_held_events_and_stats():
+    async with opened() as queue:
         await queue.put_many("t", [b""] * 3)
         await queue.take("t", 2, owner="me")
         held = await queue.held("me")
@@ -257,27 +287,23 @@ def test_held_events_and_stats():
         assert (await queue.events(page.next_position)).events[0].kind is dwell.Kind.ACK
         assert (await queue.stats()).topics["t"] == dwell.TopicStats(ready=1)
 
-    run(main)
 
-
-def test_configure_merges_and_returns_what_holds():
-    async def main(queue):
+async def test_configure_merges_and_returns_what_holds():
+    async with opened() as queue:
         await queue.configure("t", lease_ms=5)
         settings = await queue.configure("t", paused=True)
         assert (settings.lease_ms, settings.paused) == (5, True)
         assert await queue.settings("t") == settings
         assert await queue.settings("other") == dwell.TopicSettings()
 
-    run(main)
-
 
 # --- time and lifetime ------------------------------------------------------------------------
 
 
-def test_the_ticker_makes_messages_due_and_ends_leases():
+async def test_the_ticker_makes_messages_due_and_ends_leases():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main(queue):
+    async with opened(clock) as queue:
         await queue.put("t", b"x", delay="10s", lease="5s")
         taker = asyncio.create_task(queue.take("t", wait="1h"))
         await settle()
@@ -292,13 +318,11 @@ def test_the_ticker_makes_messages_due_and_ends_leases():
         clock.advance(5_000)
         assert (await taker)[0].attempt == 2
 
-    run(main, clock)
 
-
-def test_a_nearer_deadline_shortens_the_sleep():
+async def test_a_nearer_deadline_shortens_the_sleep():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main(queue):
+    async with opened(clock) as queue:
         await queue.put("t", b"later", delay="50s")
         taker = asyncio.create_task(queue.take("t", wait="1h"))
         await settle()
@@ -307,10 +331,8 @@ def test_a_nearer_deadline_shortens_the_sleep():
         clock.advance(2_000)
         assert (await taker)[0].body == b"sooner"
 
-    run(main, clock)
 
-
-def test_a_clock_that_jumps_forward_is_noticed_within_a_minute():
+async def test_a_clock_that_jumps_forward_is_noticed_within_a_minute():
     class Jumping(dwell.SimulatedClock):
         jump_ms = 0
 
@@ -319,7 +341,7 @@ def test_a_clock_that_jumps_forward_is_noticed_within_a_minute():
 
     clock = Jumping(NOW)
 
-    async def main(queue):
+    async with opened(clock) as queue:
         await queue.put("t", b"x", delay="30d")
         taker = asyncio.create_task(queue.take("t", wait="60d"))
         await settle()
@@ -327,68 +349,68 @@ def test_a_clock_that_jumps_forward_is_noticed_within_a_minute():
         clock.advance(60_000)
         assert len(await taker) == 1
 
-    run(main, clock)
 
-
-def test_every_verb_says_that_the_queue_is_closed():
-    async def main():
-        queue = dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW)))
-        receipt = f"{queue._store.number:08x}" + "0" * 24
-        for _ in range(2):
-            calls = [
-                queue.put("t", b""),
-                queue.put_many("t", [b""]),
-                queue.take("t"),
-                queue.ack(receipt),
-                queue.ack([receipt]),
-                queue.cancel("t", "a"),
-                queue.cancel("t", ["a"]),
-                queue.kick("t"),
-                queue.get("t", "a"),
-                queue.held("o"),
-                queue.scan("t", "dead"),
-                queue.events(),
-                queue.stats(),
-                queue.configure("t", paused=True),
-                queue.settings("t"),
-            ]
-            for call in calls:
-                with pytest.raises(dwell.StoreClosed):
-                    await call
-            await queue.open()
-            await queue.close()
-            await queue.close()
-
-    asyncio.run(main())
-
-
-def test_close_answers_what_was_asked():
-    async def main():
-        queue = dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW)))
+async def test_every_verb_says_that_the_queue_is_closed():
+    queue = dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW)))
+    receipt = f"{queue.store.number:08x}" + "0" * 24
+    for _ in range(2):
+        calls = [
+            queue.put("t", b""),
+            queue.put_many("t", [b""]),
+            queue.take("t"),
+            queue.ack(receipt),
+            queue.ack([receipt]),
+            queue.cancel("t", "a"),
+            queue.cancel("t", ["a"]),
+            queue.kick("t"),
+            queue.get("t", "a"),
+            queue.held("o"),
+            queue.scan("t", "dead"),
+            queue.events(),
+            queue.stats(),
+            queue.configure("t", paused=True),
+            queue.settings("t"),
+        ]
+        for call in calls:
+            with pytest.raises(dwell.StoreClosed):
+                await call
         await queue.open()
-        put = asyncio.create_task(queue.put("t", b""))
-        await asyncio.sleep(0)
         await queue.close()
-        assert (await put).result is Result.CREATED
-
-    asyncio.run(main())
+        await queue.close()
 
 
-def test_messages_taken_by_id_are_given_back_when_the_call_is_cancelled(tmp_path):
-    async def main():
-        async with dwell.open(tmp_path / "queue") as queue:
-            await queue.put("t", "x", id="a")
-            for turns in range(30):
-                task = asyncio.create_task(queue.take_ids("t", "a"))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                task.cancel()
-                (answer,) = await asyncio.gather(task, return_exceptions=True)
-                if isinstance(answer, BaseException):
-                    assert (await queue.stats()).topics["t"].leased == 0
-                else:
-                    await queue.release(answer, counted=False)
-            (message,) = await queue.take_ids("t", "a")
-            assert message.attempt == 1
+async def test_close_answers_what_was_asked():
+    queue = dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW)))
+    await queue.open()
+    put = asyncio.create_task(queue.put("t", b""))
+    await asyncio.sleep(0)
+    await queue.close()
+    assert (await put).result is Result.CREATED
 
-    asyncio.run(main())
+
+class _Slow(MemoryStore):
+    """A store that answers a few turns of the event loop after it has leased."""
+
+    async def take_ids(self, topic, ids, lease_ms, owner):
+        batch = await super().take_ids(topic, ids, lease_ms, owner)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return batch
+
+
+@pytest.mark.parametrize("store", [EmbeddedStore, lambda _: _Slow(dwell.RealClock())])
+async def test_messages_taken_by_id_are_given_back_when_the_call_is_cancelled(tmp_path, store):
+    async with dwell.Queue(store(tmp_path / "queue")) as queue:
+        await queue.put("t", "x", id="a")
+        for turns in range(30):
+            task = asyncio.create_task(queue.take_ids("t", "a"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            (answer,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(answer, BaseException):
+                assert (await queue.stats()).topics["t"].leased == 0
+            else:
+                await queue.release(answer, counted=False)
+        (message,) = await queue.take_ids("t", "a")
+        assert message.attempt == 1

@@ -1,6 +1,7 @@
 """Style is a test: lengths, docstrings, imports between rooms, the public names, the texts."""
 
 import ast
+import graphlib
 import re
 import statistics
 import subprocess
@@ -11,94 +12,12 @@ from pathlib import Path
 import pytest
 
 import dwell
-
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
+from tools.rooms import MAY_IMPORT, MODULES, ROOMS, ROOT, TREES, arrows, imports_of, place, room_of
 
 MOST_FILE_LINES = 600
 MOST_FUNCTION_LINES = 70
 MEDIAN_FUNCTION_LINES = 8
 P90_FUNCTION_LINES = 30
-
-#: Which room each module is in: the longest prefix counts.
-ROOMS = {
-    "dwell": "door",
-    "dwell.message": "base",
-    "dwell.errors": "base",
-    "dwell.clock": "base",
-    "dwell.histogram": "base",
-    "dwell.lazy": "base",
-    "dwell.servertime": "base",
-    "dwell.tasks": "base",
-    "dwell.urls": "base",
-    "dwell.store": "contract",
-    "dwell.store.memory": "memory",
-    "dwell.store.rows": "memory",
-    "dwell.store.strays": "memory",
-    "dwell.store.embedded": "embedded",
-    "dwell.store.redis": "redis",
-    "dwell.alarm": "queue",
-    "dwell.bridge": "queue",
-    "dwell.bulk": "queue",
-    "dwell.columns": "queue",
-    "dwell.gather": "queue",
-    "dwell.longpoll": "queue",
-    "dwell.query": "queue",
-    "dwell.queue": "queue",
-    "dwell.results": "queue",
-    "dwell.search": "queue",
-    "dwell.spacing": "queue",
-    "dwell.sync": "queue",
-    "dwell.takers": "queue",
-    "dwell.threads": "queue",
-    "dwell.ticker": "queue",
-    "dwell.values": "queue",
-    "dwell.verbs": "queue",
-    "dwell.handle": "open",
-    "dwell.server": "server",
-    "dwell.wire": "wire",
-    "dwell.client": "client",
-    "dwell.timer": "timer",
-    "dwell.worker": "worker",
-    "dwell.testing": "testing",
-    "dwell.testing.simulation": "simulation",
-    "dwell.cli": "cli",
-    "dwell.spark": "spark",
-    "pyspark_dwell": "spark",
-}
-
-#: What each room may import, beside itself. Imports run downward only.
-MAY_IMPORT = {
-    "base": set(),
-    "contract": {"base"},
-    "memory": {"base", "contract"},
-    "embedded": {"base", "contract"},
-    "redis": {"base", "contract"},
-    "queue": {"base", "contract"},
-    "wire": {"base", "contract", "queue"},
-    "client": {"base", "contract", "embedded", "wire"},
-    "open": {"base", "contract", "memory", "embedded", "redis", "queue", "client"},
-    "door": {"base", "contract", "queue", "open"},
-    "timer": {"base", "contract", "memory", "queue"},
-    "worker": {"base", "contract", "queue", "open"},
-    "testing": {"base", "contract", "memory", "embedded"},
-    "simulation": {"base", "contract", "embedded", "queue", "testing"},
-    "server": {"base", "contract", "embedded", "queue", "wire", "open"},
-    "spark": {"base", "contract", "queue", "open", "door"},
-    "cli": {
-        "base",
-        "contract",
-        "embedded",
-        "redis",
-        "queue",
-        "wire",
-        "open",
-        "door",
-        "server",
-        "worker",
-        "spark",
-    },
-}
 
 #: The foreign packages, and the rooms that may import each; None for all of them.
 FOREIGN = {
@@ -143,19 +62,7 @@ _HOME = re.compile(r"(?<![\w.$}/-])/(?:root|work|home|Users)(?![\w-])")
 _REGISTRY = re.compile(r"py" + r"pi\.org|python" + r"hosted\.|npm" + r"js\.|crates" + r"\.io")
 
 
-def name_of(path: Path) -> str:
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    return ".".join(parts).removesuffix(".__init__")
-
-
-MODULES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def place(name: str, node: ast.AST) -> str:
-    return f"{MODULES[name].relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
 def functions() -> Iterator[tuple[str, Function, int]]:
@@ -164,25 +71,6 @@ def functions() -> Iterator[tuple[str, Function, int]]:
             if isinstance(node, Function):
                 assert node.end_lineno is not None
                 yield name, node, node.end_lineno - node.lineno + 1
-
-
-def room_of(name: str) -> str:
-    while name not in ROOMS:
-        name = name.rpartition(".")[0]
-    return ROOMS[name]
-
-
-def imports_of(name: str) -> Iterator[tuple[ast.AST, str]]:
-    """Yield what a module imports: the module, if it is one of ours, or the name's package."""
-    for node in ast.walk(TREES[name]):
-        if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{place(name, node)}: relative import"
-            assert node.module is not None
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield node, full if full in MODULES else node.module
 
 
 # --- lengths ----------------------------------------------------------------------------------
@@ -286,15 +174,20 @@ def test_imports_run_downward():
     assert not wrong, wrong
 
 
+def test_what_a_room_may_import_it_does():
+    assert {room: below - arrows()[room] for room, below in MAY_IMPORT.items()} == {
+        room: set() for room in MAY_IMPORT
+    }
+
+
 def test_the_rooms_have_an_order():
     """No room can reach itself, so that none of them needs the others to be understood."""
-    order: list[str] = []
-    left = dict(MAY_IMPORT)
-    while left:
-        free = [room for room, below in left.items() if below <= set(order)]
-        assert free, f"in a circle: {sorted(left)}"
-        order += free
-        left = {room: below for room, below in left.items() if room not in free}
+    list(graphlib.TopologicalSorter(MAY_IMPORT).static_order())
+
+
+def test_no_file_imports_itself_by_others():
+    graph = {name: {module for _, module in imports_of(name)} & set(MODULES) for name in MODULES}
+    list(graphlib.TopologicalSorter(graph).static_order())
 
 
 def test_foreign_packages_stay_in_their_rooms():

@@ -6,6 +6,8 @@ from tools.survive import disks, page
 from tools.survive.books import Books, Row
 from tools.survive.rules import Delivery, rule_of
 
+pytestmark = pytest.mark.campaign
+
 LEASE_MS = 100
 
 

@@ -60,6 +60,7 @@ CALLS = st.tuples(
 )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["embedded", "memory"])
 @given(calls=st.lists(CALLS, min_size=1, max_size=6), moment=st.integers(0, 12), later=CALLS)
 @settings(max_examples=60, deadline=None)
@@ -97,171 +98,155 @@ def test_what_is_asked_after_a_sweep_is_answered(tmp_path_factory, kind, calls, 
 
 
 @pytest.mark.parametrize("moment", range(6))
-def test_a_group_that_was_cancelled_takes_no_more_calls(moment):
-    async def main():
-        async with dwell.open("memory:") as queue:
-            first = asyncio.create_task(queue.put("t", "x", id="a"))
-            await turns(moment)
-            sweep()
-            await queue.put("t", "x", id="b")
-            await asyncio.wait([first])
-            assert await queue.get("t", "b") is not None
-
-    run(main())
+@pytest.mark.timeout(30)
+async def test_a_group_that_was_cancelled_takes_no_more_calls(moment):
+    async with dwell.open("memory:") as queue:
+        first = asyncio.create_task(queue.put("t", "x", id="a"))
+        await turns(moment)
+        sweep()
+        await queue.put("t", "x", id="b")
+        await asyncio.wait([first])
+        assert await queue.get("t", "b") is not None
 
 
 @pytest.mark.parametrize("verb", ["put", "take"])
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_who_waits_for_a_batch_that_others_cancel_is_told(verb, is_cut):
-    async def main():
-        async with dwell.open("memory:") as queue:
-            began, gate = asyncio.Event(), asyncio.Event()
-            plain = getattr(queue.store, verb)
+@pytest.mark.timeout(30)
+async def test_who_waits_for_a_batch_that_others_cancel_is_told(verb, is_cut):
+    async with dwell.open("memory:") as queue:
+        began, gate = asyncio.Event(), asyncio.Event()
+        plain = getattr(queue.store, verb)
 
-            async def slow(*args, **kwargs):
-                began.set()
-                await gate.wait()
-                return await plain(*args, **kwargs)
+        async def slow(*args, **kwargs):
+            began.set()
+            await gate.wait()
+            return await plain(*args, **kwargs)
 
-            setattr(queue.store, verb, slow)
-            call = queue.put("t", "x") if verb == "put" else queue.take("t", 1)
-            task = asyncio.create_task(call)
-            await began.wait()
-            # Who waits for it is not cancelled itself.
-            if is_cut:
-                me = asyncio.current_task()
-                asyncio.get_running_loop().call_soon(sweep, task, me)
-            else:
-                sweep(task)
-                gate.set()
-            await asyncio.wait([task])
-            assert task.cancelled() is is_cut
-
-    run(main())
+        setattr(queue.store, verb, slow)
+        call = queue.put("t", "x") if verb == "put" else queue.take("t", 1)
+        task = asyncio.create_task(call)
+        await began.wait()
+        # Who waits for it is not cancelled itself.
+        if is_cut:
+            me = asyncio.current_task()
+            asyncio.get_running_loop().call_soon(sweep, task, me)
+        else:
+            sweep(task)
+            gate.set()
+        await asyncio.wait([task])
+        assert task.cancelled() is is_cut
 
 
-def test_time_goes_on_for_those_that_stay():
-    async def main():
-        async with dwell.open("memory:") as queue:
-            await turns(3)
-            sweep()
-            await queue.put("t", "x", id="a", delay="50ms")
-            taken = await queue.take("t", 1, wait="1h")
-            assert taken.ids == ["a"]
-
-    run(main())
+@pytest.mark.timeout(30)
+async def test_time_goes_on_for_those_that_stay():
+    async with dwell.open("memory:") as queue:
+        await turns(3)
+        sweep()
+        await queue.put("t", "x", id="a", delay="50ms")
+        taken = await queue.take("t", 1, wait="1h")
+        assert taken.ids == ["a"]
 
 
-def test_a_wait_whose_clock_was_cut_off_ends():
-    async def main():
-        async with dwell.open("memory:") as queue:
-            taker = asyncio.create_task(queue.take("t", 1, wait="1h"))
-            await turns(5)
-            sweep(taker)
-            assert len(await taker) == 0
-
-    run(main())
+@pytest.mark.timeout(30)
+async def test_a_wait_whose_clock_was_cut_off_ends():
+    async with dwell.open("memory:") as queue:
+        taker = asyncio.create_task(queue.take("t", 1, wait="1h"))
+        await turns(5)
+        sweep(taker)
+        assert len(await taker) == 0
 
 
-def test_files_of_a_thread_stay_open_through_a_sweep(tmp_path):
+@pytest.mark.timeout(30)
+async def test_files_of_a_thread_stay_open_through_a_sweep(tmp_path):
     """Events are written as a whole, and a close waits for the thread that writes."""
 
-    async def main():
-        async with dwell.open(str(tmp_path / "queue")) as queue:
-            await queue.put_many("t", ["x"] * 1000)
-            flush = asyncio.create_task(queue.events())
-            for _ in range(5):
-                await turns(1)
-                sweep()
-            with contextlib.suppress(asyncio.CancelledError):
-                await flush
-        async with dwell.open(str(tmp_path / "queue")) as queue:
-            page = await queue.events(0, limit=5000)
-            positions = page.events.positions.tolist()
-            assert positions == list(range(1000))
-
-    run(main())
+    async with dwell.open(str(tmp_path / "queue")) as queue:
+        await queue.put_many("t", ["x"] * 1000)
+        flush = asyncio.create_task(queue.events())
+        for _ in range(5):
+            await turns(1)
+            sweep()
+        with contextlib.suppress(asyncio.CancelledError):
+            await flush
+    async with dwell.open(str(tmp_path / "queue")) as queue:
+        page = await queue.events(0, limit=5000)
+        positions = page.events.positions.tolist()
+        assert positions == list(range(1000))
 
 
 @pytest.mark.parametrize("moment", range(16))
 @pytest.mark.parametrize("function_is_plain", [True, False])
-def test_a_sweep_at_any_moment_loses_no_call_of_a_timer(moment, function_is_plain):
-    async def main():
-        clock, ran = SimulatedClock(), []
+@pytest.mark.timeout(30)
+async def test_a_sweep_at_any_moment_loses_no_call_of_a_timer(moment, function_is_plain):
+    clock, ran = SimulatedClock(), []
 
-        async def note():
-            ran.append(1)
+    async def note():
+        ran.append(1)
 
-        async with Timer(clock=clock) as timer:
-            call = (lambda: ran.append(1)) if function_is_plain else note
-            timer.after("1s", call)
-            await turns(moment)
-            sweep()
-            while len(ran) < 1:
-                clock.advance(1_000)
-                await asyncio.sleep(0.01)
-            timer.every("1s", call)
-            await asyncio.sleep(0.01)
+    async with Timer(clock=clock) as timer:
+        call = (lambda: ran.append(1)) if function_is_plain else note
+        timer.after("1s", call)
+        await turns(moment)
+        sweep()
+        while len(ran) < 1:
             clock.advance(1_000)
-            await turns(moment)
-            sweep()
-            # A run whose own task was cancelled is over, and the next one comes.
-            while len(ran) < 3:
-                clock.advance(1_000)
-                await asyncio.sleep(0.01)
-
-    run(main())
+            await asyncio.sleep(0.01)
+        timer.every("1s", call)
+        await asyncio.sleep(0.01)
+        clock.advance(1_000)
+        await turns(moment)
+        sweep()
+        # A run whose own task was cancelled is over, and the next one comes.
+        while len(ran) < 3:
+            clock.advance(1_000)
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("times", [1, 3, 30])
 @pytest.mark.parametrize("moment", [0, 1, 2, 5])
 @pytest.mark.parametrize("is_all", [False, True])
-def test_a_close_that_is_cancelled_closes(tmp_path, times, moment, is_all):
+@pytest.mark.timeout(30)
+async def test_a_close_that_is_cancelled_closes(tmp_path, times, moment, is_all):
     folder = str(tmp_path / "queue")
 
-    async def main():
-        queue = await dwell.open(folder).__aenter__()
-        await queue.put("t", "x", id="a")
-        closing = asyncio.create_task(queue.close())
-        await turns(moment)
-        for _ in range(times):
-            sweep() if is_all else closing.cancel()
-            await turns(1)
-        await asyncio.wait([closing])
-        await queue.close()
-        async with dwell.open(folder) as again:
-            assert await again.get("t", "a") is not None
-
-    run(main())
+    queue = await dwell.open(folder).__aenter__()
+    await queue.put("t", "x", id="a")
+    closing = asyncio.create_task(queue.close())
+    await turns(moment)
+    for _ in range(times):
+        sweep() if is_all else closing.cancel()
+        await turns(1)
+    await asyncio.wait([closing])
+    await queue.close()
+    async with dwell.open(folder) as again:
+        assert await again.get("t", "a") is not None
 
 
 @pytest.mark.parametrize(("sweeps", "gap"), [(1, 1), (2, 2), (3, 1), (5, 2), (20, 2), (40, 1)])
-def test_a_worker_that_is_swept_gives_back_and_closes(tmp_path, sweeps, gap):
+@pytest.mark.timeout(30)
+async def test_a_worker_that_is_swept_gives_back_and_closes(tmp_path, sweeps, gap):
     folder = str(tmp_path / "queue")
 
-    async def main():
-        async with dwell.open(folder) as queue:
-            await queue.put_many("t", ["x"] * 4, lease="1h")
-        worker, begun = Worker(folder), []
+    async with dwell.open(folder) as queue:
+        await queue.put_many("t", ["x"] * 4, lease="1h")
+    worker, begun = Worker(folder), []
 
-        @worker.on("t", concurrency=2)
-        async def handle(message):
-            begun.append(message)
-            await asyncio.sleep(3600)
+    @worker.on("t", concurrency=2)
+    async def handle(message):
+        begun.append(message)
+        await asyncio.sleep(3600)
 
-        serving = asyncio.create_task(worker.serve())
-        while len(begun) < 2:
-            await asyncio.sleep(0.005)
-        for _ in range(sweeps):
-            sweep()
-            await turns(gap)
-        await asyncio.wait([serving])
-        async with dwell.open(folder) as queue:
-            stats = await queue.stats()
-            assert (stats.topics["t"].ready, stats.topics["t"].leased) == (4, 0)
-            assert {message.attempt for message in await queue.take("t", 4)} == {1}
-
-    run(main())
+    serving = asyncio.create_task(worker.serve())
+    while len(begun) < 2:
+        await asyncio.sleep(0.005)
+    for _ in range(sweeps):
+        sweep()
+        await turns(gap)
+    await asyncio.wait([serving])
+    async with dwell.open(folder) as queue:
+        stats = await queue.stats()
+        assert (stats.topics["t"].ready, stats.topics["t"].leased) == (4, 0)
+        assert {message.attempt for message in await queue.take("t", 4)} == {1}
 
 
 @pytest.mark.parametrize("verb", ["take", "take_ids", "take_where"])
@@ -344,60 +329,54 @@ def test_a_function_that_stops_the_loop_ends_no_timer():
         run(scenario(timer))
 
 
-def test_a_run_that_was_cancelled_before_it_began_leaves_the_next_one():
-    async def main():
-        ran, cut = [], []
+@pytest.mark.timeout(30)
+async def test_a_run_that_was_cancelled_before_it_began_leaves_the_next_one():
+    ran, cut = [], []
 
-        async def again():
-            ran.append(1)
+    async def again():
+        ran.append(1)
 
-        async with Timer() as timer:
-            call = timer.every("10ms", again)
-            while not ran:
-                before = asyncio.all_tasks()
-                await asyncio.sleep(0)
-                for task in asyncio.all_tasks() - before:
-                    if len(cut) < 3 and "Timer._run" in repr(task):
-                        task.cancel()
-                        cut.append(task)
-            assert len(cut) == 3
-            assert call.cancel()
-
-    run(main())
+    async with Timer() as timer:
+        call = timer.every("10ms", again)
+        while not ran:
+            before = asyncio.all_tasks()
+            await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - before:
+                if len(cut) < 3 and "Timer._run" in repr(task):
+                    task.cancel()
+                    cut.append(task)
+        assert len(cut) == 3
+        assert call.cancel()
 
 
-def test_whole_work_ends_and_standing_work_goes_on():
-    async def main():
-        done, begun = [], []
+@pytest.mark.timeout(30)
+async def test_whole_work_ends_and_standing_work_goes_on():
+    done, begun = [], []
 
-        async def work():
-            await turns(3)
-            done.append(1)
+    async def work():
+        await turns(3)
+        done.append(1)
 
-        async def stand():
-            begun.append(1)
-            await asyncio.Event().wait()
+    async def stand():
+        begun.append(1)
+        await asyncio.Event().wait()
 
-        standing = Standing(stand)
-        await standing.stop()
-        standing.start()
-        task = whole(work())
-        await turns(1)
-        sweep()
-        await task
-        while len(begun) < 2:
-            await asyncio.sleep(0.01)
-        await standing.stop()
-        await asyncio.sleep(0.15)
-        assert (done, len(begun)) == ([1], 2)
-
-    run(main())
+    standing = Standing(stand)
+    await standing.stop()
+    standing.start()
+    task = whole(work())
+    await turns(1)
+    sweep()
+    await task
+    while len(begun) < 2:
+        await asyncio.sleep(0.01)
+    await standing.stop()
+    await asyncio.sleep(0.15)
+    assert (done, len(begun)) == ([1], 2)
 
 
-def test_a_program_that_forgets_to_close_ends_in_silence(caplog):
-    async def main():
-        queue = await dwell.open("memory:").__aenter__()
-        await queue.put("t", "x", id="a", delay="1h")
-
-    asyncio.run(main())
+@pytest.mark.timeout(30)
+async def test_a_program_that_forgets_to_close_ends_in_silence(caplog):
+    queue = await dwell.open("memory:").__aenter__()
+    await queue.put("t", "x", id="a", delay="1h")
     assert caplog.text == ""

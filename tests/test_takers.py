@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import random
 from collections import Counter
 
@@ -6,6 +7,7 @@ import pytest
 
 import dwell
 from dwell import Result
+from dwell.batch.puts import Puts, uniform
 from dwell.message import MAX_BODY_BYTES
 from dwell.store.memory import MemoryStore
 
@@ -23,14 +25,13 @@ class SlowStore(MemoryStore):
         return batch
 
 
-def run(main, store=None):
-    async def body():
-        async with dwell.Queue(store or MemoryStore(dwell.SimulatedClock(NOW))) as queue:
-            await asyncio.wait_for(main(queue), 60)
-            assert queue._takers._parked == {}
-            assert queue._takers._under_way == set()
-
-    asyncio.run(body())
+@contextlib.asynccontextmanager
+async def opened(store=None):
+    async with dwell.Queue(store or MemoryStore(dwell.SimulatedClock(NOW))) as queue:
+        async with asyncio.timeout(60):
+            yield queue
+        assert queue.waiting == {}
+        assert queue._takers._under_way == set()
 
 
 async def settle():
@@ -42,27 +43,23 @@ def waiting(queue, *args, **kwargs):
     return asyncio.create_task(queue.take(*args, wait="1h", **kwargs))
 
 
-def test_a_taker_that_may_not_wait_is_answered_at_once():
-    async def main(queue):
+async def test_a_taker_that_may_not_wait_is_answered_at_once():
+    async with opened() as queue:
         assert len(await queue.take("t", 5)) == 0
 
-    run(main)
 
-
-def test_a_taker_waits_for_a_put():
-    async def main(queue):
+async def test_a_taker_waits_for_a_put():
+    async with opened() as queue:
         taker = waiting(queue, "t")
         await settle()
         await queue.put("t", b"x")
         assert (await taker)[0].body == b"x"
 
-    run(main)
 
-
-def test_a_wait_ends_empty():
+async def test_a_wait_ends_empty():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main(queue):
+    async with opened(MemoryStore(clock)) as queue:
         taker = asyncio.create_task(queue.take("t", wait="10s"))
         await settle()
         clock.advance(9_999)
@@ -73,11 +70,9 @@ def test_a_wait_ends_empty():
         await queue.put("t", b"x")
         assert len(await queue.take("t")) == 1
 
-    run(main, MemoryStore(clock))
 
-
-def test_the_oldest_taker_is_served_first():
-    async def main(queue):
+async def test_the_oldest_taker_is_served_first():
+    async with opened() as queue:
         takers = []
         for _ in range(4):
             takers.append(waiting(queue, "t"))
@@ -90,11 +85,9 @@ def test_the_oldest_taker_is_served_first():
         await queue.put("t", b"3")
         assert (await takers[3])[0].body == b"3"
 
-    run(main)
 
-
-def test_a_taker_woken_for_nothing_keeps_its_place():
-    async def main(queue):
+async def test_a_taker_woken_for_nothing_keeps_its_place():
+    async with opened() as queue:
         first = waiting(queue, "t")
         await settle()
         second = waiting(queue, "t")
@@ -106,10 +99,8 @@ def test_a_taker_woken_for_nothing_keeps_its_place():
         await queue.put("t", b"y")
         assert len(await second) == 1
 
-    run(main)
 
-
-def test_only_takers_of_the_topic_are_woken():
+async def test_only_takers_of_the_topic_are_woken():
     asked = []
 
     class Noting(MemoryStore):
@@ -117,7 +108,7 @@ def test_only_takers_of_the_topic_are_woken():
             asked.append(topics)
             return await super().take(topics, limit, lease_ms, owner)
 
-    async def main(queue):
+    async with opened(Noting(dwell.SimulatedClock(NOW))) as queue:
         takers = [waiting(queue, topic) for topic in ("a", "b", ("a", "b"))]
         await settle()
         asked.clear()
@@ -129,11 +120,9 @@ def test_only_takers_of_the_topic_are_woken():
         assert Counter(asked) == {("b",): 1, ("a",): 1, ("a", "b"): 1}
         await asyncio.gather(*takers)
 
-    run(main, Noting(dwell.SimulatedClock(NOW)))
 
-
-def test_as_many_are_woken_as_their_limits_need():
-    async def main(queue):
+async def test_as_many_are_woken_as_their_limits_need():
+    async with opened() as queue:
         takers = [waiting(queue, "t", limit) for limit in (3, 1, 1)]
         await settle()
         await queue.put_many("t", [b""] * 4)
@@ -142,10 +131,8 @@ def test_as_many_are_woken_as_their_limits_need():
         await queue.put("t", b"")
         assert [len(await taker) for taker in takers] == [3, 1, 1]
 
-    run(main)
 
-
-def test_no_more_are_woken_than_needed():
+async def test_no_more_are_woken_than_needed():
     asked = []
 
     class Noting(MemoryStore):
@@ -153,7 +140,7 @@ def test_no_more_are_woken_than_needed():
             asked.append(limit)
             return await super().take(topics, limit, lease_ms, owner)
 
-    async def main(queue):
+    async with opened(Noting(dwell.SimulatedClock(NOW))) as queue:
         takers = [waiting(queue, "t", limit) for limit in (10, 2, 2)]
         await settle()
         asked.clear()
@@ -165,11 +152,9 @@ def test_no_more_are_woken_than_needed():
         assert asked == [10, 4]
         await asyncio.gather(*takers)
 
-    run(main, Noting(dwell.SimulatedClock(NOW)))
 
-
-def test_a_cancelled_taker_passes_its_wake_on():
-    async def main(queue):
+async def test_a_cancelled_taker_passes_its_wake_on():
+    async with opened() as queue:
         first, second = waiting(queue, "t"), waiting(queue, "t")
         await settle()
         put = asyncio.create_task(queue.put("t", b"x"))
@@ -181,11 +166,9 @@ def test_a_cancelled_taker_passes_its_wake_on():
         assert first.cancelled()
         await put
 
-    run(main)
 
-
-def test_what_a_cancelled_taker_had_taken_is_given_back():
-    async def main(queue):
+async def test_what_a_cancelled_taker_had_taken_is_given_back():
+    async with opened(SlowStore(dwell.SimulatedClock(NOW))) as queue:
         await queue.put("t", b"x")
         taker = waiting(queue, "t")
         while not (await queue.stats()).topics["t"].leased:
@@ -195,36 +178,32 @@ def test_what_a_cancelled_taker_had_taken_is_given_back():
         assert message.attempt == 1
         await asyncio.wait([taker])
 
-    run(main, SlowStore(dwell.SimulatedClock(NOW)))
 
+async def test_a_put_while_a_take_is_under_way_is_not_missed():
+    def queue_puts():
+        return Puts(
+            topic="t",
+            bodies=[b"x"],
+            due_ms=uniform(NOW, 1, "int64"),
+            priority=uniform(1, 1, "uint32"),
+            lease_ms=uniform(0, 1, "uint32"),
+            max_attempts=uniform(0, 1, "uint16"),
+            expires_ms=uniform(0, 1, "int64"),
+        )
 
-def test_a_put_while_a_take_is_under_way_is_not_missed():
-    async def main(queue):
+    async with opened(SlowStore(dwell.SimulatedClock(NOW))) as queue:
         taker = waiting(queue, "t")
         while not queue._takers._under_way:
             await asyncio.sleep(0)
         for _ in range(3):
             await asyncio.sleep(0)
         # The store has answered that there is nothing, and the taker does not know it yet.
-        await queue._store.put(queue_puts(), "keep")
+        await queue.store.put(queue_puts(), "keep")
         assert len(await taker) == 1
 
-    def queue_puts():
-        return dwell.queue.Puts(
-            topic="t",
-            bodies=[b"x"],
-            due_ms=dwell.store.base.uniform(NOW, 1, "int64"),
-            priority=dwell.store.base.uniform(1, 1, "uint32"),
-            lease_ms=dwell.store.base.uniform(0, 1, "uint32"),
-            max_attempts=dwell.store.base.uniform(0, 1, "uint16"),
-            expires_ms=dwell.store.base.uniform(0, 1, "int64"),
-        )
 
-    run(main, SlowStore(dwell.SimulatedClock(NOW)))
-
-
-def test_a_taker_of_two_topics_leaves_no_other_asleep():
-    async def main(queue):
+async def test_a_taker_of_two_topics_leaves_no_other_asleep():
+    async with opened() as queue:
         both = waiting(queue, ["a", "b"])
         await settle()
         only = waiting(queue, "b")
@@ -234,11 +213,9 @@ def test_a_taker_of_two_topics_leaves_no_other_asleep():
         assert (await both)[0].topic == "a"
         assert (await only)[0].topic == "b"
 
-    run(main)
 
-
-def test_unpausing_wakes():
-    async def main(queue):
+async def test_unpausing_wakes():
+    async with opened() as queue:
         await queue.configure("t", paused=True)
         await queue.put("t", b"x")
         taker = waiting(queue, "t")
@@ -247,26 +224,21 @@ def test_unpausing_wakes():
         await queue.configure("t", paused=False)
         assert len(await taker) == 1
 
-    run(main)
+
+async def test_close_ends_every_wait():
+    queue = dwell.Queue(SlowStore(dwell.SimulatedClock(NOW)))
+    await queue.open()
+    takers = [waiting(queue, "t") for _ in range(3)]
+    await settle()
+    takers.append(waiting(queue, "t"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await queue.close()
+    answers = await asyncio.gather(*takers, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [dwell.StoreClosed] * 4
 
 
-def test_close_ends_every_wait():
-    async def main():
-        queue = dwell.Queue(SlowStore(dwell.SimulatedClock(NOW)))
-        await queue.open()
-        takers = [waiting(queue, "t") for _ in range(3)]
-        await settle()
-        takers.append(waiting(queue, "t"))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await queue.close()
-        answers = await asyncio.gather(*takers, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [dwell.StoreClosed] * 4
-
-    asyncio.run(main())
-
-
-def test_a_store_that_cannot_tick_tells_the_takers():
+async def test_a_store_that_cannot_tick_tells_the_takers():
     class Failing(MemoryStore):
         is_broken = False
 
@@ -277,7 +249,7 @@ def test_a_store_that_cannot_tick_tells_the_takers():
 
     store = Failing(dwell.SimulatedClock(NOW))
 
-    async def main(queue):
+    async with opened(store) as queue:
         taker = waiting(queue, "t")
         await settle()
         store.is_broken = True
@@ -286,11 +258,10 @@ def test_a_store_that_cannot_tick_tells_the_takers():
             await taker
         store.is_broken = False
 
-    run(main, store)
 
-
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(8))
-def test_no_wake_is_lost(seed):
+async def test_no_wake_is_lost(seed):
     """Takers come, wait, give up and are cancelled; in the end each message was taken once."""
     rng = random.Random(seed)
     clock = dwell.SimulatedClock(NOW)
@@ -310,7 +281,14 @@ def test_no_wake_is_lost(seed):
             if rng.random() < 0.3:
                 clock.advance(1)
 
-    async def main(queue):
+    async def end(takers):
+        for taker in takers:
+            taker.cancel()
+        if takers:
+            await asyncio.wait(takers)
+        await settle()
+
+    async with opened(SlowStore(clock) if seed % 2 else MemoryStore(clock)) as queue:
         takers = set()
         putter = asyncio.create_task(put(queue))
         while not putter.done() or sum(taken.values()) < count:
@@ -330,21 +308,12 @@ def test_no_wake_is_lost(seed):
         assert len(taken) == count
         assert set(taken.values()) == {1}
 
-    async def end(takers):
-        for taker in takers:
-            taker.cancel()
-        if takers:
-            await asyncio.wait(takers)
-        await settle()
-
-    run(main, SlowStore(clock) if seed % 2 else MemoryStore(clock))
-
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_taker_sleeps_while_there_is_something(seed):
+async def test_no_taker_sleeps_while_there_is_something(seed):
     rng = random.Random(seed)
 
-    async def main(queue):
+    async with opened(SlowStore(dwell.SimulatedClock(NOW))) as queue:
         takers = []
         for n in range(40):
             takers.append(waiting(queue, rng.choice(["a", ["a", "b"], ["b", "a"], "b"])))
@@ -353,12 +322,10 @@ def test_no_taker_sleeps_while_there_is_something(seed):
             await queue.put(rng.choice("ab"), str(n))
         await settle()
         topics = (await queue.stats()).topics
-        assert [topics[topic].ready for topic in queue._takers._parked] in ([], [0], [0, 0])
+        assert [topics[topic].ready for topic in queue.waiting] in ([], [0], [0, 0])
         for taker in takers:
             taker.cancel()
         await asyncio.wait(takers)
-
-    run(main, SlowStore(dwell.SimulatedClock(NOW)))
 
 
 @pytest.mark.parametrize("sync", ["always", "never"])
@@ -406,19 +373,17 @@ async def put_large(queue, count, **how):
         await queue.put_many("t", [bytes(MAX_BODY_BYTES)] * 10, **how)
 
 
-def test_who_was_not_served_for_the_size_of_an_answer_asks_again():
-    async def main(queue):
+async def test_who_was_not_served_for_the_size_of_an_answer_asks_again():
+    async with opened() as queue:
         await put_large(queue, 40)
         batches = await asyncio.gather(*(queue.take("t", 10) for _ in range(4)))
         assert [len(batch) for batch in batches] == [10, 6, 10, 6]
 
-    run(main)
 
-
-def test_what_an_answer_has_no_room_for_wakes_others():
+async def test_what_an_answer_has_no_room_for_wakes_others():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main(queue):
+    async with opened(MemoryStore(clock)) as queue:
         await put_large(queue, 20, delay="10s")
         parked = [waiting(queue, "t", 100, lease=lease) for lease in (30, 60)]
         await settle()
@@ -426,5 +391,3 @@ def test_what_an_answer_has_no_room_for_wakes_others():
         batches = await asyncio.gather(*parked)
         assert sum(map(len, batches)) == 20
         assert min(map(len, batches)) > 0
-
-    run(main, MemoryStore(clock))

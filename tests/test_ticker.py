@@ -53,52 +53,46 @@ class SteppingClock(RealClock):
 
 @pytest.mark.parametrize("steps_ms", [[3_600_000], [-3_600_000, 2 * 3_600_000]])
 @pytest.mark.parametrize("waits_before", [True, False])
-def test_a_step_of_the_clock_is_noticed_by_who_waits(
+async def test_a_step_of_the_clock_is_noticed_by_who_waits(
     steps_ms: list[int], waits_before: bool
 ) -> None:
-    async def main() -> None:
-        clock = SteppingClock()
-        async with dwell.Queue(MemoryStore(clock)) as queue:
-            await queue.put("due", b"x", delay="50m")
-            await queue.put("leased", b"y")
-            await queue.take("leased", lease="50m")
-            start = time.monotonic()
-            takes = []
-            for step_ms in ([0] if waits_before else []) + steps_ms:
-                if step_ms == 0 or not waits_before:
-                    takes = [asyncio.create_task(queue.take(t, wait="50s")) for t in TOPICS]
-                    await asyncio.sleep(0.05)
-                clock.step_ms += step_ms
+    clock = SteppingClock()
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        await queue.put("due", b"x", delay="50m")
+        await queue.put("leased", b"y")
+        await queue.take("leased", lease="50m")
+        start = time.monotonic()
+        takes = []
+        for step_ms in ([0] if waits_before else []) + steps_ms:
+            if step_ms == 0 or not waits_before:
+                takes = [asyncio.create_task(queue.take(t, wait="50s")) for t in TOPICS]
                 await asyncio.sleep(0.05)
-            if not waits_before:
-                takes += [asyncio.create_task(queue.take(t, wait="50s")) for t in TOPICS]
-            async with asyncio.timeout(40):
-                while sum(take.done() for take in takes) < 2:
-                    await asyncio.sleep(0.01)
-            # The longest sleep is half a second; a minute is what it must not be.
-            assert time.monotonic() - start < 30
-            for take in takes:
-                take.cancel()
-
-    asyncio.run(main())
+            clock.step_ms += step_ms
+            await asyncio.sleep(0.05)
+        if not waits_before:
+            takes += [asyncio.create_task(queue.take(t, wait="50s")) for t in TOPICS]
+        async with asyncio.timeout(40):
+            while sum(take.done() for take in takes) < 2:
+                await asyncio.sleep(0.01)
+        # The longest sleep is half a second; a minute is what it must not be.
+        assert time.monotonic() - start < 30
+        for take in takes:
+            take.cancel()
 
 
 TOPICS = ("due", "leased")
 
 
-def test_a_clock_that_went_back_far_does_not_stop_the_ticks() -> None:
+async def test_a_clock_that_went_back_far_does_not_stop_the_ticks() -> None:
     """What a store does now and then, deadline or not, does not wait until the time is back."""
 
-    async def main() -> None:
-        clock = SteppingClock()
-        store = Counting(clock)
-        async with dwell.Queue(store):
-            while not store.ticks:
-                await asyncio.sleep(0.001)
-            before = store.ticks
-            clock.step_ms = -3_600_000
-            async with asyncio.timeout(20):
-                while store.ticks == before:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(main())
+    clock = SteppingClock()
+    store = Counting(clock)
+    async with dwell.Queue(store):
+        while not store.ticks:
+            await asyncio.sleep(0.001)
+        before = store.ticks
+        clock.step_ms = -3_600_000
+        async with asyncio.timeout(20):
+            while store.ticks == before:
+                await asyncio.sleep(0.01)

@@ -8,14 +8,9 @@ import pytest
 
 import dwell
 from dwell.timer import Timer
+from tests.waiting import until
 
 NOW = 1_700_000_000_000
-
-
-def wait_for(condition):
-    """Return once a condition holds; the test's time-out is what ends a wait for nothing."""
-    while not condition():
-        time.sleep(0.002)
 
 
 async def settle():
@@ -28,118 +23,106 @@ def test_after_runs_once_from_a_plain_thread():
     seen = []
     with Timer() as timer:
         call = timer.after("1ms", seen.append, "x")
-        wait_for(lambda: seen)
+        until(lambda: seen)
         assert call.cancel() is False
     assert seen == ["x"]
 
 
-def test_nothing_runs_before_its_time_and_in_order_of_due():
+async def test_nothing_runs_before_its_time_and_in_order_of_due():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main():
-        seen = []
+    seen = []
 
-        async def note(word):
-            seen.append(word)
+    async def note(word):
+        seen.append(word)
 
-        async with Timer(clock=clock) as timer:
-            second = timer.after("2s", note, "second")
-            first = timer.at(NOW + 1_000, note, "first")
-            assert (first.due_ms, second.due_ms) == (NOW + 1_000, NOW + 2_000)
-            await settle()
-            clock.advance(999)
-            await settle()
-            assert seen == []
-            clock.advance(1)
-            await settle()
-            assert seen == ["first"]
-            clock.advance(1_000)
-            await settle()
-            assert seen == ["first", "second"]
-
-    asyncio.run(main())
+    async with Timer(clock=clock) as timer:
+        second = timer.after("2s", note, "second")
+        first = timer.at(NOW + 1_000, note, "first")
+        assert (first.due_ms, second.due_ms) == (NOW + 1_000, NOW + 2_000)
+        await settle()
+        clock.advance(999)
+        await settle()
+        assert seen == []
+        clock.advance(1)
+        await settle()
+        assert seen == ["first"]
+        clock.advance(1_000)
+        await settle()
+        assert seen == ["first", "second"]
 
 
-def test_cancel_tells_the_truth():
+async def test_cancel_tells_the_truth():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main():
-        seen = []
-        async with Timer(clock=clock) as timer:
-            early = timer.after("1s", seen.append, "early")
-            assert early.cancel() is True
-            assert early.cancel() is False
-            late = timer.after("1s", seen.append, "late")
+    seen = []
+    async with Timer(clock=clock) as timer:
+        early = timer.after("1s", seen.append, "early")
+        assert early.cancel() is True
+        assert early.cancel() is False
+        late = timer.after("1s", seen.append, "late")
+        await settle()
+        assert late.cancel() is True
+        kept = timer.after("1s", seen.append, "kept")
+        await settle()
+        clock.advance(1_000)
+        while not seen:
             await settle()
-            assert late.cancel() is True
-            kept = timer.after("1s", seen.append, "kept")
-            await settle()
-            clock.advance(1_000)
-            while not seen:
-                await settle()
-            assert kept.cancel() is False
-        assert seen == ["kept"]
-
-    asyncio.run(main())
+        assert kept.cancel() is False
+    assert seen == ["kept"]
 
 
-def test_every_keeps_its_rate_and_never_piles_up():
+async def test_every_keeps_its_rate_and_never_piles_up():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main():
-        begun, gate = [], asyncio.Event()
+    begun, gate = [], asyncio.Event()
 
-        async def work():
-            begun.append(clock.now_ms() - NOW)
-            await gate.wait()
+    async def work():
+        begun.append(clock.now_ms() - NOW)
+        await gate.wait()
 
-        async with Timer(clock=clock) as timer:
-            call = timer.every("10s", work)
-            await settle()
-            clock.advance(10_000)
-            await settle()
-            # It runs over the next two times of its rate, which are then left out.
-            clock.advance(25_000)
-            await settle()
-            assert begun == [10_000]
-            gate.set()
-            await settle()
-            assert call.due_ms == NOW + 40_000
-            clock.advance(5_000)
-            await settle()
-            assert begun == [10_000, 40_000]
-            assert call.cancel() is True
-            clock.advance(100_000)
-            await settle()
-            assert begun == [10_000, 40_000]
-
-    asyncio.run(main())
+    async with Timer(clock=clock) as timer:
+        call = timer.every("10s", work)
+        await settle()
+        clock.advance(10_000)
+        await settle()
+        # It runs over the next two times of its rate, which are then left out.
+        clock.advance(25_000)
+        await settle()
+        assert begun == [10_000]
+        gate.set()
+        await settle()
+        assert call.due_ms == NOW + 40_000
+        clock.advance(5_000)
+        await settle()
+        assert begun == [10_000, 40_000]
+        assert call.cancel() is True
+        clock.advance(100_000)
+        await settle()
+        assert begun == [10_000, 40_000]
 
 
-def test_a_recurring_call_can_be_cancelled_while_it_runs():
+async def test_a_recurring_call_can_be_cancelled_while_it_runs():
     clock = dwell.SimulatedClock(NOW)
 
-    async def main():
-        begun, gate = [], asyncio.Event()
+    begun, gate = [], asyncio.Event()
 
-        async def work():
-            begun.append(1)
-            await gate.wait()
+    async def work():
+        begun.append(1)
+        await gate.wait()
 
-        async with Timer(clock=clock) as timer:
-            call = timer.every("10s", work)
-            await settle()
-            clock.advance(10_000)
-            await settle()
-            assert call.cancel() is True
-            assert call.cancel() is False
-            gate.set()
-            await settle()
-            clock.advance(50_000)
-            await settle()
-            assert begun == [1]
-
-    asyncio.run(main())
+    async with Timer(clock=clock) as timer:
+        call = timer.every("10s", work)
+        await settle()
+        clock.advance(10_000)
+        await settle()
+        assert call.cancel() is True
+        assert call.cancel() is False
+        gate.set()
+        await settle()
+        clock.advance(50_000)
+        await settle()
+        assert begun == [1]
 
 
 def test_an_exception_is_logged_and_stops_nothing(caplog):
@@ -155,7 +138,7 @@ def test_an_exception_is_logged_and_stops_nothing(caplog):
         timer.after(0, fail)
         timer.after(0, fail_too)
         every = timer.every("1ms", lambda: seen.append(1) or 1 / 0)
-        wait_for(lambda: len(seen) >= 3)
+        until(lambda: len(seen) >= 3)
         every.cancel()
     assert "broken function" in caplog.text
     assert "broken coroutine" in caplog.text
@@ -170,10 +153,10 @@ def test_wrong_arguments_are_logged_and_stop_nothing(caplog):
     with caplog.at_level(logging.ERROR), Timer() as timer:
         timer.after(0, note, "one argument too many")
         every = timer.every("1ms", note, "one argument too many")
-        wait_for(lambda: caplog.text.count("TypeError") >= 3)
+        until(lambda: caplog.text.count("TypeError") >= 3)
         assert every.cancel() is True
         timer.after(0, note)
-        wait_for(lambda: seen)
+        until(lambda: seen)
     assert seen == ["note"]
 
 
@@ -188,9 +171,9 @@ def test_what_cannot_begin_is_logged_and_stops_nothing(caplog, monkeypatch):
 
         monkeypatch.setattr(timer._pool, "submit", without_threads)
         timer.after(0, seen.append, "lost")
-        wait_for(lambda: "no more threads" in caplog.text)
+        until(lambda: "no more threads" in caplog.text)
         timer.after(0, seen.append, "later")
-        wait_for(lambda: seen)
+        until(lambda: seen)
     assert seen == ["later"]
 
 
@@ -256,7 +239,7 @@ def test_many_threads_plan_many_calls():
             thread.start()
         for thread in threads:
             thread.join()
-        wait_for(lambda: len(seen) == 2_000)
+        until(lambda: len(seen) == 2_000, seconds=60)
     assert sorted(seen) == sorted([*range(500)] * 4)
 
 
@@ -278,7 +261,7 @@ def test_close_waits_for_what_runs_and_drops_what_waits():
         timer.after(0, slow, "late")
 
 
-def test_close_drops_what_waits_for_a_thread():
+async def test_close_drops_what_waits_for_a_thread():
     seen, begun, gate = [], threading.Event(), threading.Event()
 
     def slow(n):
@@ -286,16 +269,13 @@ def test_close_drops_what_waits_for_a_thread():
         gate.wait(60)
         seen.append(n)
 
-    async def main():
-        async with Timer(threads=1) as timer:
-            calls = [timer.after(0, slow, n) for n in range(8)]
-            while not begun.is_set() or timer._pool._work.qsize() < 7:
-                await settle()
-            assert [call.cancel() for call in calls[:2]] == [False, True]
-            asyncio.get_running_loop().call_later(0.01, gate.set)
-        assert not any(call.cancel() for call in calls)
-
-    asyncio.run(main())
+    async with Timer(threads=1) as timer:
+        calls = [timer.after(0, slow, n) for n in range(8)]
+        while not begun.is_set() or timer._pool._work.qsize() < 7:
+            await settle()
+        assert [call.cancel() for call in calls[:2]] == [False, True]
+        asyncio.get_running_loop().call_later(0.01, gate.set)
+    assert not any(call.cancel() for call in calls)
     assert seen == [0]
 
 
@@ -312,15 +292,12 @@ def test_bad_times(bad):
             timer.at(bad, print)
 
 
-def test_what_is_cancelled_leaves_nothing_behind():
-    async def main():
-        async with Timer() as timer:
-            calls = [timer.after("1h", print) for _ in range(100)]
-            await settle()
-            assert (await timer._spans._queue.stats()).topics["timer"].delayed == 100
-            assert all(call.cancel() for call in calls)
-            await settle()
-            assert (await timer._spans._queue.stats()).topics["timer"].delayed == 0
-            assert timer._calls == {}
-
-    asyncio.run(main())
+async def test_what_is_cancelled_leaves_nothing_behind():
+    async with Timer() as timer:
+        calls = [timer.after("1h", print) for _ in range(100)]
+        await settle()
+        assert (await timer._spans._queue.stats()).topics["timer"].delayed == 100
+        assert all(call.cancel() for call in calls)
+        await settle()
+        assert (await timer._spans._queue.stats()).topics["timer"].delayed == 0
+        assert timer._calls == {}

@@ -6,13 +6,13 @@ import os
 import random
 import signal
 import threading
-import time
 
 import pytest
 
 import dwell
 from dwell.errors import InvalidInput, StoreClosed
 from dwell.timer import Timer
+from tests.waiting import until
 
 #: How many callbacks are drawn in all, twenty a run.
 DRAWN = int(os.environ.get("DWELL_CALLBACKS", "300"))
@@ -35,12 +35,6 @@ RAISED = {
     "group": lambda: BaseExceptionGroup("g", [Odd()]),
 }
 ACTS = [*RAISED, "value", "awaitable", "cancels", "cancels itself", "plans", "generator", "close"]
-
-
-def wait_for(condition):
-    """Return once a condition holds; the test's time-out is what ends a wait for nothing."""
-    while not condition():
-        time.sleep(0.002)
 
 
 async def nothing():
@@ -131,13 +125,13 @@ def test_a_step_of_the_wall_clock_moves_no_span(jump_ms):
         timer.every("20ms", beats.append, 1)
         timer.after("10m", far.append, 1)
         point = timer.at(clock.now_ms() + 600_000, far.append, 2)
-        wait_for(lambda: len(beats) >= 3)
+        until(lambda: len(beats) >= 3)
         clock.off_ms = jump_ms
         before = len(beats)
-        wait_for(lambda: len(beats) >= before + 3)
+        until(lambda: len(beats) >= before + 3)
         if jump_ms > 0:
             # A point in time is another matter: it has come.
-            wait_for(lambda: far)
+            until(lambda: far)
         assert far == ([2] if jump_ms > 0 else [])
         assert point.cancel() is (jump_ms < 0)
 
@@ -152,7 +146,7 @@ def test_an_exit_in_a_coroutine_ends_nothing():
     with Timer() as timer:
         timer.after("1ms", leave)
         timer.every("1ms", beats.append, 1)
-        wait_for(lambda: left and len(beats) > left[0] + 2)
+        until(lambda: left and len(beats) > left[0] + 2)
 
 
 def test_a_timer_is_used_again():
@@ -160,7 +154,7 @@ def test_a_timer_is_used_again():
     for word in ("once", "twice"):
         with timer:
             timer.after("1ms", seen.append, word)
-            wait_for(lambda word=word: word in seen)
+            until(lambda word=word: word in seen)
     with pytest.raises(StoreClosed):
         timer.after("1ms", print)
 
@@ -178,7 +172,7 @@ def test_a_timer_is_opened_once_at_a_time_and_not_closed_from_within():
                 errors.append(str(error))
 
         timer.after("1ms", leave)
-        wait_for(lambda: errors)
+        until(lambda: errors)
     assert "cannot close it" in errors[0]
 
 
@@ -219,7 +213,7 @@ def test_a_function_that_cannot_be_shown_runs_again(name):
     one = Endless()
     with Timer() as timer:
         timer.every("5ms", getattr(one, name))
-        wait_for(lambda: one.runs >= 3)
+        until(lambda: one.runs >= 3)
 
 
 def test_a_function_that_cancels_all_while_the_timer_closes_does_not_break_that():

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import dwell
-from dwell import columns, values
+from dwell.batch.page import Cursor
+from dwell.batch.sweep import Wanted
+from dwell.given import columns, values
 from dwell.message import DELAY_LEVELS_MS, MAX_DELAY_MS, receipts_to_text
-from dwell.store.base import Cursor, Wanted
 from dwell.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -394,6 +395,7 @@ def test_bad_settings(changes):
         ("1w", 604_800_000),
         ("1.5s", 1_500),
         ("0s", 0),
+        (values.Millis(250), 250),
         (3, 3_000),
         (0.25, 250),
         (np.int32(2), 2_000),

@@ -88,6 +88,6 @@ def _value(hint: Any, width: Any) -> str:
     if hint == columns.Column:
         return f"numbers, {np.dtype(width).name}"
     text = hint.__name__ if isinstance(hint, type) else str(hint)
-    for old, new in (("dwell.store.base.", ""), ("dwell.wire.columns.", ""), ("bytes", "binary")):
+    for old, new in (("dwell.batch.page.", ""), ("dwell.wire.columns.", ""), ("bytes", "binary")):
         text = text.replace(old, new)
     return f"`{text}`".replace("|", "\\|")

@@ -70,6 +70,8 @@ def survives(mutant: Mutant, place: Path) -> str | None:
         return f"it does not apply: {applied.stderr.strip()}"
     try:
         done = _run(mutant.caught_by, place)
+    except subprocess.TimeoutExpired:
+        return f"its run did not end within {_MOST_S} s"
     finally:
         subprocess.run([*patch, "--reverse"], cwd=place, check=True)
     if done.returncode == _FAILED:
@@ -79,7 +81,7 @@ def survives(mutant: Mutant, place: Path) -> str | None:
 
 def _run(caught_by: list[str], place: Path) -> "subprocess.CompletedProcess[str]":
     if caught_by[0] == "simulation":
-        command = ["-m", "dwell.testing.simulation", "--seeds", caught_by[1]]
+        command = ["-m", "tools.simulation", "--seeds", caught_by[1]]
     else:
         command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *caught_by]
     return subprocess.run(

@@ -20,7 +20,7 @@ from dwell.store.embedded import eventblock, folder, snapshot
 from dwell.store.embedded.journal import journal, record
 from dwell.store.embedded.journal.record import SCHEMAS
 from dwell.store.embedded.limits import LIMITS
-from tools import http_docs
+from tools import http_docs, rooms
 from tools.states_docs import table
 
 ROOT = Path(__file__).parents[1]
@@ -129,6 +129,40 @@ def _constants(_: str) -> str:
         ["bytes of an event file, about", f"{LIMITS.event_file_bytes:,}"],
     ]
     return "\n".join(table(["what", "value"], rows))
+
+
+def _rooms(_: str) -> str:
+    """Return the rooms, those of the highest floor first: what is in each, what it imports."""
+    arrows, rows = rooms.arrows(), []
+    for number, floor in reversed(list(enumerate(rooms.floors()))):
+        for room in floor:
+            where = [_module_path(name) for name, other in rooms.ROOMS.items() if other == room]
+            below = ", ".join(sorted(arrows[room])) or "nothing of ours"
+            rows.append([str(number), f"**{room}**", ", ".join(where), below])
+    return "\n".join(table(["floor", "room", "where", "imports from"], rows))
+
+
+def _module_path(name: str) -> str:
+    path = rooms.MODULES[name].relative_to(rooms.SOURCE)
+    is_folder = path.name == "__init__.py" and name != "dwell"
+    shown = path.parent if is_folder else path
+    return f"[{shown.as_posix()}](../src/{shown.as_posix()})"
+
+
+def _picture(_: str) -> str:
+    """Return the rooms as a picture; an arrow that leads there by other rooms too is left out."""
+    arrows = rooms.arrows()
+    lines = ["flowchart TD"]
+    for number, floor in reversed(list(enumerate(rooms.floors()))):
+        lines += [f"  subgraph floor{number}[ ]", *(f"    {room}" for room in floor), "  end"]
+    for room, below in arrows.items():
+        far = {place for other in below for place in _below(arrows, other)}
+        lines += [f"  {room} --> {other}" for other in sorted(below - far)]
+    return _fenced("\n".join(lines), "mermaid")
+
+
+def _below(arrows: dict[str, set[str]], room: str) -> set[str]:
+    return arrows[room].union(*(_below(arrows, other) for other in arrows[room]))
 
 
 def _default(name: str) -> str:
@@ -244,7 +278,9 @@ PARTS: dict[str, Callable[[str], str]] = {
     "grid": _grid,
     "layout": _layout,
     "limits": _limits,
+    "picture": _picture,
     "records": _records,
+    "rooms": _rooms,
     "settings": _settings,
     "signature": _signature,
     "verb": _verb,

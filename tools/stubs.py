@@ -1,4 +1,4 @@
-"""Make src/dwell/sync.pyi, which tells type checkers what the sync face looks like.
+"""Make src/dwell/threads/sync.pyi, which tells type checkers what the sync face looks like.
 
 ``python -m tools.stubs`` writes it anew from the source of the asynchronous queue.
 """
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "dwell"
-STUB = SOURCE / "sync.pyi"
+STUB = SOURCE / "threads" / "sync.pyi"
 
 # The modules whose classes make up the queue, and the class in each.
-_PARTS = (("queue.py", "Queue"), ("verbs.py", "Verbs"))
+_PARTS = (("queue/queue.py", "Queue"), ("queue/verbs.py", "Verbs"))
 
-_HEAD = """# Made by `python -m tools.stubs` from queue.py and verbs.py: change those.
+_HEAD = """# Made by `python -m tools.stubs` from queue/queue.py and queue/verbs.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
 from collections.abc import Iterator
 from types import TracebackType
 from dwell.queue import Queue
-from dwell.verbs import ManyTaken, Taken
+from dwell.queue.verbs import ManyTaken, Taken
 """
 
 _OWN = """

@@ -20,8 +20,8 @@ from bench.soak.actors import Actor, ClientActor, JsonActor
 from bench.soak.books import audit
 from bench.soak.jobs import JobActor
 from bench.soak.tally import TOPICS, Tally
+from dwell.batch.stats import Stats
 from dwell.queue import Queue
-from dwell.store.base import Stats
 
 _HOST = "127.0.0.1"
 _REMEMBER_MS = 10_000

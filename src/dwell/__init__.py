@@ -10,6 +10,13 @@
 ``with dwell.open(...)`` gives the same queue to code that is not asynchronous.
 """
 
+from dwell.batch.batch import Batch
+from dwell.batch.events import Event, EventPage
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import Put, PutAnswer
+from dwell.batch.results import Results
+from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock, SimulatedClock
 from dwell.errors import (
     AccessDenied,
@@ -48,23 +55,9 @@ from dwell.errors import (
     Unauthorized,
 )
 from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
-from dwell.message import Batch, Kind, Message, Result, State, TopicSettings
+from dwell.message import Kind, Message, Result, State, TopicSettings
 from dwell.queue import Queue
-from dwell.results import Results
-from dwell.store.base import (
-    Cursor,
-    Event,
-    EventPage,
-    Page,
-    Put,
-    PutAnswer,
-    Stale,
-    Stats,
-    Sweep,
-    TopicStats,
-    Wanted,
-)
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 
 __all__ = [
     "AccessDenied",

@@ -11,7 +11,7 @@ from dwell.errors import InvalidUrl
 from dwell.queue import Queue
 from dwell.store.base import Store
 from dwell.store.memory import MemoryStore
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 from dwell.urls import shown
 
 # A single letter before the colon is a drive of Windows, and so a path.

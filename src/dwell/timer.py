@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dwell import values
-from dwell.bridge import LoopThread
 from dwell.clock import Clock, RealClock
 from dwell.errors import InvalidInput, InvalidTime, StoreClosed
+from dwell.given import values
+from dwell.given.values import Delay, Due
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.queue import Queue
+from dwell.slices import slices
 from dwell.store.memory import MemoryStore
 from dwell.tasks import Standing, finished, whole
-from dwell.threads import ThreadPool, end_child, is_generator
-from dwell.values import Delay, Due
+from dwell.threads.bridge import LoopThread
+from dwell.threads.pool import ThreadPool, end_child, is_generator
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -85,15 +86,14 @@ class _Wheel:
     async def apply(self, inbox: "list[Call]") -> None:
         """Tell the queue what was planned and what was cancelled since the last time."""
         new = [call for call in inbox if call._phase is _Phase.WAITING]
-        for at in range(0, len(new), MAX_BATCH_MESSAGES):
-            part = new[at : at + MAX_BATCH_MESSAGES]
+        for part in slices(new, MAX_BATCH_MESSAGES):
             due_ms = np.array([call._due_ms for call in part], dtype=np.int64)
             await self._queue.put_many(
                 _TOPIC, [b""] * len(part), ids=[call._id for call in part], due=due_ms
             )
         old = [call._id for call in inbox if call._phase is _Phase.OVER]
-        for at in range(0, len(old), MAX_BATCH_MESSAGES):
-            await self._queue.cancel(_TOPIC, old[at : at + MAX_BATCH_MESSAGES])
+        for ids in slices(old, MAX_BATCH_MESSAGES):
+            await self._queue.cancel(_TOPIC, ids)
 
     async def _serve(self) -> None:
         while True:

@@ -10,6 +10,8 @@ from tests.beanstalk.player import Player, dialogues
 from tests.beanstalk.served import Served, beanstalkd
 from tests.redis.servers import redis_server
 
+pytestmark = pytest.mark.campaign
+
 _DIALOGUES = dialogues()
 _tubes = itertools.count()
 

@@ -1,6 +1,6 @@
 """Bad input, bad clients and a bad disk, over real sockets: nothing is lost, and nothing grows."""
 
-import asyncio
+import contextlib
 import os
 import random
 import resource
@@ -25,6 +25,7 @@ from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.beanstalk.served import Line, Served
 from tests.server.process import ServerProcess
+from tests.waiting import PATIENCE_S, until
 
 #: How many connections do nothing; ten thousand where the limit of open files lets them.
 IDLE = int(os.environ.get("DWELL_IDLE", "2000"))
@@ -44,14 +45,6 @@ def vanish(line: Line) -> None:
 
 def counts(served: Served, topic: str = "default"):
     return served.call(served.queue.stats()).topics[topic]
-
-
-def eventually(check) -> None:
-    """Wait until something is true."""
-    end = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < end, "it did not become true"
-        time.sleep(0.01)
 
 
 def memory_bytes(process: int) -> int:
@@ -82,7 +75,7 @@ def test_a_command_that_is_never_finished(served, half):
     with Line(served.number) as other:
         other.put()
         assert counts(served).ready == 1
-        eventually(lambda: other.stats(b"stats")["current-connections"] == "1")
+        until(lambda: other.stats(b"stats")["current-connections"] == "1")
 
 
 def test_any_bytes_from_many_connections(served):
@@ -115,7 +108,7 @@ def test_a_slow_sender_holds_up_nobody(served):
         while thread.is_alive():
             started = time.monotonic()
             line.ask(b"list-tube-used\r\n")
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < PATIENCE_S
             time.sleep(0.01)
     thread.join()
     assert said[0].startswith(b"INSERTED")
@@ -127,7 +120,7 @@ def test_puts_that_are_coming_count_at_the_gate():
     with Served(gate=gate) as served, Line(served.number) as first, Line(served.number) as second:
         head, body = b"put 0 0 60 600000\r\n", b"x" * 600_000
         first.send(head + body)
-        eventually(lambda: gate.size_bytes == len(head + body))
+        until(lambda: gate.size_bytes == len(head + body))
         assert gate.requests == 1
         # The second one does not fit beside it, and is refused when all of it was passed over.
         second.send(head + body + b"\r\nlist-tube-used\r\n")
@@ -135,9 +128,9 @@ def test_puts_that_are_coming_count_at_the_gate():
         assert first.ask(b"\r\n").startswith(b"INSERTED")
         assert (gate.requests, gate.size_bytes) == (0, 0)
         second.send(head + body)
-        eventually(lambda: gate.size_bytes == len(head + body))
+        until(lambda: gate.size_bytes == len(head + body))
         vanish(second)
-        eventually(lambda: (gate.requests, gate.size_bytes) == (0, 0))
+        until(lambda: (gate.requests, gate.size_bytes) == (0, 0))
 
 
 def test_a_put_whose_body_does_not_come_in_time_ends_the_connection(monkeypatch):
@@ -172,11 +165,11 @@ def test_many_idle_connections_cost_little():
             idle = [socket.create_connection(("127.0.0.1", number)) for _ in range(IDLE)]
             try:
                 connected = str(IDLE + 1)
-                eventually(lambda: line.stats(b"stats")["current-connections"] == connected)
+                until(lambda: line.stats(b"stats")["current-connections"] == connected)
                 assert (memory_bytes(server.process.pid) - before) / IDLE < 10_000
                 started = time.monotonic()
                 work(line, 100)
-                assert time.monotonic() - started < 10
+                assert time.monotonic() - started < PATIENCE_S
             finally:
                 for each in idle:
                     each.close()
@@ -200,7 +193,7 @@ def test_a_client_that_takes_and_vanishes(served):
         line.send(b"reserve\r\n" * 10)
         line.read()
         vanish(line)
-    eventually(lambda: counts(served).ready == 50)
+    until(lambda: counts(served).ready == 50)
     assert counts(served).leased == 0
 
 
@@ -220,7 +213,10 @@ def test_clients_that_vanish_at_any_moment_lose_nothing(served):
 
     def vanish_often(seed: int) -> None:
         own = random.Random(seed)
-        while not is_over.is_set():
+        # As many as the server can see off before the test is over, on a busy machine too.
+        for _ in range(100):
+            if is_over.is_set():
+                break
             line = Line(served.number)
             line.send(b"reserve\r\n" * own.randrange(1, 5))
             time.sleep(own.random() * 0.01)
@@ -267,7 +263,7 @@ def test_a_client_that_never_reads_its_replies(served, command):
         deaf.socket.settimeout(10)
         assert deaf.read() == b"WATCHING 2\r\n"
         vanish(deaf)
-        eventually(lambda: counts(served).ready == 100)
+        until(lambda: counts(served).ready == 100)
 
 
 # --- the disk ---------------------------------------------------------------------------------
@@ -322,11 +318,33 @@ def test_a_disk_that_fails_is_an_internal_error_and_loses_nothing_that_was_answe
         assert set(numbers[1:5]) | set(numbers[6:]) <= there
 
 
-def test_a_request_of_http_ends_the_connection(served):
+_PUT = b"put 0 0 60 1\r\nx\r\n"
+_LONG = b"x" * 500
+
+
+@pytest.mark.parametrize(
+    ("begin", "answer"),
+    [
+        (b"POST / HTTP/1.1\r\nhost: x\r\n\r\n", b""),
+        (b"POST /%b HTTP/1.1\r\nhost: x\r\n\r\n" % _LONG, b"BAD_FORMAT\r\n"),
+        (
+            b"list-tube-used\r\nPOST /%b HTTP/1.1\r\n\r\n" % _LONG,
+            b"USING default\r\nBAD_FORMAT\r\n",
+        ),
+        (b"put %b\r\n" % _LONG, b"BAD_FORMAT\r\n"),
+        (b"EHLO x\r\n", b"UNKNOWN_COMMAND\r\n"),
+        (b"{}\r\n", b"UNKNOWN_COMMAND\r\n"),
+    ],
+)
+def test_what_speaks_another_protocol_is_hung_up_on(served, begin, answer):
     with Line(served.number) as line:
-        line.send(b"POST / HTTP/1.1\r\nhost: x\r\n\r\nput 0 0 60 1\r\nx\r\n")
+        line.send(begin + _PUT)
         line.socket.settimeout(10)
-        assert line.socket.recv(1000) == b""
+        came = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := line.socket.recv(1000):
+                came += more
+        assert came == answer
     assert served.call(served.queue.stats()).topics == {}
 
 
@@ -338,8 +356,8 @@ def test_a_connection_that_holds_more_than_a_batch_gives_back_all(served):
         for _ in range(count // 500):
             replies = line.ask(b"reserve-with-timeout 0\r\n" * 500, 500)
             assert replies.count(b"RESERVED") == 500
-        eventually(lambda: ready_and_leased(served) == (0, count))
-    eventually(lambda: ready_and_leased(served) == (count, 0))
+        until(lambda: ready_and_leased(served) == (0, count))
+    until(lambda: ready_and_leased(served) == (count, 0))
 
 
 def test_a_reserve_whose_connection_is_gone_gives_back_what_it_took(served):
@@ -351,27 +369,24 @@ def test_a_reserve_whose_connection_is_gone_gives_back_what_it_took(served):
         if number % 2 == 0:
             served.call(served.queue.put("default", b"x"))
         vanish(line)
-    eventually(lambda: ready_and_leased(served) == (20, 0))
+    until(lambda: ready_and_leased(served) == (20, 0))
 
 
 def ready_and_leased(served: Served) -> tuple[int, int]:
     return counts(served).ready, counts(served).leased
 
 
-def test_what_one_topic_gave_is_handed_out_when_another_one_fails():
+async def test_what_one_topic_gave_is_handed_out_when_another_one_fails():
     class Halved(MemoryStore):
         async def take(self, topics, limit, lease_ms, owner):
             if "bad" in topics:
                 raise StoreError("this topic is on a disk that is gone")
             return await super().take(topics, limit, lease_ms, owner)
 
-    async def main():
-        async with Queue(Halved(RealClock())) as queue:
-            await queue.put("bad", "x")
-            await queue.put("good", "y")
-            batches = await take_best(queue, ("bad", "good"), 10)
-            assert [list(batch.bodies) for batch in batches] == [[b"y"]]
-            with pytest.raises(StoreError):
-                await take_best(queue, ("bad", "good"), 10)
-
-    asyncio.run(main())
+    async with Queue(Halved(RealClock())) as queue:
+        await queue.put("bad", "x")
+        await queue.put("good", "y")
+        batches = await take_best(queue, ("bad", "good"), 10)
+        assert [list(batch.bodies) for batch in batches] == [[b"y"]]
+        with pytest.raises(StoreError):
+            await take_best(queue, ("bad", "good"), 10)

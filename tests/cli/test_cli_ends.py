@@ -13,6 +13,8 @@ import pytest
 import dwell
 from dwell import State
 
+pytestmark = pytest.mark.campaign
+
 COMMAND = [sys.executable, "-c", "from dwell.cli import main; main()"]
 
 

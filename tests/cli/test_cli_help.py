@@ -61,6 +61,7 @@ def test_bad_command_lines(cli, args, error):
     assert cli.error(*args).startswith(error)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "command", [["backup", "copy"], ["check"], ["serve", "memory:"], ["reshard", "2"], ["stats"]]
 )

@@ -6,7 +6,11 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 import dwell
+
+pytestmark = pytest.mark.campaign
 
 COMMAND = [sys.executable, "-c", "from dwell.cli import main; main()"]
 

@@ -4,7 +4,7 @@ import pytest
 
 import dwell
 from dwell import State
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dwell import values
 from dwell.cli import texts
 from dwell.cli.session import folder_of
+from dwell.given import values
 
 NOW_MS = 1_700_000_000_000
 

@@ -17,6 +17,8 @@ from dwell.store.embedded.check import check
 from tests.crash.ledger import Ledger, books_balance, cleared, everything, listen
 from tests.crash.victim import TOPICS, start
 
+pytestmark = pytest.mark.campaign
+
 KILLS = int(os.environ.get("DWELL_KILLS", "80"))
 MOST_MESSAGES = 20_000
 SEED = int(os.environ.get("DWELL_SEED", "0")) or secrets.randbits(32)

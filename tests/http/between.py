@@ -13,7 +13,8 @@ class Between:
     ``part``: the same, but the beginning of the answer goes through; ``cut``: nothing, the
     connection is cut when a request comes; ``silent``: nothing at all, for ever; ``late``: the
     request is held back until ``let_go`` is set, whoever waits for its answer; ``held``: the answer
-    is; ``twice``: the request goes through twice, on two connections. ``left`` is how many
+    is; ``slow``: the answer takes ``delay_s``; ``twice``: the request goes through twice, on two
+    connections. ``left`` is how many
     requests that holds for, then it is ``pass`` again; None for all. Only requests that hold the
     bytes ``only`` are meant.
     """
@@ -23,6 +24,7 @@ class Between:
         self.how = "pass"
         self.left: int | None = None
         self.only = b""
+        self.delay_s = 0.0
         self.let_go = asyncio.Event()
         self.connections = 0
         self.requests = 0
@@ -97,6 +99,8 @@ class Between:
                     return
                 if how == "held":
                     await self.let_go.wait()
+                if how == "slow":
+                    await asyncio.sleep(self.delay_s)
                 writer.write(data)
 
         answers = asyncio.ensure_future(back())

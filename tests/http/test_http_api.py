@@ -1,6 +1,7 @@
 """The HTTP API, as a caller in any language sees it."""
 
 import asyncio
+import contextlib
 import io
 import json
 from datetime import UTC, datetime
@@ -56,24 +57,22 @@ class Caller:
         return answer["messages"]
 
 
-def run(test, **options):
-    """Run a test with a caller of a server over a store in memory."""
-
-    async def main():
-        async with (
-            served(MemoryStore(RealClock()), **options) as server,
-            aiohttp.ClientSession() as session,
-        ):
-            await test(Caller(server, session))
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@contextlib.asynccontextmanager
+async def calling(**options):
+    """Give a caller of a server over a store in memory."""
+    async with (
+        asyncio.timeout(60),
+        served(MemoryStore(RealClock()), **options) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Caller(server, session)
 
 
 # --- forms ------------------------------------------------------------------------------------
 
 
-def test_json_bodies_come_back_as_text():
-    async def test(caller):
+async def test_json_bodies_come_back_as_text():
+    async with calling() as caller:
         rows = [{"body": "text"}, {"body": {"a": [1, None]}}, {"body_base64": "/w=="}]
         results = (await caller.post("/v1/topics/t/messages", rows))["results"]
         assert [row["result"] for row in results] == ["created"] * 3
@@ -83,11 +82,9 @@ def test_json_bodies_come_back_as_text():
         assert [m.get("body") for m in found] == ["text", '{"a": [1, null]}', None]
         assert found[2]["body_base64"] == "/w=="
 
-    run(test)
 
-
-def test_all_that_a_message_may_say():
-    async def test(caller):
+async def test_all_that_a_message_may_say():
+    async with calling() as caller:
         row = {
             "body": "x",
             "id": "one",
@@ -106,8 +103,6 @@ def test_all_that_a_message_may_say():
         assert m["lease_ms"] == 5_000
         assert m["expires_ms"] > 3_600_000
 
-    run(test)
-
 
 @pytest.mark.parametrize(
     ("field", "value"),
@@ -117,18 +112,16 @@ def test_all_that_a_message_may_say():
         ("due", 1_896_080_400_000),
     ],
 )
-def test_the_ways_to_say_a_moment(field, value):
-    async def test(caller):
+async def test_the_ways_to_say_a_moment(field, value):
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", {"body": "x", field: value})
         page = await caller.get("/v1/topics/t/messages?state=delayed")
         due_ms = int(datetime(2030, 1, 31, 9, tzinfo=UTC).timestamp() * 1000)
         assert [m["due_ms"] for m in page["messages"]] == [due_ms]
 
-    run(test)
 
-
-def test_msgpack_both_ways():
-    async def test(caller):
+async def test_msgpack_both_ways():
+    async with calling() as caller:
         rows = [{"body": b"\xff\x00"}, {"body": "text"}, {"body": {"a": 1}}]
         rows = msgspec.msgpack.encode(rows)
         answer = await caller.post("/v1/topics/t/messages", rows, content=MSGPACK, accept=MSGPACK)
@@ -143,11 +136,9 @@ def test_msgpack_both_ways():
             b'{"a":1}',
         ]
 
-    run(test)
 
-
-def test_ndjson_both_ways():
-    async def test(caller):
+async def test_ndjson_both_ways():
+    async with calling() as caller:
         lines = b'{"body":"a","id":"1"}\n\n{"body":"b","id":"2"}\n'
         await caller.post("/v1/topics/t/messages", lines, content=NDJSON)
         listed = await caller.get("/v1/topics/t/messages?state=ready&limit=1", accept=NDJSON)
@@ -159,8 +150,6 @@ def test_ndjson_both_ways():
         assert [json.loads(line)["kind"] for line in events.splitlines()] == ["put", "put"]
         assert caller.headers["dwell-next-position"] == "2"
 
-    run(test)
-
 
 def stream_of(**columns):
     table = pa.table(columns)
@@ -170,8 +159,8 @@ def stream_of(**columns):
     return sink.getvalue()
 
 
-def test_arrow_put_list_and_events():
-    async def test(caller):
+async def test_arrow_put_list_and_events():
+    async with calling() as caller:
         data = stream_of(
             id=pa.array(["a", "b"]),
             body=pa.array([b"1", b"2"]),
@@ -194,8 +183,6 @@ def test_arrow_put_list_and_events():
         assert [r["lease_ms"] for r in rows] == [1000, 0]
         events = pa.ipc.open_stream(await caller.get("/v1/events", accept=ARROW)).read_all()
         assert events.column("kind").to_pylist() == ["put", "put"]
-
-    run(test)
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -220,8 +207,8 @@ def test_arrow_put_list_and_events():
         ("application/vnd.dwell.columns", b"\x80", "missing"),
     ],
 )
-def test_bodies_that_are_broken(content, data, word):
-    async def test(caller):
+async def test_bodies_that_are_broken(content, data, word):
+    async with calling() as caller:
         async with caller.session.post(
             caller.server.url + "/v1/topics/t/messages",
             data=data,
@@ -231,8 +218,6 @@ def test_bodies_that_are_broken(content, data, word):
         assert answer.status == problem["status"] == 400
         assert word in problem["detail"]
         assert (await caller.get("/v1/stats"))["totals"].get("put", 0) == 0
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +229,10 @@ def test_bodies_that_are_broken(content, data, word):
         ({"body": "x", "delay": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "due": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "ttl": 1, "expires_ms": 5}, "InvalidTime"),
+        ({"body": "x", "delay": "1h", "ttl": "1m"}, "InvalidTime"),
+        ({"body": "x", "expires_ms": 0}, "InvalidTime"),
+        ({"body": "x", "delay": 1, "delay_level": 1}, "InvalidTime"),
+        ({"body": "x", "lease_ms": 0}, "InvalidTime"),
         ({"body": "x", "id": "~1"}, "InvalidId"),
         ({"body": "x", "id": ""}, "InvalidId"),
         ({"body": "x", "priority": -1}, "InvalidPriority"),
@@ -257,15 +246,39 @@ def test_bodies_that_are_broken(content, data, word):
     ],
 )
 @pytest.mark.parametrize("many", [False, True])
-def test_values_that_are_refused(row, error, many):
-    async def test(caller):
+async def test_values_that_are_refused(row, error, many):
+    async with calling() as caller:
         good = {"body": "good", "id": "good"} if "id" in row else {"body": "good"}
         problem = await caller.post("/v1/topics/t/messages", [good, row] if many else row)
         assert (caller.status, problem["error"]) == (400, error)
         assert caller.headers["content-type"] == "application/problem+json"
         assert (await caller.get("/v1/stats"))["totals"].get("put", 0) == 0
 
-    run(test)
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"delay": "90m", "ttl": "2h"},
+        {"delay": "5"},
+        {"delay_level": 3, "priority": 7},
+        {"due_ms": 2_000_000_000_000, "lease_ms": 1500, "max_attempts": 3},
+        {"due": "2033-05-18T03:33:20Z", "expires_ms": 2_000_000_000_001},
+        {"lease": "5s", "key": "k", "headers": {"a": "b"}, "priority": 0},
+    ],
+)
+async def test_a_row_among_others_says_what_it_says_alone(row):
+    async with calling() as caller:
+        path = "/v1/topics/t/messages"
+        await caller.post(path, {"body": "x", "id": "alone", **row})
+        rows = [{"body": "x", "id": "other"}, {"body": "x", "id": "among", **row}]
+        await caller.post(path, rows)
+        alone, among = [await caller.get(f"{path}/{id_}") for id_ in ("alone", "among")]
+        for name in ("due_ms", "expires_ms"):
+            assert 0 <= among.pop(name) - alone.pop(name) < 30_000
+        for one in (alone, among):
+            del one["id"], one["number"]
+        assert alone == among
 
 
 @pytest.mark.parametrize(
@@ -291,47 +304,31 @@ def test_values_that_are_refused(row, error, many):
         ("PATCH", "/v1/topics/t/settings", {"lease_ms": 0}, 400),
     ],
 )
-def test_requests_that_are_refused(method, path, body, status):
-    async def test(caller):
+async def test_requests_that_are_refused(method, path, body, status):
+    async with calling() as caller:
         await caller.ask(method, path, body)
         assert caller.status == status, caller.data
         assert caller.headers["content-type"] == "application/problem+json"
 
-    run(test)
 
-
-def test_forms_that_are_refused():
-    async def test(caller):
+async def test_forms_that_are_refused():
+    async with calling() as caller:
         for content in ("text/plain", "application/x-www-form-urlencoded", "x/y"):
             await caller.post("/v1/topics/t/messages", b'{"body":"x"}', content=content)
             assert caller.status == 415
         await caller.get("/v1/stats", accept="text/html")
         assert caller.status == 406
 
-    run(test)
 
-
-def test_too_much_at_once():
-    async def test(caller):
+async def test_too_much_at_once():
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", [{"body": ""}] * 10_001)
         assert caller.status == 413
         problem = await caller.post("/v1/topics/t/messages", b" " * (33 << 20), content=NDJSON)
         assert (caller.status, problem["error"]) == (413, "BatchTooLarge")
 
-    run(test)
 
-
-def test_over_the_bound_comes_429():
-    async def test(caller):
-        waits = [asyncio.ensure_future(_hold(caller)) for _ in range(2)]
-        while caller.server.service.gate.requests < 2:
-            await asyncio.sleep(0.01)
-        problem = await caller.get("/v1/stats")
-        assert (caller.status, problem["error"]) == (429, "ServerBusy")
-        assert int(caller.headers["retry-after"]) > 0
-        for wait in waits:
-            wait.cancel()
-
+async def test_over_the_bound_comes_429():
     async def _hold(caller):
         async def slowly():
             yield b"["
@@ -343,11 +340,19 @@ def test_over_the_bound_comes_429():
             headers={"content-type": "application/json"},
         )
 
-    run(test, gate=Gate(2, 1 << 20))
+    async with calling(gate=Gate(2, 1 << 20)) as caller:
+        waits = [asyncio.ensure_future(_hold(caller)) for _ in range(2)]
+        while caller.server.service.gate.requests < 2:
+            await asyncio.sleep(0.01)
+        problem = await caller.get("/v1/stats")
+        assert (caller.status, problem["error"]) == (429, "ServerBusy")
+        assert int(caller.headers["retry-after"]) > 0
+        for wait in waits:
+            wait.cancel()
 
 
-def test_a_draining_server_takes_no_new_messages():
-    async def test(caller):
+async def test_a_draining_server_takes_no_new_messages():
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", {"body": "x"})
         caller.server.service.is_draining = True
         problem = await caller.post("/v1/topics/t/messages", {"body": "x"})
@@ -357,8 +362,6 @@ def test_a_draining_server_takes_no_new_messages():
         await caller.get("/healthz")
         assert caller.status == 200
         assert len(await caller.take()) == 1
-
-    run(test)
 
 
 # --- filters ----------------------------------------------------------------------------------
@@ -378,8 +381,8 @@ async def _fill(caller):
     await caller.post("/v1/topics/t/messages", rows)
 
 
-def test_list_by_due_key_and_header():
-    async def test(caller):
+async def test_list_by_due_key_and_header():
+    async with calling() as caller:
         await _fill(caller)
         seen, cursor = [], ""
         while cursor is not None:
@@ -391,11 +394,9 @@ def test_list_by_due_key_and_header():
         expected = [f"m{n:04}" for n in range(10, 1_500) if n % 3 == 1 and n % 2 == 1]
         assert seen == expected
 
-    run(test)
 
-
-def test_cancel_shift_and_kick_by_filter():
-    async def test(caller):
+async def test_cancel_shift_and_kick_by_filter():
+    async with calling() as caller:
         await _fill(caller)
         answer = await caller.post("/v1/topics/t/cancel", {"filter": {"key": "k0"}, "limit": 500})
         assert answer == {"matched": 500, "results": {"cancelled": 500}, "is_complete": False}
@@ -417,14 +418,12 @@ def test_cancel_shift_and_kick_by_filter():
         answer = await caller.post("/v1/topics/t/kick", {"filter": {"headers": {"half": "1"}}})
         assert answer["results"] == {"kicked": sum(m["headers"]["half"] == "1" for m in taken)}
 
-    run(test)
-
 
 # --- verbs ------------------------------------------------------------------------------------
 
 
-def test_receipts_are_good_once():
-    async def test(caller):
+async def test_receipts_are_good_once():
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", [{"body": "x"}] * 4)
         receipts = [m["receipt"] for m in await caller.take()]
         assert (await caller.post("/v1/touch", {"receipts": receipts, "lease": "1m"}))[
@@ -441,11 +440,9 @@ def test_receipts_are_good_once():
         (again,) = await caller.take()
         assert (again["attempt"], again["priority"], again["last_error"]) == (2, 1, "again")
 
-    run(test)
 
-
-def test_ids_with_every_sign():
-    async def test(caller):
+async def test_ids_with_every_sign():
+    async with calling() as caller:
         for id_ in ("a/b", "ä €", "x?y=1&z", "%2F", "."):
             await caller.post("/v1/topics/t/messages", {"body": "x", "id": id_})
             path = f"/v1/topics/t/messages/{quote(id_, safe='')}"
@@ -455,11 +452,9 @@ def test_ids_with_every_sign():
             async with caller.session.delete(url) as answer:
                 assert (await answer.json())["results"] == ["cancelled"]
 
-    run(test)
 
-
-def test_a_take_waits_for_a_message():
-    async def test(caller):
+async def test_a_take_waits_for_a_message():
+    async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
         await asyncio.sleep(0.1)
         other = Caller(caller.server, caller.session)
@@ -468,11 +463,9 @@ def test_a_take_waits_for_a_message():
         assert [m["body"] for m in await wait] == ["x"]
         assert await caller.take(wait_ms=50) == []
 
-    run(test)
 
-
-def test_the_waiting_of_a_take_can_be_ended():
-    async def test(caller):
+async def test_the_waiting_of_a_take_can_be_ended():
+    async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000, poll="mine"))
         other = Caller(caller.server, caller.session)
         while not (await other.post("/v1/polls/mine/end", {}))["ended"]:
@@ -480,11 +473,9 @@ def test_the_waiting_of_a_take_can_be_ended():
         assert await wait == []
         assert not (await other.post("/v1/polls/mine/end", {}))["ended"]
 
-    run(test)
 
-
-def test_a_taker_that_vanishes_takes_nothing():
-    async def test(caller):
+async def test_a_taker_that_vanishes_takes_nothing():
+    async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
         while not caller.server.queue.waiting:
             await asyncio.sleep(0.01)
@@ -495,18 +486,14 @@ def test_a_taker_that_vanishes_takes_nothing():
         await other.post("/v1/topics/t/messages", {"body": "x"})
         assert (await other.get("/v1/stats"))["topics"]["t"]["ready"] == 1
 
-    run(test)
 
-
-def test_stopping_answers_those_who_wait():
-    async def test(caller):
+async def test_stopping_answers_those_who_wait():
+    async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
         while not caller.server.queue.waiting:
             await asyncio.sleep(0.01)
         await caller.server.port.stop()
         assert await wait == []
-
-    run(test)
 
 
 # --- push -------------------------------------------------------------------------------------
@@ -525,8 +512,8 @@ async def _next_event(stream):
     return None
 
 
-def test_push_sends_as_much_as_there_is_credit():
-    async def test(caller):
+async def test_push_sends_as_much_as_there_is_credit():
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", [{"body": str(n)} for n in range(5)])
         url = caller.server.url + "/v1/push?topics=t,u&credit=3&owner=me"
         async with caller.session.get(url) as stream:
@@ -552,31 +539,28 @@ def test_push_sends_as_much_as_there_is_credit():
         await caller.post("/v1/topics/t/messages", {"body": "after"})
         assert len(await caller.take()) == 1
 
-    run(test)
 
-
-def test_push_refuses_before_it_begins():
-    async def test(caller):
+async def test_push_refuses_before_it_begins():
+    async with calling() as caller:
         await caller.get("/v1/push?topics=a%20b")
         assert caller.status == 400
         await caller.get("/v1/push")
         assert caller.status == 400
 
-    run(test)
-
 
 # --- the job protocol ---------------------------------------------------------------------------
 
 
-def test_the_job_protocol():
-    async def test(caller):
+async def test_the_job_protocol():
+    async with calling() as caller:
+
         async def command(**words):
             return await caller.post("/command", words)
 
-        add = {"command": "add", "topic": "close", "id": "close-1", "delay": 0.05, "TTR": 60}
+        add = {"command": "add", "topic": "close", "id": "close-1", "delay": 60, "TTR": 60}
         assert await command(**add, body={"order": 1}) == {"success": True, "id": "close-1"}
         assert await command(command="pop", topic="close") == {"success": True}
-        await asyncio.sleep(0.1)
+        await caller.server.queue.reschedule("close", "close-1", delay=0)
         popped = await command(command="pop", topic="close")
         assert (popped["success"], popped["id"]) == (True, "close-1")
         assert json.loads(popped["value"]) == {"order": 1}
@@ -591,22 +575,18 @@ def test_the_job_protocol():
         await command(**{**add, "id": "close-3", "delay": 60}, body="x")
         assert (await command(command="delete", id="close-3", topic="close"))["success"]
 
-    run(test)
 
-
-def test_a_slash_too_many_is_not_found():
-    async def test(caller):
+async def test_a_slash_too_many_is_not_found():
+    async with calling() as caller:
         problem = await caller.post("/v1/take/", {"topics": "t"})
         assert (caller.status, problem["status"]) == (404, 404)
         assert caller.headers["content-type"] == "application/problem+json"
 
-    run(test)
-
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("form", ["due", "due_ms", "text", "arrow"])
-def test_what_is_due_by_the_callers_clock_is_due(form, many):
-    async def test(caller):
+async def test_what_is_due_by_the_callers_clock_is_due(form, many):
+    async with calling() as caller:
         now_ms = caller.server.queue.clock.now_ms()
         path, theirs = "/v1/topics/t/messages", str(now_ms + 7_200_000)
         moment = datetime.fromtimestamp(now_ms // 1000 + 3600, UTC)
@@ -632,8 +612,6 @@ def test_what_is_due_by_the_callers_clock_is_due(form, many):
         await caller.post("/v1/topics/t/messages", [late] * (1 + many), dwell_now_ms=theirs)
         assert await caller.take() == []
 
-    run(test)
-
 
 class Silent(MemoryStore):
     """A store that gives no answer."""
@@ -642,23 +620,22 @@ class Silent(MemoryStore):
         await asyncio.sleep(60)
 
 
-def test_a_server_whose_store_does_not_answer_is_not_ready():
-    async def main():
-        async with (
-            served(Silent(RealClock())) as server,
-            aiohttp.ClientSession() as session,
-        ):
-            caller = Caller(server, session)
-            assert b"the store gave no answer within 0.5 s" in await caller.get("/readyz")
-            assert caller.status == 503
-            await caller.get("/healthz")
-            assert caller.status == 200
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@pytest.mark.timeout(60)
+async def test_a_server_whose_store_does_not_answer_is_not_ready():
+    async with (
+        served(Silent(RealClock())) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        caller = Caller(server, session)
+        assert b"the store gave no answer within 0.5 s" in await caller.get("/readyz")
+        assert caller.status == 503
+        await caller.get("/healthz")
+        assert caller.status == 200
 
 
-def test_finish_is_of_the_topic_that_it_names():
-    async def test(caller):
+async def test_finish_is_of_the_topic_that_it_names():
+    async with calling() as caller:
+
         async def command(**words):
             return (await caller.post("/command", {"id": "1", **words}))["success"]
 
@@ -675,11 +652,10 @@ def test_finish_is_of_the_topic_that_it_names():
         assert await command(command="finish", topic="c")
         assert await command(command="finish")
 
-    run(test)
 
+async def test_finish_finds_what_was_popped_at_another_server():
+    async with calling() as caller:
 
-def test_finish_finds_what_was_popped_at_another_server():
-    async def test(caller):
         async def command(**words):
             return (await caller.post("/command", {"id": "1", **words}))["success"]
 
@@ -694,8 +670,6 @@ def test_finish_finds_what_was_popped_at_another_server():
         assert await command(command="finish")
         assert not await command(command="finish")
 
-    run(test)
-
 
 @pytest.mark.parametrize(
     "words",
@@ -707,21 +681,19 @@ def test_finish_finds_what_was_popped_at_another_server():
         {"command": "finish"},
     ],
 )
-def test_commands_that_fail_say_why(words):
-    async def test(caller):
+async def test_commands_that_fail_say_why(words):
+    async with calling() as caller:
         answer = await caller.post("/command", words)
         assert caller.status == 200
         assert answer["success"] is False
         assert answer["error"]
 
-    run(test)
-
 
 # --- care -------------------------------------------------------------------------------------
 
 
-def test_metrics_tell_parked_from_stuck():
-    async def test(caller):
+async def test_metrics_tell_parked_from_stuck():
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", [{"body": "x", "delay": "1h"}, {"body": "y"}])
         await caller.post("/v1/topics/t/messages", {"body": "old", "due_ms": 1000})
         wait = asyncio.ensure_future(caller.take("empty", wait_ms=10_000))
@@ -742,11 +714,9 @@ def test_metrics_tell_parked_from_stuck():
         assert found["dwell_lateness_seconds_count",] == 1
         wait.cancel()
 
-    run(test)
 
-
-def test_the_docs_page_needs_nothing_from_elsewhere():
-    async def test(caller):
+async def test_the_docs_page_needs_nothing_from_elsewhere():
+    async with calling() as caller:
         page = (await caller.get("/docs")).decode()
         assert "http://" not in page
         assert "https://" not in page
@@ -754,11 +724,9 @@ def test_the_docs_page_needs_nothing_from_elsewhere():
             assert path in page
         assert (await caller.get("/openapi.json"))["openapi"] == "3.1.0"
 
-    run(test)
 
-
-def test_a_server_may_take_smaller_bodies_only():
-    async def test(caller):
+async def test_a_server_may_take_smaller_bodies_only():
+    async with calling() as caller:
         caller.server.service.most_body_bytes = 10
         for content, data in (
             ("application/json", {"body": "x" * 11}),
@@ -771,33 +739,29 @@ def test_a_server_may_take_smaller_bodies_only():
         await caller.post("/v1/topics/t/messages", {"body": "x" * 10})
         assert caller.status == 200
 
-    run(test)
 
-
-def test_no_more_connections_than_are_allowed():
-    async def main():
-        store = MemoryStore(RealClock())
-        async with served(store) as server:
-            server.service.most_connections = 3
-            few = HttpPort(server.service, "127.0.0.1", 0)
-            await few.start()
-            host, port = few.address
-            kept = [await asyncio.open_connection(host, port) for _ in range(3)]
-            reader, writer = await asyncio.open_connection(host, port)
-            assert await reader.read() == b""
-            writer.close()
-            for _, other in kept:
-                other.close()
-            await few.stop()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+@pytest.mark.timeout(30)
+async def test_no_more_connections_than_are_allowed():
+    store = MemoryStore(RealClock())
+    async with served(store) as server:
+        server.service.most_connections = 3
+        few = HttpPort(server.service, "127.0.0.1", 0)
+        await few.start()
+        host, port = few.address
+        kept = [await asyncio.open_connection(host, port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection(host, port)
+        assert await reader.read() == b""
+        writer.close()
+        for _, other in kept:
+            other.close()
+        await few.stop()
 
 
 # --- queries ----------------------------------------------------------------------------------
 
 
-def test_find_and_take_where_as_json():
-    async def test(caller):
+async def test_find_and_take_where_as_json():
+    async with calling() as caller:
         rows = [{"id": f"{n}", "body": {"n": n}, "due_ms": n + 1} for n in range(5)]
         await caller.post("/v1/topics/t/messages", [*rows, {"id": "x", "body": "no json"}])
         ask = {"where": "n != `1`", "limit": 2}
@@ -827,8 +791,6 @@ def test_find_and_take_where_as_json():
         }
         assert await caller.post("/v1/find-stale", {}) == {"stale": []}
 
-    run(test)
-
 
 @pytest.mark.parametrize(
     ("path", "body", "error"),
@@ -848,9 +810,7 @@ def test_find_and_take_where_as_json():
         ("/v1/find-stale", {"repair": "yes"}, "InvalidInput"),
     ],
 )
-def test_bad_queries(path, body, error):
-    async def test(caller):
+async def test_bad_queries(path, body, error):
+    async with calling() as caller:
         answer = await caller.post(path.replace(" ", "%20"), body)
         assert (caller.status, answer["error"]) == (400, error)
-
-    run(test)

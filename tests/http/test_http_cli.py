@@ -11,11 +11,11 @@ import textwrap
 import pytest
 
 import dwell
-from dwell.bridge import LoopThread
 from dwell.clock import RealClock
 from dwell.queue import Queue
 from dwell.store.embedded.check import check
 from dwell.store.memory import MemoryStore
+from dwell.threads.bridge import LoopThread
 from dwell.worker import Bury, Retry, Worker
 from tests.cli.conftest import Cli
 from tests.cli.test_cli_look import TestLooking, messages  # noqa: F401 - run here, too
@@ -117,94 +117,88 @@ def test_backup(tmp_path):
 # --- workers --------------------------------------------------------------------------------------
 
 
-def test_a_worker_acks_retries_and_buries():
-    async def main():
-        async with served(MemoryStore(RealClock())) as server:
-            worker = Worker(server.url, grace="5s")
-            seen = []
+@pytest.mark.timeout(60)
+async def test_a_worker_acks_retries_and_buries():
+    async with served(MemoryStore(RealClock())) as server:
+        worker = Worker(server.url, grace="5s")
+        seen = []
 
-            @worker.on("jobs", concurrency=4, retry="20ms")
-            async def handle(message):
-                seen.append((message.id, message.attempt))
-                if message.id == "retry" and message.attempt < 3:
-                    raise Retry
-                if message.id == "fails" and message.attempt < 2:
-                    raise ValueError("not yet")
-                if message.id == "bad":
-                    raise Bury("why")
+        @worker.on("jobs", concurrency=4, retry="20ms")
+        async def handle(message):
+            seen.append((message.id, message.attempt))
+            if message.id == "retry" and message.attempt < 3:
+                raise Retry
+            if message.id == "fails" and message.attempt < 2:
+                raise ValueError("not yet")
+            if message.id == "bad":
+                raise Bury("why")
 
-            @worker.on("plain", batch=10)
-            def plain(batch):
-                seen.extend((message.id, message.attempt) for message in batch)
+        @worker.on("plain", batch=10)
+        def plain(batch):
+            seen.extend((message.id, message.attempt) for message in batch)
 
-            serving = asyncio.ensure_future(worker.serve())
-            async with dwell.open(server.url) as queue:
-                for id_ in ("good", "retry", "fails", "bad"):
-                    await queue.put("jobs", "x", id=id_)
-                await queue.put_many("plain", ["x"] * 5, ids=[f"p{n}" for n in range(5)])
-                while (await server.queue.stats()).totals["ack"] < 8:
-                    await asyncio.sleep(0.01)
-                worker.stop()
-                await serving
-                assert sorted(seen) == sorted(
-                    [("good", 1), ("bad", 1), ("fails", 1), ("fails", 2)]
-                    + [("retry", n) for n in (1, 2, 3)]
-                    + [(f"p{n}", 1) for n in range(5)]
-                )
-                stats = await queue.stats()
-                assert stats.topics["jobs"] == dwell.TopicStats(dead=1)
-                assert (await queue.get("jobs", "bad")).last_error == "why"
-            assert not server.queue.waiting
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-
-
-def test_a_worker_keeps_the_leases_of_what_it_handles():
-    async def main():
-        async with served(MemoryStore(RealClock())) as server:
-            worker = Worker(server.url)
-            attempts = []
-
-            @worker.on("jobs", lease="300ms")
-            async def handle(message):
-                attempts.append(message.attempt)
-                await asyncio.sleep(1)
-                worker.stop()
-
-            await server.queue.put("jobs", "x")
-            await worker.serve()
-            assert attempts == [1]
-            assert (await server.queue.stats()).totals["ack"] == 1
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-
-
-def test_a_worker_outlives_its_server(tmp_path):
-    async def main():
-        with ServerProcess(store=tmp_path / "store") as first:
-            url = await asyncio.to_thread(first.url, "")
-            worker, seen = Worker(url), []
-
-            @worker.on("jobs")
-            async def handle(message):
-                seen.append(message.body)
-
-            serving = asyncio.ensure_future(worker.serve())
-            await asyncio.to_thread(first.put, "jobs", "before")
-            while not seen:
-                await asyncio.sleep(0.01)
-            first.process.kill()
-            first.process.wait()
-        address = url.removeprefix("http://")
-        with ServerProcess("--http", address, store=tmp_path / "store") as second:
-            await asyncio.to_thread(second.put, "jobs", "after")
-            while b"after" not in seen:
+        serving = asyncio.ensure_future(worker.serve())
+        async with dwell.open(server.url) as queue:
+            for id_ in ("good", "retry", "fails", "bad"):
+                await queue.put("jobs", "x", id=id_)
+            await queue.put_many("plain", ["x"] * 5, ids=[f"p{n}" for n in range(5)])
+            while (await server.queue.stats()).totals["ack"] < 8:
                 await asyncio.sleep(0.01)
             worker.stop()
             await serving
-            assert second.stop() == 0
+            assert sorted(seen) == sorted(
+                [("good", 1), ("bad", 1), ("fails", 1), ("fails", 2)]
+                + [("retry", n) for n in (1, 2, 3)]
+                + [(f"p{n}", 1) for n in range(5)]
+            )
+            stats = await queue.stats()
+            assert stats.topics["jobs"] == dwell.TopicStats(dead=1)
+            assert (await queue.get("jobs", "bad")).last_error == "why"
+        assert not server.queue.waiting
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+
+@pytest.mark.timeout(60)
+async def test_a_worker_keeps_the_leases_of_what_it_handles():
+    async with served(MemoryStore(RealClock())) as server:
+        worker = Worker(server.url)
+        attempts = []
+
+        @worker.on("jobs", lease="300ms")
+        async def handle(message):
+            attempts.append(message.attempt)
+            await asyncio.sleep(1)
+            worker.stop()
+
+        await server.queue.put("jobs", "x")
+        await worker.serve()
+        assert attempts == [1]
+        assert (await server.queue.stats()).totals["ack"] == 1
+
+
+@pytest.mark.timeout(60)
+async def test_a_worker_outlives_its_server(tmp_path):
+    with ServerProcess(store=tmp_path / "store") as first:
+        url = await asyncio.to_thread(first.url, "")
+        worker, seen = Worker(url), []
+
+        @worker.on("jobs")
+        async def handle(message):
+            seen.append(message.body)
+
+        serving = asyncio.ensure_future(worker.serve())
+        await asyncio.to_thread(first.put, "jobs", "before")
+        while not seen:
+            await asyncio.sleep(0.01)
+        first.process.kill()
+        first.process.wait()
+    address = url.removeprefix("http://")
+    with ServerProcess("--http", address, store=tmp_path / "store") as second:
+        await asyncio.to_thread(second.put, "jobs", "after")
+        while b"after" not in seen:
+            await asyncio.sleep(0.01)
+        worker.stop()
+        await serving
+        assert second.stop() == 0
 
 
 JOBS = """

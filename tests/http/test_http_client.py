@@ -1,6 +1,7 @@
 """The client: ``dwell.open`` on the address of a server, and what may go wrong on the way."""
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -14,10 +15,10 @@ import dwell
 from dwell import errors
 from dwell.client.connection import checked_base
 from dwell.clock import RealClock
+from dwell.clock.servertime import ServerClock
 from dwell.message import Result
 from dwell.server.gate import Gate
 from dwell.server.tokens import Tokens, hash_of
-from dwell.servertime import ServerClock
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.wire import problems
@@ -25,36 +26,30 @@ from tests.http.between import between
 from tests.http.served import served
 from tests.server.certificates import make_certificate
 from tests.server.process import ServerProcess
-
-#: Far beyond what a busy machine needs, and less than what comes without what is tested.
-PATIENCE_S = 20
+from tests.waiting import PATIENCE_S, until_async
 
 
-def run(test, *, client=None, **options):
-    """Run a test with a queue over HTTP, and the server behind it."""
-
-    async def main():
-        async with (
-            served(MemoryStore(RealClock()), **options) as server,
-            dwell.open(server.url, **(client or {})) as queue,
-        ):
-            await test(queue, server)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@contextlib.asynccontextmanager
+async def opened(*, client=None, **options):
+    """Give a queue over HTTP, and the server behind it."""
+    async with (
+        asyncio.timeout(60),
+        served(MemoryStore(RealClock()), **options) as server,
+        dwell.open(server.url, **(client or {})) as queue,
+    ):
+        yield queue, server
 
 
-def run_wired(test, store=None, **client):
-    """Run a test with a queue, the wire to its server, and the server."""
-
-    async def main():
-        async with (
-            served(store or MemoryStore(RealClock())) as server,
-            between(server.url) as wire,
-            dwell.open(wire.url, **client) as queue,
-        ):
-            await test(queue, wire, server)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@contextlib.asynccontextmanager
+async def wired(store=None, **client):
+    """Give a queue, the wire to its server, and the server."""
+    async with (
+        asyncio.timeout(60),
+        served(store or MemoryStore(RealClock())) as server,
+        between(server.url) as wire,
+        dwell.open(wire.url, **client) as queue,
+    ):
+        yield queue, wire, server
 
 
 def free_port():
@@ -64,10 +59,7 @@ def free_port():
 
 async def waiting(server):
     """Wait until a taker waits at the server."""
-    end = time.monotonic() + PATIENCE_S
-    while not server.queue.waiting:
-        assert time.monotonic() < end, "nobody waits"
-        await asyncio.sleep(0.005)
+    await until_async(lambda: server.queue.waiting, "nobody waits")
 
 
 async def settled(server, topic="t", **counts):
@@ -106,32 +98,27 @@ def test_a_name_that_nobody_has():
         pass
 
 
-def test_a_server_that_goes_away():
-    async def test(queue, server):
+async def test_a_server_that_goes_away():
+    async with opened() as (queue, server):
         await server.stop()
         start = time.monotonic()
         with pytest.raises(errors.ServerUnreachable):
             await queue.put("t", "x")
         assert time.monotonic() - start < PATIENCE_S
 
-    run(test)
+
+async def test_a_server_that_accepts_and_never_answers():
+    async with between() as wire:
+        start = time.monotonic()
+        with pytest.raises(errors.ServerUnreachable):
+            async with dwell.open(wire.url, timeout=0.2, retries=1):
+                pass
+        assert 0.4 <= time.monotonic() - start < PATIENCE_S
+        assert wire.connections == 2
 
 
-def test_a_server_that_accepts_and_never_answers():
-    async def main():
-        async with between() as wire:
-            start = time.monotonic()
-            with pytest.raises(errors.ServerUnreachable):
-                async with dwell.open(wire.url, timeout=0.2, retries=1):
-                    pass
-            assert 0.4 <= time.monotonic() - start < PATIENCE_S
-            assert wire.connections == 2
-
-    asyncio.run(main())
-
-
-def test_an_answer_that_does_not_come():
-    async def test(queue, wire, server):
+async def test_an_answer_that_does_not_come():
+    async with wired(timeout=1) as (queue, wire, _server):
         wire.break_("silent", 1)
         start = time.monotonic()
         with pytest.raises(errors.ServerUnreachable):
@@ -139,14 +126,10 @@ def test_an_answer_that_does_not_come():
         assert 1 <= time.monotonic() - start < PATIENCE_S
         assert (await queue.put("t", "y")).result is Result.CREATED
 
-    run_wired(test, timeout=1)
 
-
-def test_a_wait_does_not_count_as_silence():
-    async def test(queue, wire, server):
+async def test_a_wait_does_not_count_as_silence():
+    async with wired(timeout=0.3) as (queue, _wire, _server):
         assert len(await queue.take("t", wait=0.6)) == 0
-
-    run_wired(test, timeout=0.3)
 
 
 # --- what is repeated ---------------------------------------------------------------------------
@@ -203,8 +186,8 @@ async def _fill(queue):
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", SAFE)
 @pytest.mark.parametrize("how", ["mute", "cut"])
-def test_what_is_safe_is_repeated(name, how):
-    async def test(queue, wire, server):
+async def test_what_is_safe_is_repeated(name, how):
+    async with wired() as (queue, wire, server):
         message = await _fill(queue)
         wire.break_(how, 2)
         before = wire.requests
@@ -213,12 +196,10 @@ def test_what_is_safe_is_repeated(name, how):
         stats = await server.queue.stats()
         assert sum(topic.delayed + topic.ready for topic in stats.topics.values()) <= 4
 
-    run_wired(test)
-
 
 @pytest.mark.parametrize("name", UNSAFE)
-def test_what_is_not_safe_is_done_at_most_once(name):
-    async def test(queue, wire, server):
+async def test_what_is_not_safe_is_done_at_most_once(name):
+    async with wired() as (queue, wire, server):
         verb, is_done = UNSAFE[name]
         message = await _fill(queue)
         wire.break_("mute", 1)
@@ -228,11 +209,9 @@ def test_what_is_not_safe_is_done_at_most_once(name):
         assert wire.requests == before + 1
         assert is_done(await server.queue.stats())
 
-    run_wired(test)
 
-
-def test_what_cannot_have_been_done_is_repeated_though_it_is_not_safe():
-    async def test(queue, server):
+async def test_what_cannot_have_been_done_is_repeated_though_it_is_not_safe():
+    async with opened(client={"retries": 10}) as (queue, server):
         host, port = server.port.address
         await server.port.stop()
         put = asyncio.ensure_future(queue.put("t", "x"))
@@ -242,11 +221,9 @@ def test_what_cannot_have_been_done_is_repeated_though_it_is_not_safe():
         assert (await put).result is Result.CREATED
         await again.stop()
 
-    run(test, client={"retries": 10})
 
-
-def test_a_busy_server_is_asked_again():
-    async def test(queue, server):
+async def test_a_busy_server_is_asked_again():
+    async with opened(gate=Gate(1, 1 << 20), client={"retries": 10}) as (queue, server):
         server.service.gate.enter()
         put = asyncio.ensure_future(queue.put("t", "x"))
         await asyncio.sleep(0.5)
@@ -256,26 +233,22 @@ def test_a_busy_server_is_asked_again():
         server.service.gate.leave()
         assert (await put).result is Result.CREATED
 
-    run(test, gate=Gate(1, 1 << 20), client={"retries": 10})
 
-
-def test_a_server_that_stays_busy(monkeypatch):
+async def test_a_server_that_stays_busy(monkeypatch):
     monkeypatch.setitem(problems.RETRY_AFTER_S, 429, 0)
 
-    async def test(queue, server):
+    async with opened(gate=Gate(1, 1 << 20), client={"retries": 2}) as (queue, server):
         server.service.gate.enter()
         with pytest.raises(errors.ServerBusy):
             await queue.put("t", "x")
         assert server.service.gate.refused == 3
         server.service.gate.leave()
 
-    run(test, gate=Gate(1, 1 << 20), client={"retries": 2})
 
-
-def test_a_draining_server_is_asked_again(monkeypatch):
+async def test_a_draining_server_is_asked_again(monkeypatch):
     monkeypatch.setitem(problems.RETRY_AFTER_S, 503, 0)
 
-    async def test(queue, server):
+    async with opened() as (queue, server):
         server.service.is_draining = True
         put = asyncio.ensure_future(queue.put("t", "x"))
         await asyncio.sleep(0.15)
@@ -285,8 +258,6 @@ def test_a_draining_server_is_asked_again(monkeypatch):
         server.service.is_draining = True
         with pytest.raises(errors.ServerDraining):
             await queue.put("t", "x")
-
-    run(test)
 
 
 # --- a server that is killed --------------------------------------------------------------------
@@ -310,6 +281,7 @@ async def _put_until(stop, queue, name, safe, unsafe):
             unsafe[body] = False
 
 
+@pytest.mark.campaign
 def test_a_server_that_is_killed_and_started_again(tmp_path):
     port = free_port()
     safe, unsafe = [], {}
@@ -459,53 +431,42 @@ def tokens(tmp_path):
     return Tokens.load(path)
 
 
-def run_as(test, tokens, *names):
-    """Run a test with a queue for each token, over one server."""
-
-    async def main():
-        async with served(MemoryStore(RealClock()), tokens=tokens) as server:
-            handles = [dwell.open(server.url, token=name) for name in names]
-            queues = [await handle.__aenter__() for handle in handles]
-            await test(*queues)
-            for handle in handles:
-                await handle.__aexit__(None, None, None)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@contextlib.asynccontextmanager
+async def opened_as(tokens, *names):
+    """Give a queue for each token, over one server."""
+    async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(served(MemoryStore(RealClock()), tokens=tokens))
+        handles = [dwell.open(server.url, token=name) for name in names]
+        yield [await stack.enter_async_context(handle) for handle in handles]
 
 
-def test_a_token_from_the_environment(tokens, monkeypatch):
+async def test_a_token_from_the_environment(tokens, monkeypatch):
     monkeypatch.setenv("DWELL_TOKEN", "admin")
 
-    async def main():
-        async with (
-            served(MemoryStore(RealClock()), tokens=tokens) as server,
-            dwell.open(server.url) as queue,
-        ):
-            assert (await queue.put("orders.1", "x")).result is Result.CREATED
-            with pytest.raises(errors.Unauthorized):
-                async with dwell.open(server.url, token="wrong"):
-                    pass
-
-    asyncio.run(main())
+    async with (
+        served(MemoryStore(RealClock()), tokens=tokens) as server,
+        dwell.open(server.url) as queue,
+    ):
+        assert (await queue.put("orders.1", "x")).result is Result.CREATED
+        with pytest.raises(errors.Unauthorized):
+            async with dwell.open(server.url, token="wrong"):
+                pass
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])
-def test_without_a_good_token_nothing_is_done(tokens, token):
-    async def main():
-        async with (
-            served(MemoryStore(RealClock()), tokens=tokens) as server,
-            dwell.open(server.url, token="admin") as admin,
-        ):
-            with pytest.raises(errors.Unauthorized):
-                async with dwell.open(server.url, token=token) as queue:
-                    await queue.put("orders.1", "x")
-            assert (await admin.stats()).topics == {}
-
-    asyncio.run(main())
+async def test_without_a_good_token_nothing_is_done(tokens, token):
+    async with (
+        served(MemoryStore(RealClock()), tokens=tokens) as server,
+        dwell.open(server.url, token="admin") as admin,
+    ):
+        with pytest.raises(errors.Unauthorized):
+            async with dwell.open(server.url, token=token) as queue:
+                await queue.put("orders.1", "x")
+        assert (await admin.stats()).topics == {}
 
 
-def test_each_topic_has_rights_of_its_own(tokens):
-    async def test(orders, putter, other):
+async def test_each_topic_has_rights_of_its_own(tokens):
+    async with opened_as(tokens, "orders", "putter", "other") as (orders, putter, other):
         await orders.put("orders.1", "x")
         await putter.put("orders.1", "x")
         await putter.put("other.1", "x")
@@ -530,11 +491,9 @@ def test_each_topic_has_rights_of_its_own(tokens):
                 await call
         assert len(await other.take("other.1")) == 1
 
-    run_as(test, tokens, "orders", "putter", "other")
 
-
-def test_a_receipt_is_no_right(tokens):
-    async def test(admin, orders, other):
+async def test_a_receipt_is_no_right(tokens):
+    async with opened_as(tokens, "admin", "orders", "other") as (admin, orders, other):
         await admin.put_many("other.1", ["x", "y"])
         batch = await other.take("other.1", 2)
         for verb in (orders.ack, orders.release, orders.touch, orders.bury, orders.taken_from):
@@ -543,8 +502,6 @@ def test_a_receipt_is_no_right(tokens):
         with pytest.raises(errors.Forbidden):
             await orders.ack(batch[0])
         assert (await other.ack(batch)).count(Result.ACKED) == 2
-
-    run_as(test, tokens, "admin", "orders", "other")
 
 
 def test_tls_with_an_authority_of_ones_own(tmp_path):
@@ -575,20 +532,18 @@ def test_tls_with_an_authority_of_ones_own(tmp_path):
 # --- takers -------------------------------------------------------------------------------------
 
 
-def test_a_wait_may_be_longer_than_a_server_waits():
-    async def test(queue, server):
+async def test_a_wait_may_be_longer_than_a_server_waits():
+    async with opened() as (queue, server):
         wait = asyncio.ensure_future(queue.take("t", wait="30d"))
         await waiting(server)
         await queue.put("t", "x")
         assert len(await wait) == 1
 
-    run(test)
 
+async def test_a_wait_that_outlasts_its_polls(monkeypatch):
+    monkeypatch.setattr("dwell.queue.remotetakers.LONGEST_POLL_MS", 50)
 
-def test_a_wait_that_outlasts_its_polls(monkeypatch):
-    monkeypatch.setattr("dwell.longpoll.LONGEST_POLL_MS", 50)
-
-    async def test(queue, wire, server):
+    async with wired() as (queue, wire, server):
         wait = asyncio.ensure_future(queue.take("t", wait="1m"))
         while wire.requests < 5:
             await asyncio.sleep(0.01)
@@ -598,11 +553,9 @@ def test_a_wait_that_outlasts_its_polls(monkeypatch):
         assert len(await queue.take("t", wait=0.3)) == 0
         assert 0.29 <= time.monotonic() - start < PATIENCE_S
 
-    run_wired(test)
 
-
-def test_takers_that_ask_together_are_one_request():
-    async def test(queue, wire, server):
+async def test_takers_that_ask_together_are_one_request():
+    async with wired() as (queue, wire, server):
         before = wire.requests
         takes = [asyncio.ensure_future(queue.take("t", wait="1m")) for _ in range(100)]
         await waiting(server)
@@ -612,11 +565,9 @@ def test_takers_that_ask_together_are_one_request():
         assert sorted(int(batch[0].body) for batch in batches) == list(range(100))
         assert wire.requests < before + 20
 
-    run_wired(test)
 
-
-def test_takers_that_wait_leave_room_for_the_rest():
-    async def test(queue, server):
+async def test_takers_that_wait_leave_room_for_the_rest():
+    async with opened(client={"connections": 2, "timeout": 5}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(20)]
         while len(server.port._waits) < 20:
             await asyncio.sleep(0.01)
@@ -625,11 +576,9 @@ def test_takers_that_wait_leave_room_for_the_rest():
         for batch in await asyncio.gather(*takes):
             assert await queue.ack(batch[0]) is Result.ACKED
 
-    run(test, client={"connections": 2, "timeout": 5})
 
-
-def test_takers_that_wait_are_not_counted_as_work():
-    async def test(queue, server):
+async def test_takers_that_wait_are_not_counted_as_work():
+    async with opened(gate=Gate(2, 1 << 20), client={"retries": 0}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(5)]
         while len(server.port._waits) < 5:
             await asyncio.sleep(0.01)
@@ -643,11 +592,9 @@ def test_takers_that_wait_are_not_counted_as_work():
             await asyncio.sleep(0.01)
         assert server.service.gate.requests == 0
 
-    run(test, gate=Gate(2, 1 << 20), client={"retries": 0})
 
-
-def test_limits_larger_than_a_request_of_the_client():
-    async def test(queue, server):
+async def test_limits_larger_than_a_request_of_the_client():
+    async with opened() as (queue, server):
         seen = []
         sent = server.queue.take
 
@@ -660,11 +607,9 @@ def test_limits_larger_than_a_request_of_the_client():
         assert len(await queue.take("t", 10_000)) == 10_000
         assert seen == [10_000]
 
-    run(test)
 
-
-def test_a_taker_that_is_cancelled_takes_nothing():
-    async def test(queue, server):
+async def test_a_taker_that_is_cancelled_takes_nothing():
+    async with opened() as (queue, server):
         wait = asyncio.ensure_future(queue.take("t", wait="1m"))
         while not server.queue.waiting:
             await asyncio.sleep(0.01)
@@ -676,14 +621,12 @@ def test_a_taker_that_is_cancelled_takes_nothing():
         await queue.put("t", "x")
         assert len(await queue.take("t")) == 1
 
-    run(test)
-
 
 @pytest.mark.parametrize("wait", [0, 10])
-def test_a_cancel_at_the_very_moment_loses_nothing(wait):
+async def test_a_cancel_at_the_very_moment_loses_nothing(wait):
     chance = random.Random(1)
 
-    async def test(queue, server):
+    async with opened() as (queue, server):
         taken = 0
         for number in range(200):
             take = asyncio.ensure_future(queue.take("t", wait=wait, lease="1h"))
@@ -699,29 +642,25 @@ def test_a_cancel_at_the_very_moment_loses_nothing(wait):
         assert set(found.attempt.tolist()) <= {1}
         assert 0 < taken < 200
 
-    run(test)
 
-
-def test_a_cancel_does_not_wait_for_a_server_that_is_silent():
-    async def test(queue, wire, server):
+async def test_a_cancel_does_not_wait_for_a_server_that_is_silent():
+    start = time.monotonic()
+    async with wired() as (queue, wire, server):
         take = asyncio.ensure_future(queue.take("t", wait="1m"))
         await waiting(server)
         wire.break_("silent")
         take.cancel()
-        start = time.monotonic()
+        cancelled_s = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await take
         # It does not wait for the grace of the client, let alone for the end of the wait.
-        assert time.monotonic() - start < 4
-
-    start = time.monotonic()
-    run_wired(test)
+        assert time.monotonic() - cancelled_s < 4
     # What is left of the take gets a little time while the queue closes.
     assert time.monotonic() - start < 2 * PATIENCE_S
 
 
-def test_one_of_many_takers_is_cancelled():
-    async def test(queue, server):
+async def test_one_of_many_takers_is_cancelled():
+    async with opened() as (queue, server):
         takes = [asyncio.ensure_future(queue.take("t", wait="1m")) for _ in range(3)]
         await waiting(server)
         takes[1].cancel()
@@ -730,32 +669,26 @@ def test_one_of_many_takers_is_cancelled():
         assert len(first) == len(third) == 1
         await settled(server, ready=1, leased=2)
 
-    run(test)
 
-
-def test_closing_while_takers_wait():
-    async def main():
-        async with served(MemoryStore(RealClock())) as server:
-            async with dwell.open(server.url) as queue:
-                takes = [
-                    asyncio.ensure_future(queue.take(f"t{n % 3}", wait="1m")) for n in range(9)
-                ]
-                await asyncio.sleep(0.1)
-                takes.append(asyncio.ensure_future(queue.take("late", wait="1m")))
-                await asyncio.sleep(0)
-                start = time.monotonic()
-            assert time.monotonic() - start < PATIENCE_S
-            for take in takes:
-                with pytest.raises(dwell.StoreClosed):
-                    await take
+@pytest.mark.timeout(60)
+async def test_closing_while_takers_wait():
+    async with served(MemoryStore(RealClock())) as server:
+        async with dwell.open(server.url) as queue:
+            takes = [asyncio.ensure_future(queue.take(f"t{n % 3}", wait="1m")) for n in range(9)]
+            await asyncio.sleep(0.1)
+            takes.append(asyncio.ensure_future(queue.take("late", wait="1m")))
+            await asyncio.sleep(0)
+            start = time.monotonic()
+        assert time.monotonic() - start < PATIENCE_S
+        for take in takes:
             with pytest.raises(dwell.StoreClosed):
-                await queue.put("t", "x")
-            while server.queue.waiting:
-                await asyncio.sleep(0.01)
-            await server.queue.put("t1", "x")
-            assert (await server.queue.stats()).topics["t1"].ready == 1
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+                await take
+        with pytest.raises(dwell.StoreClosed):
+            await queue.put("t", "x")
+        while server.queue.waiting:
+            await asyncio.sleep(0.01)
+        await server.queue.put("t1", "x")
+        assert (await server.queue.stats()).topics["t1"].ready == 1
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -772,41 +705,37 @@ class SkewedClock(RealClock):
 
 
 @pytest.mark.parametrize("skew_ms", [-3_600_000, 3_600_000])
-def test_a_delay_counts_by_the_servers_clock(skew_ms):
-    async def main():
-        clock = SkewedClock(skew_ms)
-        async with served(MemoryStore(clock)) as server, dwell.open(server.url) as queue:
-            # An hour apart, or as much as a busy machine makes of a moment.
-            most_ms = 1000 * PATIENCE_S
-            assert -most_ms < queue.clock.now_ms() - clock.now_ms() < most_ms
-            start_ms = clock.now_ms()
-            await queue.put("t", "x", delay=0.2)
-            (message,) = await queue.take("t", wait="1m")
-            assert 200 <= message.due_ms - start_ms < most_ms
-            assert 200 <= clock.now_ms() - start_ms < most_ms
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@pytest.mark.timeout(60)
+async def test_a_delay_counts_by_the_servers_clock(skew_ms):
+    clock = SkewedClock(skew_ms)
+    async with served(MemoryStore(clock)) as server, dwell.open(server.url) as queue:
+        # An hour apart, or as much as a busy machine makes of a moment.
+        most_ms = 1000 * PATIENCE_S
+        assert -most_ms < queue.clock.now_ms() - clock.now_ms() < most_ms
+        start_ms = clock.now_ms()
+        await queue.put("t", "x", delay=0.2)
+        (message,) = await queue.take("t", wait="1m")
+        assert 200 <= message.due_ms - start_ms < most_ms
+        assert 200 <= clock.now_ms() - start_ms < most_ms
 
 
-def test_a_due_that_is_given_stays_what_it_is_whatever_the_client_takes_for_now():
+@pytest.mark.timeout(60)
+async def test_a_due_that_is_given_stays_what_it_is_whatever_the_client_takes_for_now():
     """The first answer after a step of the server's clock may be one to a take that waited long."""
 
-    async def main():
-        async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
-            queue.clock._ahead_ms += 60_000
-            due_ms = server.queue.clock.now_ms() + 30_000
-            dues = [due_ms, due_ms + 1]
-            many = await queue.put_many("t", ["x", "y"], due=dues)
-            one = await queue.put("t", "z", due=due_ms)
-            assert not await queue.take("t", 10)
-            found = await queue.get("t", [*many.ids, one.id])
-            assert [message.due_ms for message in found] == [*dues, due_ms]
-            # What has no time is due when the answer comes.
-            await queue.put("t", "now")
-            await queue.put_many("t", ["now"])
-            assert len(await queue.take("t", 10)) == 2
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
+        queue.clock._ahead_ms += 60_000
+        due_ms = server.queue.clock.now_ms() + 30_000
+        dues = [due_ms, due_ms + 1]
+        many = await queue.put_many("t", ["x", "y"], due=dues)
+        one = await queue.put("t", "z", due=due_ms)
+        assert not await queue.take("t", 10)
+        found = await queue.get("t", [*many.ids, one.id])
+        assert [message.due_ms for message in found] == [*dues, due_ms]
+        # What has no time is due when the answer comes.
+        await queue.put("t", "now")
+        await queue.put_many("t", ["now"])
+        assert len(await queue.take("t", 10)) == 2
 
 
 class _Time:
@@ -814,7 +743,7 @@ class _Time:
 
     def __init__(self, monkeypatch, ahead_s):
         self.now_s, self.ahead_s = 1000.0, ahead_s
-        monkeypatch.setattr("dwell.servertime.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("dwell.clock.servertime.time.monotonic", lambda: self.now_s)
         self.clock = ServerClock()
 
     def server_ms(self):
@@ -865,8 +794,8 @@ def test_before_the_first_answer_the_time_is_this_machines():
     assert abs(ServerClock().now_ms() - time.time() * 1000) < 100
 
 
-def test_delay_levels_are_the_topics():
-    async def test(queue, server):
+async def test_delay_levels_are_the_topics():
+    async with opened() as (queue, server):
         await queue.configure("t", delay_levels_ms=[60_000, 120_000])
         start_ms = server.queue.clock.now_ms()
         await queue.put("t", "x", id="a", delay_level=2)
@@ -876,8 +805,6 @@ def test_delay_levels_are_the_topics():
         assert waits_s == [2, 1, 2]
         with pytest.raises(dwell.InvalidTime, match="delay_level"):
             await queue.put("t", "x", delay_level=3)
-
-    run(test)
 
 
 # --- plain threads ------------------------------------------------------------------------------
@@ -944,8 +871,8 @@ def test_closing_ends_a_wait_in_another_thread(server):
 # --- much at once -------------------------------------------------------------------------------
 
 
-def test_large_bodies_and_many_messages():
-    async def test(queue, server):
+async def test_large_bodies_and_many_messages():
+    async with opened() as (queue, _server):
         bodies = [os.urandom(1500) for _ in range(10_000)]
         await queue.put_many("t", bodies, due=np.arange(10_000, dtype=np.int64))
         large = os.urandom(dwell.message.MAX_BODY_BYTES)
@@ -956,11 +883,9 @@ def test_large_bodies_and_many_messages():
         with pytest.raises(dwell.InvalidBody):
             await queue.put("t", large + b"x")
 
-    run(test)
 
-
-def test_many_small_calls_at_once():
-    async def test(queue, wire, server):
+async def test_many_small_calls_at_once():
+    async with wired() as (queue, wire, _server):
         before = wire.requests
         puts = await asyncio.gather(*(queue.put("t", str(n)) for n in range(1000)))
         assert {put.result for put in puts} == {Result.CREATED}
@@ -968,8 +893,6 @@ def test_many_small_calls_at_once():
         results = await asyncio.gather(*(queue.ack(batch[0]) for batch in batches))
         assert set(results) == {Result.ACKED}
         assert wire.requests < before + 30
-
-    run_wired(test)
 
 
 # --- backup -------------------------------------------------------------------------------------
@@ -996,21 +919,17 @@ def test_a_backup_comes_over_the_wire(tmp_path):
             queue.ack(receipt)
 
 
-def test_a_backup_that_is_cut_off_leaves_nothing(tmp_path):
-    async def test(queue, wire, server):
+async def test_a_backup_that_is_cut_off_leaves_nothing(tmp_path):
+    async with wired(EmbeddedStore(tmp_path / "store")) as (queue, wire, _server):
         wire.break_("part", 1)
         with pytest.raises(errors.ServerUnreachable):
             await queue.store.backup(tmp_path / "copy")
         assert [path.name for path in tmp_path.iterdir()] == ["store"]
         await queue.store.backup(tmp_path / "copy")
 
-    run_wired(test, EmbeddedStore(tmp_path / "store"))
 
-
-def test_what_is_kept_in_no_folder_cannot_be_copied(tmp_path):
-    async def test(queue, server):
+async def test_what_is_kept_in_no_folder_cannot_be_copied(tmp_path):
+    async with opened() as (queue, _server):
         with pytest.raises(dwell.InvalidInput, match="not kept in a folder"):
             await queue.store.backup(tmp_path / "copy")
         assert list(tmp_path.iterdir()) == []
-
-    run(test)

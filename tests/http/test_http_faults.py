@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import inspect
 import json
 import os
 import resource
@@ -28,12 +27,10 @@ from dwell.testing.faults import FaultyDisk
 from tests.http.served import served
 from tests.http.wire import Wire, ask, put_of, request
 from tests.server.process import ServerProcess
+from tests.waiting import PATIENCE_S, until_async
 
 PUT = "/v1/topics/t/messages"
 STATS = request("GET", "/v1/stats")
-
-#: Far beyond what a busy machine needs, and less than what comes without what is tested.
-PATIENCE_S = 20
 
 
 def run(test, store=None, **options):
@@ -51,13 +48,6 @@ def run(test, store=None, **options):
 
 async def totals(server):
     return Counter((await server.queue.stats()).totals)
-
-
-async def until(condition, seconds=PATIENCE_S):
-    end = time.monotonic() + seconds
-    while not (await found if inspect.isawaitable(found := condition()) else found):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
@@ -99,7 +89,7 @@ def test_what_was_half_sent_is_not_done(part):
         await wire.send(put_of("whole body")[:part])
         await asyncio.sleep(0.05)
         wire.close()
-        await until(lambda: not server.port._server.server_state.connections)
+        await until_async(lambda: not server.port._server.server_state.connections)
         assert (await totals(server))["put"] == 0
         assert (server.service.gate.requests, server.service.gate.size_bytes) == (0, 0)
 
@@ -118,7 +108,7 @@ def test_what_stays_half_sent_is_given_up(monkeypatch, part):
             await wire.ended()
         assert 0.2 <= time.monotonic() - start < PATIENCE_S
         assert (await totals(server))["put"] == (await totals(server))["ack"]
-        await until(lambda: server.service.gate.size_bytes == 0)
+        await until_async(lambda: server.service.gate.size_bytes == 0)
 
     run(test)
 
@@ -178,7 +168,7 @@ def test_stopping_does_not_wait_for_halves(tmp_path):
         time.sleep(0.1)
         start = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - start < 9
+        assert time.monotonic() - start < PATIENCE_S
         for each in sockets:
             each.close()
 
@@ -187,7 +177,7 @@ def test_stopping_does_not_wait_for_halves(tmp_path):
 
 LARGE = 200 * 1024
 HEADS = {
-    "one header": b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: " + b"y" * LARGE,
+    "one header": b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * LARGE,
     "many headers": b"GET /healthz HTTP/1.1\r\n" + b"x: y\r\n" * (LARGE // 6),
     "a path": b"GET /" + b"y" * LARGE,
     "a method": b"G" * LARGE,
@@ -202,20 +192,23 @@ def test_a_head_over_the_limit(name, is_pipelined):
         wire = await Wire.open(server)
         if is_pipelined:
             await wire.send(request("POST", "/v1/take", {"topics": "t", "wait_ms": 20_000}))
-            await until(lambda: server.queue.waiting)
+            await until_async(lambda: server.queue.waiting)
         sent = 0
         with contextlib.suppress(ConnectionError):
             for at in range(0, LARGE, 1000):
                 await wire.send(HEADS[name][at : at + 1000])
                 sent = at
                 await asyncio.sleep(0)
+            if is_pipelined:
+                # Nothing is parsed while another request is being answered.
+                await server.queue.put("t", b"x")
             if name != "nothing":
                 await wire.ended()
                 raise ConnectionError
         assert sent <= LARGE
         wire.close()
-        await until(lambda: not server.port._server.server_state.connections)
-        await until(lambda: not server.queue.waiting)
+        await until_async(lambda: not server.port._server.server_state.connections)
+        await until_async(lambda: not server.queue.waiting)
 
     run(test)
 
@@ -274,7 +267,8 @@ def test_a_length_that_is_too_long(monkeypatch):
 def test_heads_that_cannot_be_meant(lines):
     async def test(server):
         wire = await Wire.open(server)
-        head = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\ncontent-type: application/json"
+        head = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost"
+        head += b"\r\ncontent-type: application/json"
         await wire.send(head + b"\r\n" + lines + b'\r\n\r\n{"body": "x"}')
         answer = await wire.answer()
         assert (answer.status, (await totals(server))["put"]) == (400, 0)
@@ -318,7 +312,7 @@ def test_chunks_that_are_broken(monkeypatch, data):
         said = await wire.ended()
         assert b"HTTP/1.1 200" not in said
         assert (await totals(server))["put"] == 0
-        await until(lambda: server.service.gate.size_bytes == 0)
+        await until_async(lambda: server.service.gate.size_bytes == 0)
 
     run(test)
 
@@ -348,7 +342,7 @@ def test_who_sends_a_large_body_whole_reads_why_it_is_refused():
                 await wire.send(request("POST", PUT, data))
             assert (await wire.answer()).status == 413
             wire.close()
-        await until(lambda: server.service.gate.size_bytes == 0)
+        await until_async(lambda: server.service.gate.size_bytes == 0)
 
     run(test)
 
@@ -360,7 +354,7 @@ def test_chunks_over_the_limit():
         with contextlib.suppress(ConnectionError):
             await wire.send(chunked(*[part] * 33))
         assert (await wire.answer()).status == 413
-        await until(lambda: server.service.gate.size_bytes == 0)
+        await until_async(lambda: server.service.gate.size_bytes == 0)
 
     run(test)
 
@@ -371,7 +365,7 @@ def test_one_that_is_larger_than_all_the_room_is_let_in_alone():
         assert (await ask(server, data)).status == 200
         wire = await Wire.open(server)
         await wire.send(data[:-1])
-        await until(lambda: server.service.gate.size_bytes > 5000)
+        await until_async(lambda: server.service.gate.size_bytes > 5000)
         assert (await ask(server, data)).status == 429
         await wire.send(data[-1:])
         assert (await wire.answer()).status == 200
@@ -408,16 +402,16 @@ def test_health_is_told_when_nothing_else_is():
         b"GET\r\n\r\n",
         b"put 0 0 60 5\r\nhello\r\n",
         b"*1\r\n$4\r\nPING\r\n",
-        "GET /ä HTTP/1.1\r\nhost: x\r\n\r\n".encode(),
-        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET http://[:::1 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET //// HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /%00%ff%zz HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /v1/topics/%2e%2e/peek?limit=%ff HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"BREW /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"HEAD /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
+        "GET /ä HTTP/1.1\r\nhost: localhost\r\n\r\n".encode(),
+        b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET http://[:::1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET //// HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /%00%ff%zz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /v1/topics/%2e%2e/peek?limit=%ff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"BREW /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
 )
 def test_what_is_not_http_or_not_ours(data, caplog):
@@ -434,13 +428,62 @@ def test_what_is_not_http_or_not_ours(data, caplog):
     run(test)
 
 
-@pytest.mark.parametrize("upgrade", ["h2c", "websocket"])
-def test_an_upgrade_is_not_made_and_the_request_is_done(upgrade):
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket", "foo"])
+def test_an_upgrade_is_refused_and_what_follows_is_no_request(upgrade):
+    async def test(server):
+        inner = put_of("x", id="inner")
+        for body in (b"", inner):
+            wire = await Wire.open(server)
+            head = {"connection": "upgrade", "upgrade": upgrade, "content-length": len(inner)}
+            await wire.send(request("POST", "/v1/topics/t/messages", **head))
+            await wire.send(body)
+            said = await wire.ended()
+            assert said.startswith(b"HTTP/1.1 400 ")
+            assert b"expected no Upgrade header" in said
+        assert (await ask(server, STATS)).value["topics"] == {}
+
+    run(test)
+
+
+def test_what_is_asked_behind_a_wait_is_neither_parsed_nor_read_without_bound(monkeypatch):
+    begun = Counter()
+    begin = protocol.Protocol.on_message_begin
+
+    def counted(self):
+        begun[self] += 1
+        begin(self)
+
+    monkeypatch.setattr(protocol.Protocol, "on_message_begin", counted)
+
     async def test(server):
         wire = await Wire.open(server)
-        answer = await wire.ask(request("GET", "/healthz", connection="upgrade", upgrade=upgrade))
-        assert answer.status == 200
-        assert (await ask(server, STATS)).status == 200
+        await wire.send(request("POST", "/v1/take", {"topics": "t", "wait_ms": 60_000}))
+        await until_async(lambda: server.queue.waiting)
+        asked = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        wire.writer.write(asked * 200_000)
+        (connection,) = server.port._server.server_state.connections
+        await until_async(lambda: connection.flow.read_paused)
+        assert len(connection._held) <= 2 * 64 * 1024
+        assert begun[connection] == 1
+        await server.queue.put("t", b"x")
+        assert (await wire.answer()).status == 200
+        for _ in range(1000):
+            assert (await wire.answer()).status in (200, 307, 404)
+        assert len(connection.pipeline) <= 512 // len(asked) + 1
+        wire.close()
+
+    run(test)
+
+
+def test_empty_lines_make_no_connection_less_idle(monkeypatch):
+    monkeypatch.setattr(protocol, "IDLE_TIMEOUT_S", 0.5)
+
+    async def test(server):
+        wire = await Wire.open(server)
+        with contextlib.suppress(ConnectionError):
+            while not wire.reader.at_eof():
+                await wire.send(b"\r\n")
+                await asyncio.sleep(0.05)
 
     run(test)
 
@@ -563,7 +606,7 @@ def test_idle_connections_cost_little(many_files):
             for _ in range(100):
                 queue.put("t", "x")
                 queue.ack(queue.take("t"))
-            assert time.monotonic() - start < 5
+            assert time.monotonic() - start < PATIENCE_S
         for each in idle:
             each.close()
         assert server.stop() == 0
@@ -574,7 +617,7 @@ def test_a_client_that_takes_and_vanishes():
         await server.queue.put("t", "x")
         wire = await Wire.open(server)
         await wire.send(request("POST", "/v1/take", {"topics": "t", "lease": "200ms"}))
-        await until(lambda: sum(server.service.lateness.counts))
+        await until_async(lambda: sum(server.service.lateness.counts))
         wire.close()
         again = await ask(server, request("POST", "/v1/take", {"topics": "t", "wait_ms": 5000}))
         (message,) = again.value["messages"]
@@ -594,7 +637,7 @@ def test_many_that_wait_and_vanish_as_messages_come():
             await asyncio.sleep(0.0005 * (number % 7))
             wire.close()
             await put
-        await until(lambda: not server.queue.waiting)
+        await until_async(lambda: not server.queue.waiting)
         seen = set()
         while len(seen) < 50:
             batch = await server.queue.take("t", 100, wait=5)
@@ -623,7 +666,7 @@ def test_a_client_that_never_reads(tmp_path):
                 start = time.monotonic()
                 queue.put("t", "x")
                 queue.ack(queue.take("t"))
-                assert time.monotonic() - start < 5
+                assert time.monotonic() - start < PATIENCE_S
                 worst = max(worst, rss_bytes(server.process.pid))
                 time.sleep(0.02)
             # Each answer is 6 MB: one for each connection, and room for making them.
@@ -657,7 +700,7 @@ def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
                 assert len(connections) == 2
                 assert 500_000 < size < 12_000_000
             else:
-                await until(lambda: len(connections) == 1, 30)
+                await until_async(lambda: len(connections) == 1, seconds=30)
         wire.close()
 
     run(test)
@@ -724,7 +767,7 @@ def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
         assert (ready.status, ready.data.startswith(b"DiskFull: ")) == (503, True)
         disk.system.size_bytes *= 4
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
-        await until(lambda: is_put(server), 20)
+        await until_async(lambda: is_put(server))
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
 
     async def is_put(server):
@@ -794,7 +837,7 @@ def test_little_memory_stops_puts_first_and_is_told_of():
         taken = await wire.ask(request("POST", "/v1/take", {"topics": "t"}))
         receipts = [message["receipt"] for message in taken.value["messages"]]
         memory.left = KEPT_BYTES + KEPT_FROM_PUTS_BYTES // 2
-        await until(lambda: memory.left_bytes == memory.left)
+        await until_async(lambda: memory.left_bytes == memory.left)
         refused = await wire.ask(put_of("x"))
         assert (refused.status, refused.value["error"]) == (507, "StoreFull")
         ready = await wire.ask(request("GET", "/readyz"))
@@ -803,10 +846,10 @@ def test_little_memory_stops_puts_first_and_is_told_of():
         answer = await wire.ask(request("POST", "/v1/ack", {"receipts": receipts}))
         assert answer.value["results"] == ["acked"]
         memory.left = KEPT_BYTES - 1
-        await until(lambda: memory.left_bytes == memory.left)
+        await until_async(lambda: memory.left_bytes == memory.left)
         assert (await wire.ask(STATS)).status == 507
         memory.left = 1 << 30
-        await until(lambda: memory.left_bytes == memory.left)
+        await until_async(lambda: memory.left_bytes == memory.left)
         assert (await wire.ask(put_of("x"))).status == 200
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
 

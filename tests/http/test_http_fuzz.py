@@ -21,6 +21,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dwell.batch.puts import Puts
+from dwell.batch.stats import TopicStats
 from dwell.clock import RealClock
 from dwell.message import MAX_BODY_BYTES, MAX_DELAY_MS, MAX_LEASE_MS, State, encode_extra
 from dwell.queue import Queue
@@ -32,7 +34,6 @@ from dwell.server.http.media import Media
 from dwell.server.http.waits import Waits
 from dwell.server.service import Service
 from dwell.server.tokens import Tokens
-from dwell.store.base import Puts, TopicStats
 from dwell.store.memory import MemoryStore
 from dwell.wire.columns import PutColumns, ReceiptColumns, columns_of_puts
 from dwell.wire.problems import CLASSES
@@ -113,7 +114,10 @@ class Room:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": query,
-            "headers": [(n.replace("_", "-").encode(), v) for n, v in headers.items()],
+            "headers": [
+                (b"host", b"localhost"),
+                *((n.replace("_", "-").encode(), v) for n, v in headers.items()),
+            ],
             "state": {"connection": connection},
         }
         status, answer = self.run(asyncio.wait_for(self._ask(scope, data), 20))

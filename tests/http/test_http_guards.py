@@ -15,7 +15,8 @@ from dwell.server.tokens import Tokens
 from dwell.store.memory import MemoryStore
 from dwell.wire.columns import BatchColumns, batch_of_columns
 from tests.http.served import served
-from tests.http.test_http_api import run
+from tests.http.test_http_api import calling
+from tests.http.wire import ask, request
 
 COLUMNS = "application/vnd.dwell.columns"
 
@@ -24,8 +25,8 @@ COLUMNS = "application/vnd.dwell.columns"
     "headers",
     [{"origin": "http://example.org"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}],
 )
-def test_pages_of_other_sites_are_refused(headers):
-    async def test(caller):
+async def test_pages_of_other_sites_are_refused(headers):
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", {"body": "x"})
         for method, path in (("POST", "/v1/topics/t/clear"), ("GET", "/v1/push?topics=t")):
             await caller.ask(method, path, **headers)
@@ -34,11 +35,9 @@ def test_pages_of_other_sites_are_refused(headers):
         await caller.get("/v1/stats", origin=caller.server.url, sec_fetch_site="same-origin")
         assert caller.status == 200
 
-    run(test)
 
-
-def test_a_form_that_cannot_be_given_is_refused_before_anything_is_done():
-    async def test(caller):
+async def test_a_form_that_cannot_be_given_is_refused_before_anything_is_done():
+    async with calling() as caller:
         await caller.post("/v1/topics/t/messages", {"body": "x"}, accept="text/html")
         assert caller.status == 406
         await caller.post("/v1/topics/t/messages", {"body": "y"})
@@ -51,19 +50,17 @@ def test_a_form_that_cannot_be_given_is_refused_before_anything_is_done():
             "dead": 0,
         }
 
-    run(test)
-
 
 def _announce(server, size_bytes):
     """Return a connection that says how much it will send, and sends nothing."""
     quiet = socket.create_connection(("127.0.0.1", server.port.address[1]))
-    head = "POST /v1/take HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = "POST /v1/take HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     quiet.sendall(f"{head}content-length: {size_bytes}\r\n\r\n".encode())
     return quiet
 
 
-def test_who_announces_much_and_sends_nothing_holds_up_nobody():
-    async def test(caller):
+async def test_who_announces_much_and_sends_nothing_holds_up_nobody():
+    async with calling(gate=Gate(10, 1 << 20)) as caller:
         quiet = [_announce(caller.server, 1 << 20) for _ in range(4)]
         while caller.server.service.gate.requests < 4:
             await asyncio.sleep(0.01)
@@ -72,15 +69,13 @@ def test_who_announces_much_and_sends_nothing_holds_up_nobody():
         for connection in quiet:
             connection.close()
 
-    run(test, gate=Gate(10, 1 << 20))
 
-
-def test_who_has_no_rights_is_refused_before_a_body_is_read(tmp_path):
+async def test_who_has_no_rights_is_refused_before_a_body_is_read(tmp_path):
     path = tmp_path / "tokens.toml"
     path.write_text("")
     path.chmod(0o600)
 
-    async def test(caller):
+    async with calling(tokens=Tokens(path)) as caller:
         connection = _announce(caller.server, 1 << 20)
         connection.settimeout(10)
         answer = await asyncio.to_thread(connection.recv, 100)
@@ -90,11 +85,9 @@ def test_who_has_no_rights_is_refused_before_a_body_is_read(tmp_path):
             await caller.ask(method, where)
             assert caller.status == 401
 
-    run(test, tokens=Tokens(path))
 
-
-def test_a_list_in_columns_keeps_to_its_filter():
-    async def test(caller):
+async def test_a_list_in_columns_keeps_to_its_filter():
+    async with calling() as caller:
         rows = [{"body": str(n), "key": "ab"[n % 2]} for n in range(6)]
         await caller.post("/v1/topics/t/messages", rows)
         path = "/v1/topics/t/messages?state=ready&key=a"
@@ -102,17 +95,15 @@ def test_a_list_in_columns_keeps_to_its_filter():
         found = msgspec.msgpack.decode(data, type=BatchColumns)
         assert len(batch_of_columns(found)) == 3
 
-    run(test)
 
-
-def test_push_gives_back_what_the_reader_did_not_wait_for():
-    async def test(caller):
+async def test_push_gives_back_what_the_reader_did_not_wait_for():
+    async with calling() as caller:
         for _ in range(4):
             await caller.post("/v1/topics/t/messages", [{"body": "x" * 20_000}] * 500)
         reader = socket.socket()
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader.connect(("127.0.0.1", caller.server.port.address[1]))
-        reader.sendall(b"GET /v1/push?topics=t&credit=100000 HTTP/1.1\r\nhost: x\r\n\r\n")
+        reader.sendall(b"GET /v1/push?topics=t&credit=100000 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         store = caller.server.queue.store
         while store.ready("t") > 1_000:
             await asyncio.sleep(0.01)
@@ -125,16 +116,14 @@ def test_push_gives_back_what_the_reader_did_not_wait_for():
         # What was written to the connection may have been read.
         assert 2_000 - store.ready("t") < taken
 
-    run(test)
 
-
-def test_a_stream_ends_with_its_rights(tmp_path):
+async def test_a_stream_ends_with_its_rights(tmp_path):
     path = tmp_path / "tokens.toml"
     path.write_text('[anonymous]\nput = [""]\ntake = [""]\n')
     path.chmod(0o600)
     tokens = Tokens(path)
 
-    async def test(caller):
+    async with calling(tokens=tokens) as caller:
         url = caller.server.url + "/v1/push?topics=t&credit=3"
         async with caller.session.get(url) as stream:
             await caller.post("/v1/topics/t/messages", {"body": "1"})
@@ -147,18 +136,14 @@ def test_a_stream_ends_with_its_rights(tmp_path):
             rest = await stream.content.read()
             assert b'"body":"3"' not in rest
 
-    run(test, tokens=tokens)
 
-
-def test_only_those_who_wait_are_counted_as_waiting():
-    async def test(caller):
+async def test_only_those_who_wait_are_counted_as_waiting():
+    async with calling() as caller:
         caller.server.service.most_waiting = 0
         await caller.post("/v1/topics/t/messages", {"body": "x"})
         assert len(await caller.take(wait_ms=1_000)) == 1
         await caller.post("/v1/take", {"topics": "t", "wait_ms": 1_000})
         assert caller.status == 429
-
-    run(test)
 
 
 def test_takes_that_are_cancelled_leave_nothing_leased():
@@ -190,3 +175,15 @@ def test_takes_that_are_cancelled_leave_nothing_leased():
             raise AssertionError(f"{leased} leased, {sum(kept)} of them taken")
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("path", ["/v1/stats", "/healthz", "/metrics"])
+async def test_a_page_that_gives_its_name_our_address_is_refused(path):
+    async with served(MemoryStore(RealClock())) as server:
+        for hosts in ("evil.example", "evil.example:8410"):
+            answer = await ask(server, request("GET", path, host=hosts, origin=f"http://{hosts}"))
+            assert answer.status == 403
+            assert "expected localhost, an address, or one of allowed_hosts" in answer.data.decode()
+        doubled = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n\r\n"
+        assert (await ask(server, doubled.encode())).status == 403
+        assert (await ask(server, request("GET", path))).status == 200

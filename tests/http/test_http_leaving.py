@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import struct
-import time
 
 import pytest
 import uvloop
@@ -17,6 +16,7 @@ from dwell.store.memory import MemoryStore
 from tests.http import wire
 from tests.http.served import served
 from tests.http.wire import request
+from tests.waiting import until_async
 
 TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 10_000})
 POP = request("POST", "/command", {"command": "pop", "topic": "t"})
@@ -38,14 +38,6 @@ def store(request, tmp_path):
     if request.param == "memory":
         return MemoryStore(RealClock())
     return EmbeddedStore(tmp_path / "store")
-
-
-async def until(condition):
-    """Wait until a condition holds."""
-    end = time.monotonic() + 20
-    while not await condition():
-        assert time.monotonic() < end, "it did not become true"
-        await asyncio.sleep(0.002)
 
 
 def states(server, *expected):
@@ -121,8 +113,8 @@ def test_what_a_client_asked_for_and_did_not_wait_for_is_given_back(store, ask, 
             client.leave(reset=reset)
         # They were accepted before this one, which is answered.
         assert (await wire.ask(server, request("GET", "/healthz"))).status == 200
-        await until(lambda: gone(server))
-        await until(states(server, 1, 0))
+        await until_async(lambda: gone(server))
+        await until_async(states(server, 1, 0))
         (message,) = await server.queue.take("t")
         assert message.attempt == 1
 
@@ -140,7 +132,7 @@ def test_what_a_client_was_sent_stays_its_own(store, reset):
             client.ask(TAKE)
             (message,) = await client.read()
             client.leave(reset=reset)
-            await until(lambda: gone(server))
+            await until_async(lambda: gone(server))
             assert (await server.queue.ack(message["receipt"])) is Result.ACKED
 
     run(test, store)
@@ -152,10 +144,10 @@ def test_an_answer_of_which_the_system_has_a_part_only_is_given_back(store, ask)
         await server.queue.put_many("t", ["x" * 100_000] * 100)
         client = Client(server, buffer_bytes=4096)
         client.ask(ask)
-        await until(states(server, 0, 100))
-        await until(lambda: taken(server))
+        await until_async(states(server, 0, 100))
+        await until_async(lambda: taken(server))
         client.leave(reset=True)
-        await until(states(server, 100, 0))
+        await until_async(states(server, 100, 0))
 
     run(test, store)
 
@@ -167,7 +159,7 @@ def test_an_answer_that_is_read_slowly_stays_its_readers(store):
         client.ask(TAKE)
         messages = await client.read()
         client.leave(reset=True)
-        await until(lambda: gone(server))
+        await until_async(lambda: gone(server))
         results = await server.queue.ack([message["receipt"] for message in messages])
         assert results.count(Result.ACKED) == 100
 
@@ -182,11 +174,11 @@ def test_a_stream_gives_back_what_came_as_its_reader_left(store):
             client.socket.setblocking(False)
             head = await asyncio.get_running_loop().sock_recv(client.socket, 1 << 16)
             assert head.startswith(b"HTTP/1.1 200")
-            await until(lambda: waits(server))
+            await until_async(lambda: waits(server))
             client.leave(reset=True)
             await server.queue.put("t", "x")
-            await until(lambda: gone(server))
-            await until(states(server, 1, 0))
+            await until_async(lambda: gone(server))
+            await until_async(states(server, 1, 0))
             assert (await server.queue.ack(await server.queue.take("t"))).count(Result.ACKED) == 1
 
     run(test, store)
@@ -204,7 +196,7 @@ def test_an_answer_that_cannot_be_made_gives_back_what_it_would_hold(monkeypatch
         client.ask(TAKE)
         head, _ = await client.read_whole()
         assert head.startswith(b"HTTP/1.1 503 ")
-        await until(states(server, 1, 0))
+        await until_async(states(server, 1, 0))
         client.leave(reset=False)
 
     run(test, MemoryStore(RealClock()))

@@ -67,6 +67,7 @@ schema = schemathesis.openapi.from_dict(document()).exclude(operation_id=_LEFT_O
 schema.config.phases.coverage.enabled = bool(FUZZ)
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:Skipped test cases with unsupported payload")
 @schema.parametrize()
 @settings(

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.campaign
+
 
 def test_a_short_soak_balances_its_books():
     command = [sys.executable, "-m", "bench.soak", "--seed", "1", "--every", "2"]

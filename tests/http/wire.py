@@ -24,7 +24,10 @@ class Answer(NamedTuple):
 def request(method: str, path: str, body: Any = None, **headers: Any) -> bytes:
     """Return the bytes of a request; a body that is not bytes goes as JSON."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    given = {"host": "x", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    given = {
+        "host": "localhost",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
     if body is not None:
         given = {"content-type": JSON, "content-length": len(data), **given}
     lines = [f"{method} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in given.items()), "", ""]

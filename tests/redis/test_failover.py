@@ -11,14 +11,12 @@ import pytest
 import dwell
 from dwell import Result, State
 from tests.redis.servers import redis_cluster, redis_sentinel
+from tests.waiting import until_async
+
+pytestmark = pytest.mark.campaign
 
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 DELAYS_MS = (0, 0, 50, 300, 600_000)
-
-
-def run(body, seconds: float = 90) -> None:
-    """Run a test until its end, or for so long."""
-    asyncio.run(asyncio.wait_for(body, seconds))
 
 
 class Load:
@@ -121,143 +119,125 @@ async def opened(url: str, count: int, **options):
 
 
 @pytest.mark.parametrize("config", [{}, ALWAYS], ids=["memory", "always"])
-def test_what_was_answered_is_there_after_sentinels_moved_the_master(config):
-    async def main():
-        with redis_sentinel(**config) as watched:
-            async with opened(watched.url, 3, min_replicas=1) as queues:
-                load = Load(queues)
-                async with load.working():
-                    await load.under_way()
-                    old = await asyncio.to_thread(watched.kill_master)
-                    await asyncio.to_thread(watched.wait_moved, old)
-                    # With a replica again, answers are given again.
-                    before = len(load.put)
-                    await asyncio.to_thread(old.start)
-                    end = time.monotonic() + 20
-                    while len(load.put) < before + 100:
-                        assert time.monotonic() < end, "no put was answered after the failover"
-                        await asyncio.sleep(0.05)
-                assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
-                await load.check()
-
-    run(main())
+async def test_what_was_answered_is_there_after_sentinels_moved_the_master(config):
+    with redis_sentinel(**config) as watched:
+        async with opened(watched.url, 3, min_replicas=1) as queues:
+            load = Load(queues)
+            async with load.working():
+                await load.under_way()
+                old = await asyncio.to_thread(watched.kill_master)
+                await asyncio.to_thread(watched.wait_moved, old)
+                # With a replica again, answers are given again.
+                before = len(load.put)
+                await asyncio.to_thread(old.start)
+                await until_async(
+                    lambda: len(load.put) >= before + 100, "no put was answered after the failover"
+                )
+            assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
+            await load.check()
 
 
-def test_a_master_that_hangs_and_comes_back_does_not_undo_what_was_answered():
-    async def main():
-        with redis_sentinel() as watched:
-            async with opened(watched.url, 2, min_replicas=1) as queues:
-                load = Load(queues)
-                async with load.working():
-                    await load.under_way()
-                    old = watched.master()
-                    old.stop()
-                    await asyncio.to_thread(watched.wait_moved, old)
-                    old.cont()
-                    before, end = len(load.put), time.monotonic() + 20
-                    while len(load.put) < before + 100:
-                        assert time.monotonic() < end, "no put was answered after the failover"
-                        await asyncio.sleep(0.05)
-                await load.check()
-
-    run(main())
+async def test_a_master_that_hangs_and_comes_back_does_not_undo_what_was_answered():
+    with redis_sentinel() as watched:
+        async with opened(watched.url, 2, min_replicas=1) as queues:
+            load = Load(queues)
+            async with load.working():
+                await load.under_way()
+                old = watched.master()
+                old.stop()
+                await asyncio.to_thread(watched.wait_moved, old)
+                old.cont()
+                before = len(load.put)
+                await until_async(
+                    lambda: len(load.put) >= before + 100, "no put was answered after the failover"
+                )
+            await load.check()
 
 
-def test_instances_go_on_after_a_master_of_a_cluster_died():
-    async def main():
-        with redis_cluster(3, replicas=1) as cluster:
-            async with opened(cluster.url, 2, shards=4) as queues:
-                load = Load(queues)
-                async with load.working():
-                    await load.under_way()
-                    old = cluster.owner("dwell:{1}:meta")
-                    # The cluster answers before its replica has all: it is given the time here.
-                    old.kill()
-                    end = time.monotonic() + 20
-                    while cluster.owner("dwell:{1}:meta") is old:
-                        assert time.monotonic() < end, "no replica took over"
-                        await asyncio.sleep(0.1)
-                    before = len(load.put)
-                    while len(load.put) < before + 200:
-                        assert time.monotonic() < end, "no put was answered after the failover"
-                        await asyncio.sleep(0.05)
-                assert before > 100
-                for size in await queues[0].sizes("t"):
-                    assert size.delayed > 0
-                assert await queues[0].find_stale() == []
-                # A taker that waits is still woken by another instance.
-                while len(left := await queues[0].take("t", 1000)):
-                    await queues[0].ack(left)
-                await asyncio.sleep(1)
-                for key in ("a", "b", "c", "d", "e"):
-                    waiting = asyncio.create_task(queues[1].take("t", wait=20))
-                    await asyncio.sleep(0.1)
-                    start = time.monotonic()
-                    await queues[0].put("t", "x", key=key)
-                    assert len(await waiting) == 1
-                    assert time.monotonic() - start < 1.3
-
-    run(main())
+async def test_instances_go_on_after_a_master_of_a_cluster_died():
+    with redis_cluster(3, replicas=1) as cluster:
+        async with opened(cluster.url, 2, shards=4) as queues:
+            load = Load(queues)
+            async with load.working():
+                await load.under_way()
+                old = cluster.owner("dwell:{1}:meta")
+                # The cluster answers before its replica has all: it is given the time here.
+                old.kill()
+                await until_async(
+                    lambda: cluster.owner("dwell:{1}:meta") is not old,
+                    "no replica took over",
+                    pause_s=0.1,
+                )
+                before = len(load.put)
+                await until_async(
+                    lambda: len(load.put) >= before + 200, "no put was answered after the failover"
+                )
+            assert before > 100
+            for size in await queues[0].sizes("t"):
+                assert size.delayed > 0
+            assert await queues[0].find_stale() == []
+            # A taker that waits is still woken by another instance.
+            while len(left := await queues[0].take("t", 1000)):
+                await queues[0].ack(left)
+            await asyncio.sleep(1)
+            for key in ("a", "b", "c", "d", "e"):
+                waiting = asyncio.create_task(queues[1].take("t", wait=20))
+                await asyncio.sleep(0.1)
+                start = time.monotonic()
+                await queues[0].put("t", "x", key=key)
+                assert len(await waiting) == 1
+                assert time.monotonic() - start < 15
 
 
-def test_verbs_wait_for_a_node_of_a_cluster_that_comes_back():
-    async def main():
-        with redis_cluster(2, **ALWAYS) as cluster:
-            async with opened(cluster.url, 2, shards=4) as queues:
-                load = Load(queues)
-                async with load.working():
-                    await load.under_way()
-                    owner = cluster.owner("dwell:{1}:meta")
-                    owner.kill()
-                    await asyncio.sleep(0.5)
-                    await asyncio.to_thread(owner.start)
-                    before, end = len(load.put), time.monotonic() + 20
-                    while len(load.put) < before + 100:
-                        assert time.monotonic() < end, "no put was answered after the restart"
-                        await asyncio.sleep(0.05)
-                assert before > 50
-                assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
-                await load.check()
-
-    run(main())
+async def test_verbs_wait_for_a_node_of_a_cluster_that_comes_back():
+    with redis_cluster(2, **ALWAYS) as cluster:
+        async with opened(cluster.url, 2, shards=4) as queues:
+            load = Load(queues)
+            async with load.working():
+                await load.under_way()
+                owner = cluster.owner("dwell:{1}:meta")
+                owner.kill()
+                await asyncio.sleep(0.5)
+                await asyncio.to_thread(owner.start)
+                before = len(load.put)
+                await until_async(
+                    lambda: len(load.put) >= before + 100, "no put was answered after the restart"
+                )
+            assert before > 50
+            assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
+            await load.check()
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_a_slot_that_moves_takes_its_shard_along(shards):
-    async def main():
-        with redis_cluster(2) as cluster:
-            async with opened(cluster.url, 2, shards=shards) as queues:
-                load = Load(queues)
-                async with load.working():
-                    await load.under_way()
-                    for at in range(6):
-                        key = f"dwell:{{{at % shards}}}:meta"
-                        owner = cluster.owner(key)
-                        other = next(node for node in cluster.masters if node is not owner)
-                        await asyncio.to_thread(cluster.move, key, other)
-                        assert cluster.owner(key) is other
-                        before = len(load.put)
-                        await load.under_way(before)
-                assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
-                await load.check()
-
-    run(main())
+async def test_a_slot_that_moves_takes_its_shard_along(shards):
+    with redis_cluster(2) as cluster:
+        async with opened(cluster.url, 2, shards=shards) as queues:
+            load = Load(queues)
+            async with load.working():
+                await load.under_way()
+                for at in range(6):
+                    key = f"dwell:{{{at % shards}}}:meta"
+                    owner = cluster.owner(key)
+                    other = next(node for node in cluster.masters if node is not owner)
+                    await asyncio.to_thread(cluster.move, key, other)
+                    assert cluster.owner(key) is other
+                    before = len(load.put)
+                    await load.under_way(before)
+            assert set(load.takes.values()) == {1}, "a message was taken twice within a lease"
+            await load.check()
 
 
-def test_a_slot_that_moves_slowly_stops_its_shard_and_no_other():
+async def test_a_slot_that_moves_slowly_stops_its_shard_and_no_other():
     """Each key is moved by itself, with time between: nobody may see a part of them."""
 
-    async def main():
-        with redis_cluster(2) as cluster:
-            async with opened(cluster.url, 2, shards=2) as queues:
-                load = Load(queues)
-                async with load.working():
-                    await load.under_way()
-                    await asyncio.to_thread(move_slowly, cluster, "dwell:{0}:meta")
-                    await load.under_way(len(load.put) + 100)
-                await load.check()
-
-    run(main())
+    with redis_cluster(2) as cluster:
+        async with opened(cluster.url, 2, shards=2) as queues:
+            load = Load(queues)
+            async with load.working():
+                await load.under_way()
+                await asyncio.to_thread(move_slowly, cluster, "dwell:{0}:meta")
+                await load.under_way(len(load.put) + 100)
+            await load.check()
 
 
 def move_slowly(cluster, key: str) -> None:

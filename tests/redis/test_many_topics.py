@@ -1,6 +1,7 @@
 """Who uses a topic for each user has many: no call visits all, and empty ones are forgotten."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -12,16 +13,13 @@ from tests.redis.servers import redis_server
 TOPICS = 1_000
 
 
-def run(test) -> None:
-    """Run a test with a store on a real Redis, and that."""
-
-    async def main() -> None:
-        with redis_server() as server:
-            store = RedisStore(server.url, clock=SimulatedClock())
-            async with dwell.Queue(store) as queue:
-                await test(queue, store, server)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@contextlib.asynccontextmanager
+async def opened():
+    """Give a queue over a store on a real Redis, and both."""
+    with redis_server() as server:
+        store = RedisStore(server.url, clock=SimulatedClock())
+        async with asyncio.timeout(60), dwell.Queue(store) as queue:
+            yield queue, store, server
 
 
 async def use(queue: dwell.Queue, topics: list[str], ids=None) -> None:
@@ -38,8 +36,8 @@ async def sweep(store: RedisStore) -> None:
         await store.tick(store.clock.now_ms())
 
 
-def test_stats_are_made_of_calls_that_are_bounded():
-    async def test(queue, store, server):
+async def test_stats_are_made_of_calls_that_are_bounded():
+    async with opened() as (queue, store, server):
         with server.client() as client:
             pipeline = client.pipeline(transaction=False)
             for at in range(20_000):
@@ -58,11 +56,10 @@ def test_stats_are_made_of_calls_that_are_bounded():
         assert [size.delayed for size in await queue.sizes("user-7")] == [1]
         assert store.commands - calls == 1
 
-    run(test)
 
-
-def test_topics_that_are_empty_and_have_no_settings_are_forgotten():
-    async def test(queue, store, server):
+@pytest.mark.campaign
+async def test_topics_that_are_empty_and_have_no_settings_are_forgotten():
+    async with opened() as (queue, store, server):
         await use(queue, [f"user-{at}" for at in range(TOPICS)])
         await queue.configure("set", max_attempts=3)
         await use(queue, ["set"])
@@ -86,11 +83,9 @@ def test_topics_that_are_empty_and_have_no_settings_are_forgotten():
         assert len(await queue.take("user-7")) == 1
         assert await queue.find_stale() == []
 
-    run(test)
 
-
-def test_a_topic_in_use_is_not_forgotten():
-    async def test(queue, store, server):
+async def test_a_topic_in_use_is_not_forgotten():
+    async with opened() as (queue, store, _server):
         for _ in range(5):
             await use(queue, ["t"])
             for _ in range(20):
@@ -102,12 +97,10 @@ def test_a_topic_in_use_is_not_forgotten():
             assert (await queue.stats()).topics["t"].ready == 1
             await queue.ack(await queue.take("t"))
 
-    run(test)
-
 
 @pytest.mark.parametrize("count", [1, 1_000])
-def test_a_tick_asks_for_some_of_the_topics_a_call(count):
-    async def test(queue, store, server):
+async def test_a_tick_asks_for_some_of_the_topics_a_call(count):
+    async with opened() as (queue, store, _server):
         topics = [f"t{at}" for at in range(count)]
         await queue.put(topics[-1], "x")
         woken = []
@@ -117,5 +110,3 @@ def test_a_tick_asks_for_some_of_the_topics_a_call(count):
         await store.tick(store.clock.now_ms())
         assert woken == [(topics[-1], 1)]
         assert store.commands - before == max(count // 200, 1)
-
-    run(test)

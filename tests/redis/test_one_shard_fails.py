@@ -1,6 +1,7 @@
 """One shard fails while others go on: nothing that was leased is dropped, and the others give."""
 
 import asyncio
+import contextlib
 import itertools
 import zlib
 
@@ -15,13 +16,10 @@ from tests.http.between import Between, between
 from tests.redis.calls import call_of
 from tests.redis.servers import redis_cluster, redis_server
 
+pytestmark = pytest.mark.campaign
+
 SHARDS = 4
 _prefixes = itertools.count()
-
-
-def run(body, seconds: float = 60) -> None:
-    """Run a test until its end, or for so long."""
-    asyncio.run(asyncio.wait_for(body, seconds))
 
 
 def ids_of(shard: int, count: int) -> list[str]:
@@ -45,7 +43,7 @@ class Case:
 
     @property
     def store(self) -> RedisStore:
-        return self.queue._store
+        return self.queue.store
 
     async def put(self, shards=range(SHARDS), count: int = 5) -> set[str]:
         """Put messages into some shards."""
@@ -64,20 +62,18 @@ class Case:
         return {message.attempt for message in await self.sure.get("t", ids) if message}
 
 
-def play(test, **options) -> None:
-    """Run a test with a store over a wire that is whole, and one that fails as the test says."""
-
-    async def main() -> None:
-        with redis_server() as server:
-            async with between(server.url) as wire:
-                given = {"shards": SHARDS, "timeout": 1, **options}
-                async with (
-                    dwell.open(wire.url, **given) as queue,
-                    dwell.open(server.url, **given) as sure,
-                ):
-                    await test(Case(wire, queue, sure))
-
-    run(main())
+@contextlib.asynccontextmanager
+async def opened(**options):
+    """Give a store over a wire that is whole, and one that fails as the test says."""
+    given = {"shards": SHARDS, "timeout": 1, **options}
+    with redis_server() as server:
+        async with (
+            asyncio.timeout(60),
+            between(server.url) as wire,
+            dwell.open(wire.url, **given) as queue,
+            dwell.open(server.url, **given) as sure,
+        ):
+            yield Case(wire, queue, sure)
 
 
 #: Blocks of one, blocks as they are usual, and loose messages.
@@ -87,8 +83,8 @@ each_form = pytest.mark.parametrize("packed", [1, 8, 1000])
 @each_form
 @pytest.mark.parametrize("how", ["cut", "mute"])
 @pytest.mark.parametrize("fails", range(SHARDS))
-def test_what_the_others_gave_is_handed_out(packed, how, fails):
-    async def test(case: Case):
+async def test_what_the_others_gave_is_handed_out(packed, how, fails):
+    async with opened(packed=packed) as case:
         await case.put()
         case.wire.break_(how, None, only(fails))
         taken = await case.queue.take("t", 100, lease="10m")
@@ -102,13 +98,11 @@ def test_what_the_others_gave_is_handed_out(packed, how, fails):
         assert sorted(again.ids) == sorted(ids_of(fails, 5))
         assert set(again.attempt.tolist()) == {1}
 
-    play(test, packed=packed)
-
 
 @each_form
 @pytest.mark.parametrize("how", ["cut", "mute"])
-def test_what_is_taken_by_id_is_handed_out(packed, how):
-    async def test(case: Case):
+async def test_what_is_taken_by_id_is_handed_out(packed, how):
+    async with opened(packed=packed) as case:
         ids = sorted(await case.put())
         case.wire.break_(how, None, only(2))
         taken = await case.queue.take_ids("t", ids, lease="10m")
@@ -120,20 +114,16 @@ def test_what_is_taken_by_id_is_handed_out(packed, how):
         assert sorted(again.ids) == sorted(ids_of(2, 5))
         assert set(again.attempt.tolist()) == {1}
 
-    play(test, packed=packed)
 
-
-def test_a_taker_is_told_when_the_others_have_nothing():
-    async def test(case: Case):
+async def test_a_taker_is_told_when_the_others_have_nothing():
+    async with opened() as case:
         case.wire.break_("cut", None, only(2))
         with pytest.raises(ServerUnreachable):
             await case.queue.take("t", 100)
 
-    play(test)
 
-
-def test_blocks_that_could_not_be_read_are_given_back():
-    async def test(case: Case):
+async def test_blocks_that_could_not_be_read_are_given_back():
+    async with opened(packed=1) as case:
         await case.put([1])
         case.wire.break_("cut", None, only(1, ":block"))
         with pytest.raises(ServerUnreachable):
@@ -144,20 +134,18 @@ def test_blocks_that_could_not_be_read_are_given_back():
         taken = await case.queue.take("t", 100)
         assert sorted(taken.ids) == sorted(ids_of(1, 5))
 
-    play(test, packed=1)
-
 
 @each_form
 @pytest.mark.parametrize("verb", ["take", "take_ids"])
 @pytest.mark.parametrize("how", ["late", "held"])
-def test_a_take_whose_caller_has_gone_leases_nothing(packed, verb, how):
-    async def test(case: Case):
+async def test_a_take_whose_caller_has_gone_leases_nothing(packed, verb, how):
+    async with opened(packed=packed) as case:
         ids = [id_.encode() for id_ in sorted(await case.put())]
-        # The first time, the scripts themselves are sent.
+        # The first time, connections are made.
         warm = case.store.take_ids("warm", ids, 0, ""), case.store.take(["warm"], 1, 0, "")
         await asyncio.gather(*warm)
-        # The verb itself, not a tick: the digest of the script, and how many keys there are.
-        request = call_of(verb, packed=packed) + b"\r\n$1\r\n2\r\n$9\r\ndwell:" + only(2)
+        # The verb itself, not a tick: its name, and how many keys there are.
+        request = call_of(verb) + b"$1\r\n2\r\n$9\r\ndwell:" + only(2)
         case.wire.break_(how, 1, request)
         ask = {
             "take": lambda: case.store.take(["t"], 100, 600_000, ""),
@@ -176,27 +164,22 @@ def test_a_take_whose_caller_has_gone_leases_nothing(packed, verb, how):
         await case.until_given_back()
         assert await case.attempts() == {0}
 
-    play(test, packed=packed)
 
-
-def test_messages_do_not_die_for_a_shard_that_fails():
+async def test_messages_do_not_die_for_a_shard_that_fails():
     """The case in which it was found: a node of a cluster is killed, and nobody sees a message."""
 
-    async def main():
-        with redis_cluster(2, **{"cluster-require-full-coverage": "no"}) as cluster:
-            owners = [cluster.owner(f"dwell:{{{shard}}}:meta") for shard in range(SHARDS)]
-            down = next(shard for shard in range(SHARDS) if owners[shard] is not owners[0])
-            async with dwell.open(cluster.url, shards=SHARDS, timeout=1) as queue:
-                await queue.put_many("t", ["x"] * 5, ids=ids_of(0, 5))
-                owners[down].kill()
-                taken = await queue.take("t", 10, lease="10m")
-                assert sorted(taken.ids) == sorted(ids_of(0, 5))
-
-    run(main())
+    with redis_cluster(2, **{"cluster-require-full-coverage": "no"}) as cluster:
+        owners = [cluster.owner(f"dwell:{{{shard}}}:meta") for shard in range(SHARDS)]
+        down = next(shard for shard in range(SHARDS) if owners[shard] is not owners[0])
+        async with dwell.open(cluster.url, shards=SHARDS, timeout=1) as queue:
+            await queue.put_many("t", ["x"] * 5, ids=ids_of(0, 5))
+            owners[down].kill()
+            taken = await queue.take("t", 10, lease="10m")
+            assert sorted(taken.ids) == sorted(ids_of(0, 5))
 
 
-def test_the_other_shards_tick():
-    async def test(case: Case):
+async def test_the_other_shards_tick():
+    async with opened(timeout=30) as case:
         woken: list[str] = []
         case.store.wake = lambda topic, count: woken.append(topic)
         case.wire.break_("cut", None, only(0))
@@ -208,11 +191,9 @@ def test_the_other_shards_tick():
             assert await case.store.tick(0)
         case.wire.break_("pass")
 
-    play(test, timeout=30)
 
-
-def test_a_taker_gets_what_comes_while_a_shard_is_down():
-    async def test(case: Case):
+async def test_a_taker_gets_what_comes_while_a_shard_is_down():
+    async with opened(timeout=30) as case:
         case.wire.break_("cut", None, only(0))
         for shard in (1, 2, 3):
             (id_,) = ids_of(shard, 1)
@@ -224,22 +205,18 @@ def test_a_taker_gets_what_comes_while_a_shard_is_down():
             await case.sure.ack(waiting.result())
         case.wire.break_("pass")
 
-    play(test, timeout=30)
 
-
-def test_no_shard_ticks():
-    async def test(case: Case):
+async def test_no_shard_ticks():
+    async with opened() as case:
         case.wire.break_("cut")
         with pytest.raises(ServerUnreachable):
             await case.store.tick(0)
         case.wire.break_("pass")
         assert await case.store.tick(0)
 
-    play(test)
 
-
-def test_verbs_are_done_on_the_shards_that_are_there():
-    async def test(case: Case):
+async def test_verbs_are_done_on_the_shards_that_are_there():
+    async with opened() as case:
         await case.sure.configure("t", remember_ms=0)
         ids = sorted(await case.put())
         others = [id_ for id_ in ids if id_ not in ids_of(1, 5)]
@@ -263,11 +240,9 @@ def test_verbs_are_done_on_the_shards_that_are_there():
                 {2**42} if verb == "reschedule" else {None}
             )
 
-    play(test)
 
-
-def test_a_put_tells_each_caller_what_became_of_its_own():
-    async def test(case: Case):
+async def test_a_put_tells_each_caller_what_became_of_its_own():
+    async with opened() as case:
         ids = [id_ for shard in range(SHARDS) for id_ in ids_of(shard, 3)]
         case.wire.break_("cut", None, only(1))
         puts = (case.queue.put("t", "x", id=id_) for id_ in ids)
@@ -281,11 +256,9 @@ def test_a_put_tells_each_caller_what_became_of_its_own():
         with pytest.raises(ServerUnreachable, match="9 of the batch were put all the same"):
             await case.queue.put_many("t", ["x"] * 12, ids=[f"{id_}" for id_ in ids])
 
-    play(test)
 
-
-def test_settings_reach_the_shards_that_are_there():
-    async def test(case: Case):
+async def test_settings_reach_the_shards_that_are_there():
+    async with opened() as case:
         case.wire.break_("cut", None, only(1))
         with pytest.raises(ServerUnreachable):
             await case.queue.configure("t", max_attempts=3)
@@ -297,11 +270,9 @@ def test_settings_reach_the_shards_that_are_there():
         ]
         assert found == [1, 0, 1, 1]
 
-    play(test)
 
-
-def test_a_shard_that_was_down_is_found_again():
-    async def test(case: Case):
+async def test_a_shard_that_was_down_is_found_again():
+    async with opened() as case:
         await case.sure.configure("t", remember_ms=0)
         for _ in range(3):
             await case.put([3])
@@ -313,30 +284,25 @@ def test_a_shard_that_was_down_is_found_again():
             assert sorted(taken.ids) == sorted(ids_of(3, 5))
             assert set(await case.queue.ack(taken)) == {Result.ACKED}
 
-    play(test)
 
-
-def test_receipts_of_a_message_that_was_taken_very_often():
+async def test_receipts_of_a_message_that_was_taken_very_often():
     """The number of a take has 32 bits and begins anew after them; nothing else is touched."""
 
-    async def main():
-        with redis_server() as server:
-            async with dwell.open(server.url) as queue:
-                await queue.put("t", "x", id="x", max_attempts=65_535)
-                ((name, text),) = server.client().hgetall("dwell:{0}:messages").items()
-                words = []
-                for take in (2**24 - 1, 2**24, 2**32 - 1):
-                    made = text[:3] + take.to_bytes(4, "big") + text[7:]
-                    server.client().hset("dwell:{0}:messages", name, made)
-                    taken = await queue.take("t")
-                    words.append(int(taken.receipts[0, 0]) & 0xFFFF_FFFF)
-                    message = (await queue.get("t", ["x"]))[0]
-                    assert (message.body, message.attempt) == (b"x", 1)
-                    stale = np.array(taken.receipts)
-                    stale[0, 0] -= np.uint64(1) if words[-1] else np.uint64(0)
-                    assert await queue.release(taken, counted=False) == [Result.RELEASED]
-                    text = server.client().hget("dwell:{0}:messages", name)
-                    assert await queue.ack(stale) == [Result.STALE]
-                assert words == [2**24, 2**24 + 1, 0]
-
-    run(main())
+    with redis_server() as server:
+        async with dwell.open(server.url) as queue:
+            await queue.put("t", "x", id="x", max_attempts=65_535)
+            ((name, text),) = server.client().hgetall("dwell:{0}:messages").items()
+            words = []
+            for take in (2**24 - 1, 2**24, 2**32 - 1):
+                made = text[:3] + take.to_bytes(4, "big") + text[7:]
+                server.client().hset("dwell:{0}:messages", name, made)
+                taken = await queue.take("t")
+                words.append(int(taken.receipts[0, 0]) & 0xFFFF_FFFF)
+                message = (await queue.get("t", ["x"]))[0]
+                assert (message.body, message.attempt) == (b"x", 1)
+                stale = np.array(taken.receipts)
+                stale[0, 0] -= np.uint64(1) if words[-1] else np.uint64(0)
+                assert await queue.release(taken, counted=False) == [Result.RELEASED]
+                text = server.client().hget("dwell:{0}:messages", name)
+                assert await queue.ack(stale) == [Result.STALE]
+            assert words == [2**24, 2**24 + 1, 0]

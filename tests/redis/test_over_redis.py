@@ -22,6 +22,7 @@ from tests.server.process import ServerProcess
 DWELL = str(Path(sys.executable).with_name("dwell"))
 
 
+@pytest.mark.campaign
 class TestServedRedis(Groups):
     @pytest.fixture(autouse=True)
     def server(self, redis_url):
@@ -90,7 +91,7 @@ def test_two_servers_share_one_store(own_url, tmp_path):
         status, answer = waiting.result()
         assert status == 200
         assert [message["body"] for message in answer["messages"]] == ["hello"]
-        assert time.monotonic() - start < 0.8
+        assert time.monotonic() - start < 9
         assert (one.stop(), other.stop()) == (0, 0)
 
 

@@ -1,6 +1,7 @@
 """Puts of many callers that are joined, of which some shards refuse their part."""
 
 import asyncio
+import contextlib
 from collections import Counter
 
 import dwell
@@ -11,19 +12,16 @@ from tests.redis.servers import redis_server
 SHARDS = 4
 
 
-def run(test) -> None:
-    """Run a test with a queue over four shards of a real Redis."""
-
-    async def body(url: str) -> None:
-        async with dwell.open(url, shards=SHARDS) as queue:
-            await test(queue)
-
+@contextlib.asynccontextmanager
+async def opened():
+    """Give a queue over four shards of a real Redis."""
     with redis_server() as server:
-        asyncio.run(asyncio.wait_for(body(server.url), 60))
+        async with asyncio.timeout(60), dwell.open(server.url, shards=SHARDS) as queue:
+            yield queue
 
 
-def test_who_has_a_new_id_does_not_suffer_for_one_that_exists():
-    async def test(queue):
+async def test_who_has_a_new_id_does_not_suffer_for_one_that_exists():
+    async with opened() as queue:
         await queue.put("t", "old", id="exists")
         ids = [*(f"new-{number}" for number in range(12)), "exists"]
         puts = (queue.put("t", id_, id=id_, on_conflict="error") for id_ in ids)
@@ -32,11 +30,9 @@ def test_who_has_a_new_id_does_not_suffer_for_one_that_exists():
         assert isinstance(answers[-1], IdExists)
         assert len(await queue.take("t", 100)) == 13
 
-    run(test)
 
-
-def test_in_a_topic_that_is_nearly_full_what_was_answered_is_there_once():
-    async def test(queue):
+async def test_in_a_topic_that_is_nearly_full_what_was_answered_is_there_once():
+    async with opened() as queue:
         await queue.configure("t", max_pending=10 * SHARDS)
         for number in range(10):
             await queue.put("t", f"fill-{number}", key="k0")
@@ -47,11 +43,9 @@ def test_in_a_topic_that_is_nearly_full_what_was_answered_is_there_once():
         for number, answer in enumerate(answers):
             assert bodies[b"job-%d" % number] == isinstance(answer, dwell.Put)
 
-    run(test)
 
-
-def test_batches_that_are_joined_are_told_each_its_own():
-    async def test(queue):
+async def test_batches_that_are_joined_are_told_each_its_own():
+    async with opened() as queue:
         await queue.put("t", "old", id="exists")
         many = [[f"{batch}-{number}" for number in range(20)] for batch in range(3)]
         many[1][7] = "exists"
@@ -68,5 +62,3 @@ def test_batches_that_are_joined_are_told_each_its_own():
         # What one caller's shards put before another refused is said in the error.
         put = sum(id_.encode() in bodies for id_ in many[1] if id_ != "exists")
         assert f"{put} of the batch were put all the same" in str(second)
-
-    run(test)

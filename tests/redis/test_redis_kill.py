@@ -13,9 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import dwell
+from dwell import State
 from tests.crash.ledger import Ledger, books_balance, cleared, everything, listen
 from tests.crash.victim import start
 from tests.redis.servers import Server, redis_server, until
+
+pytestmark = pytest.mark.campaign
 
 KILLS = int(os.environ.get("DWELL_REDIS_KILLS", "200"))
 SEED = int(os.environ.get("DWELL_SEED", "0")) or secrets.randbits(32)
@@ -114,3 +117,31 @@ def test_instances_are_killed():
 def test_instances_and_the_engine_are_killed():
     with redis_server(appendonly="yes", appendfsync="always") as server:
         run(server, KILLS // 4, with_engine=True)
+
+
+@pytest.mark.parametrize("part", [0.01, 0.3, 0.6, 0.99])
+def test_a_script_that_a_crash_cut_in_two_was_never_there(part):
+    async def put(*ids: str) -> None:
+        async with dwell.open(server.url) as queue:
+            await queue.put_many("t", ids, ids=list(ids), priority=[1, 2])
+
+    with redis_server(appendonly="yes", appendfsync="always") as server:
+        asyncio.run(put("a", "b"))
+        (file,) = server.folder.glob("appendonlydir/*.incr.aof")
+        asyncio.run(put("c", "d"))
+        server.kill()
+        data = file.read_bytes()
+        start, end = data.rindex(b"MULTI"), data.rindex(b"EXEC")
+        file.write_bytes(data[: start + int((end - start) * part)])
+        server.start()
+        asyncio.run(put("e", "f"))
+        server.kill()
+        server.start()
+        assert asyncio.run(whole(server.url, "t")) == {"a", "b", "e", "f"}
+
+
+async def whole(url: str, topic: str) -> set[str]:
+    """Return the ids of all messages of a topic, of a store whose parts know the same."""
+    async with dwell.open(url) as queue:
+        assert await queue.find_stale() == []
+        return {m.id async for page in queue.pages(topic, State.READY) for m in page}

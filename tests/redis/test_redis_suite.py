@@ -23,8 +23,9 @@ _names = itertools.count()
 
 
 def new_store(url: str, clock: SimulatedClock, **options) -> RedisStore:
-    """Return a store of its own, whose keys are nobody else's."""
-    return RedisStore(url, clock=clock, prefix=f"test-{os.getpid()}-{next(_names)}", **options)
+    """Return a store of its own, whose keys are nobody else's, with time for a busy machine."""
+    own = {"prefix": f"test-{os.getpid()}-{next(_names)}", "timeout": 60}
+    return RedisStore(url, clock=clock, **(own | options))
 
 
 class TestRedisStore(StoreSuite):
@@ -43,57 +44,18 @@ class TestBlocks(TestRedisStore):
         return new_store(self.url, clock, packed=1)
 
 
-#: What holds within a shard, and not over several: the order, all or none, and max_pending; and an
-#: id is looked for under the key that it was put with.
-WITHIN_A_SHARD = {
-    "test_a_new_priority",
-    "test_cancel_many",
-    "test_clock_jumps_far_ahead",
-    "test_error_puts_nothing",
-    "test_error_with_an_id_twice_in_the_batch",
-    "test_events_from_a_position",
-    "test_events_of_batches_stand_in_order",
-    "test_expires_not_while_leased",
-    "test_full_topic_does_not_count_leased_and_dead",
-    "test_full_topic_drops_what_is_too_much",
-    "test_full_topic_refuses_ids_of_the_past",
-    "test_full_topic_refuses_the_batch",
-    "test_held_no_longer",
-    "test_name_messages_by_number",
-    "test_peek_in_the_order_of_taking",
-    "test_put_and_whole_life_of_a_batch",
-    "test_receipts_keep_their_order",
-    "test_replace_starts_anew",
-    "test_replace_with_an_id_twice_in_the_batch",
-    "test_scan_ends_with_the_last_message",
-    "test_scan_page_after_page",
-    "test_scan_while_things_change",
-    "test_take_after_rescheduling_to_the_front",
-    "test_take_by_id_and_come_back",
-    "test_take_by_priority_due_and_arrival",
-    "test_take_from_many_topics",
-    "test_take_keeps_the_arrival",
-    "test_take_late_but_more_urgent",
-    "test_take_topics_as_listed",
-    "test_arrow[put GONE GONE topic full, on_full=drop]",
-    "test_arrow_in_counts_and_scans[put GONE GONE topic full, on_full=drop]",
-}
-
-
 class TestFourShards(StoreSuite):
-    @pytest.fixture(autouse=True)
-    def within_a_shard(self, request):
-        if {request.node.name, request.node.originalname} & WITHIN_A_SHARD:
-            pytest.skip("holds within a shard")
+    shards = 4
 
     @pytest.fixture(autouse=True)
     def server(self, redis_url):
         self.url = redis_url
 
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
-        return new_store(self.url, clock, shards=4)
+        return new_store(self.url, clock, shards=self.shards)
 
 
+@pytest.mark.campaign
 class TestValkeyStore(StoreSuite):
     @pytest.fixture(autouse=True)
     def server(self, valkey_url):
@@ -103,6 +65,7 @@ class TestValkeyStore(StoreSuite):
         return new_store(self.url, clock)
 
 
+@pytest.mark.campaign
 class TestClusterStore(StoreSuite):
     @pytest.fixture(autouse=True)
     def server(self, cluster_url):
@@ -227,6 +190,7 @@ class DyingMachine(LossyMachine):
         self.wire.break_(how)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("machine", "engine", "runs"),
     [

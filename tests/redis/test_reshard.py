@@ -16,6 +16,8 @@ from dwell.store.redis.engine import Engine
 from dwell.store.redis.putting import shard_for
 from dwell.store.redis.resharding import reshard
 
+pytestmark = pytest.mark.campaign
+
 MANY = 1_000
 
 
@@ -77,18 +79,15 @@ async def whole_log(queue: dwell.Queue) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_nothing_is_lost(url, first):
-    async def play():
-        async with dwell.open(url, shards=first) as queue:
-            await fill(queue)
-            before, log = await seen(queue), await whole_log(queue)
-        moved = await reshard(url, 4)
-        assert moved > MANY // 3
-        async with dwell.open(url) as queue:
-            assert (await whole_log(queue))[: len(log)] == log
-            await check(queue, before)
-
-    asyncio.run(play())
+async def test_nothing_is_lost(url, first):
+    async with dwell.open(url, shards=first) as queue:
+        await fill(queue)
+        before, log = await seen(queue), await whole_log(queue)
+    moved = await reshard(url, 4)
+    assert moved > MANY // 3
+    async with dwell.open(url) as queue:
+        assert (await whole_log(queue))[: len(log)] == log
+        await check(queue, before)
 
 
 def test_a_move_that_is_cut_off_is_made_again(url, monkeypatch):
@@ -97,12 +96,12 @@ def test_a_move_that_is_cut_off_is_made_again(url, monkeypatch):
     async def play(fails_at: int) -> bool:
         calls, run = 0, Engine.run
 
-        async def failing(self, shard, script, *own, **large):
+        async def failing(self, shard, verb, *own, **large):
             nonlocal calls
-            calls += script.name in ("adopt", "disown", "remember")
+            calls += verb in ("adopt", "disown", "remember")
             if calls == fails_at:
                 raise dwell.ServerUnreachable("cut off")
-            return await run(self, shard, script, *own, **large)
+            return await run(self, shard, verb, *own, **large)
 
         own = f"{url}{fails_at}"
         async with dwell.open(own) as queue:
@@ -131,28 +130,20 @@ def test_a_move_that_is_cut_off_is_made_again(url, monkeypatch):
             break
 
 
-def test_a_store_that_is_open_stays(url):
-    async def play():
-        async with dwell.open(url) as queue:
-            await queue.put("t", "x", id="x")
-            await asyncio.sleep(0.2)
-            with pytest.raises(StoreLocked, match="an instance has the store open"):
-                await reshard(url, 4)
-
-    asyncio.run(play())
+async def test_a_store_that_is_open_stays(url):
+    async with dwell.open(url) as queue:
+        await queue.put("t", "x", id="x")
+        await asyncio.sleep(0.2)
+        with pytest.raises(StoreLocked, match="an instance has the store open"):
+            await reshard(url, 4)
 
 
 @pytest.mark.parametrize("shards", [0, 1, 2, 257])
-def test_numbers_that_are_refused(url, shards):
-    async def play():
-        async with dwell.open(url, shards=2):
-            pass
-        with pytest.raises(
-            InvalidInput, match=f"shards: got {shards}, expected more than the store"
-        ):
-            await reshard(url, shards)
-
-    asyncio.run(play())
+async def test_numbers_that_are_refused(url, shards):
+    async with dwell.open(url, shards=2):
+        pass
+    with pytest.raises(InvalidInput, match=f"shards: got {shards}, expected more than the store"):
+        await reshard(url, shards)
 
 
 def test_command(url):
@@ -168,53 +159,47 @@ def test_command(url):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (2, 4), (2, 3), (4, 6)])
-def test_what_is_remembered_stays_so_with_and_without_a_key(url, before, after):
+async def test_what_is_remembered_stays_so_with_and_without_a_key(url, before, after):
     """Also an id that is in use again: what was remembered of it counts when it is cancelled."""
     ids = [f"order-{n}" for n in range(60)]
     keys = [f"customer-{n}" if n % 2 else None for n in range(60)]
 
-    async def play():
-        async with dwell.open(url, shards=before) as queue:
-            await queue.put_many("t", ids, ids=ids, key=keys)
-            done = 0
-            while done < len(ids):
-                done += len(await queue.ack(await queue.take("t", 100)))
-            # A third of them are put again, as if they were new.
-            await queue.put_many(
-                "t", ids[::3], ids=ids[::3], key=keys[::3], on_conflict="replace", delay="1h"
-            )
-        await reshard(url, after)
-        async with dwell.open(url) as queue:
-            assert len(await queue.sizes("t")) == after
-            assert await queue.find_stale() == []
-            again = await queue.put_many("t", ids, ids=ids, key=keys)
-            assert {put.result for put in again} == {dwell.Result.KEPT}
-            assert set(await queue.cancel("t", ids[::3])) == {dwell.Result.CANCELLED}
-            again = await queue.put_many("t", ids, ids=ids, key=keys)
-            assert {put.result for put in again} == {dwell.Result.KEPT}
-
-    asyncio.run(play())
+    async with dwell.open(url, shards=before) as queue:
+        await queue.put_many("t", ids, ids=ids, key=keys)
+        done = 0
+        while done < len(ids):
+            done += len(await queue.ack(await queue.take("t", 100)))
+        # A third of them are put again, as if they were new.
+        await queue.put_many(
+            "t", ids[::3], ids=ids[::3], key=keys[::3], on_conflict="replace", delay="1h"
+        )
+    await reshard(url, after)
+    async with dwell.open(url) as queue:
+        assert len(await queue.sizes("t")) == after
+        assert await queue.find_stale() == []
+        again = await queue.put_many("t", ids, ids=ids, key=keys)
+        assert {put.result for put in again} == {dwell.Result.KEPT}
+        assert set(await queue.cancel("t", ids[::3])) == {dwell.Result.CANCELLED}
+        again = await queue.put_many("t", ids, ids=ids, key=keys)
+        assert {put.result for put in again} == {dwell.Result.KEPT}
 
 
-def test_what_is_remembered_is_forgotten_in_every_shard(url):
-    async def play():
-        async with dwell.open(url) as queue:
-            await queue.configure("t", remember_ms=3_000)
-            await queue.put("t", "x", id="a", key="k")
-            await queue.ack(await queue.take("t"))
-        await reshard(url, 4)
-        async with dwell.open(url) as queue:
-            assert (await queue.put("t", "x", id="a", key="k")).result is dwell.Result.KEPT
-            while (await queue.put("t", "x", id="a", key="k")).result is dwell.Result.KEPT:
+async def test_what_is_remembered_is_forgotten_in_every_shard(url):
+    async with dwell.open(url) as queue:
+        await queue.configure("t", remember_ms=3_000)
+        await queue.put("t", "x", id="a", key="k")
+        await queue.ack(await queue.take("t"))
+    await reshard(url, 4)
+    async with dwell.open(url) as queue:
+        assert (await queue.put("t", "x", id="a", key="k")).result is dwell.Result.KEPT
+        while (await queue.put("t", "x", id="a", key="k")).result is dwell.Result.KEPT:
+            await asyncio.sleep(0.05)
+        for shard in range(4):
+            engine = queue.store._shards.engine
+            while await engine.ask("EXISTS", f"{engine.base(shard)}:forgets"):
                 await asyncio.sleep(0.05)
-            for shard in range(4):
-                engine = queue._store._shards.engine
-                while await engine.ask("EXISTS", f"{engine.base(shard)}:forgets"):
-                    await asyncio.sleep(0.05)
-                left = await engine.ask("HLEN", f"{engine.base(shard)}:ids:t")
-                assert left == int(shard == home("k"))
-
-    asyncio.run(play())
+            left = await engine.ask("HLEN", f"{engine.base(shard)}:ids:t")
+            assert left == int(shard == home("k"))
 
 
 def home(key: str) -> int:
@@ -222,22 +207,19 @@ def home(key: str) -> int:
     return shard_for(b"", encode_extra(key, {}), 4)
 
 
-def test_a_store_that_was_resharded_is_another_with_the_same_history(url: str) -> None:
+async def test_a_store_that_was_resharded_is_another_with_the_same_history(url: str) -> None:
     """Its events go on; receipts of before are foreign, as their leases have ended."""
 
-    async def main() -> None:
-        async with dwell.open(url) as queue:
-            await queue.put_many("t", ["x"] * 10)
-            taken = await queue.take("t", 5)
-            number, before = queue.store.number, await queue.events(0)
-        await reshard(url, 4)
-        async with dwell.open(url) as queue:
-            assert queue.store.number != number
-            with pytest.raises(ForeignReceipt):
-                await queue.ack(taken)
-            again = await queue.take("t", 10)
-            assert set(await queue.ack(again)) == {dwell.Result.ACKED}
-            page = await queue.events(before.next_position)
-            assert page.since == before.history == page.history != ""
-
-    asyncio.run(main())
+    async with dwell.open(url) as queue:
+        await queue.put_many("t", ["x"] * 10)
+        taken = await queue.take("t", 5)
+        number, before = queue.store.number, await queue.events(0)
+    await reshard(url, 4)
+    async with dwell.open(url) as queue:
+        assert queue.store.number != number
+        with pytest.raises(ForeignReceipt):
+            await queue.ack(taken)
+        again = await queue.take("t", 10)
+        assert set(await queue.ack(again)) == {dwell.Result.ACKED}
+        page = await queue.events(before.next_position)
+        assert page.since == before.history == page.history != ""

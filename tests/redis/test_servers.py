@@ -16,6 +16,8 @@ from tests.redis.servers import (
 )
 from tests.server.certificates import make_certificate
 
+pytestmark = pytest.mark.campaign
+
 KINDS = [pytest.param("redis-server", id="redis"), pytest.param(valkey_binary(), id="valkey")]
 each_kind = pytest.mark.parametrize("binary", KINDS)
 
@@ -29,7 +31,7 @@ ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 def test_a_server_starts_at_once_and_listens_to_this_machine_only(binary):
     start = time.monotonic()
     with redis_server(binary) as server, server.client(decode_responses=True) as client:
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 10
         assert client.set("a", 1)
         assert client.config_get("bind", "save", "appendonly") == {
             "bind": "127.0.0.1",

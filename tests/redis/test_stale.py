@@ -1,15 +1,18 @@
 """What somebody tore apart in the engine is found, named, and put right."""
 
 import asyncio
+import contextlib
 
 import pytest
 import redis
 
 import dwell
 from dwell import State
+from dwell.batch.stats import Stale
 from dwell.clock import SimulatedClock
-from dwell.store.base import Stale
 from tests.redis.test_redis_suite import new_store
+
+pytestmark = pytest.mark.campaign
 
 IDS = [f"{at:03}" for at in range(200)]
 TOPICS = {
@@ -61,25 +64,23 @@ class Torn:
 
 
 @pytest.fixture(params=[1, 1000], ids=["blocks", "loose"])
-def run(redis_url: str, request: pytest.FixtureRequest):
-    """Run a test on a queue that is full and whole."""
+def torn(redis_url: str, request: pytest.FixtureRequest):
+    """Return what gives a queue that is full and whole."""
 
-    def run(test) -> None:
-        async def main() -> None:
-            case = Torn(redis_url, request.param)
-            async with case.queue:
-                await case.fill()
-                assert await case.queue.find_stale() == []
-                await test(case)
+    @contextlib.asynccontextmanager
+    async def torn():
+        case = Torn(redis_url, request.param)
+        async with asyncio.timeout(60), case.queue:
+            await case.fill()
+            assert await case.queue.find_stale() == []
+            yield case
 
-        asyncio.run(asyncio.wait_for(main(), 60))
-
-    return run
+    return torn
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_bodies_that_are_gone(run, topic: str) -> None:
-    async def test(case: Torn) -> None:
+async def test_bodies_that_are_gone(torn, topic: str) -> None:
+    async with torn() as case:
         batch = [m async for b in case.queue.pages(topic, TOPICS[topic]) for m in b]
         lost = [m for m in batch if m.id < "070"]
         blocks = {case.key("block", str((m.number >> 8) // 64)) for m in lost}
@@ -95,12 +96,10 @@ def test_bodies_that_are_gone(run, topic: str) -> None:
         answer = await case.queue.put_many(topic, ["x"], ids=["000"], delay="1h")
         assert list(answer.results) == [dwell.Result.CREATED]
 
-    run(test)
-
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_states_that_are_gone(run, topic: str) -> None:
-    async def test(case: Torn) -> None:
+async def test_states_that_are_gone(torn, topic: str) -> None:
+    async with torn() as case:
         state = TOPICS[topic]
         name = "leased" if state is State.LEASED else f"{state.name.lower()}:{topic}"
         assert case.engine.delete(case.key(name))
@@ -108,22 +107,18 @@ def test_states_that_are_gone(run, topic: str) -> None:
         assert {stale.problem for stale in found if stale.id} == {"no state"}
         assert sorted(await case.ids(topic, state)) == IDS
 
-    run(test)
 
-
-def test_places_that_are_gone(run) -> None:
-    async def test(case: Torn) -> None:
+async def test_places_that_are_gone(torn) -> None:
+    async with torn() as case:
         assert case.engine.delete(*case.engine.keys(case.key("dir", "*").replace("{", "[{]")))
         found = await case.mend(5)
         assert {stale.problem for stale in found} == {"no state"}
         for topic, state in TOPICS.items():
             assert sorted(await case.ids(topic, state)) == IDS
 
-    run(test)
 
-
-def test_counts_that_are_wrong(run) -> None:
-    async def test(case: Torn) -> None:
+async def test_counts_that_are_wrong(torn) -> None:
+    async with torn() as case:
         case.engine.hset(case.key("counts", "now"), "ready", 7)
         case.engine.hset(case.key("counts", "late"), "dead", 7)
         found = await case.mend(1)
@@ -132,26 +127,22 @@ def test_counts_that_are_wrong(run) -> None:
             ("now", "", 0),
         ]
 
-    run(test)
 
-
-def test_ids_of_nothing(run) -> None:
-    async def test(case: Torn) -> None:
+async def test_ids_of_nothing(torn) -> None:
+    async with torn() as case:
         case.engine.hset(case.key("ids", "now"), "ghost", (10**9).to_bytes(6, "big"))
         found = await case.mend(1)
         assert [(stale.topic, stale.id, stale.problem) for stale in found] == [
             ("now", "ghost", "no message")
         ]
 
-    run(test)
-
 
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("lost", [1, 70, 200])
-def test_ids_that_the_index_lost(run, topic: str, lost: int) -> None:
+async def test_ids_that_the_index_lost(torn, topic: str, lost: int) -> None:
     """Nobody finds such a message by its id, and a put of the id makes a second one."""
 
-    async def test(case: Torn) -> None:
+    async with torn() as case:
         name = case.key("ids", topic)
         assert case.engine.delete(name) if lost == 200 else case.engine.hdel(name, *IDS[:lost])
         assert await case.queue.get(topic, ["000"]) == [None]
@@ -162,13 +153,11 @@ def test_ids_that_the_index_lost(run, topic: str, lost: int) -> None:
         answer = await case.queue.put_many(topic, IDS, ids=IDS, delay="1h")
         assert set(answer.results.tolist()) == {dwell.Result.KEPT}
 
-    run(test)
 
-
-def test_an_id_that_came_to_another_message(run) -> None:
+async def test_an_id_that_came_to_another_message(torn) -> None:
     """The older goes on under an id of the queue's making: neither is lost, and both are found."""
 
-    async def test(case: Torn) -> None:
+    async with torn() as case:
         case.engine.hdel(case.key("ids", "late"), *IDS[:3])
         answer = await case.queue.put_many("late", ["new"] * 2, ids=IDS[:2], delay="2h")
         assert list(answer.results) == [dwell.Result.CREATED] * 2
@@ -182,11 +171,9 @@ def test_an_id_that_came_to_another_message(run) -> None:
         bodies = [message.body for message in await case.queue.get("late", IDS[:3])]
         assert bodies == [b"new", b"new", b"002"]
 
-    run(test)
 
-
-def test_an_id_that_the_index_remembers_as_acked(run) -> None:
-    async def test(case: Torn) -> None:
+async def test_an_id_that_the_index_remembers_as_acked(torn) -> None:
+    async with torn() as case:
         ends_ms = case.store.clock.now_ms() + 60_000
         case.engine.hset(case.key("ids", "late"), "007", b"\xff" + ends_ms.to_bytes(6, "big"))
         await case.mend(1)
@@ -195,20 +182,17 @@ def test_an_id_that_the_index_remembers_as_acked(run) -> None:
         await case.queue.cancel("late", "007")
         assert (await case.queue.put("late", "x", id="007")).result is dwell.Result.KEPT
 
-    run(test)
 
-
-def test_a_list_of_topics_that_is_gone(run) -> None:
-    async def test(case: Torn) -> None:
+async def test_a_list_of_topics_that_is_gone(torn) -> None:
+    async with torn() as case:
         assert case.engine.delete(case.key("known"))
         await case.mend(1)
         assert set((await case.queue.stats()).topics) == set(TOPICS)
 
-    run(test)
 
+async def test_looking_while_the_store_is_used_finds_nothing(torn) -> None:
+    async with torn() as case:
 
-def test_looking_while_the_store_is_used_finds_nothing(run) -> None:
-    async def test(case: Torn) -> None:
         async def work() -> None:
             while True:
                 await case.queue.put_many("busy", ["x"] * 100)
@@ -219,5 +203,3 @@ def test_looking_while_the_store_is_used_finds_nothing(run) -> None:
             assert await case.queue.find_stale(repair=True) == []
         assert not working.done()
         working.cancel()
-
-    run(test)

@@ -1,6 +1,7 @@
 """Events that a shard dropped before anybody gathered them are missed, and never passed over."""
 
 import asyncio
+import contextlib
 import zlib
 
 import pytest
@@ -11,15 +12,15 @@ from tests.redis.servers import redis_server
 KEPT = 1_000
 
 
-def run(test, shards: int = 2) -> None:
-    """Run a test with a queue whose shards keep about a thousand events."""
-
-    async def main() -> None:
-        with redis_server() as server:
-            async with dwell.open(server.url, shards=shards, max_events=KEPT) as queue:
-                await test(queue)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@contextlib.asynccontextmanager
+async def opened(shards: int = 2):
+    """Give a queue whose shards keep about a thousand events."""
+    with redis_server() as server:
+        async with (
+            asyncio.timeout(60),
+            dwell.open(server.url, shards=shards, max_events=KEPT) as queue,
+        ):
+            yield queue
 
 
 def ids_of(shard: int, count: int, first: int = 0) -> list[str]:
@@ -61,8 +62,8 @@ class Reader:
 
 @pytest.mark.parametrize("shard", [0, 1])
 @pytest.mark.parametrize("gathered", [0, 10])
-def test_what_one_shard_dropped_is_a_gap(shard, gathered):
-    async def test(queue):
+async def test_what_one_shard_dropped_is_a_gap(shard, gathered):
+    async with opened() as queue:
         reader = Reader(queue)
         both = [id_ for of in (0, 1) for id_ in ids_of(of, gathered)]
         for id_ in both:
@@ -83,11 +84,9 @@ def test_what_one_shard_dropped_is_a_gap(shard, gathered):
         await again.read()
         assert again.lost + len(again.ids) == totals["put"]
 
-    run(test)
 
-
-def test_a_reader_within_a_gap_is_told_where_it_ends():
-    async def test(queue):
+async def test_a_reader_within_a_gap_is_told_where_it_ends():
+    async with opened() as queue:
         for id_ in ids_of(1, 5):
             await queue.put("t", "x", id=id_)
         reader = Reader(queue)
@@ -105,21 +104,17 @@ def test_a_reader_within_a_gap_is_told_where_it_ends():
         assert (await queue.events(ends, 10)).first_position < ends
         page = await queue.events(2**62, 1)
         assert (page.first_position, page.end_position) == (0, 1_505)
-        assert (await queue._store.events(begins, 0)).next_position == begins
-
-    run(test)
+        assert (await queue.store.events(begins, 0)).next_position == begins
 
 
-def test_a_stream_that_is_gone_is_a_gap_too():
-    async def main():
-        with redis_server() as server:
-            async with dwell.open(server.url, shards=2) as queue:
-                await put_in_calls(queue, ids_of(1, 20))
-                assert server.ask("DEL", "dwell:{1}:events") == 1
-                page = await queue.events(0, 10)
-                assert (page.first_position, page.end_position, len(page.events)) == (20, 20, 0)
-                await put_in_calls(queue, ids_of(1, 3, 1_000))
-                page = await queue.events(20, 10)
-                assert (page.first_position, page.end_position, len(page.events)) == (20, 23, 3)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@pytest.mark.timeout(60)
+async def test_a_stream_that_is_gone_is_a_gap_too():
+    with redis_server() as server:
+        async with dwell.open(server.url, shards=2) as queue:
+            await put_in_calls(queue, ids_of(1, 20))
+            assert server.ask("DEL", "dwell:{1}:events") == 1
+            page = await queue.events(0, 10)
+            assert (page.first_position, page.end_position, len(page.events)) == (20, 20, 0)
+            await put_in_calls(queue, ids_of(1, 3, 1_000))
+            page = await queue.events(20, 10)
+            assert (page.first_position, page.end_position, len(page.events)) == (20, 23, 3)

@@ -13,6 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE_S
+
 COMMAND = [sys.executable, "-c", "from dwell.cli import main; main()"]
 
 
@@ -79,7 +81,7 @@ class ServerProcess:
         assert found, (self.logs, self.other)
         return found[0]
 
-    def said(self, text: str, timeout: float = 10) -> dict[str, Any]:
+    def said(self, text: str, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until it logs a message with a text, and return the line."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,9 @@ import pytest
 import dwell
 from tests.beanstalk.served import Line
 from tests.server.process import ServerProcess
+from tests.waiting import until
+
+pytestmark = pytest.mark.campaign
 
 HOUR_S = 3_600
 #: A second is what is promised, and what a quiet machine shows; a busy one may take longer.
@@ -96,7 +99,7 @@ class Waiter:
     def _push(self) -> bool:
         with socket.create_connection(self._server.address("http"), 60) as stream:
             path = f"/v1/push?topics={self.topic}&credit=1"
-            stream.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            stream.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
             data = b""
             while b"event: messages" not in data:
                 data += stream.recv(1 << 16) or b"event: messages"
@@ -127,15 +130,7 @@ def check_all_get_theirs(waiters: list[Waiter]) -> None:
 
 
 def until_waiting(server: SteppedServer, count: int) -> None:
-    until_true(lambda: server.waiting() == count)
-
-
-def until_true(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it did not become true"
-        time.sleep(0.02)
+    until(lambda: server.waiting() == count, seconds=30)
 
 
 def test_takers_get_what_falls_due_at_a_step_forward(server):
@@ -178,10 +173,10 @@ def test_a_step_back_makes_no_wait_and_no_pause_longer(server):
         server.process.ask("POST", "/v1/topics/t/messages", {"body": "x", "due_ms": 1000})
         assert other.ask(b"pause-tube t 8\r\n") == b"PAUSED\r\n"
         line.send(b"reserve-with-timeout 20\r\n")
-        until_true(lambda: other.stats(b"stats-tube t")["current-waiting"] == "1")
+        until(lambda: other.stats(b"stats-tube t")["current-waiting"] == "1", seconds=30)
         server.step(-HOUR_S)
         assert line.read().startswith(b"RESERVED ")
         line.send(b"reserve-with-timeout 8\r\n")
-        until_true(lambda: other.stats(b"stats-tube t")["current-waiting"] == "1")
+        until(lambda: other.stats(b"stats-tube t")["current-waiting"] == "1", seconds=30)
         server.step(-2 * HOUR_S)
         assert line.read() in (b"TIMED_OUT\r\n", b"DEADLINE_SOON\r\n")

@@ -93,6 +93,7 @@ class Load:
             connection.close()
 
 
+@pytest.mark.campaign
 def test_a_server_with_little_memory_refuses_in_time(tmp_path, limit_bytes):
     limited = ["sh", "-c", f'ulimit -v {limit_bytes // 1024}; exec "$@"', "sh", *COMMAND]
     given = ["serve", str(tmp_path / "store"), "--http", "127.0.0.1:0", "--beanstalk", "off"]

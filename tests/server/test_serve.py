@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ import dwell
 from dwell.server.tokens import hash_of
 from tests.server.certificates import make_certificate
 from tests.server.process import COMMAND, ServerProcess
+from tests.waiting import PATIENCE_S, until
 
 #: A server whose port never stops, or cannot start.
 STUBBORN = """
@@ -70,26 +70,18 @@ def accepts(address: str) -> bool:
     return True
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not become true"
-        time.sleep(0.01)
-
-
 # --- start and stop -----------------------------------------------------------------------------
 
 
 def test_it_serves_and_stops_in_order(store: Path) -> None:
-    with ServerProcess(store=store) as server:
+    with ServerProcess("--grace-ms", "1h", store=store) as server:
         said = server.ready()
         assert said["store"] == str(store)
         assert said["pid"] == server.process.pid
         assert server.put("t", "hello")[0] == 200
         started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 9
+        assert time.monotonic() - started < PATIENCE_S
         assert [line["message"] for line in server.logs] == [
             "serving",
             "SIGTERM: stopping",
@@ -127,7 +119,7 @@ def test_who_waits_is_answered_when_it_stops(store: Path) -> None:
         server.ready()
         waiting = threading.Thread(target=lambda: answers.append(server.take("t", 60_000)))
         waiting.start()
-        until(lambda: b"dwell_waiting_requests 1" in server.ask("GET", "/metrics")[1])
+        until(lambda: b"dwell_waiting_requests 1" in server.ask("GET", "/metrics")[1], seconds=60)
         assert answers == []
         assert server.stop() == 0
         waiting.join(10)
@@ -155,7 +147,7 @@ def test_what_was_answered_survives_a_kill(store: Path) -> None:
             for thread in threads:
                 thread.start()
             more = len(answered) + 20
-            until(lambda more=more: len(answered) > more)
+            until(lambda more=more: len(answered) > more, seconds=60)
             server.signal(signal.SIGKILL)
             assert server.wait() == -signal.SIGKILL
             for thread in threads:
@@ -249,7 +241,7 @@ def test_tls_and_a_new_certificate(store: Path, tmp_path: Path) -> None:
         assert server.put("t", "hello", context=trusting)[0] == 200
         plain = server.ready()["http"]
         with socket.create_connection(("127.0.0.1", int(plain.rpartition(":")[2]))) as client:
-            client.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            client.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             client.settimeout(10)
             assert b"200 OK" not in client.recv(1000)
         new = make_certificate(tmp_path, "new")
@@ -396,7 +388,7 @@ def test_settings_of_all_kinds_arrive(store: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with ServerProcess(command=[*command, "--http", address], env=env) as server:
-        until(lambda: accepts(address))
+        until(lambda: accepts(address), seconds=60)
         assert server.stop() == 0
         assert server.logs == []
     assert (store / "dwell.json").exists()

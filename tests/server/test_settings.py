@@ -20,6 +20,7 @@ OTHERS = {
     "token_file": ("tokens.toml", "tokens.toml"),
     "tls_cert": ("cert.pem", "cert.pem"),
     "tls_key": ("key.pem", "key.pem"),
+    "allowed_hosts": ("queue.example.org, q", "queue.example.org, q"),
     "insecure": ("true", True),
     "max_body_bytes": ("64 KiB", 65_536),
     "max_requests": ("1_000", 1_000),

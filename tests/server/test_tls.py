@@ -40,6 +40,7 @@ def test_a_pair_of_files(tmp_path):
 def test_one_file_that_holds_both(tmp_path):
     cert, key = make_certificate(tmp_path)
     both = tmp_path / "both.pem"
+    both.touch(0o600)
     both.write_text(cert.read_text() + key.read_text())
     assert asyncio.run(greeting(tls.context(str(both)), cert)) == b"hello\n"
 
@@ -80,6 +81,17 @@ def test_files_that_are_refused(tmp_path):
 def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path):
     cert, key = make_certificate(tmp_path, "locked", "-passout", "pass:hush")
     assert refused(cert, key) == f"tls_key: the key in {key} has a password, expected one without"
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644])
+def test_a_key_that_everybody_may_read_is_refused(tmp_path, mode):
+    cert, key = make_certificate(tmp_path)
+    key.chmod(mode)
+    assert refused(cert, key) == (
+        f"tls_key: everybody may read the key in {key} (mode {mode:o}); expected chmod o-r"
+    )
+    key.chmod(0o640)
+    assert tls.context(cert, key)
 
 
 def test_renewed_files_are_used_from_then_on(tmp_path):

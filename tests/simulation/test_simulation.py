@@ -5,24 +5,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dwell.message import Result
+from dwell.queue.takers import Takers
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.journal.committer import Committer
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.store import EmbeddedStore
-from dwell.takers import Takers
-from dwell.testing.simulation.plan import plan_of
-from dwell.testing.simulation.run import run_plan, run_seed, shorten
+from tools.simulation.plan import plan_of
+from tools.simulation.run import run_plan, run_seed, shorten
 
+_ROOT = Path(__file__).parents[2]
 #: How many seeds a break may need before it is found.
 _MOST_SEEDS = 300
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("first", range(0, 300, 20))
 def test_seeds_hold(first: int) -> None:
     for seed in range(first, first + 20):
@@ -32,12 +35,13 @@ def test_seeds_hold(first: int) -> None:
 
 def test_a_seed_is_the_same_twice() -> None:
     code = (
-        "import sys; from dwell.testing.simulation.run import run_seed;"
+        "import sys; from tools.simulation.run import run_seed;"
         "print(*(run_seed(seed).trace_hash for seed in range(12)))"
     )
     told = [
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
+            cwd=_ROOT,
             env={**os.environ, "PYTHONHASHSEED": str(number)},
             capture_output=True,
             text=True,
@@ -50,8 +54,8 @@ def test_a_seed_is_the_same_twice() -> None:
 
 
 def test_the_command_tells_what_happened() -> None:
-    command = [sys.executable, "-m", "dwell.testing.simulation", "--seeds", "3", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "tools.simulation", "--seeds", "3", "--json"]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
     summary = json.loads(done.stdout)
     assert summary["seeds"] == 3
     assert summary["answered puts"] > 0

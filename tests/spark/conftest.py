@@ -26,6 +26,9 @@ def spark(tmp_path_factory):
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
+        # Compiling each query takes longer than its few rows do; the demo and the benchmarks do it.
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("local")),
         "spark.driver.memory": "1g",

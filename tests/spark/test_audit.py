@@ -141,6 +141,7 @@ def test_lateness_is_from_the_due_that_was_taken_for(spark):
     assert found.is_balanced
 
 
+@pytest.mark.campaign
 def test_a_delivery_of_a_long_outage_is_counted_with_four_digits(spark):
     found = books(table(spark, {"t": ["put", ("take", 123_456_789, DUE, 1)]}))
     assert found.late_ms == {123_400_000: 1}
@@ -215,6 +216,7 @@ def test_sums_that_do_not_add_up_are_seen_in_the_sums_too(faulty):
     assert faulty.topics["0-no-put"].accepted != faulty.topics["0-no-put"].whole
 
 
+@pytest.mark.campaign
 def test_a_tolerance_lets_a_clock_be_behind(spark):
     events = table(spark, {"t": ["put", ("take", -3, DUE, 1), "ack"]})
     assert books(events).total.early == 1
@@ -222,6 +224,7 @@ def test_a_tolerance_lets_a_clock_be_behind(spark):
     assert books(events, early_ms=3).is_balanced
 
 
+@pytest.mark.campaign
 def test_missing_positions_are_found(spark):
     events = table(spark, {f"t{n}": ["put", "take", "ack"] for n in range(100)})
     # Whole lives go, so that no state tells it: only the positions do.
@@ -257,6 +260,7 @@ def test_books_end_where_they_are_closed(spark):
     assert set(found.topics) == {"t"}
 
 
+@pytest.mark.campaign
 def test_books_over_a_log_whose_begin_is_gone(spark):
     stories = {"known": [("take", 3, DUE, 2), "ack"], "new": ["put"], "again": ["release", "take"]}
     found = books(table(spark, stories, first=1000))
@@ -274,6 +278,7 @@ def test_books_over_a_log_whose_begin_is_gone(spark):
     assert broken.total.broken == 1
 
 
+@pytest.mark.campaign
 def test_books_can_begin_anew_behind_a_gap(spark):
     events = table(spark, {f"t{n}": ["put", "take", "ack"] for n in range(10)})
     cut = events.where("position not in (7, 8)")
@@ -358,6 +363,7 @@ def work(queue, topic, count):
     queue.ack(queue.take(topic, count // 10))
 
 
+@pytest.mark.campaign
 def test_a_run_reads_what_is_new_and_each_event_once(ready, server, tmp_path):
     """The server is killed between two runs."""
     wanted = settings(server, tmp_path, report=False, max_rows_per_batch=150)
@@ -387,6 +393,7 @@ def positions(spark, wanted):
     return sorted(row.position for row in rows)
 
 
+@pytest.mark.campaign
 def test_a_server_in_use_gives_no_false_alarm(ready, server, queue, tmp_path):
     wanted = settings(server, tmp_path, report=False)
     work(queue, "t", 100)
@@ -422,6 +429,7 @@ def rewrite(spark, folder, change):
     listed.with_name(".0.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.campaign
 def test_the_books_do_not_balance_when_an_event_is_gone(ready, server, queue, tmp_path, capfd):
     wanted = settings(server, tmp_path)
     work(queue, "a", 100)

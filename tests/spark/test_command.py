@@ -17,6 +17,8 @@ from dwell.spark.pipelines import command, redrive
 from dwell.spark.pipelines.options import parse
 from tests.spark import PATIENCE_S
 
+pytestmark = pytest.mark.campaign
+
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(description="Where it is, 100% sure.")]

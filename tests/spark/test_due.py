@@ -135,6 +135,7 @@ def test_a_batch_that_failed_gets_the_same_messages(spark, server, queue, tmp_pa
     assert queue.stats().totals["take"] == 900
 
 
+@pytest.mark.campaign
 def test_what_an_earlier_driver_took_and_never_planned(spark, server, queue, tmp_path):
     """A driver that died before it wrote an offset left messages held by its next owners."""
     names = put(queue, 30)
@@ -206,6 +207,7 @@ def test_available_now_ends_although_more_falls_due_meanwhile(server, queue):
     assert counts(queue) == (0, 30, 0, 0)
 
 
+@pytest.mark.campaign
 def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     """SIGKILL again and again: nothing lost, nothing twice in a file sink."""
     names = put(queue, 2000)
@@ -247,6 +249,7 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     assert queue.stats().totals["ack"] == 2000
 
 
+@pytest.mark.campaign
 def test_server_killed_while_streaming(spark, server, queue, tmp_path):
     names = put(queue, 4000)
 

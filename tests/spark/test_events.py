@@ -75,6 +75,7 @@ def test_stream_with_a_limit_goes_on_where_it_was(spark, server, queue, lives, t
     assert positions(spark, tmp_path) == list(range(2260))
 
 
+@pytest.mark.campaign
 def test_stream_that_was_stopped_in_the_middle(spark, server, queue, tmp_path):
     """Batch after batch is stopped somewhere; in the end each event is there once."""
     for start in range(0, 20_000, 5000):
@@ -98,6 +99,7 @@ def test_stream_that_was_stopped_in_the_middle(spark, server, queue, tmp_path):
     assert positions(spark, tmp_path) == list(range(20_000))
 
 
+@pytest.mark.campaign
 def test_stream_while_the_server_is_killed(spark, server, queue, tmp_path):
     for start in range(0, 50_000, 10_000):
         queue.put_many("t", [b"x"] * 10_000, ids=[f"m{n}" for n in range(start, start + 10_000)])

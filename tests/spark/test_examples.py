@@ -9,6 +9,8 @@ import pytest
 
 from tests.pages import blocks_of, run_page
 
+pytestmark = pytest.mark.campaign
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "spark"
 SCRIPTS = sorted(FOLDER.glob("*.py"))

@@ -15,6 +15,8 @@ from examples.flights import audit, data, plan
 from examples.flights.processes import Outage
 from tests.spark import PATIENCE_S
 
+pytestmark = pytest.mark.campaign
+
 CHROMIUM = shutil.which("chromium")
 _QUIET = (
     "--headless",

@@ -160,6 +160,7 @@ def test_messages_are_no_stream(spark, shared, tmp_path):
         ).start().processAllAvailable()
 
 
+@pytest.mark.campaign
 def test_found_without_register(tmp_path, shared, topic):
     """A session that knows nothing of the package finds the format, pushdown or not."""
     import subprocess
@@ -181,6 +182,7 @@ print("found", table.where("topic = 'view.b' AND state = 'dead'").count())
     assert "found 10" in done.stdout, done.stderr[-3000:]
 
 
+@pytest.mark.campaign
 def test_read_while_the_server_is_killed(spark, server, queue):
     """A read waits for a server that comes back, and gives each message once."""
     import threading

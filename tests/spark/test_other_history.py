@@ -19,6 +19,8 @@ from dwell.spark.options import ReadOptions
 from dwell.spark.pipelines import audit
 from dwell.spark.pipelines.command import main
 
+pytestmark = pytest.mark.campaign
+
 SCHEMA = StructType().add("position", LongType()).add("id", StringType())
 
 

@@ -214,6 +214,7 @@ def test_only_what_was_chosen_is_dropped_whatever_spark_loses(
     }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("when", "dies_in"),
     [

@@ -149,6 +149,7 @@ def test_rows_wait_until_they_are_due(spark, shared, tmp_path):
     assert sorted(row.id for row in spark.read.parquet(once.out).collect()) == list(range(10))
 
 
+@pytest.mark.campaign
 def test_a_relay_that_starts_slowly_is_not_idle(spark, shared, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text("\n".join(json.dumps({"id": n}) for n in range(10)))
@@ -228,6 +229,7 @@ def until(condition, process, folder):
         time.sleep(0.01)
 
 
+@pytest.mark.campaign
 def test_a_driver_that_is_killed_loses_and_doubles_nothing(spark, server, tmp_path):
     seed = random.randrange(10**6)
     chance = random.Random(seed)

@@ -112,6 +112,7 @@ def test_jdbc(spark, queue, run, tmp_path):
     assert set(dues(queue, "jdbc").values()) == {NINE_MS}
 
 
+@pytest.mark.campaign
 def test_a_campaign_at_nine_is_paced_and_spread_the_same_in_every_run(spark, queue, run, tmp_path):
     path = tmp_path / "campaign.parquet"
     spark.range(20_000).select(F.col("id").cast("string").alias("id")).write.parquet(str(path))
@@ -231,6 +232,7 @@ def start(url, folder):
         )
 
 
+@pytest.mark.campaign
 def test_a_run_that_is_killed_is_run_again(spark, server, queue, tmp_path):
     name = F.format_string("%06d", "id").alias("id")
     spark.range(COUNT).select(name).write.parquet(str(tmp_path / "many.parquet"))

@@ -11,6 +11,8 @@ from pyspark.errors import PySparkException
 from tests.spark import PATIENCE_S
 from tests.spark.conftest import ServerProcess
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.fixture
 def guarded(tmp_path):

@@ -193,6 +193,7 @@ BAD_ROWS = [
 ]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("schema", "row", "reason"), BAD_ROWS[:2])
 def test_bad_row_fails_the_job(spark, server, queue, schema, row, reason):
     frame = spark.createDataFrame([row], schema)
@@ -269,6 +270,7 @@ def test_overwrite_is_refused(spark, shared):
 # --- tasks that run again -------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_a_task_that_fails_and_is_retried(spark, server, queue, counted, tmp_path):
     """The first attempts fail after a part of their rows was put; the messages are put once."""
 
@@ -290,6 +292,7 @@ def test_a_task_that_fails_and_is_retried(spark, server, queue, counted, tmp_pat
     assert queue.stats().totals["put"] == 60_000
 
 
+@pytest.mark.campaign
 def test_write_while_the_server_is_killed(spark, server, queue, counted):
     """Tasks wait for a server that comes back, and every row is put once."""
 

@@ -82,8 +82,8 @@ async def loaded(queue: dwell.Queue, seed: int):
 
 
 def store_of(queue: dwell.Queue) -> EmbeddedStore:
-    assert isinstance(queue._store, EmbeddedStore)
-    return queue._store
+    assert isinstance(queue.store, EmbeddedStore)
+    return queue.store
 
 
 async def end_of_upkeep(store: EmbeddedStore) -> None:
@@ -153,23 +153,20 @@ def test_a_backup_under_load_is_the_store_of_one_moment(tmp_path: Path, way: str
     assert not list((tmp_path / "store").glob("*.new"))
 
 
-def test_the_events_of_a_backup_are_those_of_the_store(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
-            loaded(queue, seed=8),
-        ):
-            for number in range(4):
-                await asyncio.sleep(0.1)
-                await store_of(queue).backup(tmp_path / f"copy-{number}")
-            async with dwell.open(tmp_path / "copy-3") as copy:
-                page = await copy.events(0, 10_000)
-                first = await queue.events(0, len(page.events))
-                assert len(page.events) > 500
-                assert page.first_position == 0
-                assert list(page.events) == list(first.events)
-
-    asyncio.run(main())
+async def test_the_events_of_a_backup_are_those_of_the_store(tmp_path: Path) -> None:
+    async with (
+        dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
+        loaded(queue, seed=8),
+    ):
+        for number in range(4):
+            await asyncio.sleep(0.1)
+            await store_of(queue).backup(tmp_path / f"copy-{number}")
+        async with dwell.open(tmp_path / "copy-3") as copy:
+            page = await copy.events(0, 10_000)
+            first = await queue.events(0, len(page.events))
+            assert len(page.events) > 500
+            assert page.first_position == 0
+            assert list(page.events) == list(first.events)
 
 
 class SlowDisk(Disk):
@@ -181,45 +178,52 @@ class SlowDisk(Disk):
         super().sync(fd)
 
 
-def test_events_that_are_written_with_later_ones_are_in_the_backup(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store", disk=SlowDisk()) as queue:
-            store, puts = store_of(queue), []
-            for name in ("a", "b"):
-                puts.append(asyncio.create_task(queue.put("t", b"", id=name)))
-                await asyncio.sleep(0.05)
-            backup = asyncio.create_task(store.backup(tmp_path / "copy"))
-            await asyncio.sleep(0)
-            puts.append(asyncio.create_task(queue.put("t", b"", id="c")))
-            await asyncio.sleep(0.01)
-            store._core._flush_full()
-            await asyncio.gather(backup, *puts)
-        async with dwell.open(tmp_path / "copy") as copy:
-            assert [event.id for event in (await copy.events()).events] == ["a", "b"]
-
-    asyncio.run(main())
+async def test_events_that_are_written_with_later_ones_are_in_the_backup(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store", disk=SlowDisk()) as queue:
+        store, puts = store_of(queue), []
+        for name in ("a", "b"):
+            puts.append(asyncio.create_task(queue.put("t", b"", id=name)))
+            await asyncio.sleep(0.05)
+        backup = asyncio.create_task(store.backup(tmp_path / "copy"))
+        await asyncio.sleep(0)
+        puts.append(asyncio.create_task(queue.put("t", b"", id="c")))
+        await asyncio.sleep(0.01)
+        store._core._flush_full()
+        await asyncio.gather(backup, *puts)
+    async with dwell.open(tmp_path / "copy") as copy:
+        assert [event.id for event in (await copy.events()).events] == ["a", "b"]
 
 
-def test_the_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
+async def test_the_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
     """What it makes of the next numbers is not what the original does, so no receipt is of both."""
 
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store") as queue:
-            await queue.put("t", b"a")
-            taken = await queue.take("t")
-            await store_of(queue).backup(tmp_path / "copy")
-            await queue.put("t", b"original")
-            original = await queue.take("t")
-        async with dwell.open(tmp_path / "copy") as copy:
-            await copy.put("t", b"copy")
-            other = await copy.take("t")
-            for receipts in (taken, original):
-                with pytest.raises(ForeignReceipt):
-                    await copy.ack(receipts)
-            assert (await copy.get("t", other.ids[0])).state is dwell.State.LEASED
-            assert original.receipts[0, 1] == other.receipts[0, 1]
+    async with dwell.open(tmp_path / "store") as queue:
+        await queue.put("t", b"a")
+        taken = await queue.take("t")
+        await store_of(queue).backup(tmp_path / "copy")
+        await queue.put("t", b"original")
+        original = await queue.take("t")
+    async with dwell.open(tmp_path / "copy") as copy:
+        await copy.put("t", b"copy")
+        other = await copy.take("t")
+        for receipts in (taken, original):
+            with pytest.raises(ForeignReceipt):
+                await copy.ack(receipts)
+        assert (await copy.get("t", other.ids[0])).state is dwell.State.LEASED
+        assert original.receipts[0, 1] == other.receipts[0, 1]
 
-    asyncio.run(main())
+
+async def test_a_store_and_its_backup_are_their_owners_alone(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        async with dwell.open(tmp_path / "store") as queue:
+            await queue.put("t", "x")
+            await store_of(queue).backup(tmp_path / "copy")
+    finally:
+        os.umask(umask)
+    for folder in (tmp_path / "store", tmp_path / "copy"):
+        assert oct(folder.stat().st_mode) == oct(0o40700)
+        assert {oct(path.stat().st_mode) for path in folder.iterdir()} == {oct(0o100600)}
 
 
 def test_the_backup_of_an_empty_store(tmp_path: Path) -> None:
@@ -235,114 +239,102 @@ def test_the_backup_of_an_empty_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["full", "write", "sync"])
-def test_each_fault_at_each_call_leaves_nothing_half(tmp_path: Path, fault: str) -> None:
-    async def main() -> None:
-        disk = FaultyDisk()
-        script = Script(disk, tmp_path / "store")
-        await script.run(40, close=False)
-        # Events that wait and a snapshot are the store's own, and not what is tested here.
-        await script.store._core.flush_events()
-        await end_of_upkeep(script.store)
-        opened, wanted = len(disk.system.open_files), DiskFull if fault == "full" else OSError
-        for at in range(1000):
-            place = tmp_path / f"copy-{at}"
-            disk.arm(fault, at)
-            try:
-                await script.store.backup(place)
-            except wanted:
-                disk.free()
-                assert not disk.exists(place)
-            else:
-                break
-            assert disk.names(tmp_path) == ["store"]
-            assert not [n for n in disk.names(tmp_path / "store") if n.endswith(".new")]
-        assert 5 < at < 1000
-        # The store's own upkeep may have closed something meanwhile.
-        assert len(disk.system.open_files) <= opened
-        disk.free()
-        # The store has noticed nothing.
-        await script.store.put(puts_of(["more"], script.clock.now_ms()), "keep")
-        await script.store.close()
-        assert await everything(disk, place) == script.alive
-
-    asyncio.run(main())
+async def test_each_fault_at_each_call_leaves_nothing_half(tmp_path: Path, fault: str) -> None:
+    disk = FaultyDisk()
+    script = Script(disk, tmp_path / "store")
+    await script.run(40, close=False)
+    # Events that wait and a snapshot are the store's own, and not what is tested here.
+    await script.store._core.flush_events()
+    await end_of_upkeep(script.store)
+    opened, wanted = len(disk.system.open_files), DiskFull if fault == "full" else OSError
+    for at in range(1000):
+        place = tmp_path / f"copy-{at}"
+        disk.arm(fault, at)
+        try:
+            await script.store.backup(place)
+        except wanted:
+            disk.free()
+            assert not disk.exists(place)
+        else:
+            break
+        assert disk.names(tmp_path) == ["store"]
+        assert not [n for n in disk.names(tmp_path / "store") if n.endswith(".new")]
+    assert 5 < at < 1000
+    # The store's own upkeep may have closed something meanwhile.
+    assert len(disk.system.open_files) <= opened
+    disk.free()
+    # The store has noticed nothing.
+    await script.store.put(puts_of(["more"], script.clock.now_ms()), "keep")
+    await script.store.close()
+    assert await everything(disk, place) == script.alive
 
 
-def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
-            for _ in range(50):
-                await queue.put_many("t", [b"x" * 1000] * 40)
-            store = store_of(queue)
-            await end_of_upkeep(store)
-            archive = [chunk async for chunk in await checkpoint_tar(store)]
+async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
+        for _ in range(50):
+            await queue.put_many("t", [b"x" * 1000] * 40)
+        store = store_of(queue)
+        await end_of_upkeep(store)
+        archive = [chunk async for chunk in await checkpoint_tar(store)]
 
-            async def again():
-                for chunk in archive:
-                    yield chunk
+        async def again():
+            for chunk in archive:
+                yield chunk
 
-            opened = len(os.listdir("/proc/self/fd"))
-            copy, cancelled = tmp_path / "copy", []
-            for wait_ms in range(20):
-                for backup in (store.backup(copy), unpack_tar(again(), copy)):
-                    task = asyncio.create_task(backup)
-                    await asyncio.sleep(wait_ms / 1000)
-                    task.cancel()
-                    await asyncio.wait([task])
-                    cancelled.append(task.cancelled())
-                    if not task.cancelled():
-                        # The machine was faster than that.
-                        shutil.rmtree(copy)
-                    assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
-                    assert len(os.listdir("/proc/self/fd")) == opened
-            assert any(cancelled)
-            tar = await checkpoint_tar(store)
-            async with contextlib.aclosing(aiter(tar)) as chunks:
-                await anext(chunks)
-            assert len(os.listdir("/proc/self/fd")) == opened
-            tar = await checkpoint_tar(store)
-            await tar.close()
-            assert len(os.listdir("/proc/self/fd")) == opened
-
-    asyncio.run(main())
+        opened = len(os.listdir("/proc/self/fd"))
+        copy, cancelled = tmp_path / "copy", []
+        for wait_ms in range(20):
+            for backup in (store.backup(copy), unpack_tar(again(), copy)):
+                task = asyncio.create_task(backup)
+                await asyncio.sleep(wait_ms / 1000)
+                task.cancel()
+                await asyncio.wait([task])
+                cancelled.append(task.cancelled())
+                if not task.cancelled():
+                    # The machine was faster than that.
+                    shutil.rmtree(copy)
+                assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
+                assert len(os.listdir("/proc/self/fd")) == opened
+        assert any(cancelled)
+        tar = await checkpoint_tar(store)
+        async with contextlib.aclosing(aiter(tar)) as chunks:
+            await anext(chunks)
+        assert len(os.listdir("/proc/self/fd")) == opened
+        tar = await checkpoint_tar(store)
+        await tar.close()
+        assert len(os.listdir("/proc/self/fd")) == opened
 
 
-def test_the_loop_does_not_wait_for_the_copy(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store", segment_bytes=1 << 20) as queue:
-            for _ in range(80):
-                await queue.put_many("t", [b"x" * 1000] * 500)
-            task = asyncio.create_task(store_of(queue).backup(tmp_path / "copy"))
-            answered = 0
-            while not task.done():
-                await queue.put("u", b"")
-                answered += 1
-            await task
-            assert answered > 10
-
-    asyncio.run(main())
+async def test_the_loop_does_not_wait_for_the_copy(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store", segment_bytes=1 << 20) as queue:
+        for _ in range(80):
+            await queue.put_many("t", [b"x" * 1000] * 500)
+        task = asyncio.create_task(store_of(queue).backup(tmp_path / "copy"))
+        answered = 0
+        while not task.done():
+            await queue.put("u", b"")
+            answered += 1
+        await task
+        assert answered > 10
 
 
-def test_places_that_are_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
-            store = store_of(queue)
-            with pytest.raises(InvalidInput, match="is there already"):
-                await store.backup(tmp_path)
-            with pytest.raises(InvalidInput, match="lies in the store itself"):
-                await store.backup(tmp_path / "store" / "copy")
-            (tmp_path / "copy.new").mkdir()
-            with pytest.raises(InvalidInput, match=r"copy\.new is there: a backup is being made"):
-                await store.backup(tmp_path / "copy")
-            (tmp_path / "file").write_text("")
-            with pytest.raises(OSError, match="Not a directory"):
-                await store.backup(tmp_path / "file" / "copy")
-        with pytest.raises(StoreClosed):
-            await store.backup(tmp_path / "late")
-        with pytest.raises(InvalidInput, match="not kept in a folder"):
-            await checkpoint_tar(MemoryStore(dwell.RealClock()))
-
-    asyncio.run(main())
+async def test_places_that_are_refused(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
+        store = store_of(queue)
+        with pytest.raises(InvalidInput, match="is there already"):
+            await store.backup(tmp_path)
+        with pytest.raises(InvalidInput, match="lies in the store itself"):
+            await store.backup(tmp_path / "store" / "copy")
+        (tmp_path / "copy.new").mkdir()
+        with pytest.raises(InvalidInput, match=r"copy\.new is there: a backup is being made"):
+            await store.backup(tmp_path / "copy")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OSError, match="Not a directory"):
+            await store.backup(tmp_path / "file" / "copy")
+    with pytest.raises(StoreClosed):
+        await store.backup(tmp_path / "late")
+    with pytest.raises(InvalidInput, match="not kept in a folder"):
+        await checkpoint_tar(MemoryStore(dwell.RealClock()))
 
 
 # --- the archive ----------------------------------------------------------------------------

@@ -60,33 +60,27 @@ def test_what_is_damaged_is_not_handed_out(tmp_path, text):
     assert sum(report.messages.values()) == 99
 
 
-def test_damage_is_not_copied_forward_as_if_it_were_whole(tmp_path):
-    async def main():
-        await filled(tmp_path / "s")
-        flip(tmp_path / "s", b"body 090")
-        async with dwell.open(tmp_path / "s") as queue:
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
-            for number in range(90):
-                (message,) = await queue.take("t")
-                assert message.id == f"id {number:03}"
-                assert await queue.ack(message) == Result.ACKED
-            for number in range(3):
-                await queue.put_many("t", [b"x" * 1_000] * 50, delay=number)
-                await store.compact()
-            with pytest.raises(StoreDamaged):
-                await queue.get("t", ["id 090"])
-
-    asyncio.run(main())
+async def test_damage_is_not_copied_forward_as_if_it_were_whole(tmp_path):
+    await filled(tmp_path / "s")
+    flip(tmp_path / "s", b"body 090")
+    async with dwell.open(tmp_path / "s") as queue:
+        store = queue.store
+        assert isinstance(store, EmbeddedStore)
+        for number in range(90):
+            (message,) = await queue.take("t")
+            assert message.id == f"id {number:03}"
+            assert await queue.ack(message) == Result.ACKED
+        for number in range(3):
+            await queue.put_many("t", [b"x" * 1_000] * 50, delay=number)
+            await store.compact()
+        with pytest.raises(StoreDamaged):
+            await queue.get("t", ["id 090"])
 
 
-def test_many_readers_check_a_segment_once(tmp_path):
-    async def main():
-        await filled(tmp_path / "s")
-        async with dwell.open(tmp_path / "s") as queue:
-            await asyncio.gather(*(queue.get("t", [f"id {n:03}"]) for n in range(50)))
-            store = queue.store
-            assert isinstance(store, EmbeddedStore)
-            assert not any(s.unchecked_bytes for s in store._core.journal.segments.values())
-
-    asyncio.run(main())
+async def test_many_readers_check_a_segment_once(tmp_path):
+    await filled(tmp_path / "s")
+    async with dwell.open(tmp_path / "s") as queue:
+        await asyncio.gather(*(queue.get("t", [f"id {n:03}"]) for n in range(50)))
+        store = queue.store
+        assert isinstance(store, EmbeddedStore)
+        assert not any(s.unchecked_bytes for s in store._core.journal.segments.values())

@@ -174,6 +174,7 @@ class EmbeddedMachine(StoreMachine):
 _SEARCHES = 6
 
 
+@pytest.mark.campaign
 def test_the_store_on_a_disk_that_fails_is_like_the_model() -> None:
     # What fails is not made smaller: with threads that may take for ever.
     searched = settings(
@@ -188,49 +189,40 @@ def test_the_store_on_a_disk_that_fails_is_like_the_model() -> None:
     return None
 
 
-def test_a_clean_stop_and_start_change_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = SimulatedClock()
-        for opened in range(3):
-            store = EmbeddedStore(tmp_path / "store", clock=clock)
-            await store.open()
-            assert (await store.stats()).topics == {}, opened
-            await store.close()
-
-    asyncio.run(main())
-
-
-def test_what_was_ready_at_the_start_is_not_early_after_a_step_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = SimulatedClock()
-        async with Queue(EmbeddedStore(tmp_path / "store", clock=clock)) as queue:
-            await queue.put("t", b"x", delay="500ms")
-        clock.advance(1_000)
+async def test_a_clean_stop_and_start_change_nothing(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    for opened in range(3):
         store = EmbeddedStore(tmp_path / "store", clock=clock)
         await store.open()
-        clock.advance(-1_000)
-        assert not len(await store.take(["t"], 1, 1_000, ""))
-        clock.advance(1_000)
-        assert len(await store.take(["t"], 1, 1_000, "")) == 1
+        assert (await store.stats()).topics == {}, opened
         await store.close()
 
-    asyncio.run(main())
+
+async def test_what_was_ready_at_the_start_is_not_early_after_a_step_back(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    async with Queue(EmbeddedStore(tmp_path / "store", clock=clock)) as queue:
+        await queue.put("t", b"x", delay="500ms")
+    clock.advance(1_000)
+    store = EmbeddedStore(tmp_path / "store", clock=clock)
+    await store.open()
+    clock.advance(-1_000)
+    assert not len(await store.take(["t"], 1, 1_000, ""))
+    clock.advance(1_000)
+    assert len(await store.take(["t"], 1, 1_000, "")) == 1
+    await store.close()
 
 
-def test_a_caller_that_is_cancelled_takes_no_other_along(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = EmbeddedStore(tmp_path / "store", segment_bytes=SEGMENT_BYTES)
-        await store.open()
-        settings = await store.settings("t")
-        first = asyncio.create_task(store.configure("t", settings))
-        second = asyncio.create_task(store.configure("u", settings))
-        await asyncio.sleep(0)
-        first.cancel()
-        await second
-        assert first.cancelled()
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_caller_that_is_cancelled_takes_no_other_along(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "store", segment_bytes=SEGMENT_BYTES)
+    await store.open()
+    settings = await store.settings("t")
+    first = asyncio.create_task(store.configure("t", settings))
+    second = asyncio.create_task(store.configure("u", settings))
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert first.cancelled()
+    await store.close()
 
 
 @pytest.mark.parametrize("sync", ["always", "never", "100ms"])

@@ -75,99 +75,81 @@ async def positions_in(folder: Path) -> list[int]:
         return await positions_of(queue)
 
 
-def test_verbs_go_on_and_events_are_read_when_they_are_written(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = HeldDisk()
-        async with a_block_being_written(tmp_path / "s", disk) as queue:
-            taken = await queue.take("t", 100)
-            await queue.ack(taken)
-            assert (await queue.events(0, 10)).events.positions.tolist() == list(range(10))
-            disk.go.set()
-            assert await positions_of(queue) == list(range(4 * _MANY + 200))
-        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY + 200))
-
-    asyncio.run(main())
+async def test_verbs_go_on_and_events_are_read_when_they_are_written(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    async with a_block_being_written(tmp_path / "s", disk) as queue:
+        taken = await queue.take("t", 100)
+        await queue.ack(taken)
+        assert (await queue.events(0, 10)).events.positions.tolist() == list(range(10))
+        disk.go.set()
+        assert await positions_of(queue) == list(range(4 * _MANY + 200))
+    assert await positions_in(tmp_path / "s") == list(range(4 * _MANY + 200))
 
 
-def test_a_close_waits_for_the_block(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = HeldDisk()
-        async with a_block_being_written(tmp_path / "s", disk):
-            asyncio.get_running_loop().call_later(0.05, disk.go.set)
-        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
-
-    asyncio.run(main())
+async def test_a_close_waits_for_the_block(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    async with a_block_being_written(tmp_path / "s", disk):
+        asyncio.get_running_loop().call_later(0.05, disk.go.set)
+    assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
 
 
-def test_a_block_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = HeldDisk()
-        disk.error = OSError(errno.EIO, "broken (injected)")
-        async with a_block_being_written(tmp_path / "s", disk) as queue:
-            disk.go.set()
-            while store_of(queue)._core.journal.failure is None:
-                await asyncio.sleep(0)
-            with pytest.raises(StoreFailed, match="broken"):
-                await queue.put("t", b"y")
-        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
-
-    asyncio.run(main())
+async def test_a_block_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    disk.error = OSError(errno.EIO, "broken (injected)")
+    async with a_block_being_written(tmp_path / "s", disk) as queue:
+        disk.go.set()
+        while store_of(queue)._core.journal.failure is None:
+            await asyncio.sleep(0)
+        with pytest.raises(StoreFailed, match="broken"):
+            await queue.put("t", b"y")
+    assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
 
 
-def test_without_room_events_wait_in_memory(
+async def test_without_room_events_wait_in_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        disk = HeldDisk()
+    disk = HeldDisk()
+    disk.error = OSError(errno.ENOSPC, "no room (injected)")
+    async with a_block_being_written(tmp_path / "s", disk) as queue:
+        disk.go.set()
+        while "waits in memory" not in caplog.text:
+            await asyncio.sleep(0)
+        await queue.ack(await queue.take("t", 100))
+        disk.error = None
+        assert await positions_of(queue) == list(range(4 * _MANY + 200))
         disk.error = OSError(errno.ENOSPC, "no room (injected)")
-        async with a_block_being_written(tmp_path / "s", disk) as queue:
-            disk.go.set()
-            while "waits in memory" not in caplog.text:
-                await asyncio.sleep(0)
-            await queue.ack(await queue.take("t", 100))
-            disk.error = None
-            assert await positions_of(queue) == list(range(4 * _MANY + 200))
-            disk.error = OSError(errno.ENOSPC, "no room (injected)")
-            for _ in range(4):
-                await queue.put_many("t", [b"y"] * _MANY)
-        assert await positions_in(tmp_path / "s") == list(range(8 * _MANY + 200))
-
-    asyncio.run(main())
+        for _ in range(4):
+            await queue.put_many("t", [b"y"] * _MANY)
+    assert await positions_in(tmp_path / "s") == list(range(8 * _MANY + 200))
 
 
-def test_a_store_opens_without_room_for_its_events(tmp_path: Path) -> None:
+async def test_a_store_opens_without_room_for_its_events(tmp_path: Path) -> None:
     class FullDisk(Disk):
         def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
             if "events-" in os.readlink(f"/proc/self/fd/{fd}"):
                 raise OSError(errno.ENOSPC, "no room (injected)")
             super().write(fd, buffers, offset)
 
-    async def main() -> None:
-        for start in range(2):
-            async with Queue(EmbeddedStore(tmp_path / "s", disk=FullDisk())) as queue:
-                await queue.put_many("t", [b"x"] * _MANY)
-                assert (await queue.stats()).topics["t"].ready == (start + 1) * _MANY
-        assert await positions_in(tmp_path / "s") == list(range(2 * _MANY))
-
-    asyncio.run(main())
+    for start in range(2):
+        async with Queue(EmbeddedStore(tmp_path / "s", disk=FullDisk())) as queue:
+            await queue.put_many("t", [b"x"] * _MANY)
+            assert (await queue.stats()).topics["t"].ready == (start + 1) * _MANY
+    assert await positions_in(tmp_path / "s") == list(range(2 * _MANY))
 
 
-def test_a_close_that_is_cancelled_waits_for_the_block_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = HeldDisk()
-        queue = Queue(EmbeddedStore(tmp_path / "s", disk=disk, limits=_LIMITS))
-        await queue.open()
-        await put_until_held(queue, disk)
-        closing = asyncio.create_task(queue.close())
-        await asyncio.sleep(0.05)
-        closing.cancel()
-        await asyncio.sleep(0.05)
-        assert not closing.done()
-        disk.go.set()
-        await asyncio.wait([closing])
-        assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
-
-    asyncio.run(main())
+async def test_a_close_that_is_cancelled_waits_for_the_block_too(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    queue = Queue(EmbeddedStore(tmp_path / "s", disk=disk, limits=_LIMITS))
+    await queue.open()
+    await put_until_held(queue, disk)
+    closing = asyncio.create_task(queue.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    disk.go.set()
+    await asyncio.wait([closing])
+    assert await positions_in(tmp_path / "s") == list(range(4 * _MANY))
 
 
 # --- what is missing or damaged ---------------------------------------------------------------
@@ -210,6 +192,7 @@ def test_a_log_with_a_gap_is_told_of_and_begins_behind_it(
     assert f"the event log begins at {behind} now, and not at 0" in caplog.text
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(60))
 def test_a_bit_that_turned_is_never_told(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
@@ -232,50 +215,41 @@ def test_a_bit_that_turned_is_never_told(
     assert "the event log begins at" in caplog.text
 
 
-def test_an_error_of_the_disk_is_the_stores_and_forgets_nothing() -> None:
-    async def main() -> None:
-        disk = FaultyDisk(seed=3)
-        await with_files(Path("/store"), disk)
-        async with Queue(EmbeddedStore(Path("/store"), disk=disk, limits=_SMALL)) as queue:
-            disk.arm("read", 0)
-            with pytest.raises(StoreError, match="read failed"):
-                await queue.events(0, 7)
-            page = await queue.events(0, 7)
-            assert (page.first_position, len(page.events)) == (0, 7)
-
-    asyncio.run(main())
+async def test_an_error_of_the_disk_is_the_stores_and_forgets_nothing() -> None:
+    disk = FaultyDisk(seed=3)
+    await with_files(Path("/store"), disk)
+    async with Queue(EmbeddedStore(Path("/store"), disk=disk, limits=_SMALL)) as queue:
+        disk.arm("read", 0)
+        with pytest.raises(StoreError, match="read failed"):
+            await queue.events(0, 7)
+        page = await queue.events(0, 7)
+        assert (page.first_position, len(page.events)) == (0, 7)
 
 
-def test_all_files_are_safe_before_a_snapshot_counts_on_them() -> None:
+async def test_all_files_are_safe_before_a_snapshot_counts_on_them() -> None:
     disk = FaultyDisk(seed=3)
     folder = Path("/store")
-    asyncio.run(with_files(folder, disk))
+    await with_files(folder, disk)
     disk.lose_power()
     before = disk.restarted()
 
-    async def main() -> None:
-        async with Queue(EmbeddedStore(folder, disk=before, limits=_SMALL)) as queue:
-            page = await queue.events(0, 1_000)
-            assert page.first_position == 0
-            assert page.events.positions.tolist() == list(range(120))
-
-    asyncio.run(main())
+    async with Queue(EmbeddedStore(folder, disk=before, limits=_SMALL)) as queue:
+        page = await queue.events(0, 1_000)
+        assert page.first_position == 0
+        assert page.events.positions.tolist() == list(range(120))
 
 
-def test_what_waits_in_memory_is_told_from_any_position() -> None:
-    async def main() -> None:
-        async with Queue(EmbeddedStore(Path("/store"), disk=FaultyDisk())) as queue:
-            for count in (12, 1, 3, 20, 1):
-                await queue.put_many("t", [b"x"] * count)
-            whole = [(e.position, e.id) for e in (await queue.events(0, 1_000)).events]
-            assert [position for position, _ in whole] == list(range(37))
-            for first in range(38):
-                for limit in (1, 5, 100):
-                    page = (await queue.events(first, limit)).events
-                    found = [(event.position, event.id) for event in page]
-                    assert found == whole[first : first + limit]
-
-    asyncio.run(main())
+async def test_what_waits_in_memory_is_told_from_any_position() -> None:
+    async with Queue(EmbeddedStore(Path("/store"), disk=FaultyDisk())) as queue:
+        for count in (12, 1, 3, 20, 1):
+            await queue.put_many("t", [b"x"] * count)
+        whole = [(e.position, e.id) for e in (await queue.events(0, 1_000)).events]
+        assert [position for position, _ in whole] == list(range(37))
+        for first in range(38):
+            for limit in (1, 5, 100):
+                page = (await queue.events(first, limit)).events
+                found = [(event.position, event.id) for event in page]
+                assert found == whole[first : first + limit]
 
 
 def test_a_block_takes_little_memory_however_few_events_it_has() -> None:

@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dwell.batch.puts import Puts, uniform
 from dwell.clock import SimulatedClock
 from dwell.errors import DiskFull, StoreError, StoreFailed
 from dwell.message import Result, State
-from dwell.store.base import Puts, uniform
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.journal.record import Record
 from dwell.testing.faults import FaultyDisk
+
+pytestmark = pytest.mark.campaign
 
 SEGMENT_BYTES = 64 * 1024
 FOLDER = Path("/stores/store")
@@ -246,46 +248,40 @@ def test_a_failed_sync_stops_the_store_until_it_is_opened_again() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("fault", "at"), [("kill", 1), ("sync", 0)])
-def test_what_was_left_unsynced_is_on_the_disk_before_it_is_answered(
+async def test_what_was_left_unsynced_is_on_the_disk_before_it_is_answered(
     fault: str, at: int, seed: int
 ) -> None:
-    async def main() -> None:
-        disk = FaultyDisk(seed=seed)
-        store = EmbeddedStore(FOLDER, disk=disk)
-        await store.open()
-        await store.put(puts_of(["a"], 0), "keep")
-        # Between the write and its sync, or in the sync, after which memory counts as synced.
-        disk.arm(fault, at)
-        with pytest.raises(StoreFailed):
-            await store.put(puts_of(["b"], 0), "keep")
-        disk.kill()
-        with contextlib.suppress(StoreError, OSError):
-            await store.close()
-        disk = disk.restarted()
-        store = EmbeddedStore(FOLDER, disk=disk)
-        await store.open()
+    disk = FaultyDisk(seed=seed)
+    store = EmbeddedStore(FOLDER, disk=disk)
+    await store.open()
+    await store.put(puts_of(["a"], 0), "keep")
+    # Between the write and its sync, or in the sync, after which memory counts as synced.
+    disk.arm(fault, at)
+    with pytest.raises(StoreFailed):
         await store.put(puts_of(["b"], 0), "keep")
-        assert await everything(disk.only_synced()) == {"a", "b"}
+    disk.kill()
+    with contextlib.suppress(StoreError, OSError):
         await store.close()
+    disk = disk.restarted()
+    store = EmbeddedStore(FOLDER, disk=disk)
+    await store.open()
+    await store.put(puts_of(["b"], 0), "keep")
+    assert await everything(disk.only_synced()) == {"a", "b"}
+    await store.close()
 
-    asyncio.run(main())
 
-
-def test_records_of_any_size_are_read_over_the_ends_of_segments() -> None:
-    async def main() -> None:
-        disk, chance = FaultyDisk(), random.Random(1)
-        store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=_SMALL_BYTES)
-        await store.open()
-        names: set[str] = set()
-        for number in range(80):
-            batch = [f"{number}-{index}" for index in range(chance.randrange(1, 13))]
-            await store.put(puts_of(batch, 0), "keep")
-            names.update(batch)
-            if number % 8 == 7:
-                assert await everything(disk.copied()) == names
-        await store.close()
-
-    asyncio.run(main())
+async def test_records_of_any_size_are_read_over_the_ends_of_segments() -> None:
+    disk, chance = FaultyDisk(), random.Random(1)
+    store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=_SMALL_BYTES)
+    await store.open()
+    names: set[str] = set()
+    for number in range(80):
+        batch = [f"{number}-{index}" for index in range(chance.randrange(1, 13))]
+        await store.put(puts_of(batch, 0), "keep")
+        names.update(batch)
+        if number % 8 == 7:
+            assert await everything(disk.copied()) == names
+    await store.close()
 
 
 def test_on_a_full_disk_puts_are_refused_and_acks_go_on() -> None:
@@ -342,40 +338,34 @@ async def states(store: EmbeddedStore) -> tuple[int, int, int]:
     return counts.ready, counts.leased, counts.dead
 
 
-def test_more_can_end_at_once_than_fits_in_one_record(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await with_many_to_end(tmp_path / "store")
-        # What was leased comes back, and has expired as well.
-        assert await states(store) == (0, 0, 2 * _MANY)
-        await store.close()
-        store = EmbeddedStore(tmp_path / "store", clock=store.clock)
-        await store.open()
-        assert await states(store) == (0, 0, 2 * _MANY)
-        await store.close()
-
-    asyncio.run(main())
+async def test_more_can_end_at_once_than_fits_in_one_record(tmp_path: Path) -> None:
+    store = await with_many_to_end(tmp_path / "store")
+    # What was leased comes back, and has expired as well.
+    assert await states(store) == (0, 0, 2 * _MANY)
+    await store.close()
+    store = EmbeddedStore(tmp_path / "store", clock=store.clock)
+    await store.open()
+    assert await states(store) == (0, 0, 2 * _MANY)
+    await store.close()
 
 
 @pytest.mark.parametrize("fails_at", range(4))
-def test_what_could_not_be_ended_is_ended_later(
+async def test_what_could_not_be_ended_is_ended_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
-    async def main() -> None:
-        store = await with_many_to_end(tmp_path / "store")
-        write, calls = store._core.write, iter(range(1_000))
+    store = await with_many_to_end(tmp_path / "store")
+    write, calls = store._core.write, iter(range(1_000))
 
-        def failing(record: Record) -> None:
-            if next(calls) == fails_at:
-                raise MemoryError
-            write(record)
+    def failing(record: Record) -> None:
+        if next(calls) == fails_at:
+            raise MemoryError
+        write(record)
 
-        monkeypatch.setattr(store._core, "write", failing)
-        with pytest.raises(MemoryError):
-            await store.stats()
-        assert await states(store) == (0, 0, 2 * _MANY)
-        await store.close()
-
-    asyncio.run(main())
+    monkeypatch.setattr(store._core, "write", failing)
+    with pytest.raises(MemoryError):
+        await store.stats()
+    assert await states(store) == (0, 0, 2 * _MANY)
+    await store.close()
 
 
 def test_segments_are_freed_behind_the_snapshots() -> None:
@@ -386,26 +376,23 @@ def test_segments_are_freed_behind_the_snapshots() -> None:
     assert sum(name.startswith("snapshot-") for name in names) <= 3
 
 
-def test_a_put_that_replaces_and_creates_is_all_or_nothing_on_a_full_disk() -> None:
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=SEGMENT_BYTES)
-        await store.open()
-        now_ms = store.clock.now_ms()
-        await store.put(puts_of(["old"], now_ms), "keep")
-        disk.arm("full", 0)
-        refused = 0
-        for number in range(400):
-            new = f"{number:03d}"
-            try:
-                await store.put(puts_of([new, "old", new], now_ms, 900), "replace")
-            except DiskFull:
-                refused += 1
-                assert await store.get(_TOPIC, [new.encode()]) == [None]
-        assert refused
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_put_that_replaces_and_creates_is_all_or_nothing_on_a_full_disk() -> None:
+    disk = FaultyDisk()
+    store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=SEGMENT_BYTES)
+    await store.open()
+    now_ms = store.clock.now_ms()
+    await store.put(puts_of(["old"], now_ms), "keep")
+    disk.arm("full", 0)
+    refused = 0
+    for number in range(400):
+        new = f"{number:03d}"
+        try:
+            await store.put(puts_of([new, "old", new], now_ms, 900), "replace")
+        except DiskFull:
+            refused += 1
+            assert await store.get(_TOPIC, [new.encode()]) == [None]
+    assert refused
+    await store.close()
 
 
 @pytest.mark.parametrize("rounds", [60, 61, 62, 63, 64, 90])

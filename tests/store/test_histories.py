@@ -83,41 +83,35 @@ def test_a_page_says_whose_its_begin_and_its_end_are(tmp_path: Path) -> None:
         assert queue.events(100, 1).since == ""
 
 
-def test_a_store_in_memory_names_its_history() -> None:
-    async def main() -> None:
-        names = []
-        for _ in range(2):
-            async with dwell.Queue(MemoryStore(RealClock())) as queue:
-                await queue.put("t", "x")
-                page = await queue.events(0)
-                assert page.since == ""
-                assert page.history == (await queue.events(1)).since != ""
-                names.append(page.history)
-        assert names[0] != names[1]
-
-    asyncio.run(main())
+async def test_a_store_in_memory_names_its_history() -> None:
+    names = []
+    for _ in range(2):
+        async with dwell.Queue(MemoryStore(RealClock())) as queue:
+            await queue.put("t", "x")
+            page = await queue.events(0)
+            assert page.since == ""
+            assert page.history == (await queue.events(1)).since != ""
+            names.append(page.history)
+    assert names[0] != names[1]
 
 
-def test_a_full_disk_keeps_no_store_from_opening(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = FaultyDisk()
-        for _ in range(2):
-            async with dwell.Queue(EmbeddedStore(tmp_path / "store", disk=disk)) as queue:
-                await queue.put("t", "x")
-        renamed = disk.rename
-
-        def full(old: Path, new: Path) -> None:
-            if new.name == "dwell.json":
-                raise OSError(28, "no room")
-            renamed(old, new)
-
-        disk.rename = full  # type: ignore[method-assign]
+async def test_a_full_disk_keeps_no_store_from_opening(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    for _ in range(2):
         async with dwell.Queue(EmbeddedStore(tmp_path / "store", disk=disk)) as queue:
-            assert (await queue.stats()).topics["t"].ready == 2
-            assert (await queue.events(2)).since
-        assert not [name for name in disk.names(tmp_path / "store") if name.endswith(".new")]
+            await queue.put("t", "x")
+    renamed = disk.rename
 
-    asyncio.run(main())
+    def full(old: Path, new: Path) -> None:
+        if new.name == "dwell.json":
+            raise OSError(28, "no room")
+        renamed(old, new)
+
+    disk.rename = full  # type: ignore[method-assign]
+    async with dwell.Queue(EmbeddedStore(tmp_path / "store", disk=disk)) as queue:
+        assert (await queue.stats()).topics["t"].ready == 2
+        assert (await queue.events(2)).since
+    assert not [name for name in disk.names(tmp_path / "store") if name.endswith(".new")]
 
 
 def test_the_oldest_openings_are_forgotten() -> None:

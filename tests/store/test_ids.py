@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dwell
-from dwell.lazy import LazyIds, queue_id
+from dwell.batch.blobs import LazyIds, queue_id
 from dwell.store.embedded.ids import HASHERS, Hasher, IdHasher
 from dwell.store.embedded.numbers import parse_queue_ids
 

@@ -22,26 +22,23 @@ def body(number: int) -> bytes:
     return b"body %200d" % number
 
 
-def test_a_store_that_is_opened_again_delivers_no_body_that_was_lost(tmp_path: Path) -> None:
+async def test_a_store_that_is_opened_again_delivers_no_body_that_was_lost(tmp_path: Path) -> None:
     disk = FaultyDisk()
     store = EmbeddedStore(tmp_path / "store", disk=disk)
 
-    async def main() -> None:
-        queue = Queue(store)
-        await queue.open()
-        disk.arm("write", 0)
-        with pytest.raises(StoreFailed):
-            await queue.put("t", b"lost")
-        await queue.close()
-        await queue.open()
-        await queue.put("t", b"kept")
-        assert (await queue.take("t"))[0].body == b"kept"
-        await queue.close()
-
-    asyncio.run(main())
+    queue = Queue(store)
+    await queue.open()
+    disk.arm("write", 0)
+    with pytest.raises(StoreFailed):
+        await queue.put("t", b"lost")
+    await queue.close()
+    await queue.open()
+    await queue.put("t", b"kept")
+    assert (await queue.take("t"))[0].body == b"kept"
+    await queue.close()
 
 
-def test_without_memory_a_put_is_refused_and_nothing_else_happens(
+async def test_without_memory_a_put_is_refused_and_nothing_else_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, left = columns._resized, [3]
@@ -52,78 +49,64 @@ def test_without_memory_a_put_is_refused_and_nothing_else_happens(
             raise OSError(errno.ENOMEM, "no memory")
         return real(*args)
 
-    async def main() -> None:
-        async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
-            await queue.put("t", b"first")
-            monkeypatch.setattr(columns, "_resized", failing)
-            with pytest.raises(OSError, match="no memory"):
-                await queue.put_many("t", [b"x"] * 6_000)
-            await queue.put_many("t", [b"y"] * 6_000)
-            assert len(await queue.take("t", 10_000)) == 6_001
-        async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
-            assert (await queue.stats()).topics["t"].leased == 6_001
-
-    asyncio.run(main())
-
-
-def test_columns_grow_while_somebody_looks_at_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
-            view = queue.store._table.due_ms[:10]  # type: ignore[attr-defined]
+    async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
+        await queue.put("t", b"first")
+        monkeypatch.setattr(columns, "_resized", failing)
+        with pytest.raises(OSError, match="no memory"):
             await queue.put_many("t", [b"x"] * 6_000)
-            assert len(view) == 10
-            assert len(await queue.take("t", 10_000)) == 6_000
+        await queue.put_many("t", [b"y"] * 6_000)
+        assert len(await queue.take("t", 10_000)) == 6_001
+    async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
+        assert (await queue.stats()).topics["t"].leased == 6_001
 
-    asyncio.run(main())
+
+async def test_columns_grow_while_somebody_looks_at_them(tmp_path: Path) -> None:
+    async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
+        view = queue.store._table.due_ms[:10]  # type: ignore[attr-defined]
+        await queue.put_many("t", [b"x"] * 6_000)
+        assert len(view) == 10
+        assert len(await queue.take("t", 10_000)) == 6_000
 
 
-def test_what_is_only_in_the_journal_stops_the_store_until_it_is_opened_again(
+async def test_what_is_only_in_the_journal_stops_the_store_until_it_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_):  # type: ignore[no-untyped-def]
         raise MemoryError
 
-    async def main() -> None:
-        queue = Queue(EmbeddedStore(tmp_path / "store"))
-        await queue.open()
-        await queue.put("t", b"first")
-        with monkeypatch.context() as patch:
-            patch.setattr(Machine, "_tell", failing)
-            with pytest.raises(MemoryError):
-                await queue.put("t", b"second")
-        with pytest.raises(StoreFailed):
-            await queue.put("t", b"third")
-        await queue.close()
-        async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
-            assert list((await queue.take("t", 10)).bodies) == [b"first", b"second"]
-
-    asyncio.run(main())
+    queue = Queue(EmbeddedStore(tmp_path / "store"))
+    await queue.open()
+    await queue.put("t", b"first")
+    with monkeypatch.context() as patch:
+        patch.setattr(Machine, "_tell", failing)
+        with pytest.raises(MemoryError):
+            await queue.put("t", b"second")
+    with pytest.raises(StoreFailed):
+        await queue.put("t", b"third")
+    await queue.close()
+    async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
+        assert list((await queue.take("t", 10)).bodies) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("sync", ["always", "50ms", "never"])
-def test_a_snapshot_counts_on_nothing_that_a_power_cut_takes(tmp_path: Path, sync: str) -> None:
+async def test_a_snapshot_counts_on_nothing_that_a_power_cut_takes(
+    tmp_path: Path, sync: str
+) -> None:
     disk = FaultyDisk(seed=7)
 
-    async def main() -> None:
-        store = EmbeddedStore(
-            tmp_path / "store", disk=disk, sync=sync, segment_bytes=_SEGMENT_BYTES
-        )
-        queue = Queue(store)
-        await queue.open()
-        for start in range(0, 2_000, 100):
-            await queue.put_many("t", list(map(body, range(start, start + 100))))
-        while store._core._upkeep is not None:
-            await asyncio.sleep(0.01)
-        disk.lose_power()
-        store = EmbeddedStore(
-            tmp_path / "store", disk=disk.restarted(), segment_bytes=_SEGMENT_BYTES
-        )
-        async with Queue(store) as queue:
-            taken = list((await queue.take("t", 10_000)).bodies)
-            assert taken == list(map(body, range(len(taken))))
-            assert taken
-
-    asyncio.run(main())
+    store = EmbeddedStore(tmp_path / "store", disk=disk, sync=sync, segment_bytes=_SEGMENT_BYTES)
+    queue = Queue(store)
+    await queue.open()
+    for start in range(0, 2_000, 100):
+        await queue.put_many("t", list(map(body, range(start, start + 100))))
+    while store._core._upkeep is not None:
+        await asyncio.sleep(0.01)
+    disk.lose_power()
+    store = EmbeddedStore(tmp_path / "store", disk=disk.restarted(), segment_bytes=_SEGMENT_BYTES)
+    async with Queue(store) as queue:
+        taken = list((await queue.take("t", 10_000)).bodies)
+        assert taken == list(map(body, range(len(taken))))
+        assert taken
 
 
 class NoSnapshots(Disk):
@@ -148,7 +131,7 @@ class NoSnapshots(Disk):
         super().close(fd)
 
 
-def test_a_snapshot_that_failed_is_not_counted_on(tmp_path: Path) -> None:
+async def test_a_snapshot_that_failed_is_not_counted_on(tmp_path: Path) -> None:
     disk, folder = NoSnapshots(), tmp_path / "store"
 
     async def put(queue: Queue, start: int) -> None:
@@ -158,70 +141,58 @@ def test_a_snapshot_that_failed_is_not_counted_on(tmp_path: Path) -> None:
                 await queue.ack(taken)
             await queue.put_many("t", list(map(body, range(at, at + 100))))
 
-    async def main() -> None:
-        store = EmbeddedStore(folder, disk=disk, segment_bytes=_SEGMENT_BYTES)
-        async with Queue(store) as queue:
-            for start, fails in ((0, False), (1_000, True), (2_000, False)):
-                disk.fails = fails
-                await put(queue, start)
-                while store._core._upkeep is not None:
-                    await asyncio.sleep(0.01)
-            assert not list(folder.glob("*.new"))
-        newest = max(folder.glob("snapshot-*.dws"))
-        newest.write_bytes(newest.read_bytes()[:-9_000])
-        async with Queue(EmbeddedStore(folder, segment_bytes=_SEGMENT_BYTES)) as queue:
-            taken = await queue.take("t", 10_000)
-            assert list(taken.bodies) == list(map(body, range(2_900, 3_000)))
-
-    asyncio.run(main())
+    store = EmbeddedStore(folder, disk=disk, segment_bytes=_SEGMENT_BYTES)
+    async with Queue(store) as queue:
+        for start, fails in ((0, False), (1_000, True), (2_000, False)):
+            disk.fails = fails
+            await put(queue, start)
+            while store._core._upkeep is not None:
+                await asyncio.sleep(0.01)
+        assert not list(folder.glob("snapshot-*.new"))
+    newest = max(folder.glob("snapshot-*.dws"))
+    newest.write_bytes(newest.read_bytes()[:-9_000])
+    async with Queue(EmbeddedStore(folder, segment_bytes=_SEGMENT_BYTES)) as queue:
+        taken = await queue.take("t", 10_000)
+        assert list(taken.bodies) == list(map(body, range(2_900, 3_000)))
 
 
-def test_events_are_written_while_each_turn_has_a_verb(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = EmbeddedStore(tmp_path / "store", sync="never")
-        async with Queue(store) as queue:
-            tasks, most = set(), 0
-            for _ in range(2_000):
-                task = asyncio.ensure_future(queue.put_many("t", [b""] * 200))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                await asyncio.sleep(0)
-                most = max(most, store._machine.events._unwritten)
-            await asyncio.gather(*tasks)
-            assert most < 350_000
-            assert np.count_nonzero(store._machine.events.totals) == 1
-
-    asyncio.run(main())
+async def test_events_are_written_while_each_turn_has_a_verb(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "store", sync="never")
+    async with Queue(store) as queue:
+        tasks, most = set(), 0
+        for _ in range(2_000):
+            task = asyncio.ensure_future(queue.put_many("t", [b""] * 200))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            await asyncio.sleep(0)
+            most = max(most, store._machine.events._unwritten)
+        await asyncio.gather(*tasks)
+        assert most < 350_000
+        assert np.count_nonzero(store._machine.events.totals) == 1
 
 
-def test_what_is_not_taken_in_turn_leaves_the_ready_runs_small(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = EmbeddedStore(tmp_path / "store", sync="never")
-        async with Queue(store) as queue:
-            await queue.put("t", b"stays")
-            for turn in range(40):
-                answer = await queue.put_many("t", [b"x"] * 5_000)
-                if turn % 2:
-                    await queue.cancel("t", list(answer.ids))
-                else:
-                    await queue.ack(await queue.take_ids("t", list(answer.ids)))
-            assert store._machine.topics.runs(0).size < 80_000
-            assert list((await queue.take("t", 10)).bodies) == [b"stays"]
-
-    asyncio.run(main())
+async def test_what_is_not_taken_in_turn_leaves_the_ready_runs_small(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "store", sync="never")
+    async with Queue(store) as queue:
+        await queue.put("t", b"stays")
+        for turn in range(40):
+            answer = await queue.put_many("t", [b"x"] * 5_000)
+            if turn % 2:
+                await queue.cancel("t", list(answer.ids))
+            else:
+                await queue.ack(await queue.take_ids("t", list(answer.ids)))
+        assert store._machine.topics.runs(0).size < 80_000
+        assert list((await queue.take("t", 10)).bodies) == [b"stays"]
 
 
-def test_one_id_many_times_in_a_batch_is_one_message_and_one_record(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = EmbeddedStore(tmp_path / "store")
-        async with Queue(store) as queue:
-            await queue.configure("t", max_pending=2, on_full="drop")
-            before = store._core.journal.position
-            answer = await queue.put_many("t", list("abcdef" * 500), ids=list("xyxzyz" * 500))
-            assert store._core.journal.position - before < 1_000
-            words = [str(put.result) for put in answer]
-            assert words[:6] == ["created", "created", "kept", "dropped", "kept", "dropped"]
-            assert words[6:] == ["kept", "kept", "kept", "dropped", "kept", "dropped"] * 499
-            assert list((await queue.take("t", 10)).bodies) == [b"a", b"b"]
-
-    asyncio.run(main())
+async def test_one_id_many_times_in_a_batch_is_one_message_and_one_record(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "store")
+    async with Queue(store) as queue:
+        await queue.configure("t", max_pending=2, on_full="drop")
+        before = store._core.journal.position
+        answer = await queue.put_many("t", list("abcdef" * 500), ids=list("xyxzyz" * 500))
+        assert store._core.journal.position - before < 1_000
+        words = [str(put.result) for put in answer]
+        assert words[:6] == ["created", "created", "kept", "dropped", "kept", "dropped"]
+        assert words[6:] == ["kept", "kept", "kept", "dropped", "kept", "dropped"] * 499
+        assert list((await queue.take("t", 10)).bodies) == [b"a", b"b"]

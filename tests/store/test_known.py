@@ -1,6 +1,5 @@
 """Known ids against two dictionaries, over growth, ends, ids of one hash, and a snapshot."""
 
-import asyncio
 import random
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import dwell
 from dwell.store.embedded.ids import IdHasher
 from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.limits import Limits
+from tools.parts import indexed_rows
 
 _IDS = 300
 _STEP = st.tuples(
@@ -83,7 +83,7 @@ class Twin:
             number in self.lives or self.ends_ms.get(number, 0) > now_ms
             for number in range(_IDS + 1)
         ]
-        assert sorted(self.known.rows()) == sorted(row for row, _ in self.lives.values())
+        assert sorted(indexed_rows(self.known)) == sorted(row for row, _ in self.lives.values())
 
 
 @settings(max_examples=150, deadline=None)
@@ -99,6 +99,7 @@ def test_an_id_lives_and_is_remembered(
         twin.agree(now_ms)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(4))
 def test_all_is_found_while_the_index_grows(seed: int) -> None:
     """A few ids at a time, so that it takes many puts until a table has moved."""
@@ -134,7 +135,9 @@ def test_who_lost_an_id_does_not_end_it() -> None:
     assert not known.find(*key)[1]
 
 
-def test_messages_whose_ids_have_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_whose_ids_have_one_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = IdHasher.hash
 
     def poor(*args: object) -> tuple[np.ndarray, np.ndarray]:
@@ -144,16 +147,13 @@ def test_messages_whose_ids_have_one_hash(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(IdHasher, "hash", poor)
     ids = [f"id-{number}" for number in range(50)]
 
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store") as queue:
-            for _ in range(2):
-                await queue.put_many("t", ids, ids=ids, on_conflict="replace")
-                assert [one.body.decode() for one in await queue.get("t", ids)] == ids
-                taken = await queue.take("t", 30)
-                assert await queue.ack(taken) == [dwell.Result.ACKED] * 30
-                assert len(await queue.cancel("t", ids)) == 50
-        async with dwell.open(tmp_path / "store") as queue:
-            again = await queue.put_many("t", ids, ids=ids)
-            assert [put.result for put in again].count(dwell.Result.KEPT) == 30
-
-    asyncio.run(main())
+    async with dwell.open(tmp_path / "store") as queue:
+        for _ in range(2):
+            await queue.put_many("t", ids, ids=ids, on_conflict="replace")
+            assert [one.body.decode() for one in await queue.get("t", ids)] == ids
+            taken = await queue.take("t", 30)
+            assert await queue.ack(taken) == [dwell.Result.ACKED] * 30
+            assert len(await queue.cancel("t", ids)) == 50
+    async with dwell.open(tmp_path / "store") as queue:
+        again = await queue.put_many("t", ids, ids=ids)
+        assert [put.result for put in again].count(dwell.Result.KEPT) == 30

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,86 +52,73 @@ async def put_many_times(queue: Queue) -> None:
         await queue.put("t", b"x" * 1_000)
 
 
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(main())  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("deal_at", [1, 7, 100, 1_000])
-def test_all_that_expires_does_so_wherever_the_wheel_deals(deal_at: int) -> None:
-    async def main() -> None:
-        clock = SimulatedClock()
-        async with queue_on(FaultyDisk(), clock, deal_at=deal_at) as queue:
-            for number in range(60):
-                await queue.put_many("t", [b"x"] * 7, ttl="1h", delay="30m" if number % 2 else None)
-            await queue.release(await queue.take("t", 50), delay="10m")
-            clock.advance(2 * 3_600_000)
-            counts = (await queue.stats()).topics["t"]
-            assert (counts.delayed, counts.ready, counts.leased, counts.dead) == (0, 0, 0, 420)
-            assert not len(await queue.take("t", 10))
-
-    run(main)
+async def test_all_that_expires_does_so_wherever_the_wheel_deals(deal_at: int) -> None:
+    clock = SimulatedClock()
+    async with queue_on(FaultyDisk(), clock, deal_at=deal_at) as queue:
+        for number in range(60):
+            await queue.put_many("t", [b"x"] * 7, ttl="1h", delay="30m" if number % 2 else None)
+        await queue.release(await queue.take("t", 50), delay="10m")
+        clock.advance(2 * 3_600_000)
+        counts = (await queue.stats()).topics["t"]
+        assert (counts.delayed, counts.ready, counts.leased, counts.dead) == (0, 0, 0, 420)
+        assert not len(await queue.take("t", 10))
 
 
 @pytest.mark.parametrize("wheel_runs", [4, 12])
-def test_wheels_deal_and_merge_at_any_count(wheel_runs: int) -> None:
-    async def main() -> None:
-        clock = SimulatedClock()
-        limits = {"deal_at": 5, "wheel_runs": wheel_runs, "spare_entries": 3, "sweep_every": 2}
-        async with queue_on(FaultyDisk(), clock, **limits) as queue:
-            start_ms = clock.now_ms()
-            dues = np.random.default_rng(1).integers(start_ms, start_ms + 300_000, 300)
-            for part in np.split(dues, 60):
-                await queue.put_many("t", [b"x"] * 5, due=part)
-            taken: list[int] = []
-            for _ in range(31):
-                batch = await queue.take("t", 1_000)
-                assert (batch.due_ms <= clock.now_ms()).all()
-                taken += batch.due_ms.tolist()
-                await queue.ack(batch)
-                clock.advance(10_000)
-            assert taken == sorted(dues.tolist())
-
-    run(main)
+async def test_wheels_deal_and_merge_at_any_count(wheel_runs: int) -> None:
+    clock = SimulatedClock()
+    limits = {"deal_at": 5, "wheel_runs": wheel_runs, "spare_entries": 3, "sweep_every": 2}
+    async with queue_on(FaultyDisk(), clock, **limits) as queue:
+        start_ms = clock.now_ms()
+        dues = np.random.default_rng(1).integers(start_ms, start_ms + 300_000, 300)
+        for part in np.split(dues, 60):
+            await queue.put_many("t", [b"x"] * 5, due=part)
+        taken: list[int] = []
+        for _ in range(31):
+            batch = await queue.take("t", 1_000)
+            assert (batch.due_ms <= clock.now_ms()).all()
+            taken += batch.due_ms.tolist()
+            await queue.ack(batch)
+            clock.advance(10_000)
+        assert taken == sorted(dues.tolist())
 
 
-def test_a_snapshot_is_of_one_moment_whatever_happens_while_it_is_copied() -> None:
-    async def main() -> None:
-        disk, clock = FaultyDisk(), SimulatedClock()
-        async with queue_on(disk, clock, snapshot_rows=3, segment_bytes=1 << 20) as queue:
-            ids = [f"{number:03d}" for number in range(90)]
-            await queue.put_many("t", ids, ids=ids, priority=5)
-            leased = await queue.take("t", 20, owner="first")
-            await queue.bury(leased[10:], "because")
-            before = await picture(queue)
-            store = embedded(queue)
-            making = asyncio.create_task(store.compact())
-            while not store._machine.snapshots:
-                await asyncio.sleep(0)
-            # Freed rows are given to others, and every verb changes rows that are not copied yet.
-            await queue.ack(leased[:10])
-            await queue.cancel("t", ids[80:])
-            await queue.put_many("u", [b"new"] * 15, delay="1h")
-            await queue.reschedule("t", ids[60:70], delay="2h")
-            await queue.kick("t", leased.ids[10:])
-            await queue.put_many("t", ["other"] * 3, ids=ids[40:43], on_conflict="replace")
-            assert store._machine.snapshots, "it was over before anything changed"
-            await making
-            covered = store._core._compactor.covered
-            after = await picture(queue)
-            disk.kill()
-        # With the journal behind the snapshot all is there, and without it what was then.
-        end = disk.copied()
-        async with queue_on(end, clock) as queue:
-            assert await picture(queue) == after
-        short = disk.copied()
-        path = FOLDER / "journal-00000000.dwl"
-        fd = short.open(path)
-        short.write(fd, [bytes((1 << 20) - covered)], covered)
-        short.close(fd)
-        async with queue_on(short, clock) as queue:
-            assert await picture(queue) == before
-
-    run(main)
+async def test_a_snapshot_is_of_one_moment_whatever_happens_while_it_is_copied() -> None:
+    disk, clock = FaultyDisk(), SimulatedClock()
+    async with queue_on(disk, clock, snapshot_rows=3, segment_bytes=1 << 20) as queue:
+        ids = [f"{number:03d}" for number in range(90)]
+        await queue.put_many("t", ids, ids=ids, priority=5)
+        leased = await queue.take("t", 20, owner="first")
+        await queue.bury(leased[10:], "because")
+        before = await picture(queue)
+        store = embedded(queue)
+        making = asyncio.create_task(store.compact())
+        while not store._machine.snapshots:
+            await asyncio.sleep(0)
+        # Freed rows are given to others, and every verb changes rows that are not copied yet.
+        await queue.ack(leased[:10])
+        await queue.cancel("t", ids[80:])
+        await queue.put_many("u", [b"new"] * 15, delay="1h")
+        await queue.reschedule("t", ids[60:70], delay="2h")
+        await queue.kick("t", leased.ids[10:])
+        await queue.put_many("t", ["other"] * 3, ids=ids[40:43], on_conflict="replace")
+        assert store._machine.snapshots, "it was over before anything changed"
+        await making
+        covered = store._core._compactor.covered
+        after = await picture(queue)
+        disk.kill()
+    # With the journal behind the snapshot all is there, and without it what was then.
+    end = disk.copied()
+    async with queue_on(end, clock) as queue:
+        assert await picture(queue) == after
+    short = disk.copied()
+    path = FOLDER / "journal-00000000.dwl"
+    fd = short.open(path)
+    short.write(fd, [bytes((1 << 20) - covered)], covered)
+    short.close(fd)
+    async with queue_on(short, clock) as queue:
+        assert await picture(queue) == before
 
 
 async def picture(queue: Queue) -> dict[tuple[str, str], tuple[object, ...]]:
@@ -147,133 +133,115 @@ async def picture(queue: Queue) -> dict[tuple[str, str], tuple[object, ...]]:
     return {**found, ("held", ""): tuple(held.ids)}
 
 
-def test_a_snapshot_remembers_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_remembers_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dwell.store.embedded.snapshot._REMEMBERED_STEP", 5)
 
-    async def main() -> None:
-        disk = FaultyDisk()
-        ids = [f"{number}" for number in range(40)]
-        async with queue_on(disk, snapshot_rows=7) as queue:
-            await queue.put_many("t", ids, ids=ids)
-            await queue.ack(await queue.take("t", 33))
-        async with queue_on(disk.copied()) as queue:
-            again = await queue.put_many("t", ids, ids=ids)
-            assert [put.result for put in again] == [Result.KEPT] * 40
-            assert (await queue.stats()).topics["t"].ready == 7
-
-    run(main)
+    disk = FaultyDisk()
+    ids = [f"{number}" for number in range(40)]
+    async with queue_on(disk, snapshot_rows=7) as queue:
+        await queue.put_many("t", ids, ids=ids)
+        await queue.ack(await queue.take("t", 33))
+    async with queue_on(disk.copied()) as queue:
+        again = await queue.put_many("t", ids, ids=ids)
+        assert [put.result for put in again] == [Result.KEPT] * 40
+        assert (await queue.stats()).topics["t"].ready == 7
 
 
-def test_owners_that_hold_nothing_are_forgotten_and_never_mixed_up() -> None:
-    async def main() -> None:
-        disk, clock = FaultyDisk(), SimulatedClock()
-        async with queue_on(disk, clock, idle_names=4) as queue:
-            await queue.put_many("t", [b"x"] * 10)
-            kept = await queue.take("t", 1, owner="stays")
-            for number in range(200):
-                taken = await queue.take("t", 1, owner=f"worker-{number}")
-                await queue.release(taken, counted=False)
-            assert len(embedded(queue)._machine.owners) < 20
-            assert list((await queue.held("stays")).ids) == list(kept.ids)
-        async with queue_on(disk.copied(), clock, idle_names=4) as queue:
-            nobody = await queue.take("t", 9)
-            known = set(embedded(queue)._machine.owners) - {"", "stays"}
-            assert known
-            for name in known:
-                assert not len(await queue.held(name))
-            await queue.release(nobody, counted=False)
-            for number in range(200):
-                taken = await queue.take("t", 1, owner=f"other-{number}")
-                held = await queue.held(f"other-{number}")
-                assert list(held.ids) == list(taken.ids)
-                await queue.release(taken, counted=False)
-            assert list((await queue.held("stays")).ids) == list(kept.ids)
-            assert not len(await queue.held("worker-199"))
-
-    run(main)
+async def test_owners_that_hold_nothing_are_forgotten_and_never_mixed_up() -> None:
+    disk, clock = FaultyDisk(), SimulatedClock()
+    async with queue_on(disk, clock, idle_names=4) as queue:
+        await queue.put_many("t", [b"x"] * 10)
+        kept = await queue.take("t", 1, owner="stays")
+        for number in range(200):
+            taken = await queue.take("t", 1, owner=f"worker-{number}")
+            await queue.release(taken, counted=False)
+        assert len(embedded(queue)._machine.owners) < 20
+        assert list((await queue.held("stays")).ids) == list(kept.ids)
+    async with queue_on(disk.copied(), clock, idle_names=4) as queue:
+        nobody = await queue.take("t", 9)
+        known = set(embedded(queue)._machine.owners) - {"", "stays"}
+        assert known
+        for name in known:
+            assert not len(await queue.held(name))
+        await queue.release(nobody, counted=False)
+        for number in range(200):
+            taken = await queue.take("t", 1, owner=f"other-{number}")
+            held = await queue.held(f"other-{number}")
+            assert list(held.ids) == list(taken.ids)
+            await queue.release(taken, counted=False)
+        assert list((await queue.held("stays")).ids) == list(kept.ids)
+        assert not len(await queue.held("worker-199"))
 
 
-def test_topics_without_messages_and_settings_are_forgotten() -> None:
-    async def main() -> None:
-        disk, clock = FaultyDisk(), SimulatedClock()
-        limits = {"idle_names": 4, "sweep_every": 1, "block_parts": 8}
-        async with queue_on(disk, clock, **limits) as queue:
-            await queue.configure("set", lease_ms=1_000)
-            await queue.put("full", b"x", delay="1h", id="a")
-            for number in range(150):
-                name = f"user-{number}"
-                await queue.put(name, name, id="a")
-                (message,) = await queue.take(name)
-                assert message.body == name.encode()
-                assert await queue.ack(message) == Result.ACKED
-                await queue.store.tick(clock.now_ms())
-            assert len((await queue.stats()).topics) < 30
-            assert len(embedded(queue)._machine.topics.names) < 60
-            # The ids of what was acked are remembered all the same.
-            assert (await queue.put("user-0", b"again", id="a")).result == Result.KEPT
-            named = [(e.topic, str(e.kind)) for e in (await queue.events(0, 1_000)).events]
-            assert named[1:] == [
-                (f"user-{number}", kind) for number in range(150) for kind in ("put", "take", "ack")
-            ]
-        async with queue_on(disk.copied(), clock, **limits) as queue:
-            assert {"set", "full"} <= set((await queue.stats()).topics)
-            assert (await queue.settings("set")).lease_ms == 1_000
-            assert (await queue.get("full", "a")).body == b"x"
-            await queue.put("one", b"more")
-            assert len(await queue.take("one")) == 1
-
-    run(main)
+async def test_topics_without_messages_and_settings_are_forgotten() -> None:
+    disk, clock = FaultyDisk(), SimulatedClock()
+    limits = {"idle_names": 4, "sweep_every": 1, "block_parts": 8}
+    async with queue_on(disk, clock, **limits) as queue:
+        await queue.configure("set", lease_ms=1_000)
+        await queue.put("full", b"x", delay="1h", id="a")
+        for number in range(150):
+            name = f"user-{number}"
+            await queue.put(name, name, id="a")
+            (message,) = await queue.take(name)
+            assert message.body == name.encode()
+            assert await queue.ack(message) == Result.ACKED
+            await queue.store.tick(clock.now_ms())
+        assert len((await queue.stats()).topics) < 30
+        assert len(embedded(queue)._machine.topics.names) < 60
+        # The ids of what was acked are remembered all the same.
+        assert (await queue.put("user-0", b"again", id="a")).result == Result.KEPT
+        named = [(e.topic, str(e.kind)) for e in (await queue.events(0, 1_000)).events]
+        assert named[1:] == [
+            (f"user-{number}", kind) for number in range(150) for kind in ("put", "take", "ack")
+        ]
+    async with queue_on(disk.copied(), clock, **limits) as queue:
+        assert {"set", "full"} <= set((await queue.stats()).topics)
+        assert (await queue.settings("set")).lease_ms == 1_000
+        assert (await queue.get("full", "a")).body == b"x"
+        await queue.put("one", b"more")
+        assert len(await queue.take("one")) == 1
 
 
-def test_a_message_that_was_taken_too_often_for_its_receipts_is_dead() -> None:
-    async def main() -> None:
-        async with queue_on(FaultyDisk(), most_takes=5) as queue:
-            await queue.put("t", b"x", id="a")
-            receipts = []
-            for _ in range(5):
-                taken = await queue.take("t")
-                receipts += taken.receipts.tolist()
-                await queue.release(taken, counted=False)
-            assert (await queue.stats()).topics["t"].dead == 1
-            assert await queue.kick("t", "a") == Result.UNKNOWN
-            assert len({tuple(receipt) for receipt in receipts}) == 5
-            assert await queue.cancel("t", "a") == Result.CANCELLED
-
-    run(main)
+async def test_a_message_that_was_taken_too_often_for_its_receipts_is_dead() -> None:
+    async with queue_on(FaultyDisk(), most_takes=5) as queue:
+        await queue.put("t", b"x", id="a")
+        receipts = []
+        for _ in range(5):
+            taken = await queue.take("t")
+            receipts += taken.receipts.tolist()
+            await queue.release(taken, counted=False)
+        assert (await queue.stats()).topics["t"].dead == 1
+        assert await queue.kick("t", "a") == Result.UNKNOWN
+        assert len({tuple(receipt) for receipt in receipts}) == 5
+        assert await queue.cancel("t", "a") == Result.CANCELLED
 
 
-def test_more_messages_than_numbers_can_name_are_refused() -> None:
-    async def main() -> None:
-        async with queue_on(FaultyDisk(), most_rows=20) as queue:
-            await queue.put_many("t", [b"x"] * 15)
-            with pytest.raises(StoreFull, match="holds 15 messages, at most 20 allowed"):
-                await queue.put_many("t", [b"x"] * 6)
-            await queue.put_many("t", [b"x"] * 5)
-            await queue.ack(await queue.take("t", 1))
-            await queue.put("t", b"x")
-
-    run(main)
+async def test_more_messages_than_numbers_can_name_are_refused() -> None:
+    async with queue_on(FaultyDisk(), most_rows=20) as queue:
+        await queue.put_many("t", [b"x"] * 15)
+        with pytest.raises(StoreFull, match="holds 15 messages, at most 20 allowed"):
+            await queue.put_many("t", [b"x"] * 6)
+        await queue.put_many("t", [b"x"] * 5)
+        await queue.ack(await queue.take("t", 1))
+        await queue.put("t", b"x")
 
 
 @pytest.mark.parametrize("sync", ["always", "never", "60000ms"])
-def test_what_is_synced_later_is_forgotten_with_its_file(sync: str) -> None:
-    async def main() -> None:
-        disk = FaultyDisk()
-        async with queue_on(disk, sync=sync) as queue:
-            for _ in range(80):
-                await queue.put_many("t", [b"x" * 500] * 20)
-                await queue.ack(await queue.take("t", 20))
-            store = embedded(queue)
-            await store.compact()
-            await queue.put("t", b"written after what was released")
-            journal = store._core.journal
-            assert len(journal.segments) < 20
-            assert journal._committer is not None
-            open_now = {segment.fd for segment in journal.segments.values()}
-            assert set(journal._committer._unsynced) <= open_now
-        assert not disk.system.open_files
-
-    run(main)
+async def test_what_is_synced_later_is_forgotten_with_its_file(sync: str) -> None:
+    disk = FaultyDisk()
+    async with queue_on(disk, sync=sync) as queue:
+        for _ in range(80):
+            await queue.put_many("t", [b"x" * 500] * 20)
+            await queue.ack(await queue.take("t", 20))
+        store = embedded(queue)
+        await store.compact()
+        await queue.put("t", b"written after what was released")
+        journal = store._core.journal
+        assert len(journal.segments) < 20
+        assert journal._committer is not None
+        open_now = {segment.fd for segment in journal.segments.values()}
+        assert set(journal._committer._unsynced) <= open_now
+    assert not disk.system.open_files
 
 
 @pytest.mark.parametrize(
@@ -283,7 +251,7 @@ def test_what_is_synced_later_is_forgotten_with_its_file(sync: str) -> None:
         (errno.EMFILE, StoreError, "no segment can be made"),
     ],
 )
-def test_a_segment_that_cannot_be_made_is_an_error_of_the_store(
+async def test_a_segment_that_cannot_be_made_is_an_error_of_the_store(
     code: int, error: type[StoreError], words: str
 ) -> None:
     class Broken(FaultyDisk):
@@ -294,25 +262,22 @@ def test_a_segment_that_cannot_be_made_is_an_error_of_the_store(
                 raise OSError(code, "broken (injected)")
             return super().create(path, size_bytes)
 
-    async def main() -> None:
-        disk = Broken()
-        async with queue_on(disk) as queue:
-            await queue.put("t", b"first")
-            disk.is_broken = True
-            with pytest.raises(error, match=words):
-                await put_many_times(queue)
-            disk.is_broken = False
-            if code == errno.EMFILE:
-                # A process may have files again at any time.
-                await put_many_times(queue)
-            else:
-                with pytest.raises(StoreFailed):
-                    await queue.put("t", b"x")
-
-    run(main)
+    disk = Broken()
+    async with queue_on(disk) as queue:
+        await queue.put("t", b"first")
+        disk.is_broken = True
+        with pytest.raises(error, match=words):
+            await put_many_times(queue)
+        disk.is_broken = False
+        if code == errno.EMFILE:
+            # A process may have files again at any time.
+            await put_many_times(queue)
+        else:
+            with pytest.raises(StoreFailed):
+                await queue.put("t", b"x")
 
 
-def test_the_loop_waits_for_no_disk() -> None:
+async def test_the_loop_waits_for_no_disk() -> None:
     class Watching(FaultyDisk):
         waited: tuple[str, ...] = ()
         is_on = False
@@ -329,36 +294,30 @@ def test_the_loop_waits_for_no_disk() -> None:
             if self.is_on and threading.current_thread() is threading.main_thread():
                 self.waited += (what,)
 
-    async def main() -> None:
-        disk = Watching()
-        async with queue_on(disk, segment_bytes=1 << 20, event_file_bytes=4_000) as queue:
-            disk.is_on = True
-            for _ in range(60):
-                await queue.put_many("t", [b"x" * 1_000] * 100)
-                await queue.ack(await queue.take("t", 100))
-            await embedded(queue).compact()
-            disk.is_on = False
-        assert not disk.waited
-
-    run(main)
+    disk = Watching()
+    async with queue_on(disk, segment_bytes=1 << 20, event_file_bytes=4_000) as queue:
+        disk.is_on = True
+        for _ in range(60):
+            await queue.put_many("t", [b"x" * 1_000] * 100)
+            await queue.ack(await queue.take("t", 100))
+        await embedded(queue).compact()
+        disk.is_on = False
+    assert not disk.waited
 
 
-def test_upkeep_that_fails_oddly_does_not_keep_the_folder(tmp_path: Path) -> None:
+async def test_upkeep_that_fails_oddly_does_not_keep_the_folder(tmp_path: Path) -> None:
     class Odd(Disk):
         def create(self, path: Path, size_bytes: int) -> int:
             if "snapshot" in path.name:
                 raise RuntimeError("odd (injected)")
             return super().create(path, size_bytes)
 
-    async def main() -> None:
-        queue = Queue(EmbeddedStore(tmp_path / "store", disk=Odd(), segment_bytes=SEGMENT_BYTES))
-        await queue.open()
-        for _ in range(100):
-            await queue.put("t", b"x" * 2_000)
-            await queue.ack(await queue.take("t"))
-        with pytest.raises(RuntimeError):
-            await queue.close()
-        async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
-            assert (await queue.stats()).topics["t"].ready == 0
-
-    run(main)
+    queue = Queue(EmbeddedStore(tmp_path / "store", disk=Odd(), segment_bytes=SEGMENT_BYTES))
+    await queue.open()
+    for _ in range(100):
+        await queue.put("t", b"x" * 2_000)
+        await queue.ack(await queue.take("t"))
+    with pytest.raises(RuntimeError):
+        await queue.close()
+    async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
+        assert (await queue.stats()).topics["t"].ready == 0

@@ -9,13 +9,17 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
+from dwell.batch.batch import Batch
+from dwell.batch.puts import PutAnswer, Puts
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreFailed
-from dwell.message import U8, U64, Batch, Result
-from dwell.store.base import PutAnswer, Puts, Store
+from dwell.message import U8, U64, Result
+from dwell.store.base import Store
 from dwell.store.memory import MemoryStore
 from dwell.testing.machine import StoreMachine
 from tests import RUNS
+
+pytestmark = pytest.mark.campaign
 
 VERBS = (
     *("put", "take", "held", "ack", "release", "touch", "bury", "kick", "cancel", "reschedule"),

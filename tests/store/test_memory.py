@@ -38,54 +38,45 @@ def test_verbs_before_open_are_refused() -> None:
         asyncio.run(make_rig().put("x"))
 
 
-def test_old_events_go_and_positions_stay() -> None:
-    async def play() -> None:
-        rig = make_rig(max_events=10)
-        await rig.store.open()
-        for number in range(200):
-            await rig.put(f"{number}")
-            page = await rig.store.events(0, 1000)
-            assert page.first_position == max(number - 9, 0)
-            assert page.next_position == number + 1
-            assert [event.id for event in page.events] == [
-                f"{n}" for n in range(page.first_position, number + 1)
-            ]
-        page = await rig.store.events(195, 2)
-        assert [event.position for event in page.events] == [195, 196]
-        assert (await rig.store.stats()).totals == {"put": 200}
-
-    asyncio.run(play())
+async def test_old_events_go_and_positions_stay() -> None:
+    rig = make_rig(max_events=10)
+    await rig.store.open()
+    for number in range(200):
+        await rig.put(f"{number}")
+        page = await rig.store.events(0, 1000)
+        assert page.first_position == max(number - 9, 0)
+        assert page.next_position == number + 1
+        assert [event.id for event in page.events] == [
+            f"{n}" for n in range(page.first_position, number + 1)
+        ]
+    page = await rig.store.events(195, 2)
+    assert [event.position for event in page.events] == [195, 196]
+    assert (await rig.store.stats()).totals == {"put": 200}
 
 
-def test_timers_that_are_set_and_cancelled_do_not_pile_up() -> None:
-    async def play() -> None:
-        rig = make_rig()
-        await rig.store.open()
-        store = rig.store
-        assert isinstance(store, MemoryStore)
-        await rig.put("stays", delay_ms=10**7)
-        for number in range(2_000):
-            await rig.put(f"{number}", delay_ms=10**6)
-            await rig.cancel(f"{number}")
-            await rig.put("ready", on_conflict="replace")
-        assert len(store._deadlines) < 200
-        assert len(store._topics["t"].ready) < 200
-        assert await rig.tick() == 10**7
-        assert await rig.take_ids() == ["ready"]
-
-    asyncio.run(play())
+async def test_timers_that_are_set_and_cancelled_do_not_pile_up() -> None:
+    rig = make_rig()
+    await rig.store.open()
+    store = rig.store
+    assert isinstance(store, MemoryStore)
+    await rig.put("stays", delay_ms=10**7)
+    for number in range(2_000):
+        await rig.put(f"{number}", delay_ms=10**6)
+        await rig.cancel(f"{number}")
+        await rig.put("ready", on_conflict="replace")
+    assert len(store._deadlines) < 200
+    assert len(store._topics["t"].ready) < 200
+    assert await rig.tick() == 10**7
+    assert await rig.take_ids() == ["ready"]
 
 
-def test_close_forgets_everything() -> None:
-    async def play() -> None:
-        rig = make_rig()
-        await rig.store.open()
-        await rig.put("x")
-        receipts = receipts_of(await rig.take())
-        await rig.store.close()
-        await rig.store.open()
-        assert await rig.find("x") is None
-        assert await rig.events() == []
-        assert await rig.ack(receipts) == ["stale"]
-
-    asyncio.run(play())
+async def test_close_forgets_everything() -> None:
+    rig = make_rig()
+    await rig.store.open()
+    await rig.put("x")
+    receipts = receipts_of(await rig.take())
+    await rig.store.close()
+    await rig.store.open()
+    assert await rig.find("x") is None
+    assert await rig.events() == []
+    assert await rig.ack(receipts) == ["stale"]

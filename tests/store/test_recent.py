@@ -1,13 +1,12 @@
 """The bodies that are kept in memory are those that lie in the journal, and not too many."""
 
-import asyncio
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dwell
-from dwell.lazy import Blobs
+from dwell.batch.blobs import Blobs
 from dwell.store.embedded.recent import Recent
 
 
@@ -47,19 +46,16 @@ def test_the_oldest_go_when_it_is_full() -> None:
 
 
 @pytest.mark.parametrize("bodies", [[b"", b"full", b""], ["text", {"a": 1}, b"bytes"]])
-def test_a_body_is_the_same_from_memory_and_from_the_folder(
+async def test_a_body_is_the_same_from_memory_and_from_the_folder(
     tmp_path: Path, bodies: list[object]
 ) -> None:
-    async def body() -> None:
-        async with dwell.open(tmp_path / "store") as queue:
-            await queue.put_many("t", bodies, key="k", ids=["a", "b", "c"])
-            await queue.put_many("t", bodies)
-            first = await queue.take("t", 10)
-            await queue.release(first)
-        async with dwell.open(tmp_path / "store") as queue:
-            again = await queue.take("t", 10)
-            assert list(again.ids) == list(first.ids)
-            assert list(again.bodies) == list(first.bodies)
-            assert [m.key for m in again] == [m.key for m in first] == ["k"] * 3 + [None] * 3
-
-    asyncio.run(body())
+    async with dwell.open(tmp_path / "store") as queue:
+        await queue.put_many("t", bodies, key="k", ids=["a", "b", "c"])
+        await queue.put_many("t", bodies)
+        first = await queue.take("t", 10)
+        await queue.release(first)
+    async with dwell.open(tmp_path / "store") as queue:
+        again = await queue.take("t", 10)
+        assert list(again.ids) == list(first.ids)
+        assert list(again.bodies) == list(first.bodies)
+        assert [m.key for m in again] == [m.key for m in first] == ["k"] * 3 + [None] * 3

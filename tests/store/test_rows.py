@@ -28,9 +28,7 @@ async def _store_rows(folder) -> list[np.ndarray]:
         return [
             machine.leased_rows(taken.receipts)[0],
             machine.peek_ready(0, 5),
-            machine.ready_rows(),
             named,
-            known.rows(),
             known.index.numbers(),
             table.next_free(2),
             table.rows_where(lambda part: table.state[part] == State.READY),

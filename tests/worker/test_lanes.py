@@ -2,6 +2,8 @@ import asyncio
 import random
 from collections import defaultdict
 
+import pytest
+
 import dwell
 from dwell.message import Message
 from dwell.store.memory import MemoryStore
@@ -59,7 +61,8 @@ def test_without_by_key_a_key_means_nothing():
     assert [lanes.next() for _ in range(4)] == [*jobs, None]
 
 
-def test_a_worker_keeps_the_order_of_each_key():
+@pytest.mark.timeout(60)
+async def test_a_worker_keeps_the_order_of_each_key():
     seen, running = defaultdict(list), set()
     most = 0
 
@@ -72,25 +75,23 @@ def test_a_worker_keeps_the_order_of_each_key():
         seen[message.key].append(int(message.body))
         running.discard(message.key)
 
-    async def main():
-        async with dwell.Queue(MemoryStore(dwell.RealClock())) as queue:
-            worker = Worker(queue)
-            worker.on("t", by_key=True, concurrency=4)(handle)
-            bodies = [str(n) for n in range(200)]
-            await queue.put_many("t", bodies, key=[f"k{n % 5}" for n in range(200)])
-            serving = asyncio.create_task(worker.serve())
-            while (await queue.stats()).totals.get("ack", 0) < 200:
-                await asyncio.sleep(0.005)
-            worker.stop()
-            await serving
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with dwell.Queue(MemoryStore(dwell.RealClock())) as queue:
+        worker = Worker(queue)
+        worker.on("t", by_key=True, concurrency=4)(handle)
+        bodies = [str(n) for n in range(200)]
+        await queue.put_many("t", bodies, key=[f"k{n % 5}" for n in range(200)])
+        serving = asyncio.create_task(worker.serve())
+        while (await queue.stats()).totals.get("ack", 0) < 200:
+            await asyncio.sleep(0.005)
+        worker.stop()
+        await serving
     assert {key: len(numbers) for key, numbers in seen.items()} == {f"k{n}": 40 for n in range(5)}
     assert all(numbers == sorted(numbers) for numbers in seen.values())
     assert most > 1
 
 
-def test_a_failure_does_not_block_its_lane():
+@pytest.mark.timeout(60)
+async def test_a_failure_does_not_block_its_lane():
     seen = []
 
     async def handle(message):
@@ -98,16 +99,13 @@ def test_a_failure_does_not_block_its_lane():
         if message.body == b"1" and message.attempt == 1:
             raise Retry("50ms")
 
-    async def main():
-        async with dwell.Queue(MemoryStore(dwell.RealClock())) as queue:
-            worker = Worker(queue)
-            worker.on("t", by_key=True)(handle)
-            await queue.put_many("t", ["1", "2", "3"], key="k")
-            serving = asyncio.create_task(worker.serve())
-            while (await queue.stats()).totals.get("ack", 0) < 3:
-                await asyncio.sleep(0.005)
-            worker.stop()
-            await serving
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with dwell.Queue(MemoryStore(dwell.RealClock())) as queue:
+        worker = Worker(queue)
+        worker.on("t", by_key=True)(handle)
+        await queue.put_many("t", ["1", "2", "3"], key="k")
+        serving = asyncio.create_task(worker.serve())
+        while (await queue.stats()).totals.get("ack", 0) < 3:
+            await asyncio.sleep(0.005)
+        worker.stop()
+        await serving
     assert seen == [(b"1", 1), (b"2", 1), (b"3", 1), (b"1", 2)]

@@ -10,11 +10,7 @@ from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
 from dwell.worker.job import Job
 from dwell.worker.leases import LeaseKeeper
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.002)
+from tests.waiting import until_async
 
 
 async def settle():
@@ -22,22 +18,20 @@ async def settle():
         await asyncio.sleep(0)
 
 
-def run(main, clock):
-    async def body():
-        async with dwell.Queue(MemoryStore(clock)) as queue:
-            await asyncio.wait_for(main(queue), 60)
-
-    asyncio.run(body())
+@contextlib.asynccontextmanager
+async def opened(clock):
+    async with dwell.Queue(MemoryStore(clock)) as queue, asyncio.timeout(60):
+        yield queue
 
 
-def test_a_lease_is_kept_alive_on_the_real_clock():
+async def test_a_lease_is_kept_alive_on_the_real_clock():
     attempts = []
 
     def slow(message):
         attempts.append(message.attempt)
         time.sleep(1.5)
 
-    async def main(queue):
+    async with opened(dwell.RealClock()) as queue:
         worker = Worker(queue)
         worker.on("t", lease="600ms")(slow)
         await queue.put("t", b"")
@@ -48,8 +42,6 @@ def test_a_lease_is_kept_alive_on_the_real_clock():
         await serving
         assert attempts == [1]
         assert "lapse" not in (await queue.stats()).totals
-
-    run(main, dwell.RealClock())
 
 
 @contextlib.asynccontextmanager
@@ -65,35 +57,32 @@ async def handled(queue, **options):
     worker.on("t", lease="30s", **options)(handle)
     await queue.put_many("t", [b""] * 3)
     serving = asyncio.create_task(worker.serve())
-    await until(lambda: len(begun) == 3 // options["batch"])
+    await until_async(lambda: len(begun) == 3 // options["batch"])
     yield begun, gate
     worker.stop()
     await serving
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_leases_are_touched_at_a_third(batch):
+async def test_leases_are_touched_at_a_third(batch):
     clock = dwell.SimulatedClock()
 
-    async def main(queue):
-        async with handled(queue, batch=batch) as (_, gate):
-            for _ in range(20):
-                clock.advance(10_000)
-                await settle()
-            totals = (await queue.stats()).totals
-            assert (totals["take"], totals.get("lapse", 0)) == (3, 0)
-            gate.set()
+    async with opened(clock) as queue, handled(queue, batch=batch) as (_, gate):
+        for _ in range(20):
+            clock.advance(10_000)
             await settle()
-            assert (await queue.stats()).totals["ack"] == 3
-
-    run(main, clock)
+        totals = (await queue.stats()).totals
+        assert (totals["take"], totals.get("lapse", 0)) == (3, 0)
+        gate.set()
+        await settle()
+        assert (await queue.stats()).totals["ack"] == 3
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_lease_longer_than_the_topics_stays_so_long(batch):
+async def test_a_lease_longer_than_the_topics_stays_so_long(batch):
     clock = dwell.SimulatedClock()
 
-    async def main(queue):
+    async with opened(clock) as queue:
         await queue.configure("t", lease_ms=3_000)
         async with handled(queue, batch=batch, concurrency=6) as (begun, gate):
             for _ in range(20):
@@ -103,10 +92,8 @@ def test_a_lease_longer_than_the_topics_stays_so_long(batch):
             assert "lapse" not in (await queue.stats()).totals
             gate.set()
 
-    run(main, clock)
 
-
-def test_messages_that_wait_in_a_lane_are_touched_too():
+async def test_messages_that_wait_in_a_lane_are_touched_too():
     clock = dwell.SimulatedClock()
     gate, seen = asyncio.Event(), []
 
@@ -114,27 +101,25 @@ def test_messages_that_wait_in_a_lane_are_touched_too():
         seen.append(message.attempt)
         await gate.wait()
 
-    async def main(queue):
+    async with opened(clock) as queue:
         worker = Worker(queue)
         worker.on("t", lease="30s", by_key=True)(handle)
         await queue.put_many("t", [b""] * 3, key="k")
         serving = asyncio.create_task(worker.serve())
-        await until(lambda: seen)
+        await until_async(lambda: seen)
         for _ in range(20):
             clock.advance(10_000)
             await settle()
         assert seen == [1]
         gate.set()
-        await until(lambda: len(seen) == 3)
+        await until_async(lambda: len(seen) == 3)
         assert seen == [1, 1, 1]
         worker.stop()
         await serving
         assert "lapse" not in (await queue.stats()).totals
 
-    run(main, clock)
 
-
-def test_a_lost_lease_cancels_an_asynchronous_handler(caplog):
+async def test_a_lost_lease_cancels_an_asynchronous_handler(caplog):
     clock = dwell.SimulatedClock()
     said = []
 
@@ -148,26 +133,24 @@ def test_a_lost_lease_cancels_an_asynchronous_handler(caplog):
             said.append("cancelled")
             raise
 
-    async def main(queue):
+    async with opened(clock) as queue:
         worker = Worker(queue)
         worker.on("t", lease="30s")(handle)
         await queue.put("t", b"")
         serving = asyncio.create_task(worker.serve())
-        await until(lambda: said)
+        await until_async(lambda: said)
         # The process stood still for longer than the lease.
         clock.advance(31_000)
-        await until(lambda: "cancelled" in said and "begin 2" in said)
+        await until_async(lambda: "cancelled" in said and "begin 2" in said)
         await settle()
         totals = (await queue.stats()).totals
         assert (totals["lapse"], totals["ack"], totals.get("release", 0)) == (1, 1, 0)
         worker.stop()
         await serving
-
-    run(main, clock)
     assert "the lease has ended" in caplog.text
 
 
-def test_a_message_whose_lease_ended_in_a_lane_does_not_run(caplog):
+async def test_a_message_whose_lease_ended_in_a_lane_does_not_run(caplog):
     clock = dwell.SimulatedClock()
     gate, seen = asyncio.Event(), []
 
@@ -175,14 +158,14 @@ def test_a_message_whose_lease_ended_in_a_lane_does_not_run(caplog):
         seen.append((message.id, message.attempt))
         await gate.wait()
 
-    async def main(queue):
+    async with opened(clock) as queue:
         worker = Worker(queue)
         worker.on("t", lease="30s", by_key=True)(handle)
         await queue.put_many("t", [b""] * 2, ids=["a", "b"], key="k")
         serving = asyncio.create_task(worker.serve())
-        await until(lambda: seen)
+        await until_async(lambda: seen)
         clock.advance(31_000)
-        await until(lambda: caplog.text.count("the lease has ended") == 2)
+        await until_async(lambda: caplog.text.count("the lease has ended") == 2)
         gate.set()
         while (await queue.stats()).totals.get("ack", 0) < 2:
             await settle()
@@ -190,10 +173,8 @@ def test_a_message_whose_lease_ended_in_a_lane_does_not_run(caplog):
         await serving
         assert seen == [("a", 1), ("a", 2), ("b", 2)]
 
-    run(main, clock)
 
-
-def test_a_lost_lease_of_a_thread_is_logged_and_not_acked(caplog):
+async def test_a_lost_lease_of_a_thread_is_logged_and_not_acked(caplog):
     clock = dwell.SimulatedClock()
     gate, begun = threading.Event(), []
 
@@ -202,44 +183,39 @@ def test_a_lost_lease_of_a_thread_is_logged_and_not_acked(caplog):
         if message.attempt == 1:
             gate.wait(60)
 
-    async def main(queue):
+    async with opened(clock) as queue:
         worker = Worker(queue)
         worker.on("t", lease="30s", concurrency=2)(handle)
         await queue.put("t", b"")
         serving = asyncio.create_task(worker.serve())
-        await until(lambda: begun)
+        await until_async(lambda: begun)
         clock.advance(31_000)
-        await until(lambda: begun == [1, 2] and "the lease has ended" in caplog.text)
+        await until_async(lambda: begun == [1, 2] and "the lease has ended" in caplog.text)
         gate.set()
         worker.stop()
         await serving
         totals = (await queue.stats()).totals
         assert (totals["lapse"], totals["ack"], totals.get("release", 0)) == (1, 1, 0)
 
-    run(main, clock)
-
 
 @pytest.mark.parametrize("foreign", [[0], [6], [0, 3, 6]])
-def test_a_lease_of_another_store_is_lost_and_leaves_its_neighbours(foreign):
+async def test_a_lease_of_another_store_is_lost_and_leaves_its_neighbours(foreign):
     clock, lost = dwell.SimulatedClock(), []
 
-    async def main(queue):
-        async with dwell.Queue(MemoryStore(clock)) as other:
-            keeper = LeaseKeeper(queue, lost.append)
-            jobs = []
-            for at in range(7):
-                source = other if at in foreign else queue
-                await source.put("t", b"")
-                (message,) = await source.take("t", 1, lease="30s")
-                jobs.append(Job(message, clock.now_ms()))
-                keeper.add(jobs[-1])
-            keeper.start()
-            for _ in range(8):
-                clock.advance(10_000)
-                await settle()
-            assert set(lost) == {jobs[at] for at in foreign}
-            assert len(lost) == len(foreign)
-            assert "lapse" not in (await queue.stats()).totals
-            await keeper.stop()
-
-    run(main, clock)
+    async with opened(clock) as queue, dwell.Queue(MemoryStore(clock)) as other:
+        keeper = LeaseKeeper(queue, lost.append)
+        jobs = []
+        for at in range(7):
+            source = other if at in foreign else queue
+            await source.put("t", b"")
+            (message,) = await source.take("t", 1, lease="30s")
+            jobs.append(Job(message, clock.now_ms()))
+            keeper.add(jobs[-1])
+        keeper.start()
+        for _ in range(8):
+            clock.advance(10_000)
+            await settle()
+        assert set(lost) == {jobs[at] for at in foreign}
+        assert len(lost) == len(foreign)
+        assert "lapse" not in (await queue.stats()).totals
+        await keeper.stop()

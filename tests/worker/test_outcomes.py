@@ -17,6 +17,7 @@ from dwell.message import Result
 from dwell.store.memory import MemoryStore
 from dwell.worker import Bury, Retry, Worker
 from tests.http.served import served
+from tests.waiting import until_async
 from tests.worker.serving import serving
 
 
@@ -56,17 +57,11 @@ def unlogged(caplog):
         yield
 
 
-async def until(condition):
-    while not await condition():
-        await asyncio.sleep(0.002)
-
-
-def run(main, **options):
-    async def body():
-        async with dwell.Queue(MemoryStore(dwell.RealClock(), **options)) as queue:
-            await asyncio.wait_for(main(queue), 60)
-
-    asyncio.run(body())
+@contextlib.asynccontextmanager
+async def opened(**options):
+    store = MemoryStore(dwell.RealClock(), **options)
+    async with dwell.Queue(store) as queue, asyncio.timeout(60):
+        yield queue
 
 
 def registered(worker, handler, is_async, **options):
@@ -80,12 +75,12 @@ def registered(worker, handler, is_async, **options):
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("told", RAISED)
-def test_whatever_is_raised_counts_and_frees_its_slot(told, is_async):
+async def test_whatever_is_raised_counts_and_frees_its_slot(told, is_async):
     def handle(message):
         if message.id == "bad":
             raise RAISED[told]()
 
-    async def main(queue):
+    async with opened() as queue:
         worker = Worker(queue)
         registered(worker, handle, is_async, concurrency=1, by_key=True, retry="10m")
         await queue.put_many("t", ["x"] * 3, ids=["bad", "good", "other"], key="k")
@@ -94,14 +89,12 @@ def test_whatever_is_raised_counts_and_frees_its_slot(told, is_async):
             async def is_settled():
                 return (await queue.stats()).totals.get("ack", 0) == 2
 
-            await until(is_settled)
+            await until_async(is_settled)
             bad = await queue.get("t", "bad")
             assert (bad.state, bad.attempt) == (State.DELAYED, 1)
             # Python makes another error of a StopIteration that leaves a coroutine.
             if not (is_async and told.startswith("StopIteration")):
                 assert bad.last_error == told
-
-    run(main)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -156,13 +149,13 @@ def test_a_generator_is_no_handler(handler):
         Worker("memory:").on("t")(handler)
 
 
-def test_a_hidden_generator_is_a_failure_and_a_hidden_coroutine_runs():
+async def test_a_hidden_generator_is_a_failure_and_a_hidden_coroutine_runs():
     ran = []
 
     async def hidden(message):
         ran.append(message.id)
 
-    async def main(queue):
+    async with opened() as queue:
         worker = Worker(queue)
         worker.on("t", retry="10m")(lambda message: generator(message))
         worker.on("u")(lambda message: hidden(message))
@@ -174,13 +167,11 @@ def test_a_hidden_generator_is_a_failure_and_a_hidden_coroutine_runs():
                 message = await queue.get("t", "1")
                 return ran and message.state is State.DELAYED and not await queue.get("u", "2")
 
-            await until(is_settled)
+            await until_async(is_settled)
             assert "of which nothing has run" in (await queue.get("t", "1")).last_error
 
-    run(main)
 
-
-def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
+async def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
     parent, pids, ends = os.getpid(), tmp_path / "pids", []
 
     def handle(message):
@@ -195,7 +186,7 @@ def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
         with pids.open("a") as file:
             file.write(f"{os.getpid()}\n")
 
-    async def main(queue):
+    async with opened() as queue:
         worker = Worker(queue)
         worker.on("t")(handle)
         await queue.put("t", "x", id="1")
@@ -204,15 +195,13 @@ def test_a_child_that_a_handler_forks_does_not_become_a_second_worker(tmp_path):
             async def is_done():
                 return await queue.get("t", "1") is None
 
-            await until(is_done)
-
-    run(main)
+            await until_async(is_done)
     # The child came back from the handler too, and ended there.
     assert (len(pids.read_text().split()), ends) == (2, [0])
     assert os.getpid() == parent
 
 
-def test_a_handler_that_cancels_itself_has_failed():
+async def test_a_handler_that_cancels_itself_has_failed():
     attempts = []
 
     async def handle(message):
@@ -220,7 +209,7 @@ def test_a_handler_that_cancels_itself_has_failed():
         asyncio.current_task().cancel()
         await asyncio.sleep(0)
 
-    async def main(queue):
+    async with opened() as queue:
         worker = Worker(queue)
         worker.on("t", retry="10m")(handle)
         await queue.put("t", "x", id="1")
@@ -229,10 +218,8 @@ def test_a_handler_that_cancels_itself_has_failed():
             async def is_back():
                 return (await queue.get("t", "1")).state is State.DELAYED
 
-            await until(is_back)
+            await until_async(is_back)
             assert attempts == [1]
-
-    run(main)
 
 
 @pytest.mark.parametrize("cancels", [1, 2, 3])
@@ -286,7 +273,7 @@ def test_the_end_of_the_loop_leaves_nothing_leased_at_any_moment(tmp_path):
             assert [(m.state, m.attempt) for m in found] == [(State.READY, 0)] * 4, turns
 
 
-def test_the_order_of_a_key_outlives_a_graceful_stop():
+async def test_the_order_of_a_key_outlives_a_graceful_stop():
     done = []
 
     def make(queue, stop_after):
@@ -301,17 +288,15 @@ def test_the_order_of_a_key_outlives_a_graceful_stop():
 
         return worker
 
-    async def main(queue):
+    async with opened() as queue:
         await queue.put_many("t", [str(n) for n in range(60)], key="A")
         for stop_after in (5, 17, 18, 60):
             await make(queue, stop_after).serve()
         assert done == [(n, 1) for n in range(60)]
 
-    run(main)
 
-
-def test_nobody_gets_what_waits_behind_a_handler_that_ends_in_the_grace():
-    async def main(queue):
+async def test_nobody_gets_what_waits_behind_a_handler_that_ends_in_the_grace():
+    async with opened() as queue:
         gate, begun = asyncio.Event(), asyncio.Event()
         worker = Worker(queue)
 
@@ -331,37 +316,33 @@ def test_nobody_gets_what_waits_behind_a_handler_that_ends_in_the_grace():
         await serving
         assert (await queue.take("t", 9)).ids == ["a2", "a3"]
 
-    run(main)
 
-
-def test_touches_follow_the_lease_that_was_given():
+@pytest.mark.timeout(60)
+async def test_touches_follow_the_lease_that_was_given():
     clock = dwell.SimulatedClock()
 
-    async def main():
-        async with dwell.Queue(MemoryStore(clock)) as queue:
-            gate, attempts = asyncio.Event(), []
-            worker = Worker(queue)
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        gate, attempts = asyncio.Event(), []
+        worker = Worker(queue)
 
-            @worker.on("t")
-            async def handle(message):
-                attempts.append(message.attempt)
-                await gate.wait()
+        @worker.on("t")
+        async def handle(message):
+            attempts.append(message.attempt)
+            await gate.wait()
 
-            await queue.configure("t", lease_ms=6_000)
-            await queue.put("t", "x", id="1")
-            async with serving(worker):
-                while not attempts:
+        await queue.configure("t", lease_ms=6_000)
+        await queue.put("t", "x", id="1")
+        async with serving(worker):
+            while not attempts:
+                await asyncio.sleep(0)
+            await queue.configure("t", lease_ms=1_000)
+            for _ in range(20):
+                clock.advance(1_000)
+                for _ in range(30):
                     await asyncio.sleep(0)
-                await queue.configure("t", lease_ms=1_000)
-                for _ in range(20):
-                    clock.advance(1_000)
-                    for _ in range(30):
-                        await asyncio.sleep(0)
-                assert attempts == [1]
-                gate.set()
-            assert await queue.get("t", "1") is None
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+            assert attempts == [1]
+            gate.set()
+        assert await queue.get("t", "1") is None
 
 
 class Flaky(MemoryStore):
@@ -376,48 +357,94 @@ class Flaky(MemoryStore):
         return await super().ack(receipts)
 
 
-def test_an_ack_is_tried_while_its_lease_runs():
-    async def main():
-        store = Flaky(dwell.RealClock())
-        async with dwell.Queue(store) as queue:
-            handled = []
-            worker = Worker(queue)
-            worker.on("t", lease="30s")(handled.append)
-            store.failures = 2
-            await queue.put("t", "x", id="1")
-            async with serving(worker):
+@pytest.mark.timeout(60)
+async def test_an_ack_is_tried_while_its_lease_runs():
+    store = Flaky(dwell.RealClock())
+    async with dwell.Queue(store) as queue:
+        handled = []
+        worker = Worker(queue)
+        worker.on("t", lease="30s")(handled.append)
+        store.failures = 2
+        await queue.put("t", "x", id="1")
+        async with serving(worker):
 
-                async def is_gone():
-                    return await queue.get("t", "1") is None
+            async def is_gone():
+                return await queue.get("t", "1") is None
 
-                await until(is_gone)
-            assert len(handled) == 1
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+            await until_async(is_gone)
+        assert len(handled) == 1
 
 
-def test_what_was_done_is_said_once_more_at_the_end_of_the_grace():
+@pytest.mark.timeout(60)
+async def test_what_was_done_is_said_once_more_at_the_end_of_the_grace():
     """A handler that has ended is not given back because its ack could not be said yet."""
 
+    store = Flaky(dwell.RealClock())
+    async with dwell.Queue(store) as queue:
+        worker = Worker(queue, grace=0)
+        tried = asyncio.Event()
+
+        @worker.on("t", lease="30s")
+        def handle(message):
+            pass
+
+        store.failures = 1
+        await queue.put("t", "x", id="1")
+        async with serving(worker):
+            while store.failures:
+                await asyncio.sleep(0.001)
+            tried.set()
+        assert await queue.get("t", "1") is None
+
+
+def test_what_was_done_is_said_once_more_at_the_end_of_the_loop():
+    """Whoever cancels all tasks of a loop does not undo what a handler has done."""
+    store = Flaky(dwell.RealClock())
+
     async def main():
-        store = Flaky(dwell.RealClock())
-        async with dwell.Queue(store) as queue:
-            worker = Worker(queue, grace=0)
-            tried = asyncio.Event()
+        queue = dwell.Queue(store)
+        await queue.open()
+        worker = Worker(queue)
 
-            @worker.on("t", lease="30s")
-            def handle(message):
-                pass
+        @worker.on("t", lease="30s")
+        def handle(message):
+            pass
 
-            store.failures = 1
-            await queue.put("t", "x", id="1")
-            async with serving(worker):
-                while store.failures:
-                    await asyncio.sleep(0.001)
-                tried.set()
-            assert await queue.get("t", "1") is None
+        store.failures = 1
+        await queue.put("t", "x", id="1")
+        task = asyncio.create_task(worker.serve())
+        while store.failures:
+            await asyncio.sleep(0.001)
+        return task
 
     asyncio.run(asyncio.wait_for(main(), 60))
+    assert asyncio.run(store.get("t", [b"1"])) == [None]
+
+
+async def test_nobody_hears_that_a_worker_has_ended_before_its_handlers_have():
+    async with opened() as queue:
+        begun, ended = asyncio.Event(), asyncio.Event()
+        # The second time that it is cancelled ends the grace.
+        worker = Worker(queue, grace=600)
+
+        @worker.on("t")
+        async def handle(message):
+            begun.set()
+            try:
+                await asyncio.sleep(600)
+            finally:
+                await asyncio.sleep(0.05)
+                ended.set()
+
+        await queue.put("t", "x")
+        task = asyncio.create_task(worker.serve())
+        await begun.wait()
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 20)
+        assert ended.is_set()
 
 
 def test_a_stop_before_the_start_and_after_the_end():
@@ -432,17 +459,18 @@ def test_a_worker_without_handlers_and_one_that_runs_already():
     with pytest.raises(InvalidInput, match="got no handler"):
         Worker("memory:").run()
 
-    async def main(queue):
-        worker = Worker(queue)
-        worker.on("t")(print)
-        async with serving(worker):
-            await asyncio.sleep(0)
-            with pytest.raises(InvalidInput, match="runs already"):
-                await worker.serve()
-            with pytest.raises(InvalidInput, match="expected handlers before"):
-                worker.on("u")
+    async def main():
+        async with opened() as queue:
+            worker = Worker(queue)
+            worker.on("t")(print)
+            async with serving(worker):
+                await asyncio.sleep(0)
+                with pytest.raises(InvalidInput, match="runs already"):
+                    await worker.serve()
+                with pytest.raises(InvalidInput, match="expected handlers before"):
+                    worker.on("u")
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_one_handler_for_a_topic_by_key():
@@ -452,14 +480,12 @@ def test_one_handler_for_a_topic_by_key():
         worker.on("u")(print)
 
 
-def test_a_release_that_neither_counts_nor_delays_leaves_the_place():
-    async def main(queue):
+async def test_a_release_that_neither_counts_nor_delays_leaves_the_place():
+    async with opened() as queue:
         await queue.put_many("t", ["x"] * 3, ids=["a", "b", "c"])
         taken = await queue.take("t", 2)
         assert await queue.release(taken, counted=False) == [Result.RELEASED] * 2
         assert (await queue.take("t", 3)).ids == ["a", "b", "c"]
-
-    run(main)
 
 
 class Bare(Retry):
@@ -498,11 +524,11 @@ def rubbish():
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("make", [Bare, BareBury, Lying, odd_syntax, rubbish])
-def test_what_cannot_be_looked_at_is_a_failure_like_any_other(make, is_async):
+async def test_what_cannot_be_looked_at_is_a_failure_like_any_other(make, is_async):
     def handle(message):
         raise make()
 
-    async def main(queue):
+    async with opened() as queue:
         worker = Worker(queue)
         registered(worker, handle, is_async, retry="10m")
         await queue.put("t", "x", id="1", max_attempts=2)
@@ -511,45 +537,42 @@ def test_what_cannot_be_looked_at_is_a_failure_like_any_other(make, is_async):
             async def is_settled():
                 return (await queue.get("t", "1")).state in (State.DELAYED, State.DEAD)
 
-            await until(is_settled)
+            await until_async(is_settled)
             message = await queue.get("t", "1")
             assert message.attempt == 1
             assert message.state is (State.DEAD if make is BareBury else State.DELAYED)
 
-    run(main)
 
-
-def test_a_batch_is_touched_with_each_lease_of_its_own():
+@pytest.mark.timeout(60)
+async def test_a_batch_is_touched_with_each_lease_of_its_own():
     clock = dwell.SimulatedClock()
 
-    async def main():
-        async with dwell.Queue(MemoryStore(clock)) as queue:
-            gate, begun = asyncio.Event(), asyncio.Event()
-            worker = Worker(queue)
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        gate, begun = asyncio.Event(), asyncio.Event()
+        worker = Worker(queue)
 
-            @worker.on("t", batch=2)
-            async def handle(batch):
-                begun.set()
-                await gate.wait()
+        @worker.on("t", batch=2)
+        async def handle(batch):
+            begun.set()
+            await gate.wait()
 
-            await queue.put("t", "x", id="short", lease="2s")
-            await queue.put("t", "x", id="long", lease="60s")
-            async with serving(worker):
-                await begun.wait()
-                for _ in range(10):
-                    clock.advance(500)
-                    for _ in range(30):
-                        await asyncio.sleep(0)
-                short, long = await queue.get("t", ["short", "long"])
-                assert short.state is long.state is State.LEASED
-                assert long.lease_until_ms - clock.now_ms() > 55_000
-                gate.set()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+        await queue.put("t", "x", id="short", lease="2s")
+        await queue.put("t", "x", id="long", lease="60s")
+        async with serving(worker):
+            await begun.wait()
+            for _ in range(10):
+                clock.advance(500)
+                for _ in range(30):
+                    await asyncio.sleep(0)
+            short, long = await queue.get("t", ["short", "long"])
+            assert short.state is long.state is State.LEASED
+            assert long.lease_until_ms - clock.now_ms() > 55_000
+            gate.set()
 
 
 @pytest.mark.parametrize("step_ms", [5_000, -3_600_000])
-def test_a_step_of_the_wall_clock_takes_no_lease_from_a_handler(step_ms):
+@pytest.mark.timeout(60)
+async def test_a_step_of_the_wall_clock_takes_no_lease_from_a_handler(step_ms):
     """One over its end does, as leases end by that clock."""
 
     class Stepped(dwell.RealClock):
@@ -558,32 +581,29 @@ def test_a_step_of_the_wall_clock_takes_no_lease_from_a_handler(step_ms):
         def now_ms(self):
             return super().now_ms() + self.off_ms
 
-    async def main():
-        clock, attempts = Stepped(), []
-        async with dwell.Queue(MemoryStore(clock)) as queue:
-            worker = Worker(queue)
+    clock, attempts = Stepped(), []
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        worker = Worker(queue)
 
-            @worker.on("t", lease="6s", concurrency=2)
-            async def handle(message):
-                attempts.append(message.attempt)
-                await asyncio.sleep(0.3)
-                clock.off_ms += step_ms
-                await asyncio.sleep(3)
+        @worker.on("t", lease="6s", concurrency=2)
+        async def handle(message):
+            attempts.append(message.attempt)
+            await asyncio.sleep(0.3)
+            clock.off_ms += step_ms
+            await asyncio.sleep(3)
 
-            await queue.put("t", "x", id="1")
-            async with serving(worker):
+        await queue.put("t", "x", id="1")
+        async with serving(worker):
 
-                async def is_gone():
-                    return await queue.get("t", "1") is None
+            async def is_gone():
+                return await queue.get("t", "1") is None
 
-                await until(is_gone)
-                assert attempts == [1]
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+            await until_async(is_gone)
+            assert attempts == [1]
 
 
-def test_who_cancels_others_takes_no_attempt_of_theirs():
-    async def main(queue):
+async def test_who_cancels_others_takes_no_attempt_of_theirs():
+    async with opened() as queue:
         attempts, done = [], []
         worker = Worker(queue)
 
@@ -607,69 +627,66 @@ def test_who_cancels_others_takes_no_attempt_of_theirs():
             async def are_gone():
                 return (await queue.stats()).totals.get("ack", 0) == 3
 
-            await until(are_gone)
+            await until_async(are_gone)
             assert all(attempt == 1 for _, attempt in attempts)
             assert sorted(done) == ["bad", "n1", "n2"]
 
-    run(main)
 
-
+@pytest.mark.campaign
 @pytest.mark.parametrize("when", ["open", "idle", "run"])
-def test_a_stop_ends_when_the_server_hangs(when):
+@pytest.mark.timeout(100)
+async def test_a_stop_ends_when_the_server_hangs(when):
     """A server that accepts and never answers keeps nobody longer than a few seconds."""
 
-    async def main():
-        hangs, served_tasks = asyncio.Event(), []
-        if when == "open":
-            hangs.set()
+    hangs, served_tasks = asyncio.Event(), []
+    if when == "open":
+        hangs.set()
 
-        async def pipe(reader, writer):
-            with contextlib.suppress(OSError):
-                while data := await reader.read(65_536):
-                    if hangs.is_set():
-                        await asyncio.sleep(600)
-                    writer.write(data)
+    async def pipe(reader, writer):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                if hangs.is_set():
+                    await asyncio.sleep(600)
+                writer.write(data)
 
-        async def serve(reader, writer):
-            served_tasks.append(asyncio.current_task())
-            with contextlib.closing(writer), contextlib.suppress(asyncio.CancelledError):
-                away, back = await asyncio.open_connection(
-                    "127.0.0.1", int(real.rpartition(":")[2])
-                )
-                with contextlib.closing(back):
-                    await asyncio.gather(pipe(reader, back), pipe(away, writer))
+    async def serve(reader, writer):
+        served_tasks.append(asyncio.current_task())
+        with contextlib.closing(writer), contextlib.suppress(asyncio.CancelledError):
+            away, back = await asyncio.open_connection("127.0.0.1", int(real.rpartition(":")[2]))
+            with contextlib.closing(back):
+                await asyncio.gather(pipe(reader, back), pipe(away, writer))
 
-        async with served(MemoryStore(dwell.RealClock())) as behind:
-            real = behind.url
-            async with dwell.open(real) as queue:
-                await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
-            proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
-            worker = Worker(f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}", grace="100ms")
-            begun = asyncio.Event()
+    async with served(MemoryStore(dwell.RealClock())) as behind:
+        real = behind.url
+        async with dwell.open(real) as queue:
+            await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
+        proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+        worker = Worker(f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}", grace="100ms")
+        begun = asyncio.Event()
 
-            @worker.on("t" if when == "run" else "other", concurrency=2)
-            async def handle(message):
-                begun.set()
-                await asyncio.sleep(600)
+        @worker.on("t" if when == "run" else "other", concurrency=2)
+        async def handle(message):
+            begun.set()
+            await asyncio.sleep(600)
 
-            serving = asyncio.create_task(worker.serve())
-            if when == "run":
-                await begun.wait()
-            else:
-                await asyncio.sleep(0.5)
-            hangs.set()
-            worker.stop()
-            # The limits of its parts add up to less than the half of this.
-            await asyncio.wait_for(serving, 40)
-            proxy.close()
-            for task in served_tasks:
-                task.cancel()
-            await asyncio.gather(*served_tasks, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(main(), 100))
+        serving = asyncio.create_task(worker.serve())
+        if when == "run":
+            await begun.wait()
+        else:
+            await asyncio.sleep(0.5)
+        hangs.set()
+        worker.stop()
+        # The limits of its parts add up to less than the half of this.
+        await asyncio.wait_for(serving, 40)
+        proxy.close()
+        for task in served_tasks:
+            task.cancel()
+        await asyncio.gather(*served_tasks, return_exceptions=True)
 
 
-def test_a_thread_that_cannot_be_started_takes_no_slot_and_nothing_runs_behind_its_end(monkeypatch):
+async def test_a_thread_that_cannot_be_started_takes_no_slot_and_nothing_runs_behind_its_end(
+    monkeypatch,
+):
     start, fails, handled = threading.Thread.start, [True], []
 
     def refuse(thread):
@@ -679,7 +696,7 @@ def test_a_thread_that_cannot_be_started_takes_no_slot_and_nothing_runs_behind_i
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
-    async def main(queue):
+    async with opened() as queue:
         worker = Worker(queue)
         worker.on("t", concurrency=2, retry="1ms")(lambda m: handled.append((m.id, m.attempt)))
         await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
@@ -688,42 +705,39 @@ def test_a_thread_that_cannot_be_started_takes_no_slot_and_nothing_runs_behind_i
             async def has_failed():
                 return (await queue.stats()).totals.get("release", 0) >= 2
 
-            await until(has_failed)
+            await until_async(has_failed)
             assert not handled
             fails.clear()
 
             async def are_gone():
                 return (await queue.stats()).totals.get("ack", 0) == 2
 
-            await until(are_gone)
+            await until_async(are_gone)
             # Each was handled once, in an attempt that had not ended before.
             assert sorted(id_ for id_, _ in handled) == ["a", "b"]
             assert all(attempt > 1 for _, attempt in handled)
 
-    run(main)
 
-
-def test_a_coroutine_under_a_plain_function_is_told_that_its_lease_is_lost():
+@pytest.mark.campaign
+@pytest.mark.timeout(60)
+async def test_a_coroutine_under_a_plain_function_is_told_that_its_lease_is_lost():
     clock = dwell.SimulatedClock()
 
-    async def main():
-        async with dwell.Queue(MemoryStore(clock)) as queue:
-            begun, told = asyncio.Event(), asyncio.Event()
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        begun, told = asyncio.Event(), asyncio.Event()
 
-            async def work(message):
-                begun.set()
-                try:
-                    await asyncio.sleep(600)
-                except asyncio.CancelledError:
-                    told.set()
-                    raise
+        async def work(message):
+            begun.set()
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                told.set()
+                raise
 
-            worker = Worker(queue)
-            worker.on("t", lease="30s")(lambda message: work(message))
-            await queue.put("t", "x", id="1")
-            async with serving(worker):
-                await begun.wait()
-                clock.advance(31_000)
-                await told.wait()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+        worker = Worker(queue)
+        worker.on("t", lease="30s")(lambda message: work(message))
+        await queue.put("t", "x", id="1")
+        async with serving(worker):
+            await begun.wait()
+            clock.advance(31_000)
+            await told.wait()

@@ -14,6 +14,8 @@ import pytest
 import dwell
 from tests.server.process import ServerProcess
 
+pytestmark = pytest.mark.campaign
+
 #: How often the worker is told to end, in each place.
 STOPS = int(os.environ.get("DWELL_SIGTERMS", "4"))
 KEYS, AT_ONCE = 5, 4

@@ -10,6 +10,7 @@ import dwell
 from dwell import State
 from dwell.store.memory import MemoryStore
 from dwell.worker import Bury, Retry, Worker
+from tests.waiting import until_async
 from tests.worker.serving import serving
 
 
@@ -22,24 +23,16 @@ async def working(queue, register, **options):
         yield worker
 
 
-def run(main, register, clock=None, **options):
-    """Run a coroutine function beside a worker over a queue in memory."""
-
-    async def body():
-        store = MemoryStore(clock or dwell.RealClock())
-        async with dwell.Queue(store) as queue, working(queue, register(queue), **options):
-            await asyncio.wait_for(main(queue), 60)
-
-    asyncio.run(body())
-
-
-async def until(condition):
-    """Return once a condition holds; it may be a coroutine function."""
-    while True:
-        answer = condition()
-        if await answer if asyncio.iscoroutine(answer) else answer:
-            return
-        await asyncio.sleep(0.002)
+@contextlib.asynccontextmanager
+async def beside(register, clock=None, **options):
+    """Give a queue in memory, with a worker beside the test."""
+    store = MemoryStore(clock or dwell.RealClock())
+    async with (
+        dwell.Queue(store) as queue,
+        working(queue, register(queue), **options),
+        asyncio.timeout(60),
+    ):
+        yield queue
 
 
 async def totals(queue, **expected):
@@ -49,7 +42,7 @@ async def totals(queue, **expected):
         counts = (await queue.stats()).totals
         return all(counts.get(name, 0) >= count for name, count in expected.items())
 
-    await until(counted)
+    await until_async(counted)
     counts = (await queue.stats()).totals
     assert {name: counts.get(name, 0) for name in expected} == expected
 
@@ -62,21 +55,19 @@ def handling(handler, *args, **kwargs):
 # --- what a handler says ----------------------------------------------------------------------
 
 
-def test_returning_acks():
+async def test_returning_acks():
     seen = []
 
     async def handle(message):
         seen.append(message.body)
 
-    async def main(queue):
+    async with beside(handling(handle, "t")) as queue:
         await queue.put_many("t", [str(n) for n in range(100)])
         await totals(queue, ack=100)
         assert sorted(map(int, seen)) == list(range(100))
 
-    run(main, handling(handle, "t"))
 
-
-def test_plain_functions_run_in_threads_of_their_own():
+async def test_plain_functions_run_in_threads_of_their_own():
     threads = set()
     together = threading.Barrier(3)
 
@@ -84,34 +75,30 @@ def test_plain_functions_run_in_threads_of_their_own():
         together.wait(60)
         threads.add(threading.current_thread().name)
 
-    async def main(queue):
+    async with beside(handling(handle, "t", concurrency=3)) as queue:
         await queue.put_many("t", [b""] * 9)
         await totals(queue, ack=9)
         assert len(threads) == 3
         assert threading.main_thread().name not in threads
 
-    run(main, handling(handle, "t", concurrency=3))
-
 
 @pytest.mark.parametrize(
     "hide", [lambda f: lambda m: f("x", m), lambda f: functools.partial(f, "x")]
 )
-def test_a_function_that_hides_a_coroutine_is_awaited(hide):
+async def test_a_function_that_hides_a_coroutine_is_awaited(hide):
     seen = []
 
     async def handle(word, message):
         await asyncio.sleep(0)
         seen.append(word)
 
-    async def main(queue):
+    async with beside(handling(hide(handle), "t")) as queue:
         await queue.put("t", b"")
         await totals(queue, ack=1)
         assert seen == ["x"]
 
-    run(main, handling(hide(handle), "t"))
 
-
-def test_no_more_run_at_once_than_said():
+async def test_no_more_run_at_once_than_said():
     running, most = 0, 0
 
     async def handle(message):
@@ -121,22 +108,20 @@ def test_no_more_run_at_once_than_said():
         await asyncio.sleep(0.002)
         running -= 1
 
-    async def main(queue):
+    async with beside(handling(handle, "t", concurrency=4)) as queue:
         await queue.put_many("t", [b""] * 40)
         await totals(queue, ack=40)
         assert most == 4
 
-    run(main, handling(handle, "t", concurrency=4))
 
-
-def test_retry_with_its_own_delay_and_reason():
+async def test_retry_with_its_own_delay_and_reason():
     clock = dwell.SimulatedClock()
 
     async def handle(message):
         if message.attempt == 1:
             raise Retry("5m", "not yet")
 
-    async def main(queue):
+    async with beside(handling(handle, "t"), clock) as queue:
         await queue.put("t", b"", id="x")
         await totals(queue, release=1)
         message = await queue.get("t", "x")
@@ -144,14 +129,12 @@ def test_retry_with_its_own_delay_and_reason():
         clock.advance(300_000)
         await totals(queue, ack=1, take=2)
 
-    run(main, handling(handle, "t"), clock)
-
 
 @pytest.mark.parametrize(
     ("retry", "delays_ms"),
     [(None, [7_000, 8_000, 8_000]), (["1s", "2s"], [1_000, 2_000, 2_000]), (3, [3_000] * 3)],
 )
-def test_retry_delays_are_the_topics_or_the_handlers_own(retry, delays_ms):
+async def test_retry_delays_are_the_topics_or_the_handlers_own(retry, delays_ms):
     clock = dwell.SimulatedClock()
 
     async def handle(message):
@@ -159,7 +142,7 @@ def test_retry_delays_are_the_topics_or_the_handlers_own(retry, delays_ms):
             raise Retry
         raise RuntimeError("failed")
 
-    async def main(queue):
+    async with beside(handling(handle, "t", retry=retry), clock) as queue:
         await queue.configure("t", retry_delays_ms=[7_000, 8_000])
         await queue.put("t", b"", id="x")
         for attempt, delay_ms in enumerate(delays_ms, 1):
@@ -167,85 +150,73 @@ def test_retry_delays_are_the_topics_or_the_handlers_own(retry, delays_ms):
             assert (await queue.get("t", "x")).due_ms == clock.now_ms() + delay_ms
             clock.advance(delay_ms)
 
-    run(main, handling(handle, "t", retry=retry), clock)
 
-
-def test_an_exception_is_logged_kept_and_in_the_end_buried(caplog):
+async def test_an_exception_is_logged_kept_and_in_the_end_buried(caplog):
     def handle(message):
         raise ValueError(f"no {message.body.decode()}")
 
-    async def main(queue):
-        await queue.configure("t", retry_delays_ms=[0], max_attempts=3)
-        await queue.put("t", b"luck", id="x")
-        await totals(queue, exhaust=1, take=3)
-        message = await queue.get("t", "x")
-        assert (message.state, message.last_error) == (State.DEAD, "ValueError: no luck")
-
     with caplog.at_level(logging.WARNING):
-        run(main, handling(handle, "t"))
+        async with beside(handling(handle, "t")) as queue:
+            await queue.configure("t", retry_delays_ms=[0], max_attempts=3)
+            await queue.put("t", b"luck", id="x")
+            await totals(queue, exhaust=1, take=3)
+            message = await queue.get("t", "x")
+            assert (message.state, message.last_error) == (State.DEAD, "ValueError: no luck")
     assert "attempt 3 failed" in caplog.text
     assert "in handle" in caplog.text
 
 
-def test_bury():
+async def test_bury():
     async def handle(message):
         raise Bury("nonsense")
 
-    async def main(queue):
+    async with beside(handling(handle, "t")) as queue:
         await queue.put("t", b"", id="x")
         await totals(queue, bury=1)
         assert (await queue.get("t", "x")).last_error == "nonsense"
 
-    run(main, handling(handle, "t"))
 
-
-def test_a_handler_that_cancels_itself_failed():
+async def test_a_handler_that_cancels_itself_failed():
     async def handle(message):
         if message.attempt == 1:
             raise asyncio.CancelledError
 
-    async def main(queue):
+    async with beside(handling(handle, "t")) as queue:
         await queue.configure("t", retry_delays_ms=[0])
         await queue.put("t", b"")
         await totals(queue, release=1, ack=1)
-
-    run(main, handling(handle, "t"))
 
 
 # --- batches and topics -----------------------------------------------------------------------
 
 
-def test_a_batch_handler_gets_batches():
+async def test_a_batch_handler_gets_batches():
     sizes = []
 
     async def handle(batch):
         assert isinstance(batch, dwell.Batch)
         sizes.append(len(batch))
 
-    async def main(queue):
+    async with beside(handling(handle, "t", batch=10)) as queue:
         await queue.put_many("t", [b""] * 25)
         await totals(queue, ack=25)
         assert sorted(sizes) == [5, 10, 10]
 
-    run(main, handling(handle, "t", batch=10))
 
-
-def test_a_batch_is_retried_and_buried_as_a_whole():
+async def test_a_batch_is_retried_and_buried_as_a_whole():
     async def handle(batch):
         if max(batch.attempt) == 1:
             raise Retry(0)
         raise Bury("all of it")
 
-    async def main(queue):
+    async with beside(handling(handle, "t", batch=4)) as queue:
         await queue.put_many("t", [b""] * 4)
         await totals(queue, release=4, bury=4)
         dead = (await queue.scan("t", "dead")).messages
         assert {message.last_error for message in dead} == {"all of it"}
 
-    run(main, handling(handle, "t", batch=4))
 
-
-def test_several_handlers_and_topics():
+async def test_several_handlers_and_topics():
     seen = {"one": [], "two": []}
 
     def register(queue):
@@ -260,13 +231,11 @@ def test_several_handlers_and_topics():
 
         return handlers
 
-    async def main(queue):
+    async with beside(register) as queue:
         for topic in "abc":
             await queue.put(topic, b"")
         await totals(queue, ack=3)
         assert (seen["one"], sorted(seen["two"])) == (["a"], ["b", "c"])
-
-    run(main, register)
 
 
 @pytest.mark.parametrize(
@@ -287,22 +256,19 @@ def test_bad_options(error, options):
         Worker("memory:", grace=-1)
 
 
-def test_a_store_that_fails_ends_the_worker():
+async def test_a_store_that_fails_ends_the_worker():
     class Failing(MemoryStore):
         async def take(self, topics, limit, lease_ms, owner):
             raise dwell.StoreFailed("fsync failed")
 
-    async def main():
-        async with dwell.Queue(Failing(dwell.RealClock())) as queue:
-            worker = Worker(queue)
-            worker.on("t")(lambda message: None)
-            with pytest.raises(dwell.StoreFailed):
-                await worker.serve()
-
-    asyncio.run(main())
+    async with dwell.Queue(Failing(dwell.RealClock())) as queue:
+        worker = Worker(queue)
+        worker.on("t")(lambda message: None)
+        with pytest.raises(dwell.StoreFailed):
+            await worker.serve()
 
 
-def test_a_store_that_is_full_for_a_while_is_asked_again(caplog):
+async def test_a_store_that_is_full_for_a_while_is_asked_again(caplog):
     class Full(MemoryStore):
         refusals = 2
 
@@ -314,16 +280,13 @@ def test_a_store_that_is_full_for_a_while_is_asked_again(caplog):
 
     clock = dwell.SimulatedClock()
 
-    async def main():
-        async with dwell.Queue(Full(clock)) as queue:
-            await queue.put("t", b"")
-            async with working(queue, lambda worker: worker.on("t")(lambda message: None)):
+    async with dwell.Queue(Full(clock)) as queue:
+        await queue.put("t", b"")
+        async with working(queue, lambda worker: worker.on("t")(lambda message: None)):
 
-                async def acked():
-                    clock.advance(100)
-                    return "ack" in (await queue.stats()).totals
+            async def acked():
+                clock.advance(100)
+                return "ack" in (await queue.stats()).totals
 
-                await until(acked)
-
-    asyncio.run(main())
+            await until_async(acked)
     assert caplog.text.count("could not take") == 2

@@ -3,31 +3,28 @@
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import numpy as np
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from dwell.batch.puts import Row
 from dwell.cli import given
 from dwell.cli.exits import refused_after, require
 from dwell.cli.interrupts import held_back
-from dwell.cli.lines import Reader, Row
+from dwell.cli.lines import Reader
 from dwell.cli.output import Output
 from dwell.cli.session import Session
 from dwell.cli.texts import count_text
 from dwell.clock import RealClock
 from dwell.errors import IdExists, InvalidInput, TopicFull
 from dwell.message import Result
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import Line
 
 _ANSWERS = (Result.CREATED, Result.KEPT, Result.REPLACED, Result.DROPPED, Result.LEASED)
-
-_TIMES = ("delay", "due", "delay_level")
-_OTHERS = ("priority", "lease", "ttl", "key", "headers", "max_attempts")
 
 _Counts = Counter[Result]
 
@@ -46,7 +43,7 @@ def put_lines(session: Session, topic: str, name: str, defaults: Line, on_confli
                 for batch in reader.batches():
                     # What was put is to be counted, so an interrupt waits for the answer.
                     with held_back():
-                        _put_batch(queue, topic, batch, on_conflict, counts)
+                        _put_batch(queue, topic, batch, reader.now_ms, on_conflict, counts)
                     moved(reader.size_bytes, counts.total())
         finally:
             _say(session.out, topic, counts)
@@ -71,40 +68,15 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 
 
 def _put_batch(
-    queue: SyncQueue, topic: str, batch: list[Row], on_conflict: str, counts: _Counts
+    queue: SyncQueue, topic: str, batch: list[Row], now_ms: int, on_conflict: str, counts: _Counts
 ) -> None:
-    """Put a batch in as few puts as its columns allow, in the order of its lines."""
-    for _, rows in groupby(batch, key=lambda row: row.id is None):
-        many = list(rows)
+    """Put a batch in as few puts as its ids allow, in the order of its lines."""
+    for _, rows in groupby(batch, key=lambda row: row.id == b""):
         try:
-            answer = queue.put_many(
-                topic, [row.body for row in many], on_conflict=on_conflict, **_columns(many)
-            )
+            answer = queue.put_rows(topic, list(rows), on_conflict, now_ms)
         except (IdExists, TopicFull) as error:
             raise type(error)(f"{error} (after {count_text(counts.total(), 'message')})") from None
-        codes, numbers = np.unique(answer.results, return_counts=True)
-        for code, number in zip(codes.tolist(), numbers.tolist(), strict=True):
-            counts[Result(code)] += number
-
-
-def _columns(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the columns of a put, without those in which no row says anything."""
-    named = {name: [getattr(row, name) for row in rows] for name in _OTHERS}
-    said = {name: column for name, column in named.items() if column.count(None) < len(rows)}
-    if rows[0].id is not None:
-        said["ids"] = [row.id for row in rows]
-    return {**said, **_when(rows)}
-
-
-def _when(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the column that says when the rows fall due: as they say it, if all say it so."""
-    named = {name: [getattr(row, name) for row in rows] for name in _TIMES}
-    for name, column in named.items():
-        if None not in column:
-            return {name: column}
-    if all(column.count(None) == len(rows) for column in named.values()):
-        return {}
-    return {"due": [row.due_ms for row in rows]}
+        counts.update(put.result for put in answer)
 
 
 def _say(out: Output, topic: str, counts: _Counts) -> None:

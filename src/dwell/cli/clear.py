@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from dwell import values
 from dwell.cli.exits import require
 from dwell.cli.options import TopicArgument
 from dwell.cli.session import session_of
+from dwell.given import values
 
 
 def clear(

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from dwell.batch.stats import TopicStats
 from dwell.cli.output import Output, table
 from dwell.cli.session import Session, session_of
-from dwell.store.base import TopicStats
 
 _STATES = tuple(TopicStats.__dataclass_fields__)
 

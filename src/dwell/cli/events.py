@@ -7,12 +7,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from dwell.batch.events import Event, EventPage
 from dwell.cli.options import AllOption, LimitOption
 from dwell.cli.output import table
 from dwell.cli.session import session_of
 from dwell.cli.texts import printable, time_text
-from dwell.store.base import Event, EventPage
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 
 _PAGE = 1000
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
-from dwell import values
 from dwell.errors import InvalidHeaders, InvalidInput
+from dwell.given import values
 from dwell.message import MAX_BATCH_MESSAGES, MAX_BODY_BYTES
 
 STDIN = "-"

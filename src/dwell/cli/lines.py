@@ -1,16 +1,17 @@
 """Lines of JSON, each one message: read, checked one by one, and gathered into batches."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
 
 import msgspec
 
-from dwell import columns, values
+from dwell.batch.puts import Row
 from dwell.clock import Clock
 from dwell.errors import InvalidInput
+from dwell.given import columns, values
+from dwell.given.rows import row_of
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
-from dwell.values import Delay, Due
-from dwell.wire.rows import Line, body_of, due_of, span_of
+from dwell.wire.rows import Line, body_of, words_of
 
 BATCH_LINES = 1000
 
@@ -18,31 +19,10 @@ BATCH_LINES = 1000
 MAX_LINE_BYTES = 8 * MAX_BODY_BYTES
 
 
-class Row(NamedTuple):
-    """One message that may be put: every value of it was checked.
-
-    ``due_ms`` is when it falls due by the clock of this machine; ``delay``, ``due`` and
-    ``delay_level`` are how that was said.
-    """
-
-    body: bytes
-    id: str | None
-    delay: Delay | None
-    due: Due | None
-    delay_level: int | None
-    priority: int
-    lease: Delay | None
-    ttl: Delay | None
-    key: str | None
-    headers: Mapping[str, str] | None
-    max_attempts: int | None
-    due_ms: int
-
-
 class Reader:
     """Reads lines into batches of rows; ``size_bytes`` is how much it has read.
 
-    ``clock`` is what relative times are checked against, and ``levels_ms`` what the topic's delay
+    ``now_ms`` is what relative times are counted from, and ``levels_ms`` what the topic's delay
     levels mean.
     """
 
@@ -50,9 +30,9 @@ class Reader:
         self, source: BinaryIO, defaults: Line, clock: Clock, levels_ms: Sequence[int]
     ) -> None:
         self.size_bytes = 0
+        self.now_ms = clock.now_ms()
         self._source = source
         self._defaults = defaults
-        self._clock = clock
         self._levels_ms = levels_ms
         self._decoder = msgspec.json.Decoder(Line)
 
@@ -93,40 +73,8 @@ class Reader:
 
     def _checked(self, line: Line) -> Row:
         """Return a line as a row; raises what :meth:`dwell.Queue.put` would raise."""
-        now_ms = self._clock.now_ms()
-        due = line.due_ms if line.due is None else due_of(line.due)
-        row = Row(
-            body=values.body(body_of(line)),
-            id=line.id,
-            delay=span_of(line.delay),
-            due=due,
-            delay_level=line.delay_level,
-            priority=values.priority(line.priority),
-            lease=span_of(line.lease),
-            ttl=span_of(line.ttl),
-            key=values.key(line.key),
-            headers=values.headers(line.headers),
-            max_attempts=line.max_attempts,
-            due_ms=self._due_ms(span_of(line.delay), due, line.delay_level, now_ms),
-        )
-        values.max_attempts(row.max_attempts)
-        values.lease_ms(row.lease)
-        if row.id is not None:
-            values.own_id(row.id)
-        if row.ttl is not None:
-            columns.check_ttl(now_ms + values.delay_ms(row.ttl, "ttl") <= row.due_ms)
-        return row
-
-    def _due_ms(
-        self, delay: Delay | None, due: Due | None, delay_level: int | None, now_ms: int
-    ) -> int:
-        if due is not None:
-            return values.due_ms(due, now_ms)
-        if delay is not None:
-            return now_ms + values.delay_ms(delay)
-        if delay_level is not None:
-            return now_ms + values.level_ms(delay_level, self._levels_ms)
-        return now_ms
+        body = values.body(body_of(line))
+        return row_of(body, self.now_ms, self._levels_ms, **words_of(line))
 
 
 _TIMES = ("delay", "due", "due_ms", "delay_level")

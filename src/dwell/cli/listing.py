@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from dwell import values
 from dwell.cli.messages import message_table
 from dwell.cli.options import AllOption, LimitOption, TopicArgument
 from dwell.cli.output import Output
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
+from dwell.given import values
 from dwell.message import Message, State
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import message_object
 
 _PAGE = 1000

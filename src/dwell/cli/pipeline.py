@@ -10,7 +10,7 @@ import typer
 import dwell
 from dwell.cli.session import session_of
 from dwell.errors import InvalidInput
-from dwell.values import refusal
+from dwell.given.values import refusal
 
 #: The pipelines, in the order in which one comes to need them.
 NAMES = ("schedule", "relay", "redrive", "audit", "forecast")

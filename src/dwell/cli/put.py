@@ -12,7 +12,7 @@ from dwell.cli.session import Session, session_of
 from dwell.cli.texts import printable
 from dwell.errors import InvalidInput
 from dwell.message import DEFAULT_PRIORITY, Result
-from dwell.wire.rows import Line, due_of, span_of
+from dwell.wire.rows import Line, words_of
 
 #: What a put is told when the message is in the queue, as it was asked for.
 _IN = (Result.CREATED, Result.KEPT, Result.REPLACED)
@@ -99,23 +99,9 @@ def _required(body: str | None) -> str:
 
 
 def _put_one(session: Session, topic: str, body: str, line: Line, on_conflict: str) -> None:
-    data, due = given.body(body), due_of(line.due)
+    data, words = given.body(body), words_of(line)
     with session.queue(create=True) as queue:
-        put = queue.put(
-            topic,
-            data,
-            id=line.id,
-            delay=span_of(line.delay),
-            due=due,
-            delay_level=line.delay_level,
-            priority=DEFAULT_PRIORITY if line.priority is None else line.priority,
-            lease=span_of(line.lease),
-            ttl=span_of(line.ttl),
-            key=line.key,
-            headers=line.headers,
-            max_attempts=line.max_attempts,
-            on_conflict=on_conflict,
-        )
+        put = queue.put(topic, data, on_conflict=on_conflict, **words)
     is_in = put.result in _IN
     answer = {"topic": topic, "id": put.id, "result": str(put.result)}
     session.out.confirm(answer, f"{put.result}  {printable(put.id)}", is_as_asked=is_in)

@@ -10,13 +10,13 @@ from urllib.parse import unquote
 import typer
 
 import dwell
+from dwell.batch.results import Results
 from dwell.cli import given
 from dwell.cli.exits import refused_after, require
 from dwell.cli.output import Output
 from dwell.errors import NotAStore
 from dwell.message import Result
-from dwell.results import Results
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE = re.compile(r"file:(?://)?", re.IGNORECASE)

@@ -7,12 +7,12 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dwell import values
 from dwell.cli.options import TopicArgument
 from dwell.cli.output import Output, table
 from dwell.cli.session import session_of
 from dwell.cli.texts import span_text
 from dwell.errors import InvalidSettings, InvalidTime
+from dwell.given import values
 from dwell.message import TopicSettings
 
 _SPANS = "_ms"

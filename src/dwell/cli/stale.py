@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from dwell.batch.stats import Stale
 from dwell.cli.exits import require
 from dwell.cli.output import Output, table
 from dwell.cli.session import session_of
 from dwell.cli.texts import printable
-from dwell.store.base import Stale
 
 
 def stale(

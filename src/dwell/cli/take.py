@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dwell import values
-from dwell.bridge import LoopThread
+from dwell.batch.batch import Batch
 from dwell.cli.exits import require
 from dwell.cli.interrupts import held_back
 from dwell.cli.messages import message_block
@@ -14,8 +13,9 @@ from dwell.cli.output import Output, flush
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput
-from dwell.message import Batch
-from dwell.sync import SyncQueue
+from dwell.given import values
+from dwell.threads.bridge import LoopThread
+from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import message_object, span_of
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from dwell.clock.servertime import ServerClock
 from dwell.errors import (
     DwellError,
     InvalidInput,
@@ -22,7 +23,6 @@ from dwell.errors import (
     StoreClosed,
     StoreError,
 )
-from dwell.servertime import ServerClock
 from dwell.urls import shown
 from dwell.wire.problems import error_of
 

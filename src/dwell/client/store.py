@@ -11,35 +11,18 @@ from urllib.parse import quote
 
 import msgspec
 
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import LazyIds
+from dwell.batch.events import EventPage
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.sweep import Sweep, Wanted
 from dwell.client.connection import Connection
+from dwell.clock.servertime import ServerClock
 from dwell.errors import DwellError, StoreError
-from dwell.lazy import LazyIds
-from dwell.message import (
-    I64,
-    U8,
-    U64,
-    Batch,
-    Message,
-    Result,
-    State,
-    TopicSettings,
-    receipts_to_text,
-)
-from dwell.servertime import ServerClock
-from dwell.store.base import (
-    Cursor,
-    EventPage,
-    Page,
-    PutAnswer,
-    Puts,
-    RemoteStore,
-    Stale,
-    Stats,
-    Sweep,
-    TopicStats,
-    Wanted,
-)
-from dwell.store.embedded.tar import unpack_tar
+from dwell.message import I64, U8, U64, Message, Result, State, TopicSettings, receipts_to_text
+from dwell.store.base import RemoteStore
 from dwell.tasks import end, finished, whole
 from dwell.wire import columns
 from dwell.wire.columns import (
@@ -422,6 +405,9 @@ class HttpStore(RemoteStore):
 
     async def backup(self, folder: str | Path) -> None:
         """Write a copy of the store into a new folder, which can be opened as a store."""
+        # Whoever makes no backup does not wait for the embedded store to be imported.
+        from dwell.store.embedded.tar import unpack_tar
+
         await unpack_tar(self._connection.chunks("/v1/backup"), Path(folder))
 
     # --- inside -------------------------------------------------------------------------------

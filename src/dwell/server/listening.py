@@ -1,6 +1,26 @@
-"""Listening: the socket of a port, before it accepts anything."""
+"""Listening: the socket of a port, and what it accepts: no more at a time than it may have.
 
+A connection is counted from the moment it is accepted, so that one whose TLS handshake never ends
+counts as well. Where the process has no file left, or the limit is reached, the log says so.
+"""
+
+import asyncio
+import logging
 import socket
+import ssl as tls
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+#: How many connections are accepted in one turn of the event loop.
+_AT_ONCE = 64
+#: How long a handshake may take, and the end of what it began.
+_HANDSHAKE_S = 10.0
+#: How long nothing is accepted when the system has no more files or memory.
+_REST_S = 1.0
+#: How often, at most, the log says that connections are refused.
+_LOG_EVERY_S = 10.0
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -17,3 +37,100 @@ def bound(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+class Listener:
+    """Accepts connections; who makes their protocols says with :meth:`left` when one is gone."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        make: Callable[[], asyncio.BaseProtocol],
+        most: Callable[[], int],
+        ssl: tls.SSLContext | None,
+    ) -> None:
+        self._socket = sock
+        self._make = make
+        self._most = most
+        self._ssl = ssl
+        self._open: set[asyncio.BaseProtocol] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._logged_at = -_LOG_EVERY_S
+        self._refused = 0
+        self._resting: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    def start(self) -> None:
+        """Begin to accept, in the event loop that runs."""
+        self._loop = asyncio.get_running_loop()
+        self._socket.setblocking(False)
+        self._socket.listen(_BACKLOG)
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Accept no more; handshakes that are under way come to nothing."""
+        if self._resting is not None:
+            self._resting.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def left(self, protocol: asyncio.BaseProtocol) -> None:
+        """Note that a connection is gone."""
+        self._open.discard(protocol)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                continue
+            except OSError as error:
+                # Without files or memory, accepting again at once would only fail again.
+                self._say(f"cannot accept connections: {error.strerror}")
+                self._loop.remove_reader(self._socket)
+                self._resting = self._loop.call_later(_REST_S, self._go_on)
+                return
+            if len(self._open) >= self._most():
+                sock.close()
+                self._refused += 1
+                self._say(f"{len(self._open)} connections are open, and no more may be")
+            else:
+                self._begin(sock)
+
+    def _go_on(self) -> None:
+        self._resting = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _begin(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        protocol = self._make()
+        self._open.add(protocol)
+        task = self._loop.create_task(self._connect(sock, protocol))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+        limits = {} if self._ssl is None else dict.fromkeys(_TLS_LIMITS, _HANDSHAKE_S)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: protocol, sock, ssl=self._ssl, **limits
+            )
+        except (OSError, asyncio.CancelledError):
+            # Of a handshake that fails there is nobody to tell.
+            self.left(protocol)
+            sock.close()
+
+    def _say(self, words: str) -> None:
+        now = self._loop.time()
+        if now >= self._logged_at + _LOG_EVERY_S:
+            _log.warning(words, extra={"refused": self._refused})
+            self._logged_at, self._refused = now, 0
+
+
+_TLS_LIMITS = ("ssl_handshake_timeout", "ssl_shutdown_timeout")

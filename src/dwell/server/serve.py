@@ -26,6 +26,7 @@ from dwell.queue import Queue
 from dwell.server import tls
 from dwell.server.allocator import keep_memory
 from dwell.server.gate import Gate
+from dwell.server.hosts import Hosts
 from dwell.server.memory import Memory
 from dwell.server.notify import notify
 from dwell.server.service import Port, Service
@@ -43,6 +44,8 @@ _COLLECT_AFTER = 10_000
 
 #: Beside connections: the store's files, and whatever else.
 _OTHER_FILES = 1024
+#: With fewer connections to a port it is no use to begin.
+_FEWEST_CONNECTIONS = 32
 
 MakePort: TypeAlias = Callable[[str, Service, Address, ssl.SSLContext | None], Port]
 
@@ -88,11 +91,12 @@ class Server:
             self._tls = tls.context(settings.tls_cert, settings.tls_key)
         self._stopping = asyncio.Event()
         self._service: Service | None = None
+        self._most_connections = settings.max_connections
 
     async def run(self) -> None:
         """Open, start, serve until a signal comes, and stop."""
         started = time.monotonic()
-        _raise_file_limit(len(self._settings.addresses) * self._settings.max_connections)
+        self._most_connections = _connections_of_a_port(self._settings)
         async with self._queue() as queue:
             # A signal that comes before this ends the process, and has nothing to wait for.
             self._listen()
@@ -125,8 +129,9 @@ class Server:
             Gate(settings.max_requests, settings.max_requests_bytes, Memory.limited()),
             queue.clock.now_ms(),
             most_waiting=settings.max_waiting,
-            most_connections=settings.max_connections,
+            most_connections=self._most_connections,
             most_body_bytes=settings.max_body_bytes,
+            hosts=Hosts(settings.host_names),
         )
 
     @contextlib.asynccontextmanager
@@ -228,10 +233,22 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _raise_file_limit(connections: int) -> None:
-    """Let the process have a file for each connection, as far as it may itself."""
+def _connections_of_a_port(settings: ServerSettings) -> int:
+    """Raise the limit of files, and return how many connections it leaves to each port.
+
+    The store comes first: without files it could keep nothing. Raises InvalidSettings when there
+    are too few for both.
+    """
+    ports = len(settings.addresses)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_FILES
+    wanted = ports * settings.max_connections + _OTHER_FILES
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    left = (most - _OTHER_FILES) // ports
+    if left < min(settings.max_connections, _FEWEST_CONNECTIONS):
+        raise InvalidSettings(
+            f"max_connections: this process may open {most} files, expected at least "
+            f"{_OTHER_FILES + ports * _FEWEST_CONNECTIONS} (ulimit -n); the store needs some itself"
+        )
+    return min(left, settings.max_connections)

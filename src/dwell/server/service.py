@@ -5,11 +5,13 @@ from typing import Protocol
 
 import numpy as np
 
+from dwell.batch.batch import Batch
 from dwell.errors import InvalidBody, ServerBusy, ServerDraining
 from dwell.histogram import Histogram
-from dwell.message import MAX_BODY_BYTES, Batch
+from dwell.message import MAX_BODY_BYTES
 from dwell.queue import Queue
 from dwell.server.gate import Gate
+from dwell.server.hosts import Hosts
 from dwell.server.tokens import Tokens
 
 #: Waiting takers of a topic are woken 250 times a second at most: what that costs in lateness is
@@ -29,6 +31,7 @@ class Service:
     most_waiting: int = 20_000
     most_connections: int = 20_000
     most_body_bytes: int = MAX_BODY_BYTES
+    hosts: Hosts = field(default_factory=Hosts)
     lateness: Histogram = field(default_factory=Histogram)
     ports: "list[Port]" = field(default_factory=list)
 

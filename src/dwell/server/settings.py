@@ -19,6 +19,7 @@ OFF = "off"
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 _ADDRESS_FORM = 'host:port, such as 127.0.0.1:8410 or [::1]:8410, or "off"'
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _SYNC = re.compile(r"always|never|([1-9][0-9]{0,4})ms")
 _MAX_SYNC_MS = 60_000
 # A single letter before the colon is a drive of Windows, and so a path.
@@ -82,6 +83,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Annotated[
         str, Meta(title="FILE", description="Its key (PEM), if that is not in the same file.")
     ] = ""
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            title="NAMES",
+            description="The names by which HTTP may be called, by commas, beside localhost and "
+            "addresses; * for any.",
+        ),
+    ] = ""
     insecure: Annotated[
         bool,
         Meta(description="Let other machines in without a token file: they may do everything."),
@@ -139,6 +148,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         _address("http", self.http)
         _address("beanstalk", self.beanstalk)
+        for name in filter(None, map(str.strip, self.allowed_hosts.split(","))):
+            if name != "*" and not _NAME.fullmatch(name):
+                raise refusal("allowed_hosts", name, "names such as queue.example.org, or *")
+
+    @property
+    def host_names(self) -> list[str]:
+        """The names by which HTTP may be called: those that are allowed, and the one it has."""
+        http = self.addresses.get("http")
+        own = [] if http is None else [http.host]
+        return [*own, *(name.strip() for name in self.allowed_hosts.split(",") if name.strip())]
 
     @property
     def is_folder(self) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dwell import values
 from dwell.errors import InvalidSettings, InvalidTime
+from dwell.given import values
 from dwell.server.settings import FIELDS, Field, ServerSettings, refusal
 
 CONFIG_ENV = "DWELL_CONFIG"

@@ -1,6 +1,7 @@
 """TLS: what the two ports need of certificate files."""
 
 import ssl
+import stat
 from pathlib import Path
 
 from dwell.errors import InvalidSettings
@@ -29,6 +30,11 @@ def _load(made: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
     _check_pem("tls_cert", cert, "CERTIFICATE")
     owner, place = ("tls_key", key) if key else ("tls_cert", cert)
     text = _check_pem(owner, place, "PRIVATE KEY")
+    mode = stat.S_IMODE(Path(place).stat().st_mode)
+    if mode & stat.S_IROTH:
+        raise InvalidSettings(
+            f"{owner}: everybody may read the key in {place} (mode {mode:o}); expected chmod o-r"
+        )
     if "ENCRYPTED" in text:
         raise InvalidSettings(f"{owner}: the key in {place} has a password, expected one without")
     try:

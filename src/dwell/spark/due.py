@@ -29,9 +29,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dwell import values
+from dwell.batch.batch import Batch
 from dwell.errors import InvalidSettings, ServerUnreachable
-from dwell.message import Batch
+from dwell.given import values
 from dwell.queue import Queue
 from dwell.spark.keeper import Keeper
 from dwell.spark.options import ReadOptions
@@ -176,10 +176,10 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ask(self, owner: str, limit: int, *, wait: bool) -> Batch:
         """Take messages; where the answer to a take was lost, its owner has them."""
         queue, options = self._remote.queue, self._options
-        wait_ms = _WAIT_MS if wait else 0
+        wait_for = values.Millis(_WAIT_MS if wait else 0)
         try:
             return queue.take(
-                options.topic_names, limit, lease=options.lease, owner=owner, wait=f"{wait_ms}ms"
+                options.topic_names, limit, lease=options.lease, owner=owner, wait=wait_for
             )
         except ServerUnreachable:
             held = again(lambda: queue.held(owner))

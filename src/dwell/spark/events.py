@@ -8,14 +8,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from dwell.batch.events import EventPage
 from dwell.errors import StoreError
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
 from dwell.spark.options import ReadOptions
 from dwell.spark.parts import Places, places
 from dwell.spark.tables import event_table
-from dwell.store.base import EventPage
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 
 #: How many events one task reads, unless the options say how many tasks there are.
 _EVENTS = 250_000

@@ -4,9 +4,10 @@ import threading
 
 import numpy as np
 
-from dwell import values
+from dwell.batch.batch import Batch
 from dwell.errors import DwellError
-from dwell.message import MAX_BATCH_MESSAGES, U64, Batch
+from dwell.given import values
+from dwell.message import MAX_BATCH_MESSAGES, U64
 from dwell.spark.remote import Remote, again
 
 #: A lease is made to last again when so much of it is over.

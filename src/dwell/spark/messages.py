@@ -19,14 +19,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dwell import values as checks
+from dwell.batch.sweep import EVERY, Wanted
 from dwell.errors import InvalidTopic
+from dwell.given import values as checks
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
 from dwell.spark.options import ReadOptions
 from dwell.spark.parts import Places, places
 from dwell.spark.tables import message_table
-from dwell.store.base import EVERY, Wanted
 
 #: How many places one task looks at, unless the options say how many tasks there are.
 _PLACES = 250_000

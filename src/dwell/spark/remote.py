@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from dwell.errors import ServerUnreachable
 from dwell.spark.options import Place
-from dwell.sync import SyncQueue
+from dwell.threads.sync import SyncQueue
 
 T = TypeVar("T")
 

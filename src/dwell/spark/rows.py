@@ -7,18 +7,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dwell.bulk import puts_of
+from dwell.batch.blobs import Blobs
+from dwell.batch.puts import Puts
 from dwell.errors import (
     InvalidBody,
     InvalidId,
     InvalidSettings,
     InvalidTime,
 )
-from dwell.lazy import Blobs
 from dwell.message import DEFAULT_PRIORITY, I64
+from dwell.queue.bulk import puts_of
 from dwell.spark.options import WriteOptions
 from dwell.spark.plain import number, unpacked
-from dwell.store.base import Puts
 
 #: The columns that say something to the queue; all others are packed into the body.
 KNOWN = (

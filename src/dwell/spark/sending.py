@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pyarrow as pa
 
-from dwell import columns, values
 from dwell.errors import InvalidInput
+from dwell.given import columns, values
 from dwell.message import I64, MAX_BATCH_BYTES, U8, Result
 from dwell.queue import Queue
 from dwell.spark.badrows import BadRows

@@ -8,10 +8,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import Blobs, Same, joined, sizes_of
+from dwell.batch.events import Events
 from dwell.errors import InvalidSettings
-from dwell.lazy import Blobs, Same, joined, sizes_of
-from dwell.message import Batch, Kind, State, decode_extra
-from dwell.store.base import Events
+from dwell.message import Kind, State, decode_extra
 
 Column = Callable[[Any], Any]
 

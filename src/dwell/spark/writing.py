@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dwell import values
+from dwell.given import values
 from dwell.spark import turns
 from dwell.spark.badrows import BadRows
 from dwell.spark.options import WriteOptions

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from dwell.batch.puts import Put, PutAnswer
 from dwell.errors import DwellError, ServerUnreachable
-from dwell.store.base import Put, PutAnswer
 
 
 class PartlyPut(Exception):

@@ -18,9 +18,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from dwell.batch.batch import Batch
 from dwell.clock import SimulatedClock
 from dwell.errors import DiskFull, StoreFailed
-from dwell.message import U8, U64, Batch, Result, TopicSettings
+from dwell.message import U8, U64, Result, TopicSettings
 from dwell.store.base import Store
 from dwell.testing.domains import (
     EXTRA,

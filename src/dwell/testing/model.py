@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dwell.errors import IdExists, TopicFull
-from dwell.message import Kind, Result, State, TopicSettings, retry_delay_ms
+from dwell.message import Kind, Result, State, TopicSettings
+from dwell.retries import retry_delay_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class Model:
             if counted and self._is_used_up(item):
                 self._give_up(item)
                 return Result.BURIED
-            retry_ms = retry_delay_ms(self.topic(item.topic), item.attempt)
+            retry_ms = retry_delay_ms(self.topic(item.topic).retry_delays_ms, item.attempt)
             if counted or delay_ms != 0:
                 item.due_ms = self.now_ms + (retry_ms if delay_ms is None else delay_ms)
             item.attempt -= 0 if counted else 1

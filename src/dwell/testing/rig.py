@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from dwell.batch.batch import Batch
+from dwell.batch.events import Event
 from dwell.clock import SimulatedClock
 from dwell.message import (
     DEFAULT_PRIORITY,
     U8,
     U64,
-    Batch,
     Message,
     Result,
     State,
     TopicSettings,
     encode_extra,
 )
-from dwell.store.base import Event, Store
+from dwell.store.base import Store
 from dwell.testing.model import Entry
 from dwell.testing.views import events_from, puts_of
 

@@ -6,9 +6,13 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dwell.batch.batch import Batch
+from dwell.batch.events import Event
+from dwell.batch.page import Cursor
+from dwell.batch.puts import Puts
 from dwell.errors import IdExists, TopicFull
-from dwell.message import U8, Batch, Kind, Message, Result, State, decode_extra
-from dwell.store.base import Cursor, Event, Puts, Store
+from dwell.message import U8, Kind, Message, Result, State, decode_extra
+from dwell.store.base import Store
 from dwell.testing.model import Entry, Fact, Item, Model
 
 T = TypeVar("T")

@@ -11,10 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import Blobs, LazyIds, Same, joined, sizes_of
+from dwell.batch.events import EventPage, Events
+from dwell.batch.page import Cursor
+from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import InvalidInput
-from dwell.lazy import Blobs, LazyIds, Same, joined, sizes_of
-from dwell.message import U8, U64, Batch
-from dwell.store.base import Cursor, EventPage, Events, PutAnswer, Puts
+from dwell.message import U8, U64
 
 MEDIA_TYPE = "application/vnd.dwell.columns"
 
@@ -60,7 +63,7 @@ class OwnIds(msgspec.Struct, tag_field="form", tag="own"):
 
 
 class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The messages of one put, as :class:`dwell.store.base.Puts` has them.
+    """The messages of one put, as :class:`dwell.batch.puts.Puts` has them.
 
     ``bodies`` are one behind the other; ``sizes`` says how long each is (4 bytes a number).
     ``counted`` says what of each message the caller counted from now (1 byte a number): 1 its due,

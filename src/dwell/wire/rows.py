@@ -12,10 +12,10 @@ from typing import Any, overload
 
 import msgspec
 
-from dwell import values
 from dwell.errors import InvalidBody, InvalidTime
+from dwell.given import values
+from dwell.given.values import Delay, Due
 from dwell.message import Message, State
-from dwell.values import Delay, Due
 
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 # Bounded, as Python does not read numbers of thousands of digits.
@@ -39,6 +39,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     key: str | None = None
     headers: dict[str, str] | None = None
     max_attempts: int | None = None
+
+
+_PLAIN = ("id", "delay_level", "priority", "max_attempts", "key", "headers")
 
 
 @overload
@@ -65,6 +68,13 @@ def due_of(given: str | int | None) -> Due | None:
     if moment is None or moment.utcoffset() is None:
         raise values.refusal(InvalidTime, "due", given, _DUE_FORMS)
     return moment
+
+
+def words_of(line: Line) -> dict[str, Any]:
+    """Return what a line says beside its body, in the words of :meth:`dwell.Queue.put`."""
+    plain = {name: getattr(line, name) for name in _PLAIN}
+    spans = {name: span_of(getattr(line, name)) for name in ("delay", "lease", "ttl")}
+    return {**plain, **spans, "due": line.due_ms if line.due is None else due_of(line.due)}
 
 
 def body_of(line: Line) -> bytes | str:

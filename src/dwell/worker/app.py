@@ -11,14 +11,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dwell import values
 from dwell.errors import InvalidInput
+from dwell.given import values
+from dwell.given.values import Delay
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.store.base import RemoteStore
 from dwell.tasks import finished, whole
-from dwell.threads import is_generator
-from dwell.values import Delay
+from dwell.threads.pool import is_generator
 from dwell.worker.runner import Runner, Subscription
 
 F = TypeVar("F", bound=Callable[[Any], Any])

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from dwell.message import Batch, Message, receipts_to_text
+from dwell.batch.batch import Batch
+from dwell.message import Message, receipts_to_text
 
 if TYPE_CHECKING:
     from dwell.worker.outcome import Outcome

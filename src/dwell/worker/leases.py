@@ -5,10 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from dwell.alarm import Alarm
+from dwell.clock.alarm import Alarm
 from dwell.errors import ForeignReceipt
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
+from dwell.slices import slices
 from dwell.worker.job import Job
 
 _log = logging.getLogger(__name__)
@@ -100,8 +101,7 @@ class LeaseKeeper:
     async def _stale(self, held: Sequence[tuple[Job, str]], lease_ms: int) -> Counter[Job]:
         """Touch receipts, and count those of each job whose lease has ended."""
         stale: Counter[Job] = Counter()
-        for at in range(0, len(held), MAX_BATCH_MESSAGES):
-            part = held[at : at + MAX_BATCH_MESSAGES]
+        for part in slices(held, MAX_BATCH_MESSAGES):
             try:
                 results = await self._queue.touch([one for _, one in part], lease_ms / 1000)
             except ForeignReceipt:

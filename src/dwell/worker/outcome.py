@@ -3,7 +3,7 @@
 import traceback
 from typing import NamedTuple
 
-from dwell.values import Delay, delay_ms, error_text
+from dwell.given.values import Delay, delay_ms, error_text
 
 
 class Retry(Exception):

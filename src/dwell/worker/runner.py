@@ -9,11 +9,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from dwell.batch.batch import Batch
 from dwell.errors import AccessDenied, StoreClosed, StoreError, StoreFailed
-from dwell.message import MAX_BATCH_MESSAGES, Batch, Result
+from dwell.given.values import Millis
+from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
+from dwell.retries import retry_delay_ms
 from dwell.tasks import finished, whole
-from dwell.threads import ThreadPool, end_child, is_coroutine
+from dwell.threads.pool import ThreadPool, end_child, is_coroutine
 from dwell.worker.job import Job, JobTask
 from dwell.worker.lanes import Lanes
 from dwell.worker.leases import LeaseKeeper
@@ -255,8 +258,8 @@ class Runner:
         return None
 
     def _retry_ms(self, job: Job) -> int | None:
-        delays = self._sub.retry_ms
-        return delays[min(max(job.attempt, 1), len(delays)) - 1] if delays else None
+        delays_ms = self._sub.retry_ms
+        return retry_delay_ms(delays_ms, job.attempt) if delays_ms else None
 
     def _lose(self, job: Job) -> None:
         """Tell a handler that its message is no longer its own; a thread cannot be told."""
@@ -315,7 +318,7 @@ class Runner:
         else:
             results = await queue.release(
                 what,
-                (outcome.delay_ms or 0) / 1000,
+                Millis(outcome.delay_ms or 0),
                 retry=outcome.delay_ms is None,
                 error=outcome.error,
                 counted=outcome.counted,

@@ -61,7 +61,7 @@ class Deletes:
         """Say that jobs are done; tell of which that was still true."""
         if not jobs:
             return []
-        codes = await self._hall.store.ack(array_of([job[0] for job in jobs]))
+        codes = await self._queue.ack_at_once(array_of([job[0] for job in jobs]))
         acked: np.ndarray = codes == Result.ACKED
         done: list[bool] = acked.tolist()
         for topic, count in Counter(compress(map(_topic_of, jobs), done)).items():

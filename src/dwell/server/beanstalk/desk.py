@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from dwell.server.beanstalk.arrivals import Arrivals
 from dwell.server.beanstalk.choices import CHOICES
-from dwell.server.beanstalk.codec import Decoder
 from dwell.server.beanstalk.commands import Run, Verb
+from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.deletes import Deletes
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.lookups import Lookups

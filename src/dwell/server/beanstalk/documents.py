@@ -7,12 +7,12 @@ import os
 import resource
 from collections.abc import Iterable, Mapping
 
+from dwell.batch.stats import Stats, TopicStats
 from dwell.message import Message, State
 from dwell.server.beanstalk.commands import Verb
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.replies import ok
 from dwell.server.beanstalk.tubes import is_tube, tube_of
-from dwell.store.base import Stats, TopicStats
 
 #: The beanstalkd whose protocol is spoken. Clients look at it to know which commands there are.
 PROTOCOL_VERSION = "1.13"

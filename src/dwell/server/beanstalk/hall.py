@@ -4,8 +4,8 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable
 
-from dwell.server.beanstalk.codec import Heads
 from dwell.server.beanstalk.commands import Verb
+from dwell.server.beanstalk.decoder import Heads
 from dwell.server.beanstalk.rounds import Rounds
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses
@@ -42,8 +42,6 @@ class Hall:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        # What comes in rounds is joined and checked here, so it goes to the store at once.
-        self.store = service.queue.store
         self._is_open = service.tokens.is_open
         self.heads = Heads(service.most_body_bytes)
         self.rounds = Rounds()

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dwell.batch.stats import TopicStats
 from dwell.message import MAX_BATCH_MESSAGES, Message, Result, State
 from dwell.server.beanstalk.commands import Pause, Run, Verb
 from dwell.server.beanstalk.documents import (
@@ -28,7 +29,6 @@ from dwell.server.beanstalk.reserves import Reserves
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.taken import Taken
 from dwell.server.tokens import Right
-from dwell.store.base import TopicStats
 
 _MAX_NUMBER = 2**63 - 1
 

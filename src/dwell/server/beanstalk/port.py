@@ -6,14 +6,13 @@ from typing import cast
 
 from dwell.server.beanstalk.desk import Desk
 from dwell.server.beanstalk.session import Session
-from dwell.server.listening import bound
+from dwell.server.listening import Listener, bound
 from dwell.server.service import Service
 
 #: How many bytes of replies wait to be read before no more commands are done.
 _MOST_UNREAD_BYTES = 256 * 1024
 #: How long the end waits for clients that do not read their last replies.
 _GRACE_S = 5.0
-_BACKLOG = 4096
 
 
 class Connection(asyncio.Protocol):
@@ -98,7 +97,7 @@ class BeanstalkPort:
         self._ssl = ssl
         self._connections: set[Connection] = set()
         self._address = (host, port)
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._is_stopping = False
         self._empty: asyncio.Event
 
@@ -110,19 +109,19 @@ class BeanstalkPort:
     async def start(self) -> None:
         """Begin to accept; raises OSError when the address cannot be had."""
         self._empty = asyncio.Event()
-        listener = bound(self._host, self._port)
-        self._address = listener.getsockname()[:2]
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), sock=listener, ssl=self._ssl, backlog=_BACKLOG
+        sock = bound(self._host, self._port)
+        self._address = sock.getsockname()[:2]
+        self._listener = Listener(
+            sock, lambda: Connection(self), lambda: self._service.most_connections, self._ssl
         )
+        self._listener.start()
 
     async def stop(self) -> None:
         """Accept no more, end every wait, answer what was asked, and close every connection."""
-        if self._server is None:
+        if self._listener is None or self._is_stopping:
             return
         self._is_stopping = True
-        self._server.close()
-        self._server = None
+        self._listener.close()
         self._empty.clear()
         for connection in list(self._connections):
             connection.stop()
@@ -139,15 +138,17 @@ class BeanstalkPort:
         await self._empty.wait()
 
     def joined(self, connection: Connection) -> Session:
-        """Take in a connection; one too many, or too late, is ended at once."""
+        """Take in a connection; one that is too late is ended at once."""
         self._connections.add(connection)
         session = self._desk.welcome(connection)
-        if len(self._connections) > self._service.most_connections or self._is_stopping:
+        if self._is_stopping:
             session.leave()
         return session
 
     def left(self, connection: Connection) -> None:
         """Note that a connection is gone."""
+        assert self._listener is not None
+        self._listener.left(connection)
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()

@@ -1,12 +1,12 @@
 """Puts: the jobs that many connections put into one tube, in one batch."""
 
-import asyncio
 from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
 
-from dwell.errors import DwellError, TopicFull
+from dwell.batch.puts import DUE_COUNTED, Puts, uniform
+from dwell.errors import DwellError
 from dwell.message import MAX_ATTEMPTS, MAX_DELAY_MS, MAX_LEASE_MS
 from dwell.server.beanstalk.commands import Head, Run
 from dwell.server.beanstalk.hall import Hall
@@ -15,8 +15,6 @@ from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
 from dwell.server.beanstalk.rounds import Part
 from dwell.server.beanstalk.session import Session
 from dwell.server.tokens import Right
-from dwell.store.base import DUE_COUNTED, Puts, uniform
-from dwell.store.partly import PartlyPut
 
 
 class Putting:
@@ -42,7 +40,8 @@ class Putting:
         bodies = list(chain.from_iterable(run.items for _, run in parts))
         heads = list(chain.from_iterable(run.heads for _, run in parts))
         try:
-            numbers = await self._numbers(topic, bodies, heads)
+            puts = puts_of(topic, bodies, heads, self._hall.now_ms)
+            numbers = (await self._hall.service.queue.put_fitting(puts)).tolist()
         finally:
             self._hall.service.gate.leave(sum(map(len, bodies)), len(parts))
         self._hall.totals[topic].puts += len(numbers) - numbers.count(0)
@@ -50,26 +49,6 @@ class Putting:
         for session, run in parts:
             session.answer(_replies(numbers[at : at + run.count]))
             at += run.count
-
-    async def _numbers(
-        self, topic: str, bodies: Sequence[bytes], heads: Sequence[Head]
-    ) -> list[int]:
-        """Put jobs; return their numbers, with 0 for those that there is no room for."""
-        try:
-            puts = puts_of(topic, bodies, heads, self._hall.now_ms)
-            answer = await self._hall.store.put(puts, "keep")
-        except TopicFull:
-            if len(bodies) == 1:
-                return [0]
-            # There may be room for the first of them.
-            singly = zip(bodies, heads, strict=True)
-            many = await asyncio.gather(*(self._numbers(topic, [b], [h]) for b, h in singly))
-            return list(chain.from_iterable(many))
-        except PartlyPut as partly:
-            refused: list[int] = np.where(partly.refused, 0, partly.answer.numbers).tolist()
-            return refused
-        numbers: list[int] = answer.numbers.tolist()
-        return numbers
 
 
 def _replies(numbers: Sequence[int]) -> bytes:

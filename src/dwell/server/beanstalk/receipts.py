@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dwell.batch.results import Results
 from dwell.errors import DwellError
 from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, U64, Result
-from dwell.results import Results
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.refusals import word_of

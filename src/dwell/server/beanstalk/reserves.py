@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dwell.clock import monotonic_ms
+from dwell.batch.batch import Batch
+from dwell.clock.clock import monotonic_ms
 from dwell.errors import DwellError, ServerBusy
-from dwell.message import Batch
 from dwell.server.beanstalk.commands import Run
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.receipts import Receipts

@@ -5,14 +5,11 @@ is the desk's; the session only knows itself.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from dwell.server.beanstalk.codec import Decoder
 from dwell.server.beanstalk.commands import Run
+from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE
-
-if TYPE_CHECKING:
-    from dwell.server.beanstalk.waiting import Room
 
 #: A job that a connection has: receipt, topic, lease in milliseconds, and when it ends. A plain
 #: tuple, since one is made for every job.
@@ -130,8 +127,8 @@ class Session:
         "is_ending",
         "is_over",
         "is_producer",
+        "is_waiting",
         "is_worker",
-        "room",
         "topic",
         "tube",
         "watched",
@@ -157,7 +154,7 @@ class Session:
         self.is_worker = False
         self.arrival: Arrival | None = None
         self.wish: Wish | None = None
-        self.room: Room | None = None
+        self.is_waiting = False
 
     # --- what the connection tells --------------------------------------------------------------
 
@@ -182,7 +179,7 @@ class Session:
     def finish(self) -> None:
         """Do what was asked and end the connection: nothing more will come."""
         self.is_ending = True
-        if self.room is not None:
+        if self.is_waiting:
             self._desk.end_wait(self)
         self._proceed()
 

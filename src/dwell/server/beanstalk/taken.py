@@ -6,7 +6,7 @@ from itertools import repeat
 
 import numpy as np
 
-from dwell.message import Batch
+from dwell.batch.batch import Batch
 from dwell.queue import Queue
 from dwell.server.beanstalk.session import Held
 
@@ -102,7 +102,7 @@ async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Bat
     if not topics:
         return []
     if len(topics) == 1:
-        return [await queue.store.take(topics, limit, 0, "")]
+        return [await queue.take_at_once(topics, limit)]
     limit = min(limit, _MOST_HEADS)
     looks = [(topic, await queue.peek(topic, limit)) for topic in topics]
     heads = {topic: batch for topic, batch in looks if len(batch)}

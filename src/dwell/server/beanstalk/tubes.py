@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from dwell.clock import monotonic_ms
+from dwell.clock.clock import monotonic_ms
 from dwell.message import MAX_TOPIC_CHARS
 
 DEFAULT_TUBE = "default"

@@ -7,7 +7,9 @@ comes is handed out to those who have waited longest.
 import asyncio
 from typing import Protocol
 
-from dwell.message import MAX_BATCH_MESSAGES, Batch
+from dwell.batch.batch import Batch
+from dwell.given.values import Millis
+from dwell.message import MAX_BATCH_MESSAGES
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.session import Session
 
@@ -54,6 +56,7 @@ class Waiting:
         self._host = host
         self._queue = hall.service.queue
         self._rooms: dict[tuple[str, ...], Room] = {}
+        self._room_of: dict[Session, Room] = {}
 
     def is_used(self, topics: tuple[str, ...]) -> bool:
         """Tell whether somebody waits for these topics, so that it is no use to ask at once."""
@@ -66,26 +69,26 @@ class Waiting:
         if room is None:
             room = self._rooms[topics] = Room(topics)
         room.timers[session] = None if wait_ms is None else self._timer(session, wait_ms)
-        session.room = room
+        self._room_of[session] = room
+        session.is_waiting = True
         self._hall.waiting.add(session)
         if room.task is None and topics:
             room.task = self._hall.rounds.spawn(self._feed(room))
 
     def serve(self, session: Session) -> None:
         """Let a session wait no more, as it is told something."""
-        room = session.room
-        assert room is not None, "who is served has waited"
+        room = self._room_of.pop(session)
+        session.is_waiting = False
         timer = room.timers.pop(session)
         if timer is not None:
             timer.cancel()
-        session.room = None
         self._hall.waiting.discard(session)
         if not room.timers and room.task is None:
             del self._rooms[room.topics]
 
     def leave(self, session: Session) -> None:
         """Let a session wait no more; a take that is under way must not take for it."""
-        room = session.room
+        room = self._room_of.get(session)
         if room is not None:
             self.serve(session)
             if room.task is not None and not room.is_stale:
@@ -117,7 +120,7 @@ class Waiting:
         """Take jobs for those in the room, until nobody is left."""
         while room.timers:
             try:
-                batch = await self._queue.take(room.topics, room.wanted, wait=LONGEST_MS / 1000)
+                batch = await self._queue.take(room.topics, room.wanted, wait=Millis(LONGEST_MS))
             except Exception as error:
                 self._fail(room, error)
             else:

@@ -2,13 +2,16 @@
 
 from typing import Any
 
-from dwell import columns
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import sizes_of
+from dwell.batch.events import Events
+from dwell.batch.puts import PutAnswer
 from dwell.errors import InvalidInput
-from dwell.lazy import sizes_of
-from dwell.message import Batch, Kind, State, decode_extra
+from dwell.given import columns, values
+from dwell.given.values import Delay
+from dwell.message import Kind, State, decode_extra
 from dwell.server.http.call import Call
 from dwell.server.http.tables import Table, pyarrow
-from dwell.store.base import Events, PutAnswer
 from dwell.wire.rows import state_text
 
 #: The columns that a put may have, beside ``body``, and the words of the queue for them.
@@ -55,9 +58,13 @@ async def put(call: Call, topic: str, data: bytes, on_conflict: str) -> PutAnswe
 
 def _values(many: Any, name: str) -> Any:
     """Return a column in the words of the queue, in which a span says its unit."""
-    if name in _MS:
-        return [None if value is None else f"{value}ms" for value in many]
-    return many
+    return list(map(_millis, many)) if name in _MS else many
+
+
+def _millis(value: Any) -> Delay | None:
+    if value is None or values.is_whole(value):
+        return None if value is None else values.Millis(int(value))
+    return f"{value}ms"
 
 
 # --- out --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -11,13 +11,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from dwell import values
+from dwell.batch.batch import Batch
 from dwell.errors import BatchTooLarge, InvalidInput
-from dwell.message import I64, MAX_BATCH_BYTES, Batch
+from dwell.given import values
+from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
 from dwell.server.http import media
 from dwell.server.http.connection import Connection
-from dwell.server.http.endpoint import Endpoint
 from dwell.server.http.media import Media
 from dwell.server.http.waits import Waits
 from dwell.server.service import Service
@@ -31,6 +31,22 @@ MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
 _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
 _MOST_DIGITS = 18
+
+
+class Asked(Protocol):
+    """What a call has to know of its endpoint."""
+
+    @property
+    def right(self) -> Right | None:
+        """The right that it needs, or None where everybody may."""
+
+    @property
+    def takes(self) -> tuple[Media, ...]:
+        """The forms of its body."""
+
+    @property
+    def gives(self) -> tuple[Media, ...]:
+        """The forms of its answer; none for one of a form of its own."""
 
 
 class Call:
@@ -54,7 +70,7 @@ class Call:
     )
 
     def __init__(
-        self, service: Service, waits: Waits, endpoint: Endpoint, scope: Scope, receive: Receive
+        self, service: Service, waits: Waits, endpoint: Asked, scope: Scope, receive: Receive
     ) -> None:
         self.service = service
         self.waits = waits
@@ -81,6 +97,10 @@ class Call:
         That is a caller without any right, a page of the web that makes a browser call, and one
         who accepts no form of the answer.
         """
+        hosts = [value for name, value in self.scope["headers"] if name == b"host"]
+        refusal = self.service.hosts.refusal(hosts)
+        if refusal is not None:
+            raise HTTPException(403, refusal)
         if self.endpoint.right is None:
             return
         self.allow(())

@@ -9,8 +9,8 @@ from collections import OrderedDict
 
 from starlette.responses import Response
 
-from dwell import values
 from dwell.errors import DwellError, InvalidId, InvalidInput
+from dwell.given import values
 from dwell.message import MAX_ATTEMPTS, Message, Result
 from dwell.server.http.call import Call
 from dwell.server.http.schemas import Command, CommandAnswer
@@ -58,7 +58,7 @@ async def _add(call: Call, ask: Command) -> CommandAnswer:
         body,
         id=id_,
         delay=float(ask.delay),
-        lease=f"{round(ask.ttr * 1000) or _LEAST_TTR_MS}ms",
+        lease=values.Millis(round(ask.ttr * 1000) or _LEAST_TTR_MS),
         max_attempts=MAX_ATTEMPTS,
     )
     return CommandAnswer(put.result is not Result.DROPPED, id=put.id)

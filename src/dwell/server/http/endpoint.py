@@ -2,18 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
+from dwell.server.http.call import Call
 from dwell.server.http.media import Media
 from dwell.server.http.schemas import Nothing, Request
 from dwell.server.tokens import Right
 
-if TYPE_CHECKING:
-    from dwell.server.http.call import Call
-
-Handler = Callable[["Call"], Awaitable[Response]]
+Handler = Callable[[Call], Awaitable[Response]]
 
 ROWS = (Media.JSON, Media.MSGPACK)
 ROWS_COLUMNS = (*ROWS, Media.COLUMNS)

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dwell import search as pages
-from dwell import values
-from dwell.message import Batch, Message, State, decode_extra
+from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor, Page
+from dwell.given import values
+from dwell.message import Message, State, decode_extra
 from dwell.queue import Queue
+from dwell.queue import search as pages
 from dwell.server.http.schemas import Filter
-from dwell.store.base import Cursor, Page
 
 #: How many messages one request may look at, to find those that match, or cancel.
 MOST_LOOKED_AT = 100_000

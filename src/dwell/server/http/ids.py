@@ -8,9 +8,10 @@ import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from dwell.batch.batch import Batch
+from dwell.batch.results import Results
 from dwell.errors import InvalidInput
-from dwell.message import MAX_BATCH_MESSAGES, Batch, Message, State
-from dwell.results import Results
+from dwell.message import MAX_BATCH_MESSAGES, Message, State
 from dwell.server.http.call import Call
 from dwell.server.http.filters import collect
 from dwell.server.http.media import Media

@@ -5,9 +5,12 @@ import re
 import msgspec
 from starlette.responses import Response
 
-from dwell import values
+from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor
+from dwell.batch.stats import Stats, TopicStats
+from dwell.batch.sweep import EVERY, Wanted
 from dwell.errors import InvalidHeaders, InvalidLimit
-from dwell.message import Batch
+from dwell.given import values
 from dwell.server.http import arrow
 from dwell.server.http.call import Call, response
 from dwell.server.http.filters import search
@@ -26,7 +29,6 @@ from dwell.server.http.schemas import (
     TopicsAnswer,
 )
 from dwell.server.http.takes import batch_answer
-from dwell.store.base import EVERY, Cursor, Stats, TopicStats, Wanted
 from dwell.wire.columns import SweepColumns, columns_of_batch, columns_of_events
 
 _CURSOR = "dwell-cursor"

@@ -17,12 +17,12 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from dwell.batch.stats import Stats
 from dwell.errors import StoreError
 from dwell.histogram import Histogram
 from dwell.message import State
 from dwell.queue import Queue
 from dwell.server.service import Service
-from dwell.store.base import Stats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -5,15 +5,13 @@ import contextlib
 import socket
 import ssl as tls
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import uvicorn
 
 from dwell.server.http.app import App
 from dwell.server.http.protocol import Protocol
 from dwell.server.http.waits import Waits
-from dwell.server.listening import bound
+from dwell.server.listening import Listener, bound
 from dwell.server.service import Service
 
 #: How soon a port that stops looks again whether all answers are given.
@@ -23,14 +21,31 @@ _STOP_POLL_S = 0.01
 class _Server(uvicorn.Server):
     """Uvicorn without its signal handlers, which the process has already, and without its polls."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, sock: socket.socket) -> None:
         super().__init__(config)
         self._stop = asyncio.Event()
+        self._listener = Listener(
+            sock, self._make_protocol, lambda: service.most_connections, config.ssl
+        )
 
     def stop(self) -> None:
         """Let :meth:`serve` come to its end."""
         self.should_exit = True
         self._stop.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept, with connections counted from the first moment on."""
+        await self.lifespan.startup()
+        self._listener.start()
+        self.started = True
+
+    def _make_protocol(self) -> Protocol:
+        return Protocol(
+            self._listener.left,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
     async def main_loop(self) -> None:
         """Wait for the end; once a second the header with the date is made anew."""
@@ -42,15 +57,12 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more, and return when every connection has had its answers."""
-        for listener in self.servers:
-            listener.close()
+        self._listener.close()
         state = self.server_state
         for connection in list(state.connections):
             connection.shutdown()
         while state.connections or state.tasks:
             await asyncio.sleep(_STOP_POLL_S)
-        for listener in self.servers:
-            await listener.wait_closed()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -66,25 +78,25 @@ class HttpPort:
     ) -> None:
         self._waits = Waits()
         self._host, self._port = host, port
-        self._most_connections = service.most_connections
+        self._service = service
         self._ssl = ssl
         self._app = App(service, self._waits)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
-        self._sockets: list[socket.socket] = []
+        self._address = (host, port)
 
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens: host, and the port that it was given."""
-        found: Any = self._sockets[0].getsockname()
-        return found[0], found[1]
+        return self._address
 
     async def start(self) -> None:
         """Begin to accept; raises OSError when the address cannot be had."""
-        self._sockets = [bound(self._host, self._port)]
+        sock = bound(self._host, self._port)
+        self._address = sock.getsockname()[:2]
         config = uvicorn.Config(
             self._app,
-            http=partial(Protocol, self._most_connections),  # type: ignore[arg-type]
+            http=Protocol,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -92,12 +104,11 @@ class HttpPort:
             server_header=False,
             proxy_headers=False,
             date_header=True,
-            backlog=4096,
         )
         config.load()
         config.ssl = self._ssl
-        self._server = _Server(config)
-        self._task = asyncio.get_running_loop().create_task(self._server.serve(self._sockets))
+        self._server = _Server(config, self._service, sock)
+        self._task = asyncio.get_running_loop().create_task(self._server.serve())
         while not self._server.started:
             if self._task.done():
                 self._task.result()
@@ -112,6 +123,4 @@ class HttpPort:
         self._server.stop()
         await self._task
         await self._waits.returns.settled()
-        for listener in self._sockets:
-            listener.close()
         self._server = None

@@ -5,6 +5,7 @@ import fcntl
 import socket
 import sys
 import termios
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,6 +16,13 @@ from dwell.server.http.corked import Corked
 
 #: The head of a request: method, path and headers. What comes in one piece is let in.
 MAX_HEAD_BYTES = 64 * 1024
+
+#: What is parsed at a time where a head may begin: so no more requests are begun than fit in it
+#: before the first one has its answer.
+_HEAD_BYTES = 512
+
+#: What came and is not parsed yet, beyond which nothing more is read.
+_MOST_HELD_BYTES = 64 * 1024
 
 #: How long a request may take to arrive, from its first byte to its last.
 REQUEST_TIMEOUT_S = 60.0
@@ -33,16 +41,29 @@ _NO_MEMORY = (
 )
 
 
-class Protocol(HttpToolsProtocol):
-    """One connection; who is slower, or sends a larger head, than is allowed is hung up on."""
+#: Where all connections of a process read into, one after another.
+_BUFFER = memoryview(bytearray(64 * 1024))
 
-    def __init__(self, most_connections: int, **options: Any) -> None:
+_UPGRADE = "upgrade: this server speaks HTTP/1.1 only, expected no Upgrade header"
+
+
+class Protocol(HttpToolsProtocol, asyncio.BufferedProtocol):
+    """One connection; who is slower, or sends a larger head, than is allowed is hung up on.
+
+    Nothing is parsed while a request is being answered, and little is read: what a connection may
+    hold before it has shown a token is bounded.
+    """
+
+    def __init__(self, left: Callable[[asyncio.BaseProtocol], None], **options: Any) -> None:
         super().__init__(**options)
         self.timeout_keep_alive = IDLE_TIMEOUT_S  # type: ignore[assignment]
-        self._most_connections = most_connections
+        self._left = left
         self._is_partial = False
         self._is_head = False
         self._head_bytes = 0
+        self._body_bytes = 0
+        self._held = b""
+        self._at = 0
         self._arriving: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._connection = Connection()
@@ -57,8 +78,6 @@ class Protocol(HttpToolsProtocol):
             # Over TLS it would pause for ever, as there it never has less than nothing to write.
             transport.set_write_buffer_limits(high=0)
         super().connection_made(corked)  # type: ignore[arg-type]
-        if len(self.connections) > self._most_connections:
-            transport.close()
         self._note_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -67,6 +86,7 @@ class Protocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._unset_keepalive_if_required()
+        self._left(self)
         self._connection.lose()
         super().connection_lost(exc)
 
@@ -80,8 +100,13 @@ class Protocol(HttpToolsProtocol):
         self.scope["state"]["connection"] = self._connection
 
     def on_headers_complete(self) -> None:
-        """Forget the head, which was small enough."""
+        """Forget the head, which was small enough; raises ValueError for what is no request."""
         self._is_head = False
+        if self.parser.should_upgrade():
+            # The parser would take the body for the next request.
+            raise ValueError(_UPGRADE)
+        sizes = [value for name, value in self.headers if name == b"content-length"]
+        self._body_bytes = int(sizes[0]) if sizes else 0
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -92,6 +117,7 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Note that this is no head."""
         self._is_head = False
+        self._body_bytes -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -104,11 +130,58 @@ class Protocol(HttpToolsProtocol):
 
     # --- what arrives -------------------------------------------------------------------------
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read into."""
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read."""
+        self.data_received(bytes(_BUFFER[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
+        """Take what came, and parse as much as may be answered."""
+        held = self._held
+        self._held, self._at = held[self._at :] + data if self._at < len(held) else data, 0
+        self._proceed()
+
+    def on_response_complete(self) -> None:
+        """Go on with what came meanwhile."""
+        super().on_response_complete()
+        self._proceed()
+
+    def _proceed(self) -> None:
+        """Parse what came until a request is whole that has no answer yet."""
+        while self._at < len(self._held) and not (self._is_answering or self._is_over):
+            begin = self._at
+            self._at += max(self._body_bytes if self._is_partial else 0, _HEAD_BYTES)
+            self._parse(self._held[begin : self._at])
+        if self._is_over or self._at >= len(self._held):
+            self._held, self._at = b"", 0
+        elif len(self._held) - self._at >= _MOST_HELD_BYTES:
+            self.flow.pause_reading()
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a request has come whole and has no answer yet."""
+        return bool(self.pipeline) or not (
+            self._is_partial or self.cycle is None or self.cycle.response_complete
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        return self.parser is None or self.transport.is_closing()
+
+    def _parse(self, data: bytes) -> None:
         """Give up a request whose head is too large, or which takes too long."""
         if self._is_head:
             self._head_bytes += len(data)
+        # What is no part of a request, such as empty lines, makes no connection less idle.
+        idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         super().data_received(data)
+        if idle is not None and not self._is_partial and not self._is_answering:
+            self.timeout_keep_alive_task = idle
+        elif idle is not None:
+            idle.cancel()
         if not self._is_partial:
             self._note_idle()
         elif self._arriving is None:
@@ -119,11 +192,12 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request; one for which there was no memory is none of those."""
         error = sys.exception()
-        if error is not None and isinstance(error.__context__, MemoryError):
+        cause = None if error is None else error.__context__
+        if isinstance(cause, MemoryError):
             self.transport.write(_NO_MEMORY)
             self.transport.close()
         else:
-            super().send_400_response(msg)
+            super().send_400_response(_UPGRADE if isinstance(cause, ValueError) else msg)
 
     def _give_up(self) -> None:
         self._arriving = None

@@ -9,9 +9,9 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from dwell import values
+from dwell.batch.batch import Batch
 from dwell.errors import Forbidden, Unauthorized
-from dwell.message import Batch
+from dwell.given import values
 from dwell.server.http.call import Call
 from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas import CreditAnswer, CreditRequest, PushQuery
@@ -22,7 +22,6 @@ _MOST_AT_ONCE = 1000
 
 #: How long a stream is silent before it says that it is still there.
 _SILENCE_S = 15
-_SILENCE = f"{_SILENCE_S}s"
 
 
 async def push(call: Call) -> Response:
@@ -37,8 +36,8 @@ async def push(call: Call) -> Response:
     call.allow(topics)
     call.service.check_waiting(len(call.waits) + len(call.waits.streams))
     name, stream = secrets.token_hex(16), Stream(ask.credit)
-    lease = f"{ask.lease_ms}ms" if ask.lease_ms else None
-    take = functools.partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE)
+    lease = values.Millis(ask.lease_ms) if ask.lease_ms else None
+    take = functools.partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
     body = _events(call, topics, take, name, stream)
     return StreamingResponse(
         body, media_type="text/event-stream", headers={"cache-control": "no-store"}

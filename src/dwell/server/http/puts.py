@@ -6,22 +6,20 @@ import msgspec
 import numpy as np
 from starlette.responses import Response
 
-from dwell import columns, values
-from dwell.errors import InvalidHeaders, InvalidInput, InvalidTime
-from dwell.lazy import sizes_of
+from dwell.batch.blobs import sizes_of
+from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Put, Puts
+from dwell.errors import InvalidHeaders, InvalidTime
+from dwell.given import columns, values
 from dwell.message import I64, MAX_DELAY_MS, MAX_LEASE_MS, U8, U32, Extra, encode_extra
 from dwell.server.http import arrow
 from dwell.server.http.call import Call, decoded, response
 from dwell.server.http.media import Media
-from dwell.server.http.rows import lines_of, put_rows
+from dwell.server.http.rows import put_rows, rows_of
 from dwell.server.http.schemas import (
-    NewMessage,
-    PackedMessage,
     PutQuery,
     PutResult,
     PutResults,
 )
-from dwell.store.base import DUE_COUNTED, EXPIRY_COUNTED, Put, Puts
 from dwell.wire.columns import (
     PUT_NUMBERS,
     OwnIds,
@@ -34,8 +32,6 @@ from dwell.wire.columns import (
 
 _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
-_NEW_ROWS = NewMessage | list[NewMessage]
-_PACKED_ROWS = PackedMessage | list[PackedMessage]
 #: What was due so long ago by the caller's clock was not meant to be due now.
 _NOW_MS = 1_000
 
@@ -55,7 +51,7 @@ async def put(call: Call) -> Response:
     if form is Media.ARROW:
         puts: Sequence[Put] = await arrow.put(call, topic, data, on_conflict)
     else:
-        puts = await put_rows(call, topic, _rows(data, form), on_conflict)
+        puts = await put_rows(call, topic, rows_of(data, form), on_conflict)
     return call.answer(PutResults([PutResult(p.id, str(p.result), p.number) for p in puts]))
 
 
@@ -73,23 +69,6 @@ async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) ->
     answer = await call.queue.put_puts(puts, on_conflict)
     told = columns_of_answer(answer, own=puts.ids is not None)
     return response(_encoder.encode(told), Media.COLUMNS)
-
-
-def _rows(data: bytes, form: Media) -> list[NewMessage]:
-    if form is not Media.MSGPACK:
-        # A body is kept as it is written, so nothing else would look at its bytes.
-        _check_utf8(data)
-    if form is Media.NDJSON:
-        return lines_of(data)
-    found = decoded(data, _PACKED_ROWS if form is Media.MSGPACK else _NEW_ROWS, form)
-    return found if isinstance(found, list) else [found]
-
-
-def _check_utf8(data: bytes) -> None:
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"body: {error}") from None
 
 
 def _puts_of(topic: str, data: bytes, now_ms: int) -> Puts:

@@ -2,7 +2,9 @@
 
 from starlette.responses import Response
 
-from dwell import search, values
+from dwell.batch.page import Page
+from dwell.given import values
+from dwell.queue import search
 from dwell.server.http.call import Call
 from dwell.server.http.filters import MOST_LOOKED_AT
 from dwell.server.http.looking import cursor_of
@@ -10,7 +12,6 @@ from dwell.server.http.media import Media
 from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas import ClearAnswer, FindRequest, TakeWhereRequest
 from dwell.server.http.takes import batch_answer, lease_of
-from dwell.store.base import Page
 
 
 async def find(call: Call) -> Response:

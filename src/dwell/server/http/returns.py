@@ -3,8 +3,8 @@
 import asyncio
 import logging
 
+from dwell.batch.batch import Batch
 from dwell.errors import DwellError
-from dwell.message import Batch
 from dwell.queue import Queue
 
 _log = logging.getLogger(__name__)

@@ -1,27 +1,92 @@
 """Rows in and out: messages as objects, as the queue takes them and as callers read them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import io
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
-from dwell import columns, values
+from dwell.batch.events import Event
+from dwell.batch.puts import Put, Row
 from dwell.errors import InvalidBody, InvalidId, InvalidInput, InvalidTime
-from dwell.message import DEFAULT_PRIORITY, Message
-from dwell.server.http.call import Call
+from dwell.given import columns, values
+from dwell.given.rows import row_of
+from dwell.given.values import Delay, Due
+from dwell.message import MAX_BATCH_MESSAGES, Message
+from dwell.server.http.call import Call, decoded
+from dwell.server.http.media import Media
 from dwell.server.http.schemas import EventRow, NewMessage, PackedMessage
-from dwell.store.base import Event, Put
-from dwell.values import Due
 from dwell.wire.rows import body_of, due_of, message_object, span_of
 
+_NEW_ROWS = NewMessage | list[NewMessage]
+_PACKED_ROWS = PackedMessage | list[PackedMessage]
 _decoder = msgspec.json.Decoder(NewMessage)
 
 
+class _Counted(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message that is refused as it is read when it is one too many.
+
+    A message in memory is a hundred times as large as the shortest that can be sent.
+    """
+
+    def __post_init__(self) -> None:
+        _counted.append(None)
+        columns.check_count(len(_counted), "messages")
+
+
+_COUNTED_ROWS = _Counted | list[_Counted]
+_counted: list[None] = []
+
+
+def rows_of(data: bytes, form: Media) -> list[NewMessage]:
+    """Return the messages of a body, of which no more are read than a batch may have.
+
+    Raises InvalidInput and BatchTooLarge.
+    """
+    if form is Media.MSGPACK:
+        columns.check_count(_packed_count(data), "messages")
+        found = decoded(data, _PACKED_ROWS, form)
+    else:
+        # A body is kept as it is written, so nothing else would look at its bytes.
+        _check_utf8(data)
+        if form is Media.NDJSON:
+            return lines_of(data)
+        # Bodies may have braces of their own, so many of them say only that it has to be counted.
+        is_many = data.count(b"{") > MAX_BATCH_MESSAGES
+        found = _counted_rows(data) if is_many else decoded(data, _NEW_ROWS, form)
+    return found if isinstance(found, list) else [found]
+
+
+def _counted_rows(data: bytes) -> NewMessage | list[NewMessage]:
+    _counted.clear()
+    try:
+        found: NewMessage | list[NewMessage] = decoded(data, _COUNTED_ROWS, Media.JSON)
+    except InvalidInput:
+        columns.check_count(len(_counted), "messages")
+        raise
+    return found
+
+
+def _packed_count(data: bytes) -> int:
+    """Return how many values a list in MessagePack says that it has; 0 for what is no list."""
+    width = {0xDC: 2, 0xDD: 4}.get(data[0] if data else 0, 0)
+    return int.from_bytes(data[1 : 1 + width])
+
+
+def _check_utf8(data: bytes) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"body: {error}") from None
+
+
 def lines_of(data: bytes) -> list[NewMessage]:
-    """Return the messages of NDJSON; raises InvalidInput naming the line."""
-    rows = []
-    for number, line in enumerate(data.split(b"\n"), 1):
+    """Return the messages of NDJSON; raises InvalidInput naming the line, and BatchTooLarge."""
+    rows: list[NewMessage] = []
+    for number, line in enumerate(io.BytesIO(data), 1):
         if line.strip():
+            columns.check_count(len(rows) + 1, "messages")
             try:
                 rows.append(_decoder.decode(line))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -37,57 +102,83 @@ async def put_rows(
     bodies = [values.body(_body(row, at), f"messages[{at}].body") for at, row in enumerate(rows)]
     for body in bodies:
         call.service.check_body(len(body))
-    if len(rows) == 1:
-        return await _put_one(call, topic, rows[0], bodies[0], on_conflict)
-    named = [row.id is not None for row in rows]
-    if any(named) and not all(named):
-        raise InvalidId(
-            f"ids: {named.count(False)} messages of {len(rows)} have none, expected all or none"
-        )
-    now_ms, their_ms = queue.clock.now_ms(), call.their_ms
     levels_ms: Sequence[int] = ()
     if any(row.delay_level is not None for row in rows):
         levels_ms = (await queue.settings(topic)).delay_levels_ms
-    return await queue.put_many(
-        topic,
-        bodies,
-        ids=[row.id or "" for row in rows] if any(named) else None,
-        due=[_due_ms(row, now_ms, their_ms, levels_ms) for row in rows],
-        priority=[DEFAULT_PRIORITY if row.priority is None else row.priority for row in rows],
-        lease=[_lease(row) for row in rows] if any(map(_lease, rows)) else None,
-        max_attempts=_or_none([row.max_attempts for row in rows]),
-        expires=_or_none([_expires_ms(row, now_ms) for row in rows]),
-        key=_or_none([row.key for row in rows]),
-        headers=_or_none([row.headers for row in rows]),
-        on_conflict=on_conflict,
-    )
+    times = _Times(queue.clock.now_ms(), call.their_ms, levels_ms)
+    if len(rows) == 1:
+        return await queue.put_rows(topic, [_row(rows[0], bodies[0], times)], on_conflict)
+    columns.bodies(bodies)
+    _check_ids(rows)
+    return await queue.put_rows(topic, _rows(rows, bodies, times), on_conflict)
 
 
-async def _put_one(
-    call: Call, topic: str, row: NewMessage, body: bytes, on_conflict: str
-) -> Sequence[Put]:
-    """Put one message; those of many callers are one batch."""
-    put = await call.queue.put(
-        topic,
+class _Times(NamedTuple):
+    """What the times of a message are read by: our clock, its caller's, and the topic's levels."""
+
+    now_ms: int
+    their_ms: int
+    levels_ms: Sequence[int]
+
+
+#: What the fields of a message among others are called, if not by their own names.
+_NAMES = {
+    **{name: name + "[{at}]" for name in ("priority", "max_attempts", "key", "headers")},
+    "id": "ids[{at}]",
+    "expires": "messages[{at}].expires_ms",
+}
+
+
+def _named(at: int, name: str) -> str:
+    """Return what a field of the message at a place is called in an error."""
+    return _NAMES.get(name, f"messages[{{at}}].{name}").format(at=at)
+
+
+def _rows(rows: Sequence[NewMessage], bodies: Sequence[bytes], times: _Times) -> list[Row]:
+    """Return what messages say, checked; raises InvalidInput naming the first that is bad."""
+    pairs = list(zip(rows, bodies, strict=True))
+    try:
+        return [_row(*pair, times) for pair in pairs]
+    except InvalidInput:
+        # Names are made only where they are said.
+        for at, pair in enumerate(pairs):
+            _row(*pair, times, partial(_named, at))
+        raise
+
+
+def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str] = str) -> Row:
+    """Return what a message says, checked; raises InvalidInput."""
+    if row.ttl is not None and row.expires_ms is not None and named is not str:
+        raise InvalidTime("ttl: got ttl and expires_ms together, expected one of them")
+    return row_of(
         body,
+        times.now_ms,
+        times.levels_ms,
         delay=span_of(row.delay),
-        due=_due(row, call.queue.clock.now_ms(), call.their_ms),
+        due=_due(row, times.now_ms, times.their_ms),
         delay_level=row.delay_level,
         id=row.id,
-        priority=DEFAULT_PRIORITY if row.priority is None else row.priority,
+        priority=row.priority,
         lease=_lease(row),
         max_attempts=row.max_attempts,
         expires=row.expires_ms,
         ttl=span_of(row.ttl),
         key=row.key,
         headers=row.headers,
-        on_conflict=on_conflict,
+        named=named,
     )
-    return [put]
+
+
+def _check_ids(rows: Sequence[NewMessage]) -> None:
+    missing = sum(row.id is None for row in rows)
+    if 0 < missing < len(rows):
+        raise InvalidId(f"ids: {missing} messages of {len(rows)} have none, expected all or none")
 
 
 def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
     """Return when a message falls due, if it says so as a moment: now if theirs has reached it."""
+    if row.due is None and row.due_ms is None:
+        return None
     if row.due is not None and row.due_ms is not None:
         raise InvalidTime("due: got due and due_ms together, expected one of them")
     when = reached(row.due_ms if row.due is None else due_of(row.due), now_ms, their_ms)
@@ -104,10 +195,6 @@ def reached(due: Due | None, now_ms: int, their_ms: int) -> Due | None:
     return now_ms if now_ms < due_ms <= their_ms else due_ms
 
 
-def _or_none(column: list[Any]) -> list[Any] | None:
-    return column if any(value is not None for value in column) else None
-
-
 def _body(row: NewMessage, at: int) -> object:
     try:
         if isinstance(row, PackedMessage) and row.body_base64 is None and bytes(row.body):
@@ -119,31 +206,10 @@ def _body(row: NewMessage, at: int) -> object:
         raise InvalidBody(f"messages[{at}].body: {error}") from None
 
 
-def _due_ms(row: NewMessage, now_ms: int, their_ms: int, levels_ms: Sequence[int]) -> int:
-    due = _due(row, now_ms, their_ms)
-    found = columns.dues(
-        None if row.delay is None else [span_of(row.delay)],
-        None if due is None else [due],
-        None if row.delay_level is None else [row.delay_level],
-        1,
-        now_ms,
-        levels_ms,
-    )
-    return int(found[0])
-
-
-def _lease(row: NewMessage) -> str | float | None:
+def _lease(row: NewMessage) -> Delay | None:
     if row.lease is not None and row.lease_ms is not None:
         raise InvalidInput("lease: got lease and lease_ms together, expected one of them")
-    return f"{row.lease_ms}ms" if row.lease_ms is not None else span_of(row.lease)  # type: ignore[return-value]
-
-
-def _expires_ms(row: NewMessage, now_ms: int) -> int | None:
-    if row.ttl is not None and row.expires_ms is not None:
-        raise InvalidTime("ttl: got ttl and expires_ms together, expected one of them")
-    if row.ttl is None:
-        return row.expires_ms
-    return int(now_ms + columns.dues([span_of(row.ttl)], None, None, 1, 0)[0])
+    return span_of(row.lease) if row.lease_ms is None else values.Millis(row.lease_ms)
 
 
 # --- out --------------------------------------------------------------------------------------

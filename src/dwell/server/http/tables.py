@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dwell import columns
 from dwell.errors import BatchTooLarge, InvalidInput
+from dwell.given import columns
 from dwell.message import MAX_BATCH_BYTES
 
 #: What a header of a message is, as the flatbuffers of Arrow number it.
@@ -125,6 +125,9 @@ def _refuse_compressed(pa: Any, data: bytes) -> None:
 
 def _is_compressed(metadata: bytes) -> bool:
     """Tell whether the head of a message, a flatbuffer, names a compression for its body."""
+    if b"compression" in metadata.lower():
+        # Before the field for it there was a key among the metadata, which is read still.
+        return True
     try:
         message = struct.unpack_from("<I", metadata)[0]
         _, kind_at, header_at, *_ = _fields(metadata, message)

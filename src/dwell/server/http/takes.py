@@ -6,10 +6,13 @@ from functools import partial
 import msgspec
 from starlette.responses import Response
 
-from dwell import columns
+from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor
+from dwell.batch.results import Results
 from dwell.errors import InvalidInput
-from dwell.message import U64, Batch, Result
-from dwell.results import Results
+from dwell.given import columns
+from dwell.given.values import Delay, Millis
+from dwell.message import U64, Result
 from dwell.server.http.call import Call, decoded, response
 from dwell.server.http.media import Media
 from dwell.server.http.rows import as_lines, message_rows
@@ -27,8 +30,6 @@ from dwell.server.http.schemas import (
 )
 from dwell.server.http.schemas import Results as ResultsAnswer
 from dwell.server.tokens import Right
-from dwell.store.base import Cursor
-from dwell.values import Delay
 from dwell.wire.columns import (
     ReceiptColumns,
     ResultColumns,
@@ -66,7 +67,7 @@ async def _take_due(
         if len(batch) or not ask.wait_ms:
             return batch
     call.service.check_waiting(len(call.waits))
-    work = take(wait=f"{ask.wait_ms}ms")
+    work = take(wait=Millis(ask.wait_ms))
     with call.service.gate.left():
         waited = await call.waits.wait(call.connection, work, ask.poll)
     return Batch.empty() if waited is None else waited
@@ -77,7 +78,7 @@ def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
     if ask.lease_ms:
         if ask.lease is not None:
             raise InvalidInput("lease: got lease and lease_ms together, expected one of them")
-        return f"{ask.lease_ms}ms"
+        return Millis(ask.lease_ms)
     return span_of(ask.lease)
 
 
@@ -125,10 +126,9 @@ async def release(call: Call) -> Response:
     """Give messages back, due now or later: released, buried or stale."""
     if call.given is Media.COLUMNS:
         receipts, how = await _receipt_columns(call)
-        delay = "0s" if how.delay_ms is None else f"{how.delay_ms}ms"
         results = await call.queue.release(
             receipts,
-            delay,
+            Millis(how.delay_ms or 0),
             retry=how.delay_ms is None,
             error=how.error,
             counted=how.counted,
@@ -151,7 +151,7 @@ async def touch(call: Call) -> Response:
     """Let leases end later: touched or stale."""
     if call.given is Media.COLUMNS:
         receipts, how = await _receipt_columns(call)
-        lease = f"{how.lease_ms}ms" if how.lease_ms else None
+        lease = Millis(how.lease_ms) if how.lease_ms else None
         return _codes(await call.queue.touch(receipts, lease))
     ask = await call.body(TouchRequest)
     what = await _allowed(call, ask.receipts)

@@ -15,12 +15,12 @@ from msgspec import Meta
 from pyspark.sql import DataFrame, SparkSession
 
 from dwell.errors import InvalidSettings
+from dwell.given.values import refusal
 from dwell.spark.pipelines import forecast_page
 from dwell.spark.pipelines.backlog import MINUTE_MS, Late
 from dwell.spark.pipelines.command import main
 from dwell.spark.pipelines.load import DAY_MS, HOUR_MS, Load, by_minute, load
 from dwell.spark.pipelines.page import inside, moment, save
-from dwell.values import refusal
 
 _MOST_DAYS = 3_660
 

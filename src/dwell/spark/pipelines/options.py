@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Union, get_arg
 import msgspec
 from msgspec.structs import FieldInfo
 
-from dwell import values
 from dwell.errors import InvalidSettings
+from dwell.given import values
 
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 

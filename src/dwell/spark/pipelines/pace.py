@@ -19,8 +19,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from dwell import values
 from dwell.errors import InvalidInput, InvalidSettings
+from dwell.given import values
 
 #: How a start is given.
 START_FORM = "a time with its zone, such as 2026-12-24T09:00:00Z"

@@ -6,8 +6,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 from pyspark.sql import types as T  # noqa: N812
 
-from dwell import values
 from dwell.errors import InvalidSettings
+from dwell.given import values
 
 # Spark's own forms stop at milliseconds. Bad JSON must not become a row of nulls.
 _TIMES = {

@@ -13,8 +13,8 @@ from msgspec import Meta
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from dwell import values
 from dwell.errors import InvalidSettings
+from dwell.given import values
 from dwell.message import MAX_ID_BYTES
 from dwell.spark.pipelines import decision, expressions, pace, sink
 from dwell.spark.pipelines.command import main

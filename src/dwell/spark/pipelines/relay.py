@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody k
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from dwell import values
 from dwell.errors import InvalidSettings
+from dwell.given import values
 from dwell.spark.options import Place
 from dwell.spark.pipelines import expressions, files, packing, sink
 from dwell.spark.pipelines.command import main

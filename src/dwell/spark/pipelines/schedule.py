@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 from pyspark.sql import types as T  # noqa: N812
 
-from dwell import values
 from dwell.errors import InvalidInput, InvalidSettings
+from dwell.given import values
 from dwell.spark.pipelines import decision, expressions, pace, sink
 from dwell.spark.pipelines.command import main
 

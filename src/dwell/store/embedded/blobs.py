@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from dwell.batch.blobs import Blobs, joined, sizes_of, slice_of
 from dwell.errors import StoreDamaged
-from dwell.lazy import Blobs, joined, sizes_of, slice_of
 from dwell.message import I64, U16, U32, U64
 from dwell.store.embedded.disk import Buffer
 from dwell.store.embedded.distinct import distinct

@@ -97,7 +97,7 @@ async def _hold_snapshot(checkpoint: Checkpoint, core: Core, snapshot: Snapshot)
 
 
 def _unfinished(core: Core) -> Path:
-    """Return a name for a file that is to have none; a start removes what kept it for a crash."""
+    """Return a name for a file that loses it at once; a start removes what a crash has left."""
     return core.folder / f"checkpoint-{core.disk.system.random_bits(64):016x}.new"
 
 

@@ -120,11 +120,10 @@ class Compactor:
         )
 
     def kept_bytes(self, more: int = 0) -> int:
-        """Return how much room is for snapshots only: for two of them, with those that there are.
+        """Return how many bytes have to stay free for snapshots.
 
-        Messages may come, ``more`` and some.
-
-        The next is made before the last but one goes.
+        Two must fit, as the next is made before the last but one goes; those on the disk count.
+        They are as large as with ``more`` messages, and some.
         """
         rows = self._machine.table.top + more + 2 * self._limits.room_rows
         two = 2 * (rows * _KEPT_ROW_BYTES + _HEAD_BYTES)

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from dwell.lazy import Blobs, LazyIds, Same
+from dwell.batch.blobs import Blobs, LazyIds, Same
+from dwell.batch.events import Events
 from dwell.message import U16, Kind
-from dwell.store.base import Events
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Buffer
 from dwell.store.embedded.distinct import distinct

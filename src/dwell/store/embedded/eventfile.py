@@ -5,8 +5,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
+from dwell.batch.events import Events
 from dwell.errors import StoreDamaged, StoreError
-from dwell.store.base import Events
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.eventblock import HEADER, block_at, decoded
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dwell.batch.events import Events
 from dwell.errors import DiskFull, StoreDamaged
 from dwell.message import I64, U16, Kind, Rows
-from dwell.store.base import Events
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.eventblock import HEADER, Part, decoded, encoded

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.lazy import firsts_of
+from dwell.batch.blobs import firsts_of
 from dwell.message import I64, QUEUE_ID_MARK, U32, U64, Rows, State
 from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import Hasher

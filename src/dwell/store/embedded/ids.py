@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dwell.lazy import joined, sizes_of
+from dwell.batch.blobs import joined, sizes_of
 from dwell.message import U32, U64
 
 _HALF = np.uint64(32)

@@ -90,19 +90,6 @@ class KnownIds(Pool):
         if over.any():
             self._drop(entries[over])
 
-    def rows(self) -> Rows:
-        """Return the rows of the messages that can be found by their ids, in no order."""
-        marks = self.row[self.index.numbers()]
-        return marks[marks > 0].astype(np.intp) - 1
-
-    def mend(self, gone: Rows, rows: Rows, entries: Rows) -> None:
-        """Forget the messages in the rows ``gone``, know those in ``rows``; index all anew."""
-        marks = self.row[: self.top]
-        marks[np.isin(marks, gone + 1)] = 0
-        marks[entries] = rows + 1
-        self.restore_free(self.rows_where(lambda part: ~self._in_use(part))[FIRST_KEY:])
-        self.index.rebuild(self.rows_where(self._in_use))
-
     def expect(self, count: int) -> None:
         """Make room for so many more ids."""
         self.reserve(self.top + count)

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from dwell.errors import StoreDamaged, StoreFull
-from dwell.message import I64, U32, U64, Kind, Rows, State, retry_delay_ms
+from dwell.message import I64, U32, U64, Kind, Rows, State
+from dwell.retries import retry_delay_ms
 from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
@@ -127,7 +128,10 @@ class Machine:
     def _retry_delays(self, rows: Rows) -> I64:
         topics = map(self.topics.settings_of, self.table.topic[rows].tolist())
         attempts = self.table.attempt[rows].tolist()
-        delays = [retry_delay_ms(s, attempt) for s, attempt in zip(topics, attempts, strict=True)]
+        delays = [
+            retry_delay_ms(s.retry_delays_ms, attempt)
+            for s, attempt in zip(topics, attempts, strict=True)
+        ]
         return np.array(delays, dtype=np.int64)
 
     def lease_ms_of(self, rows: Rows) -> I64:
@@ -218,11 +222,6 @@ class Machine:
             found.append(rows)
             missing -= len(rows)
         return np.concatenate(found) if len(found) != 1 else found[0]
-
-    def ready_rows(self) -> Rows:
-        """Return the rows that stand among what can be taken, and can be."""
-        chunks = (chunk for runs in self.topics.all_runs() for chunk in runs.entries())
-        return np.concatenate([np.zeros(0, np.intp), *map(self._still_ready, chunks)])
 
     def _still_ready(self, chunk: Chunk) -> Rows:
         """Return the rows of the entries that still mean something."""

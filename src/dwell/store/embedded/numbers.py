@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.lazy import queue_id
+from dwell.batch.blobs import queue_id
 from dwell.message import U64, Rows
 
 #: 2**28 rows are twice what a machine's memory holds; with 35 bits the number stays below 2**63.

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from dwell.batch.blobs import LazyIds, sizes_of
+from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import IdExists, TopicFull
-from dwell.lazy import LazyIds, sizes_of
 from dwell.message import I64, U8, U32, U64, Result, Rows, State
-from dwell.store.base import PutAnswer, Puts
 from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.finder import Finder, first_places, waves_of

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.lazy import LazyIds, Same
-from dwell.message import Batch, Kind, Rows, State
-from dwell.store.base import Stats, TopicStats
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import LazyIds, Same
+from dwell.batch.stats import Stats, TopicStats
+from dwell.message import Kind, Rows, State
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.machine import Machine

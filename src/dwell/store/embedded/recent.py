@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dwell.lazy import Blobs, sizes_of
+from dwell.batch.blobs import Blobs, sizes_of
 from dwell.message import I64
 from dwell.store.embedded.limits import LIMITS
 

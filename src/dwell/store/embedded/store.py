@@ -12,21 +12,16 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from dwell.batch.batch import Batch
+from dwell.batch.events import EventPage
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.stats import Stale, Stats
+from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock
 from dwell.errors import DiskFull, ForeignReceipt, InvalidSettings, StoreClosed, StoreError
-from dwell.message import I64, U8, U64, Batch, Message, Result, Rows, State, TopicSettings
-from dwell.store.base import (
-    Cursor,
-    EventPage,
-    Page,
-    PutAnswer,
-    Puts,
-    Stale,
-    Stats,
-    Store,
-    Sweep,
-    Wanted,
-)
+from dwell.message import I64, U8, U64, Message, Result, Rows, State, TopicSettings
+from dwell.store.base import Store
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
@@ -42,7 +37,7 @@ from dwell.store.embedded.numbers import numbers_of, rows_of
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of
 from dwell.store.embedded.sweeping import paged, swept, with_key
-from dwell.store.embedded.syncs import sync_every_ms
+from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.wheel import Wheel
 
 T = TypeVar("T")
@@ -448,21 +443,17 @@ class EmbeddedStore(Store):
         return stats_of(self._machine)
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
-        """Read the journal, and compare table, index, wheels and counts (see the contract)."""
+        """Read the journal, and say which messages have no body there (see the contract)."""
         self._look()
         whole, until = await strays.whole_frames(self._core)
         now_ms = self._look()
-        found = strays.find(self._machine, whole, until).first(limit)
-        answer = strays.told(self._core, found, repaired=repair)
-        if repair and answer:
+        rows = strays.bodiless(self._machine, whole, until)[:limit]
+        answer = strays.told(self._machine, rows, repaired=repair)
+        if repair and len(rows):
             # What ends messages has to be written, so the room for it comes first.
-            self._core.reserve(_TAKE_BYTES + 16 * len(found.bodiless), Use.END)
-            lost = strays.mend(self._machine, found, now_ms)
-            self._deadline_ms = self._machine.next_deadline_ms()
-            self.plan()
-            if lost is not None:
-                self._write(lost)
-                await self._core.committed()
+            self._core.reserve(_TAKE_BYTES + 16 * len(rows), Use.END)
+            self._write(strays.ended(self._machine, rows, now_ms))
+            await self._core.committed()
         return answer
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:

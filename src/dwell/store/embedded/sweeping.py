@@ -2,8 +2,10 @@
 
 import numpy as np
 
-from dwell.message import Batch, Rows, State, decode_extra
-from dwell.store.base import Cursor, Wanted
+from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor
+from dwell.batch.sweep import Wanted
+from dwell.message import Rows, State, decode_extra
 from dwell.store.bounds import within
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.machine import Machine

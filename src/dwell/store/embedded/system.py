@@ -1,5 +1,6 @@
 """What the store asks of the system, each call once, so that a test can be the system."""
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -16,6 +17,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _locked: set[int] = set()
 
+#: How much of a file leaves the page cache in one call.
+_STEP_BYTES = 8 * 1024 * 1024
+
 
 def _leave_locks() -> None:
     """Let go of the locks in a process that was just forked: they are its parent's.
@@ -31,6 +35,18 @@ def _leave_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_locks)
+
+
+def _leave_the_cache(path: Path) -> None:
+    size_bytes = os.stat(path).st_size
+    if size_bytes <= _STEP_BYTES:
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for offset in range(0, size_bytes, _STEP_BYTES):
+            os.posix_fadvise(fd, offset, _STEP_BYTES, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
 
 
 class System:
@@ -53,8 +69,8 @@ class System:
     # --- files ----------------------------------------------------------------------------------
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a file or a folder, or make a file."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        """Open a file or a folder, or make a file that is its owner's alone."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def close(self, fd: int) -> None:
         """Close what was opened."""
@@ -111,12 +127,18 @@ class System:
         os.rename(old, new)
 
     def remove(self, path: Path) -> None:
-        """Remove a file."""
+        """Remove a file; a large one leaves the page cache a part at a time before.
+
+        Otherwise one call frees all its pages, for tens of milliseconds in which the kernel lets
+        nothing else run on that processor, and the event loop may be what waits for it.
+        """
+        with contextlib.suppress(OSError):
+            _leave_the_cache(path)
         os.unlink(path)
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder; raises FileExistsError when the name is taken."""
-        os.mkdir(folder)
+        os.mkdir(folder, 0o700)
 
     def remove_folder(self, folder: Path) -> None:
         """Remove an empty folder."""

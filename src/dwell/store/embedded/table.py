@@ -117,15 +117,6 @@ class Table(Pool):
         self._counts[:] = 0
         self._counts[: len(counted)] = counted
 
-    def miscounts(self) -> I64:
-        """Return by topic and state how many more are counted than there are."""
-        counted = self._counted()
-        self._counts_of(len(counted))
-        more = self._counts.copy()
-        more[: len(counted)] -= counted
-        more[:, State.GONE] = 0
-        return more
-
     def _counted(self) -> I64:
         state, topic = self.state[: self.top], self.topic[: self.top]
         live = state != State.GONE

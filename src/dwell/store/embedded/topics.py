@@ -123,10 +123,6 @@ class Topics:
             runs.push(later)
         return runs
 
-    def all_runs(self) -> list[Runs]:
-        """Return the messages that can be taken, topic by topic."""
-        return [self.runs(number) for number in range(len(self.names))]
-
     def empty_runs(self, number: int) -> None:
         """Forget which messages of a topic can be taken."""
         self._later.pop(number)

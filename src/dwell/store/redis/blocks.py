@@ -1,22 +1,19 @@
-"""Blocks: up to 64 messages of one put as one string, as scripts/shared.lua reads them."""
+"""Blocks: up to 64 messages of one put as one string, as ``layout.py`` says."""
 
 import random
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dwell.lazy import joined, picked, sizes_of
-from dwell.message import I64, U8
-from dwell.store.base import Puts
+from dwell.batch.blobs import joined, picked, sizes_of
+from dwell.batch.puts import Puts
+from dwell.message import I64, U8, State
+from dwell.store.redis.layout import BLOCK, DATA, SLOT
 from dwell.store.redis.numbers import SLOTS
 
-HEAD = struct.Struct(">BBBBHI6sIIH6s6sIB")
-#: Bytes of a slot among the names, and behind them.
-NAME_BYTES = 9
-DATA_BYTES = 6
-_WAITING = 1
+_HEAD = BLOCK.python
+#: A state that no message has: the whole text is elsewhere.
 _ELSEWHERE = 2
 _OWN_IDS = 1
 
@@ -47,7 +44,7 @@ class Block:
 
     @property
     def is_large(self) -> bool:
-        """Whether the text is better not handed to a script, which hashes all that it is given."""
+        """Whether the text is better not handed to Lua, which hashes all that it is given."""
         return self.names_end > 0 and len(self.text) - self.names_end > _LARGE_BYTES
 
 
@@ -62,7 +59,7 @@ def blocks_of(puts: Puts, places: I64, now_ms: int, *, may_sort: bool) -> list[B
 
 
 def _cuts(many: "_Columns", now_ms: int) -> Iterator[tuple[int, int]]:
-    due_ms, ends = many.due_ms, np.cumsum(many.sizes + NAME_BYTES + DATA_BYTES)
+    due_ms, ends = many.due_ms, np.cumsum(many.sizes + SLOT.size + DATA.size)
     changes = np.append(np.flatnonzero(many.is_other()) + 1, len(due_ms))
     is_sorted = many.is_sorted
     start = 0
@@ -115,15 +112,15 @@ class _Columns:
     def blocks(self, starts: I64, stops: I64) -> list[Block]:
         """Return the messages from each start to its stop as a block."""
         sizes = stops - starts
-        index_at = HEAD.size + len(self._topic)
-        id_ends = index_at + NAME_BYTES * sizes.repeat(sizes) + _sums(self._id_sizes, starts, sizes)
+        index_at = BLOCK.size + len(self._topic)
+        id_ends = index_at + SLOT.size * sizes.repeat(sizes) + _sums(self._id_sizes, starts, sizes)
         names_ends = id_ends[stops - 1]
-        data_at = (names_ends + DATA_BYTES * sizes).repeat(sizes)
+        data_at = (names_ends + DATA.size * sizes).repeat(sizes)
         data_ends = data_at + _sums(self.sizes - self._id_sizes, starts, sizes)
-        names = np.zeros((len(self.due_ms), NAME_BYTES), np.uint8)
+        names = np.zeros((len(self.due_ms), SLOT.size), np.uint8)
         names[:, 1:7] = _in_bytes(self.due_ms, 8)[:, 2:]
         names[:, 7:9] = _in_bytes(id_ends, 2)
-        data = np.empty((len(self.due_ms), DATA_BYTES), np.uint8)
+        data = np.empty((len(self.due_ms), DATA.size), np.uint8)
         data[:, :4] = _in_bytes(data_ends, 4)
         data[:, 4:] = _in_bytes(self._extra_sizes, 2)
         cuts = zip(starts.tolist(), stops.tolist(), names_ends.tolist(), strict=True)
@@ -131,8 +128,8 @@ class _Columns:
 
     def _block(self, part: slice, names: U8, data: U8, names_end: int) -> Block:
         size, due_ms, first = part.stop - part.start, self.due_ms[part], part.start
-        head = HEAD.pack(
-            *(_WAITING, size, size, 0 if self.ids is None else _OWN_IDS, 0),
+        head = _HEAD.pack(
+            *(State.DELAYED, size, size, 0 if self.ids is None else _OWN_IDS, 0),
             # Takes count from anywhere, so that a receipt from before a loss of data fits nothing
             # that is given the same number after it.
             *(random.getrandbits(31), bytes(6)),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dwell.slices import tuples
 from dwell.store.redis.shards import Shards
 
 
@@ -16,8 +17,9 @@ async def counts_of(
     counts: dict[str, list[int]] = {}
     where, first = b"0", None
     while True:
-        found, totals, position, where, _ = await shards.run(shard, "stats", where, topic)
+        answer = await shards.run(shard, "stats", where, topic)
+        found, totals, position, where = answer.values
         first = position if first is None else first
-        counts |= {name.decode(): of for name, *of in zip(*[iter(found)] * 5, strict=True)}
+        counts |= {name.decode(): of for name, *of in tuples(found, 5)}
         if where == b"0":
             return counts, totals, first

@@ -1,6 +1,6 @@
-"""The engine: scripts run on a Redis, on the master that Sentinel names, or on a cluster.
+"""The engine: functions run on a Redis, on the master that Sentinel names, or on a cluster.
 
-A script that may have run is asked for again by the same number: a shard keeps the last answer of
+A function that may have run is asked for again by the same number: a shard keeps the last answer of
 each call under way, so that it is done once. redis-py keeps the connections.
 """
 
@@ -30,13 +30,13 @@ from dwell.errors import (
     StoreFailed,
     StoreFull,
 )
+from dwell.store.redis.library import library
 from dwell.store.redis.options import Options
-from dwell.store.redis.scripts import Script
 
 #: How long one answer may take at most, before the connection is given up.
 _ANSWER_S = 5.0
 _CONNECT_S = 2.0
-#: A large value whose script never comes is gone after this.
+#: A large value whose function is never called is gone after this.
 _LARGE_MS = 60_000
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
@@ -60,18 +60,36 @@ _PASSING = (
     OSError,
     *_CLOSED_UNDER_US,
 )
-_PASSING_WORDS = ("NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "LOADING", "BUSY", "UNBLOCKED")
+#: What an engine says that has not got the library, as its node is new or it was flushed.
+_MISSING = "Function not found"
+_PASSING_WORDS = (
+    *("NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "LOADING", "BUSY", "UNBLOCKED"),
+    _MISSING,
+)
 
 
 class Call(NamedTuple):
-    """By what a shard knows a call again: where it keeps the answer, and a number that grows."""
+    """Names a call, so that one which is sent again is not done again.
+
+    The shard keeps its answer in ``slot``; ``serial`` grows from call to call.
+    """
 
     slot: int
     serial: int
 
 
+class _Cluster(RedisCluster):
+    """A cluster where the keys of a function stand where those of a script do.
+
+    redis-py asks a node for them, at each call, which would double the round trips.
+    """
+
+    async def _determine_slot(self, command: str, *args: Any) -> int:
+        return await super()._determine_slot("EVALSHA" if command == "FCALL" else command, *args)
+
+
 class Engine:
-    """Runs scripts; the prefix begins every key."""
+    """Runs the functions of the library; the prefix begins every key."""
 
     def __init__(self, options: Options) -> None:
         self.address = options.address
@@ -132,16 +150,16 @@ class Engine:
     async def run(
         self,
         shard: int,
-        script: Script,
+        verb: str,
         now_ms: int,
         *own: object,
         large: Sequence[tuple[int, bytes]] = (),
         call: Call | None = None,
         patience_s: float | None = None,
     ) -> list[Any]:
-        """Return what a script answers; raises StoreError when it could not be run for certain.
+        """Return what a verb answers; raises StoreError when it could not be run for certain.
 
-        ``large`` values travel beside the script, which finds each under its place. Who gives a
+        ``large`` values travel beside the call, which finds each under its place. Who gives a
         ``call`` may ask for its answer again, and ends it.
         """
         slot, serial = call or self.new_call()
@@ -153,7 +171,7 @@ class Engine:
                 for place, value in large
             ]
             own_first = (now_ms, self.name, shard, slot, serial)
-            return await self._eval(script, first, base, *own_first, *own)
+            return await self._call(verb, first, base, *own_first, *own)
 
         try:
             answer: list[Any] = await self._patiently(once, patience_s)
@@ -189,17 +207,50 @@ class Engine:
 
         return await self._patiently(once, patience_s)
 
-    async def _eval(
-        self, script: Script, first: Sequence[tuple[object, ...]], key: str, *arguments: object
+    async def _call(
+        self, verb: str, first: Sequence[tuple[object, ...]], key: str, *arguments: object
     ) -> list[Any]:
         self.check()
-        # While a cluster moves the slot, a script must not run where a part of the keys is: of
+        # While a cluster moves the slot, a function must not run where a part of the keys is: of
         # these two one is always there and one never, so that the nodes answer TRYAGAIN by then.
-        called = (2, key, f"{key}:meta", *arguments)
+        command = ("FCALL", library()[1] + verb, 2, key, f"{key}:meta", *arguments)
         try:
-            return await self._send(first, ("EVALSHA", script.digest, *called))
-        except exceptions.NoScriptError:
-            return await self._send(first, ("EVAL", script.text, *called))
+            return await self._send(first, command)
+        except exceptions.ResponseError as error:
+            if not str(error).startswith(_MISSING):
+                raise self._lacks(error) from None
+        try:
+            await self._load()
+        except exceptions.OutOfMemoryError:
+            raise StoreFull(
+                f"{self.address}: the memory is full, so that the library of functions cannot be "
+                "loaded (FUNCTION LOAD); raise maxmemory for that"
+            ) from None
+        except exceptions.ResponseError as error:
+            raise self._lacks(error) from None
+        return await self._send(first, command)
+
+    def _lacks(self, error: Exception) -> Exception:
+        """Return the error to raise: one of our own where the engine lacks functions.
+
+        Its own words would repeat all that was sent.
+        """
+        if not str(error).startswith("unknown command"):
+            return error
+        return StoreError(
+            f"{self.address}: has no functions (FCALL and FUNCTION LOAD); "
+            "expected Redis 7.0 or later, or Valkey, with both allowed"
+        )
+
+    async def _load(self) -> None:
+        """Load the library where it is not; raises what kept it from all nodes."""
+        nodes = self._client.get_primaries() if self.address.kind == "cluster" else [self._client]
+        loads = [node.execute_command("FUNCTION", "LOAD", library()[0]) for node in nodes]
+        told = await asyncio.gather(*loads, return_exceptions=True)
+        errors = [one for one in told if isinstance(one, Exception)]
+        errors = [error for error in errors if "already exists" not in str(error)]
+        if len(errors) == len(nodes):
+            raise errors[0]
 
     async def _send(
         self, first: Sequence[tuple[object, ...]], command: tuple[object, ...]
@@ -284,7 +335,7 @@ class Engine:
             nodes = [ClusterNode(host, port) for host, port in self.address.hosts]
             # Without steps a slot that has moved does not close the connections to all nodes.
             common |= {"max_connections": self._connections, "reinitialize_steps": 0}
-            return RedisCluster(startup_nodes=nodes, **common)
+            return _Cluster(startup_nodes=nodes, **common)
         common["db"] = self.address.database
         if self.address.kind == "sentinel":
             if self.address.is_secure:
@@ -321,7 +372,7 @@ class Engine:
         else:
             facts = [await self._client.info("all")]
         check_facts(facts)
-        # A script that may not publish would be broken off at its end. Nobody hears an empty word.
+        # A verb that may not publish would be broken off at its end. Nobody hears an empty word.
         await self._client.execute_command("PUBLISH", self.channel(0), b"")
 
 

@@ -1,22 +1,21 @@
-"""Events: what the scripts wrote into the log of a shard, as columns."""
+"""Events: what the functions wrote into the log of a shard, as columns."""
 
-import struct
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dwell.store.base import Events
+from dwell.batch.events import Events
+from dwell.store.redis.layout import BLOCK_NOTE, NOTE
 from dwell.store.redis.records import Names
 
-_ONE = struct.Struct(">BBBHIHH")
-_BLOCK = struct.Struct(">BB7sHHI")
+_ONE, _BLOCK = NOTE.python, BLOCK_NOTE.python
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one call of a script wrote down; ``first`` is the position of its first event."""
+    """What one call of a function wrote down; ``first`` is the position of its first event."""
 
     shard: int
     first: int
@@ -49,12 +48,12 @@ class Columns:
     def _add_one(self, text: bytes, at: int) -> int:
         topic: int
         id_: int
-        _, kind, topic, high, low, attempt, id_ = _ONE.unpack_from(text, at)
+        _, kind, topic, due, attempt, id_ = _ONE.unpack_from(text, at)
         at += _ONE.size
         self.kind.append(kind)
         self.topics.append(text[at : at + topic].decode())
         self.ids.append(text[at + topic : at + topic + id_].decode())
-        self.due_ms.append(high << 32 | low)
+        self.due_ms.append(int.from_bytes(due, "big"))
         self.attempt.append(attempt)
         return at + topic + id_
 
@@ -86,10 +85,10 @@ class Columns:
 
 
 def whole(entries: Sequence[Entry], start: int, end: int) -> tuple[list[Entry], int]:
-    """Return those entries that come without a gap from a position on, and that position.
+    """Return the entries that follow each other without a gap, and where they begin.
 
-    When nothing is there it is that of the next that is there, or else ``end``, that of the next
-    to happen.
+    That is ``start``; or where the first entry that is kept begins, if that is later; or, without
+    entries, ``end``, where the next event will stand.
     """
     if not entries:
         return [], max(start, end) if start < end else start

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """All of them; the scripts know those up to ``step_ms``."""
+    """All of them; the functions know those up to ``step_ms``."""
 
     #: How much one call does that time alone asks for, and for how many topics.
     budget: int = 256
     timers: int = 64
-    #: How many arguments one command of a script is given.
+    #: How many arguments one command of a function is given.
     arguments: int = 4_000
     #: How many acked ids are forgotten together.
     forgotten: int = 500
@@ -37,7 +37,7 @@ class Limits(NamedTuple):
     acks: int = 10_000
     #: How many messages one call of a sweep gives.
     swept: int = 500
-    #: How many blocks, or loose messages, one command reads past the scripts.
+    #: How many blocks, or loose messages, one command reads past the functions.
     read: int = 200
     #: How many messages one call of a scan reads; and the first, which sees how large they are.
     scan_read: int = 120
@@ -47,11 +47,10 @@ class Limits(NamedTuple):
     #: How many messages the counts of so many topics are compared at once.
     compared: int = 100
 
+    def of_functions(self) -> dict[str, int]:
+        """Return those that the functions know."""
+        names = self._fields[: self._fields.index("step_ms") + 1]
+        return {name: getattr(self, name) for name in names}
 
-_PYTHON_ONLY = ("ids", "receipts", "acks", "swept", "read", "scan_read", "scan_first", "moved")
 
-
-def of_scripts(limits: Limits) -> dict[str, int]:
-    """Return those that the scripts know."""
-    beside = {*_PYTHON_ONLY, "compared"}
-    return {name: value for name, value in limits._asdict().items() if name not in beside}
+USUAL = Limits()

@@ -7,9 +7,7 @@ moved or not: those that it dropped too early are a gap in the one log, which it
 of as of events that are no longer kept.
 """
 
-from typing import Any
-
-from dwell.store.base import EventPage
+from dwell.batch.events import EventPage
 from dwell.store.redis.events import Columns, entries_of, whole
 from dwell.store.redis.shards import Shards
 
@@ -26,28 +24,25 @@ class Log:
         if not is_one:
             await self.gather()
         answer = await self._shards.run(0, "events", position, limit, "events" if is_one else "log")
-        entries, start = whole(
-            entries_of(answer[0]), max(position, answer[1]), answer[2] if limit else 0
-        )
+        found, oldest, ends = answer.values
+        entries, start = whole(entries_of(found), max(position, oldest), ends if limit else 0)
         columns = Columns()
         for entry in entries:
             columns.add(entry)
         events = columns.events(start, limit)
         # To who asks within a gap, what is kept begins behind it.
-        first = start if start > position else answer[1]
+        first = start if start > position else oldest
         following, name = start + len(events), f"{self._shards.history:08x}"
-        since, history = (name if 0 < at <= answer[2] else "" for at in (position, following))
-        return EventPage(events, following, first, answer[2], since, history)
+        since, history = (name if 0 < at <= ends else "" for at in (position, following))
+        return EventPage(events, following, first, ends, since, history)
 
     async def begin(self) -> None:
         """Let the log go on where the events of the one shard that there was are."""
         answer = await self._shards.run(0, "events", 0, 0, "events")
-        await self._shards.engine.ask(
-            "HSETNX", f"{self._shards.engine.base(0)}:meta", "logged", answer[1]
-        )
-        await self._shards.engine.ask(
-            "HSETNX", f"{self._shards.engine.base(0)}:gathered", "0", answer[1]
-        )
+        _, oldest, _ = answer.values
+        engine = self._shards.engine
+        await engine.ask("HSETNX", f"{engine.base(0)}:meta", "logged", oldest)
+        await engine.ask("HSETNX", f"{engine.base(0)}:gathered", "0", oldest)
 
     async def gather(self) -> None:
         """Move what happened in each shard until now into the log."""
@@ -58,12 +53,13 @@ class Log:
     async def _gather_some(self, shard: int) -> bool:
         """Move some events of a shard; tell whether there may be more."""
         answer = await self._shards.run(0, "gathered", shard)
-        moved = int(answer[0])
+        moved = int(answer.values[0])
         most = self._shards.limits.moved
-        found: list[Any] = await self._shards.run(shard, "events", moved, most, "events")
-        entries = entries_of(found[0])
+        answer = await self._shards.run(shard, "events", moved, most, "events")
+        found, oldest, _ = answer.values
+        entries = entries_of(found)
         # What the shard has dropped before anybody read it leaves a gap of as many positions.
-        lost = max(int(found[1]) - moved, 0)
+        lost = max(oldest - moved, 0)
         if not entries and not lost:
             return False
         ends = entries[-1].first + entries[-1].count if entries else moved + lost

@@ -19,7 +19,7 @@ _MOST_NUMBER = np.uint64(2**53)
 
 
 class Group(NamedTuple):
-    """Receipts that stand together, of one block and take: what a script is told, and where."""
+    """Receipts that stand together, of one block and take: what a function is told, and where."""
 
     shard: int
     text: bytes

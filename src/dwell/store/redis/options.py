@@ -7,7 +7,7 @@ from typing import Any
 
 from dwell.errors import InvalidUrl
 from dwell.store.redis.address import Address, parsed
-from dwell.store.redis.limits import Limits
+from dwell.store.redis.limits import USUAL, Limits
 from dwell.store.redis.numbers import MOST_SHARDS
 
 #: From how many messages on a block is worth more than the messages one by one.
@@ -23,7 +23,6 @@ _NUMBERS = {
     "packed": (1, 1_000, PACKED),
 }
 _LONGEST_S = 86_400.0
-_LIMITS = Limits()
 # Python does not read numbers of thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -42,7 +41,7 @@ class Options:
     max_events: int
     connections: int
     packed: int
-    limits: Limits = _LIMITS
+    limits: Limits = USUAL
 
 
 def options_of(url: str, keywords: Mapping[str, Any]) -> Options:
@@ -52,7 +51,7 @@ def options_of(url: str, keywords: Mapping[str, Any]) -> Options:
     numbers = {name: _number(given.pop(name, None), name) for name in _NUMBERS}
     prefix = str(given.pop("prefix", "dwell"))
     timeout_s, ca = _seconds(given.pop("timeout", 10.0)), given.pop("ca", None)
-    limits = keywords.get("limits", _LIMITS)
+    limits = keywords.get("limits", USUAL)
     if not isinstance(limits, Limits):
         raise InvalidUrl(f"limits: got {type(limits).__name__}, expected Limits")
     if "limits" in keywords:

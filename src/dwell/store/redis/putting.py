@@ -4,13 +4,13 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, PutAnswer, Puts
 from dwell.errors import DwellError, IdExists, ServerUnreachable, StoreFull, TopicFull
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
-from dwell.store.base import DUE_COUNTED, EXPIRY_COUNTED, PutAnswer, Puts
 from dwell.store.partly import PartlyPut
 from dwell.store.redis.blocks import Block, blocks_of
 from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
@@ -153,25 +153,27 @@ class Putter:
                 for place, block in enumerate(blocks, 1)
             ]
             since_ms = 0 if counted is None else counted.now_ms
-            how = (puts.topic, on_conflict, own, int(may_sort), since_ms)
+            how = (puts.topic, on_conflict, own, int(may_sort), since_ms, self._shards.packed)
             try:
                 answer = await self._shards.run(shard, "put", *how, *texts, large=large)
             except (StoreFull, ServerUnreachable) as error:
                 return [], error
-            if answer[0] != b"unsorted":
+            word, *told = answer.values
+            if word != b"unsorted":
                 break
-        if answer[0] == b"stepped":
-            return int(answer[-1][0])
-        if answer[0] == b"split":
-            cuts = range(answer[1], len(places), answer[1])
+        if word == b"stepped":
+            return answer.now_ms
+        if word == b"split":
+            (size,) = told
+            cuts = range(size, len(places), size)
             some = np.split(places, cuts)
             return await self._put_parts(shard, puts, some, on_conflict, own, counted)
-        refusal = _refusal(answer, puts.topic)
-        if refusal is not None:
-            return [], refusal
-        results = np.frombuffer(answer[2], np.uint8)
+        if word != b"ok":
+            return [], _refusal(word, told, puts.topic)
+        first, codes = told
+        results = np.frombuffer(codes, np.uint8)
         found = np.concatenate([block.places for block in blocks])
-        return [(found, results, _numbers(answer[1], blocks, shard))], None
+        return [(found, results, _numbers(first, blocks, shard))], None
 
     async def _put_parts(
         self,
@@ -219,16 +221,14 @@ def _own(ids: Sequence[bytes] | None) -> bytes:
     return b"1" if len(set(ids)) == len(ids) else b"2"
 
 
-def _refusal(answer: list, topic: str) -> DwellError | None:  # type: ignore[type-arg]
-    if answer[0] == b"exists":
-        return IdExists(f"topic {topic!r}: id {answer[1].decode()!r:.80} exists")
-    if answer[0] == b"full":
-        pending, limit, new = answer[1:4]
-        return TopicFull(
-            f"topic {topic!r}: {pending} messages are pending and max_pending is {limit}, "
-            f"so {new} more are refused"
-        )
-    return None
+def _refusal(word: bytes, told: list[Any], topic: str) -> DwellError:
+    if word == b"exists":
+        return IdExists(f"topic {topic!r}: id {told[0].decode()!r:.80} exists")
+    pending, limit, new = told
+    return TopicFull(
+        f"topic {topic!r}: {pending} messages are pending and max_pending is {limit}, "
+        f"so {new} more are refused"
+    )
 
 
 def _numbers(first: int, blocks: Sequence[Block], shard: int) -> U64:

@@ -1,20 +1,20 @@
-"""Records: what the scripts answer, loose messages and blocks, as batches of messages."""
+"""Records: what the functions answer, loose messages and blocks, as batches of messages."""
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import Blobs, LazyIds, Same, total_bytes
 from dwell.clock import Clock
-from dwell.lazy import Blobs, LazyIds, Same, total_bytes
-from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Batch, State
-from dwell.store.redis.blocks import DATA_BYTES, HEAD, NAME_BYTES
+from dwell.message import I64, QUEUE_ID_MARK, U8, U64, State
+from dwell.store.redis.layout import BLOCK, DATA, LOOSE, SLOT
 from dwell.store.redis.numbers import number, receipts_of
 
-#: state, attempt, take, end of lease, due, priority, expiry, lease, most attempts, then sizes.
-_RECORD = struct.Struct(">BHI6s6sI6sIHBHHHH")
+_RECORD, _HEAD = LOOSE.python, BLOCK.python
+_SIZE, _NAMES_END, _TOPIC_SIZE = map(BLOCK.place, ("size", "names_end", "topic_size"))
 _NO_ERROR = 65_535
 
 
@@ -43,7 +43,7 @@ def loose(n: int, shard: int, text: bytes, now_ms: int) -> Row:
     (state, attempt, take, ends, due, priority, expires, lease, most, *sizes) = _RECORD.unpack_from(
         text
     )
-    parts, at = [], _RECORD.size
+    parts, at = [], LOOSE.size
     for size in sizes:
         size = 0 if size == _NO_ERROR else size
         parts.append(text[at : at + size])
@@ -90,7 +90,8 @@ class Leased:
     ) -> None:
         """Add what was taken of one shard: entries with their texts, and when that was heard.
 
-        What is gone by now, or somebody else's, was leased for less time than its text needed.
+        A message that was gone, or another taker's, when its text was read is left out: its lease
+        had ended before.
         """
         found = [(entry, text) for entry, text in entries if text and _is_of(entry, text)]
         for is_block, some in groupby(found, key=lambda pair: is_of_block(pair[0])):
@@ -177,15 +178,15 @@ class Names:
     def __init__(self, shard: int, pairs: Sequence[tuple[int, bytes]]) -> None:
         self.texts = [text for _, text in pairs]
         self.text = b"".join(self.texts)
-        self.heads = [HEAD.unpack_from(text) for text in self.texts]
-        self.sizes = np.array([head[1] for head in self.heads])
-        index_at = np.array([HEAD.size + head[-1] for head in self.heads])
-        index = self.rows(index_at, NAME_BYTES)
+        self.heads = [_HEAD.unpack_from(text) for text in self.texts]
+        self.sizes = np.array([head[_SIZE] for head in self.heads])
+        index_at = np.array([BLOCK.size + head[_TOPIC_SIZE] for head in self.heads])
+        index = self.rows(index_at, SLOT.size)
         block = np.arange(len(self.sizes)).repeat(self.sizes)
         self.firsts = np.cumsum(self.sizes) - self.sizes
         self.offsets = np.cumsum([0, *map(len, self.texts[:-1])])[block]
         id_ends = _number(index[:, 7:9])
-        id_starts = self.starts(id_ends, index_at + NAME_BYTES * self.sizes)
+        id_starts = self.starts(id_ends, index_at + SLOT.size * self.sizes)
         self.live = np.flatnonzero(index[:, 0] == 0)
         slots = np.arange(len(block)) - self.firsts[block]
         numbers = (np.array([n for n, _ in pairs])[block] + slots) * 256 + shard
@@ -212,9 +213,10 @@ class Names:
         live, offsets = self.live, self.offsets
         return Blobs(self.text, (starts + offsets)[live], (ends + offsets)[live])
 
-    def column(self, field: int, dtype: type[np.generic]) -> Any:
-        """Return one field of the heads, for each message that of its block."""
-        values = [head[field] for head in self.heads]
+    def column(self, name: str, dtype: type[np.generic]) -> Any:
+        """Return one number of the heads, for each message that of its block."""
+        place = BLOCK.place(name)
+        values = [head[place] for head in self.heads]
         if isinstance(values[0], bytes):
             values = [int.from_bytes(value, "big") for value in values]
         return np.array(values, dtype)[self.block]
@@ -222,7 +224,7 @@ class Names:
     def topics(self) -> Sequence[str]:
         """Return the topic of each message."""
         names = [
-            text[HEAD.size : HEAD.size + head[-1]].decode()
+            text[BLOCK.size : BLOCK.size + head[_TOPIC_SIZE]].decode()
             for text, head in zip(self.texts, self.heads, strict=True)
         ]
         return [names[block] for block in self.block.tolist()]
@@ -243,10 +245,10 @@ def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> 
     """Return the messages of blocks that were taken: pairs of first n and text."""
     names = Names(shard, pairs)
     count = len(names.numbers)
-    names_ends = np.array([head[-2] for head in names.heads])
-    data = names.rows(names_ends, DATA_BYTES)
+    names_ends = np.array([head[_NAMES_END] for head in names.heads])
+    data = names.rows(names_ends, DATA.size)
     ends, extra_sizes = _number(data[:, :4]), _number(data[:, 4:])
-    starts = names.starts(ends, names_ends + DATA_BYTES * names.sizes)
+    starts = names.starts(ends, names_ends + DATA.size * names.sizes)
     extras: Sequence[bytes] = Same(b"", count)
     if extra_sizes.any():
         extras = names.blobs(starts, starts + extra_sizes)
@@ -257,16 +259,16 @@ def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> 
         bodies=names.blobs(starts, ends),
         extras=extras,
         due_ms=names.due_ms,
-        priority=names.column(7, np.uint32),
-        attempt=names.column(4, np.uint16),
-        max_attempts=names.column(9, np.uint16),
-        lease_ms=names.column(8, np.uint32),
-        lease_until_ms=names.column(6, np.int64),
+        priority=names.column("priority", np.uint32),
+        attempt=names.column("attempt", np.uint16),
+        max_attempts=names.column("max_attempts", np.uint16),
+        lease_ms=names.column("lease_ms", np.uint32),
+        lease_until_ms=names.column("lease_until_ms", np.int64),
         expires_ms=np.zeros(count, np.int64),
         state=np.full(count, State.LEASED, np.uint8),
         numbers=names.numbers,
         errors={},
-        receipts=receipts_of(names.numbers, names.column(5, np.uint64), store),
+        receipts=receipts_of(names.numbers, names.column("take", np.uint64), store),
     )
 
 

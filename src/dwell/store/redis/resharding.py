@@ -9,6 +9,7 @@ from math import gcd
 
 from dwell.errors import InvalidInput, StoreLocked
 from dwell.message import QUEUE_ID_MARK
+from dwell.slices import slices, tuples
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import MOST_SHARDS, shares
 from dwell.store.redis.options import options_of
@@ -76,7 +77,8 @@ class _Move:
         n = 0
         while True:
             answer = await self._shards.run(shard, "sweep", n, _EVERY_N, 1_000)
-            rows = self._shards.rows(shard, answer)
+            entries, n, _ = answer.values
+            pairs, rows = list(tuples(entries, 2)), self._shards.rows(shard, answer)
             homes = [
                 shard
                 if row.id.startswith(QUEUE_ID_MARK)
@@ -85,15 +87,12 @@ class _Move:
             ]
             for home, places in shares(homes).items():
                 if home != shard:
-                    pairs = [answer[0][2 * at : 2 * at + 2] for at in places]
-                    await self._move(shard, home, pairs)
-            n = answer[1]
+                    await self._move(shard, home, [pairs[at] for at in places])
             if not n:
                 return
 
-    async def _move(self, shard: int, home: int, pairs: list[list[bytes]]) -> None:
-        for at in range(0, len(pairs), _PART):
-            part = pairs[at : at + _PART]
+    async def _move(self, shard: int, home: int, pairs: list[tuple[int, bytes]]) -> None:
+        for part in slices(pairs, _PART):
             await self._shards.run(home, "adopt", *[text for _, text in part])
             await self._shards.run(shard, "disown", *[n for n, _ in part])
             self._moved += len(part)
@@ -111,7 +110,8 @@ class _Move:
             for part in ("ids", "earlier"):
                 cursor = b"0"
                 while True:
-                    cursor, told, _ = await self._shards.run(shard, "memories", topic, cursor, part)
+                    answer = await self._shards.run(shard, "memories", topic, cursor, part)
+                    cursor, told = answer.values
                     for home in homes if told else ():
                         await self._shards.run(home, "remember", topic, *told)
                     if cursor == b"0":

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from dwell.errors import DwellError, ServerUnreachable
+from dwell.slices import slices
 from dwell.store.redis.engine import Call
 from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.records import is_of_block
@@ -46,7 +47,10 @@ class Returns:
         return shard in self._debts
 
     def owe_call(self, shard: int, verb: str, call: Call, own: Sequence[object]) -> None:
-        """Owe what a take may have leased; ``own`` is what the verb is told to lease nothing."""
+        """Note a take whose answer is unknown: it is asked for again, and what it leased released.
+
+        ``own`` are the arguments for that, with which the verb leases nothing new.
+        """
 
         async def pay() -> None:
             try:
@@ -57,17 +61,15 @@ class Returns:
                 self._shards.engine.end(call)
                 raise
             self._shards.engine.end(call)
-            if answer[0] in (b"ok", b"more"):
-                self.owe(shard, answer[1][::2])
+            if answer.values[0] in (b"ok", b"more"):
+                self.owe(shard, answer.values[1][::2])
 
         self._add(shard, pay)
 
     def owe(self, shard: int, entries: Iterable[bytes]) -> None:
         """Owe what the entries of a take name."""
         groups = [_group(entry) for entry in entries]
-        most = self._shards.limits.receipts
-        for at in range(0, len(groups), most):
-            some = groups[at : at + most]
+        for some in slices(groups, self._shards.limits.receipts):
 
             async def pay(some: list[bytes] = some) -> None:
                 await self._shards.run(shard, "release", *_AS_IT_WAS, *some)

@@ -2,8 +2,10 @@
 
 import heapq
 
-from dwell.message import MAX_BATCH_BYTES, Batch, State
-from dwell.store.base import Cursor, Page
+from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor, Page
+from dwell.message import MAX_BATCH_BYTES, State
+from dwell.slices import slices, tuples
 from dwell.store.redis.numbers import number, shares, split
 from dwell.store.redis.records import Row, batch_of
 from dwell.store.redis.shards import Shards
@@ -35,8 +37,8 @@ class Scanner:
         numbers: list[int] = []
         for shard in self._shards.round():
             if len(numbers) < limit:
-                found, _ = await self._shards.run(shard, "peek", topic, limit - len(numbers))
-                names = sorted(zip(*[iter(found)] * 3, strict=True))
+                answer = await self._shards.run(shard, "peek", topic, limit - len(numbers))
+                names = sorted(tuples(answer.values[0], 3))
                 numbers += [number(n, shard) for *_, n in names]
         rows, _ = await self._whole(topic, State.READY, numbers[:limit])
         return batch_of(rows)
@@ -53,8 +55,9 @@ class Scanner:
         end, where = _LAST, b""
         while True:
             told = (topic, state.name.lower(), due_ms, after_n, *end, limit, where)
-            pairs, where, _ = await self._shards.run(shard, "scan", *told)
-            found.update(zip(pairs[::2], pairs[1::2], strict=True))
+            answer = await self._shards.run(shard, "scan", *told)
+            pairs, where = answer.values
+            found.update(tuples(pairs, 2))
             if len(found) >= limit:
                 found = set(heapq.nsmallest(limit, found))
                 end = max(found)
@@ -80,8 +83,8 @@ class Scanner:
         pairs, most = [split(of) for of in numbers], self._shards.limits.scan_read
         rows: dict[int, Row] = {}
         for shard, places in shares([shard for _, shard in pairs]).items():
-            for at in range(0, len(places), most):
-                told = [pairs[place][0] for place in places[at : at + most]]
+            for some in slices(places, most):
+                told = [pairs[place][0] for place in some]
                 answer = await self._shards.run(shard, "texts", *told)
                 rows |= {row.number: row for row in self._shards.rows(shard, answer)}
         found = [rows[of] for of in numbers if of in rows]

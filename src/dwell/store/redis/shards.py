@@ -3,12 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from dwell.clock import Clock, RealClock
+from dwell.clock.servertime import ServerClock
 from dwell.errors import (
     DwellError,
     ForeignReceipt,
@@ -18,12 +19,12 @@ from dwell.errors import (
     StoreTooNew,
 )
 from dwell.message import U8, U64, Result
-from dwell.servertime import ServerClock
+from dwell.slices import slices, tuples
 from dwell.store.redis.engine import Call, Engine
+from dwell.store.redis.limits import USUAL
 from dwell.store.redis.numbers import Group, groups_of, shard_of, shares
 from dwell.store.redis.options import Options
 from dwell.store.redis.records import Row, loose
-from dwell.store.redis.scripts import Script, scripts
 from dwell.store.redis.wakes import Wakes
 
 FORMAT = 1
@@ -45,6 +46,19 @@ class Config(msgspec.Struct, array_like=True):
     history: int = 0
 
 
+class Answer(NamedTuple):
+    """What a verb answers: values of its own, and what each says at its end.
+
+    ``now_ms`` is the engine's time, ``next_ms`` the shard's next deadline, 0 for none, and ``new``
+    has pairs of a topic and how many of its messages can be taken.
+    """
+
+    values: list[Any]
+    now_ms: int
+    next_ms: int
+    new: list[Any]
+
+
 class Shards:
     """The shards of one store; ``wake`` and ``plan`` are those of the store."""
 
@@ -62,6 +76,10 @@ class Shards:
         self.clock: Clock = self.server_clock or clock or RealClock()
         self._clocks: dict[int, ServerClock] = {}
         self.limits = options.limits
+        #: From how many messages on a block is worth more than the messages one by one.
+        self.packed = options.packed
+        own = options.limits != USUAL
+        self._limits = msgspec.msgpack.encode(options.limits.of_functions()) if own else b""
         self.number = 0
         self.history = 0
         self.count = 0
@@ -72,7 +90,6 @@ class Shards:
         self._options = options
         self._wake = wake
         self._plan = plan
-        self._scripts: dict[str, Script] = {}
         self._wakes: Wakes | None = None
 
     async def open(self, *, is_alone: bool = False) -> None:
@@ -89,9 +106,6 @@ class Shards:
                 )
             self.number, self.count = config.number, config.shards
             self.history = config.history or config.number
-            self._scripts = scripts(
-                self._options.packed, self._options.max_events, self._options.limits
-            )
             self.deadlines_ms, self.planned_ms = {}, 0
             if self.server_clock is not None:
                 # The nodes of a cluster need not agree on the time, so each shard has a clock.
@@ -183,8 +197,10 @@ class Shards:
         large: Sequence[tuple[int, bytes]] = (),
         call: Call | None = None,
         patience_s: float | None = None,
-    ) -> list[Any]:
-        """Run a script, again while time has more to do before it; hear what it says at its end.
+    ) -> Answer:
+        """Run a verb on a shard, and note what it says of wakes and of the next deadline.
+
+        It is run again as long as it says that work which time asks for is left before it.
 
         ``call`` and ``patience_s`` are those of the engine, which gives up after its time-out at
         the latest.
@@ -192,32 +208,30 @@ class Shards:
         while True:
             asked_at = asyncio.get_running_loop().time()
             now_ms = self.clock.now_ms() if self.server_clock is None else 0
-            script = self._scripts[name]
-            told: tuple[object, ...] = (self.count, *own)
-            answer = await self.engine.run(
-                shard, script, now_ms, *told, large=large, call=call, patience_s=patience_s
+            told = (self.count, self._options.max_events, self._limits, *own)
+            *values, end = await self.engine.run(
+                shard, name, now_ms, *told, large=large, call=call, patience_s=patience_s
             )
-            now_ms, next_ms, new = answer[-1]
+            answer = Answer(values, *end)
             if self.server_clock is not None:
-                self._clocks.setdefault(shard, ServerClock()).hear(now_ms, asked_at)
-            self._hear(shard, next_ms, new)
-            if answer[0] != b"again":
+                self._clocks.setdefault(shard, ServerClock()).hear(answer.now_ms, asked_at)
+            self._hear(shard, answer.next_ms, answer.new)
+            if values[0] != b"again":
                 return answer
 
     def _hear(self, shard: int, next_ms: int, new: list[Any]) -> None:
         """Wake takers for what is new, and let the queue ask again when a deadline is nearer."""
         self.deadlines_ms[shard] = next_ms
-        for topic, count in zip(new[::2], new[1::2], strict=True):
+        for topic, count in tuples(new, 2):
             self._wake(topic.decode() if isinstance(topic, bytes) else topic, int(count))
         if next_ms and (not self.planned_ms or next_ms < self.planned_ms):
             self.planned_ms = next_ms
             self._plan()
 
-    def rows(self, shard: int, answer: list[Any]) -> list[Row]:
+    def rows(self, shard: int, answer: Answer) -> list[Row]:
         """Return the messages of an answer that begins with pairs of n and text."""
-        now_ms = answer[-1][0]
-        pairs = zip(answer[0][::2], answer[0][1::2], strict=True)
-        return [loose(n, shard, text, now_ms) for n, text in pairs if text is not None]
+        pairs = tuples(answer.values[0], 2)
+        return [loose(n, shard, text, answer.now_ms) for n, text in pairs if text is not None]
 
     # --- by receipt and by id -----------------------------------------------------------------
 
@@ -238,7 +252,7 @@ class Shards:
         async def ask(shard: int, groups: list[Group]) -> None:
             for part in parts_of(groups, most):
                 answer = await self.run(shard, verb, *own, *[group.text for group in part])
-                codes, before = np.frombuffer(answer[0], np.uint8), 0
+                codes, before = np.frombuffer(answer.values[0], np.uint8), 0
                 for group in part:
                     count = group.stop - group.start
                     results[group.start : group.stop] = codes[before : before + count]
@@ -258,10 +272,9 @@ class Shards:
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
 
         async def ask(shard: int, places: list[int]) -> None:
-            for at in range(0, len(places), self.limits.ids):
-                part = places[at : at + self.limits.ids]
+            for part in slices(places, self.limits.ids):
                 answer = await self.run(shard, verb, *own(part), *[ids[at] for at in part])
-                results[part] = np.frombuffer(answer[0], np.uint8)
+                results[part] = np.frombuffer(answer.values[0], np.uint8)
 
         homes = [shard_of(id_, self.count) for id_ in ids]
         await all_of([ask(shard, places) for shard, places in shares(homes).items()])
@@ -277,8 +290,8 @@ class Shards:
     ) -> None:
         """Ask every shard for ids, a bounded number at a time."""
         for shard in range(self.count):
-            for at in range(0, len(ids), self.limits.ids):
-                await ask(shard, ids[at : at + self.limits.ids])
+            for part in slices(ids, self.limits.ids):
+                await ask(shard, part)
 
 
 async def all_of(calls: Sequence[Awaitable[T]]) -> list[T]:

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from dwell.store.base import Stale
+from dwell.batch.stats import Stale
+from dwell.slices import slices, tuples
 from dwell.store.redis.counting import counts_of
 from dwell.store.redis.numbers import number
 from dwell.store.redis.shards import Shards
@@ -14,7 +15,7 @@ _STATES = ("delayed", "ready", "leased", "dead")
 
 
 class Finder:
-    """Finds at most ``limit`` of such things on one shard, and puts them right if told to."""
+    """Finds what only some parts of one shard know, ``limit`` of it at most, and may repair it."""
 
     def __init__(self, shards: Shards, shard: int, *, repair: bool, limit: int) -> None:
         self._shards = shards
@@ -54,24 +55,24 @@ class Finder:
         where = b"0"
         while self._left:
             told = (int(self._repair), self._left, part, topic, where)
-            found, where, seen, _ = await self._shards.run(self._shard, "stale", *told)
-            for of, id_, n, problem in zip(*[iter(found)] * 4, strict=True):
+            answer = await self._shards.run(self._shard, "stale", *told)
+            found, where, seen = answer.values
+            for of, id_, n, problem in tuples(found, 4):
                 self._tell(of.decode(), id_.decode(), number(n, self._shard), problem.decode())
-            for of, state, count in zip(*[iter(seen)] * 3, strict=True):
+            for of, state, count in tuples(seen, 3):
                 self._seen[of.decode(), state.decode()] += count
             if where == b"0":
                 break
 
     async def _recount(self, counts: dict[str, list[int]], position: int) -> None:
-        topics = list(counts)
-        most = self._shards.limits.compared
-        for at in range(0, len(topics), most):
+        for topics in slices(list(counts), self._shards.limits.compared):
             told: list[object] = [int(self._repair), self._left, position]
-            for topic in topics[at : at + most]:
+            for topic in topics:
                 told += [topic, " ".join(map(str, counts[topic]))]
                 told += [self._seen[topic, state] for state in _STATES]
-            for topic in (await self._shards.run(self._shard, "recount", *told))[0]:
-                self._tell(topic.decode(), "", 0, "no message")
+            answer = await self._shards.run(self._shard, "recount", *told)
+            for wrong in answer.values[0]:
+                self._tell(wrong.decode(), "", 0, "no message")
 
     def _tell(self, topic: str, id_: str, of: int, problem: str) -> None:
         self._found.append(Stale(topic, id_, of, problem, self._repair))

@@ -1,4 +1,4 @@
-"""The store on Redis: every verb is one script on each shard that it touches."""
+"""The store on Redis: every verb is one function on each shard that it touches."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,31 +7,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dwell.batch.batch import Batch
+from dwell.batch.events import EventPage
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
-from dwell.message import (
-    I64,
-    MAX_BATCH_MESSAGES,
-    U8,
-    U64,
-    Batch,
-    Kind,
-    Message,
-    State,
-    TopicSettings,
-)
-from dwell.store.base import (
-    Cursor,
-    EventPage,
-    Page,
-    PutAnswer,
-    Puts,
-    Stale,
-    Stats,
-    Store,
-    Sweep,
-    TopicStats,
-    Wanted,
-)
+from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Kind, Message, State, TopicSettings
+from dwell.slices import slices, tuples
+from dwell.store.base import Store
 from dwell.store.redis.counting import counts_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import shares, split
@@ -134,21 +119,21 @@ class RedisStore(Store):
         for shard in range(self._shards.count):
             where, entries = 0, dict[bytes, None]()
             while True:
-                some, where, (now_ms, *_) = await self._shards.run(shard, "held", owner, where)
+                answer = await self._shards.run(shard, "held", owner, where)
+                some, where = answer.values
                 entries |= dict.fromkeys(some)
                 if not where:
                     break
             found = await self._held(shard, list(entries))
-            leased.add(shard, found.items(), now_ms, loop.time())
+            leased.add(shard, found.items(), answer.now_ms, loop.time())
         return leased.held(self._shards.clock_of)
 
     async def _held(self, shard: int, entries: list[bytes]) -> dict[bytes, bytes | None]:
         """Return the texts of what is leased."""
-        found, most = await blocks_of(self._shards, shard, entries), self._limits.read
+        found = await blocks_of(self._shards, shard, entries)
         others = [entry for entry in entries if not is_of_block(entry)]
         name = f"{self._shards.engine.base(shard)}:messages"
-        for at in range(0, len(others), most):
-            some = others[at : at + most]
+        for some in slices(others, self._limits.read):
             texts = await self._shards.engine.ask("HMGET", name, *[e[:7] for e in some])
             found |= dict(zip(some, texts, strict=True))
         return found
@@ -193,8 +178,8 @@ class RedisStore(Store):
         for shard, groups in self._shards.groups(receipts).items():
             for part in parts_of(groups, self._limits.read):
                 texts = [group.text for group in part]
-                found, _ = await self._shards.run(shard, "taken_from", *texts)
-                topics |= {topic.decode() for topic in found}
+                answer = await self._shards.run(shard, "taken_from", *texts)
+                topics |= {topic.decode() for topic in answer.values[0]}
         return topics
 
     # --- by id --------------------------------------------------------------------------------
@@ -234,13 +219,12 @@ class RedisStore(Store):
         """Return topic and id of the message of each number."""
         self.check()
         names: list[tuple[str, str] | None] = [None] * len(numbers)
-        pairs, most = [split(value) for value in numbers.tolist()], self._limits.read
+        pairs = [split(value) for value in numbers.tolist()]
         for shard, places in shares([shard for _, shard in pairs]).items():
-            places = [at for at in places if pairs[at][0] < _MOST_N]
-            for at in range(0, len(places) if shard < self._shards.count else 0, most):
-                some = places[at : at + most]
-                found, _ = await self._shards.run(shard, "named", *[pairs[n][0] for n in some])
-                for place, topic, id_ in zip(some, found[::2], found[1::2], strict=True):
+            there = [at for at in places if pairs[at][0] < _MOST_N and shard < self._shards.count]
+            for some in slices(there, self._limits.read):
+                answer = await self._shards.run(shard, "named", *[pairs[at][0] for at in some])
+                for place, (topic, id_) in zip(some, tuples(answer.values[0], 2), strict=True):
                     names[place] = (topic.decode(), id_.decode()) if topic is not None else None
         return names
 
@@ -266,8 +250,9 @@ class RedisStore(Store):
                 if wanted.has(row.topic, State(row.state), row.due_ms, row.extra)
             ]
             found += [((row.number >> 8) * count + shard, row) for row in rows]
-            cut = min(cut, answer[1] * count + shard) if answer[1] else cut
-            places = max(places, answer[2] * count)
+            _, more_n, end_n = answer.values
+            cut = min(cut, more_n * count + shard) if more_n else cut
+            places = max(places, end_n * count)
         found = sorted(pair for pair in found if pair[0] < cut)
         if len(found) > limit:
             cut = found[limit][0]

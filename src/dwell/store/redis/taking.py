@@ -7,8 +7,10 @@ out, as its answer came late or not at all, or as the caller has gone, is given 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from dwell.batch.batch import Batch
 from dwell.errors import DwellError, ServerUnreachable
-from dwell.message import MAX_BATCH_BYTES, Batch
+from dwell.message import MAX_BATCH_BYTES
+from dwell.slices import slices
 from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.records import Leased, is_of_block
 from dwell.store.redis.returning import Returns
@@ -47,12 +49,12 @@ class Taking:
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready, in the order of their ids here."""
-        part, most = _Part(self._shards, self._returns), self._shards.limits.ids
+        part = _Part(self._shards, self._returns)
         none = (topic, lease_ms, owner)
 
         async def ask(shard: int) -> None:
-            for at in range(0, len(ids), most):
-                await part.lease(shard, "take_ids", (*none, *ids[at : at + most]), none)
+            for some in slices(ids, self._shards.limits.ids):
+                await part.lease(shard, "take_ids", (*none, *some), none)
 
         await part.gather(ask)
         batch = part.leased.batch(self._shards.clock_of)
@@ -68,6 +70,7 @@ class _Part:
         self._returns = returns
         self._entries: list[tuple[int, Sequence[bytes]]] = []
         self._errors: dict[int, DwellError] = {}
+        self._wait_s = _PATIENCE_S
         self.leased = Leased(shards.number)
 
     async def gather(self, ask: Callable[[int], Awaitable[None]]) -> None:
@@ -81,6 +84,8 @@ class _Part:
             await self._round(ask)
             while self._can_go_on() and _now() < give_up_at:
                 self._errors.clear()
+                # Over a slow link a full answer may need longer than it was waited for.
+                self._wait_s *= 2
                 await self._round(ask)
         except BaseException:
             # The caller has gone: who else could take it has to find it.
@@ -114,8 +119,8 @@ class _Part:
         if self._shards.count == 1:
             return None
         if len(self.leased):
-            return max(min(_PATIENCE_S, (self.leased.ends_at - _now()) / 2), 0.01)
-        return _PATIENCE_S
+            return max(min(self._wait_s, (self.leased.ends_at - _now()) / 2), 0.01)
+        return self._wait_s
 
     async def lease(
         self, shard: int, verb: str, own: Sequence[object], nothing: Sequence[object]
@@ -135,8 +140,8 @@ class _Part:
             engine.end(call)
             raise
         engine.end(call)
-        now_ms, next_ms, _ = answer[-1]
-        names, texts = answer[1][::2], answer[1][1::2]
+        word, entries = answer.values
+        names, texts = entries[::2], entries[1::2]
         try:
             found = await blocks_of(self._shards, shard, names, patience_s)
         except BaseException:
@@ -144,9 +149,9 @@ class _Part:
             raise
         self._entries.append((shard, names))
         pairs = [(name, found.get(name, text)) for name, text in zip(names, texts, strict=True)]
-        self.leased.add(shard, pairs, now_ms, _now())
+        self.leased.add(shard, pairs, answer.now_ms, _now())
         # One call makes only so many messages ready; what is due may be more.
-        return bool(answer[0] == b"more" or 0 < next_ms <= now_ms)
+        return word == b"more" or 0 < answer.next_ms <= answer.now_ms
 
 
 async def blocks_of(
@@ -155,8 +160,7 @@ async def blocks_of(
     """Return the texts of those entries of a take that are blocks; they are read past Lua."""
     blocks = [entry for entry in entries if is_of_block(entry)]
     base, texts = shards.engine.base(shard), []
-    for at in range(0, len(blocks), shards.limits.read):
-        some = blocks[at : at + shards.limits.read]
+    for some in slices(blocks, shards.limits.read):
         keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in some]
         texts += await shards.engine.ask("MGET", *keys, patience_s=patience_s)
     return dict(zip(blocks, texts, strict=True))

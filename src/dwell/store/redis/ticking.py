@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from dwell.slices import slices, tuples
 from dwell.store.redis.shards import Shards
 
 #: How long a shard may keep those waiting that have done theirs.
@@ -60,18 +61,20 @@ class Ticks:
             tick.exception()
 
     async def _tick(self, shard: int, topics: Sequence[str]) -> None:
-        most = self._shards.limits.topics
-        for at in range(0, max(len(topics), 1), most):
-            await self._tick_some(shard, topics[at : at + most])
+        for some in slices(topics, self._shards.limits.topics):
+            await self._tick_some(shard, some)
+        if not topics:
+            await self._tick_some(shard, ())
 
     async def _tick_some(self, shard: int, topics: Sequence[str]) -> None:
         while True:
             answer = await self._shards.run(shard, "tick", *topics)
-            woken = {topic for topic, _ in zip(*[iter(answer[-1][2])] * 2, strict=True)}
-            for topic, count in zip(*[iter(answer[1])] * 2, strict=True):
+            is_settled, ready = answer.values
+            woken = {topic for topic, _ in tuples(answer.new, 2)}
+            for topic, count in tuples(ready, 2):
                 if topic not in woken:
                     self._wake(topic.decode(), count)
-            if answer[0]:
+            if is_settled:
                 return
 
 

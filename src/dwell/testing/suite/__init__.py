@@ -10,6 +10,11 @@ A store that lives in a folder takes it from an autouse fixture::
 
         async def make_store(self, clock):
             return MyStore(self.path, clock=clock)
+
+A store of several shards says how many, and goes without the rules that hold within one::
+
+    class TestMyShards(StoreSuite):
+        shards = 4
 """
 
 from dwell.testing.suite.arrows import Arrows
@@ -31,3 +36,5 @@ class StoreSuite(
     Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Notices, Reading, Sweeps, Queries
 ):
     """Everything; override ``make_store``."""
+
+    shards = 1

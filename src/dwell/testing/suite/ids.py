@@ -6,6 +6,7 @@ import pytest
 from dwell.message import State
 from dwell.testing.rig import Rig, Suite, encoded, receipts_of, scenario, words
 from dwell.testing.suite.arrows import ACTS, BY_ID, LATER_MS
+from dwell.testing.suite.shards import within_a_shard
 
 
 async def one_in_each_state(rig: Rig) -> None:
@@ -87,6 +88,7 @@ class ByIdVerbs(Suite):
         assert (await rig.cancel(), await rig.kick(), await rig.reschedule()) == ([], [], [])
         assert await rig.store.get("t", []) == []
 
+    @within_a_shard
     @scenario
     async def test_cancel_many(self, rig: Rig) -> None:
         """Cancelled messages are never taken, and their ids are free."""

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from dwell.batch.puts import Puts
 from dwell.message import State
-from dwell.store.base import Puts
 from dwell.testing.rig import Rig, Suite, encoded, receipts_of, scenario
+from dwell.testing.suite.shards import within_a_shard
 from dwell.testing.views import puts_of
 
 
@@ -14,6 +15,7 @@ class Picks(Suite):
 
     # --- peek ---------------------------------------------------------------------------------
 
+    @within_a_shard
     @scenario
     async def test_peek_in_the_order_of_taking(self, rig: Rig) -> None:
         """It shows what a take would give first, and changes nothing."""
@@ -72,6 +74,7 @@ class Picks(Suite):
         assert len(await rig.store.take_ids("t", encoded(["a"]), 0, "me")) == 0
         assert len(await rig.store.take_ids("unknown", encoded(["a"]), 0, "me")) == 0
 
+    @within_a_shard
     @scenario
     async def test_take_by_id_and_come_back(self, rig: Rig) -> None:
         """What comes back is taken once more, not twice."""
@@ -83,6 +86,7 @@ class Picks(Suite):
 
     # --- numbers ------------------------------------------------------------------------------
 
+    @within_a_shard
     @scenario
     async def test_name_messages_by_number(self, rig: Rig) -> None:
         """A number names its message in every state, and nothing after it is gone."""
@@ -138,6 +142,7 @@ class Picks(Suite):
     # --- priority -----------------------------------------------------------------------------
 
     @pytest.mark.parametrize("verb", ["release", "bury"])
+    @within_a_shard
     @scenario
     async def test_a_new_priority(self, rig: Rig, verb: str) -> None:
         """Release and bury set the priority when one is given, and leave it when none is."""

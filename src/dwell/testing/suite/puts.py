@@ -6,6 +6,7 @@ from dwell.errors import IdExists, TopicFull
 from dwell.message import MAX_BATCH_MESSAGES, MAX_BODY_BYTES, MAX_PRIORITY, State
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS, reach
+from dwell.testing.suite.shards import within_a_shard
 from dwell.testing.views import STATES, view_of_store
 
 
@@ -50,6 +51,7 @@ class Puts(Suite):
         assert taken == {"empty": b"", "big": largest, longest: longest.encode()}
 
     @pytest.mark.parametrize("count", [1, MAX_BATCH_MESSAGES])
+    @within_a_shard
     @scenario
     async def test_put_and_whole_life_of_a_batch(self, rig: Rig, count: int) -> None:
         """A batch of any size is put, taken and acked as one."""
@@ -86,6 +88,7 @@ class Puts(Suite):
         assert await rig.get("x") == before
 
     @pytest.mark.parametrize("state", [State.DELAYED, State.READY, State.DEAD])
+    @within_a_shard
     @scenario
     async def test_replace_starts_anew(self, rig: Rig, state: State) -> None:
         """Nothing of the old message is left, but its place in the order."""
@@ -113,6 +116,7 @@ class Puts(Suite):
         assert await rig.ack(receipts) == ["acked"]
 
     @pytest.mark.parametrize("state", STATES)
+    @within_a_shard
     @scenario
     async def test_error_puts_nothing(self, rig: Rig, state: State) -> None:
         """One id that exists refuses the batch."""
@@ -123,6 +127,7 @@ class Puts(Suite):
         assert await view_of_store(rig.store, "t") == before
         assert await rig.events(start) == []
 
+    @within_a_shard
     @scenario
     async def test_error_with_an_id_twice_in_the_batch(self, rig: Rig) -> None:
         """The second of them meets the first."""
@@ -138,6 +143,7 @@ class Puts(Suite):
         assert await rig.put_entries(entries) == ["created", "created", "kept"]
         assert (await rig.get("x")).body == b"1"
 
+    @within_a_shard
     @scenario
     async def test_replace_with_an_id_twice_in_the_batch(self, rig: Rig) -> None:
         """The last one counts, in the first one's place."""
@@ -248,6 +254,7 @@ class Puts(Suite):
 
     # --- topics that are full -----------------------------------------------------------------
 
+    @within_a_shard
     @scenario
     async def test_full_topic_refuses_the_batch(self, rig: Rig) -> None:
         """Delayed and ready messages count, and one too many refuses all."""
@@ -260,6 +267,7 @@ class Puts(Suite):
         assert await rig.happened() == ["put ready", "put delayed"]
         assert await rig.put("x") == ["created"]
 
+    @within_a_shard
     @scenario
     async def test_full_topic_drops_what_is_too_much(self, rig: Rig) -> None:
         """The first ones fit, the others are dropped, also those named twice."""
@@ -285,6 +293,7 @@ class Puts(Suite):
         assert await rig.put("a", "b", on_conflict="replace") == ["replaced"] * 2
 
     @pytest.mark.parametrize("on_conflict", ["replace", "error"])
+    @within_a_shard
     @scenario
     async def test_full_topic_refuses_ids_of_the_past(self, rig: Rig, on_conflict: str) -> None:
         """A remembered id that would be created all the same is one too many."""
@@ -295,6 +304,7 @@ class Puts(Suite):
             await rig.put("x", on_conflict=on_conflict)
         assert await rig.find("x") is None
 
+    @within_a_shard
     @scenario
     async def test_full_topic_does_not_count_leased_and_dead(self, rig: Rig) -> None:
         """They wait for nobody; coming back is not refused either."""

@@ -1,7 +1,7 @@
 """Queries: the size of a topic shard by shard, and whether the parts of a store agree."""
 
+from dwell.batch.stats import TopicStats
 from dwell.message import State
-from dwell.store.base import TopicStats
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
 from dwell.testing.suite.ids import one_in_each_state

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dwell.batch.events import Event
+from dwell.batch.stats import TopicStats
+from dwell.batch.sweep import EVERY
 from dwell.errors import StoreClosed
 from dwell.message import MAX_BODY_BYTES, State, TopicSettings
-from dwell.store.base import EVERY, Event, TopicStats
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
 from dwell.testing.suite.ids import one_in_each_state
+from dwell.testing.suite.shards import within_a_shard
 from dwell.testing.views import scan_all
 
 _NONE = np.zeros((0, 2), np.uint64)
@@ -45,6 +48,7 @@ class Reading(Suite):
     # --- scan ---------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 1000])
+    @within_a_shard
     @scenario
     async def test_scan_page_after_page(self, rig: Rig, limit: int) -> None:
         """All messages come once, by due and then arrival, whatever the size of a page."""
@@ -64,6 +68,7 @@ class Reading(Suite):
         found = await scan_all(rig.store, "t", State.READY, 1000)
         assert sorted(message.id for message in found) == ids
 
+    @within_a_shard
     @scenario
     async def test_scan_ends_with_the_last_message(self, rig: Rig) -> None:
         """A page that holds the last message has no cursor, even when it is full."""
@@ -74,6 +79,7 @@ class Reading(Suite):
         assert list(page.messages.ids) == ["c", "d"]
         assert page.cursor is None
 
+    @within_a_shard
     @scenario
     async def test_scan_while_things_change(self, rig: Rig) -> None:
         """A cursor holds its place: what was seen is not seen again, and nothing is passed over."""
@@ -137,6 +143,7 @@ class Reading(Suite):
         assert [event.attempt for event in await rig.events()] == [0, 1, 1, 2, 2]
         assert {(event.topic, event.id) for event in await rig.events()} == {("t", "x")}
 
+    @within_a_shard
     @scenario
     async def test_events_from_a_position(self, rig: Rig) -> None:
         """Positions count from 0 and stay; a page says where the next begins."""
@@ -152,6 +159,7 @@ class Reading(Suite):
         (event,) = (await rig.store.events(5, 100)).events
         assert event == Event(5, rig.now_ms, event.kind, "t", "a", rig.now_ms, 0)
 
+    @within_a_shard
     @scenario
     async def test_events_of_batches_stand_in_order(self, rig: Rig) -> None:
         """The events of one verb stand in the order of its batch."""

@@ -7,6 +7,7 @@ from dwell.errors import ForeignReceipt
 from dwell.message import U64, State, receipts_from_text, receipts_to_text
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import ACTS, BY_RECEIPT, LATER_MS
+from dwell.testing.suite.shards import within_a_shard
 
 _HIGH = np.uint64(32)
 
@@ -92,6 +93,7 @@ class Receipts(Suite):
         """A batch of none is answered with none."""
         assert await ACTS[verb](rig, np.zeros((0, 2), np.uint64)) == []
 
+    @within_a_shard
     @scenario
     async def test_receipts_keep_their_order(self, rig: Rig) -> None:
         """Answers stand in the order of the receipts."""

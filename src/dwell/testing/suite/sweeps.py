@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from dwell.batch.sweep import EVERY, Wanted
 from dwell.message import State
-from dwell.store.base import EVERY, Wanted
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.ids import one_in_each_state
 

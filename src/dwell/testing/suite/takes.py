@@ -5,6 +5,7 @@ import pytest
 from dwell.message import MAX_BODY_BYTES, State
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
+from dwell.testing.suite.shards import within_a_shard
 
 
 class Takes(Suite):
@@ -28,6 +29,7 @@ class Takes(Suite):
 
     # --- order --------------------------------------------------------------------------------
 
+    @within_a_shard
     @scenario
     async def test_take_by_priority_due_and_arrival(self, rig: Rig) -> None:
         """Priority comes first, then the due, then who came first."""
@@ -41,6 +43,7 @@ class Takes(Suite):
         assert await rig.take_ids(2) == expected[:2]
         assert await rig.take_ids() == expected[2:]
 
+    @within_a_shard
     @scenario
     async def test_take_late_but_more_urgent(self, rig: Rig) -> None:
         """A message that falls due later goes before what waited longer, if it is more urgent."""
@@ -51,6 +54,7 @@ class Takes(Suite):
         assert await rig.take_ids() == ["newest", "urgent", "usual"]
 
     @pytest.mark.parametrize("verb", ["release", "lapse", "kick", "reschedule", "replace"])
+    @within_a_shard
     @scenario
     async def test_take_keeps_the_arrival(self, rig: Rig, verb: str) -> None:
         """Whatever comes back stands where it stood among those of the same due."""
@@ -71,6 +75,7 @@ class Takes(Suite):
         rig.advance(LATER_MS)
         assert await rig.take_ids() == ["a", "b"]
 
+    @within_a_shard
     @scenario
     async def test_take_after_rescheduling_to_the_front(self, rig: Rig) -> None:
         """A ready message that is moved stands where its new due says."""
@@ -91,6 +96,7 @@ class Takes(Suite):
         assert await rig.take_ids() == ["x"]
         assert await rig.take_ids() == []
 
+    @within_a_shard
     @scenario
     async def test_take_topics_as_listed(self, rig: Rig) -> None:
         """Topic after topic, up to the limit over all; unknown ones give nothing."""
@@ -102,6 +108,7 @@ class Takes(Suite):
         assert await rig.take_ids(topics=["a"]) == []
         assert await rig.take_ids(topics=["b", "a"]) == ["b2"]
 
+    @within_a_shard
     @scenario
     async def test_take_from_many_topics(self, rig: Rig) -> None:
         """One take may ask hundreds of topics."""
@@ -204,6 +211,7 @@ class Takes(Suite):
         assert list((await rig.store.held("you")).ids) == ["other"]
         assert len(await rig.store.held("nobody")) == 0
 
+    @within_a_shard
     @scenario
     async def test_held_no_longer(self, rig: Rig) -> None:
         """What was acked, released, buried, or lapsed is held no more; what was touched is."""

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Puts, uniform
 from dwell.message import State
-from dwell.store.base import DUE_COUNTED, EXPIRY_COUNTED, Puts, uniform
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import ACTS, LATER_MS
+from dwell.testing.suite.shards import within_a_shard
 
 _FIFTY_YEARS_MS = 50 * 365 * 24 * 3_600_000
 _DEAD_BY_TIME = "expired"
@@ -145,6 +146,7 @@ class Times(Suite):
         assert await rig.take_ids() == []
         assert await rig.happened() == ["put x", "expire x"]
 
+    @within_a_shard
     @scenario
     async def test_expires_not_while_leased(self, rig: Rig) -> None:
         """Who took it in time may finish it; once given back it is too late."""
@@ -277,6 +279,7 @@ class Times(Suite):
         rig.advance(-1_000)
         assert await rig.state("x") is State.DEAD
 
+    @within_a_shard
     @scenario
     async def test_clock_jumps_far_ahead(self, rig: Rig) -> None:
         """After a long sleep everything that is due comes at once, in order."""

@@ -30,7 +30,10 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Use(IntEnum):
-    """What a record is for, by how much of the last segment it must leave to others."""
+    """What a record does on a full disk: the higher, the more of the last segment it leaves free.
+
+    ``END`` removes messages, ``CHANGE`` alters them, ``GROW`` adds some.
+    """
 
     END = 0
     CHANGE = 1

@@ -1,0 +1,26 @@
+"""A page of a scan, and where the next begins."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from dwell.batch.batch import Batch
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """Where a scan stopped: the due time and arrival number of the last message that was given."""
+
+    due_ms: int
+    arrival: int
+
+    def __str__(self) -> str:
+        """Return it as HTTP has it."""
+        return f"{self.due_ms}.{self.arrival}"
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a scan; ``cursor`` asks for the next, and is None after the last."""
+
+    messages: Batch
+    cursor: Cursor | None

@@ -1,0 +1,142 @@
+"""What is to be put, in columns, and what became of it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dwell.batch.blobs import picked, total_bytes
+from dwell.batch.results import results_of
+from dwell.message import I64, U8, U16, U32, U64, Result
+
+#: What of a message was counted from the time at which it was put.
+DUE_COUNTED = 1
+EXPIRY_COUNTED = 2
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One message that may be put: a value of each column of :class:`Puts`.
+
+    No ``extra`` and no ``id`` are empty.
+    """
+
+    body: bytes
+    due_ms: int
+    priority: int
+    lease_ms: int
+    max_attempts: int
+    expires_ms: int
+    extra: bytes
+    id: bytes
+    counted: int
+
+
+@dataclass(slots=True)
+class Puts:
+    """The columns of one put into one topic.
+
+    ``ids`` is None when the queue is to make them. ``lease_ms`` and ``max_attempts`` are 0 for the
+    topic's own; ``expires_ms`` is 0 for never. ``extras`` holds key and headers as
+    :func:`dwell.message.encode_extra` makes them; None when no message has any.
+
+    ``counted`` says of each message what was counted from now, by the store's clock: its due
+    (``DUE_COUNTED``), its expiry (``EXPIRY_COUNTED``), or both. A store whose time is another
+    machine's may count them anew; every other due is stored as it is given. None says that nothing
+    was counted.
+    """
+
+    topic: str
+    bodies: Sequence[bytes]
+    due_ms: I64
+    priority: U32
+    lease_ms: U32
+    max_attempts: U16
+    expires_ms: I64
+    ids: Sequence[bytes] | None = None
+    extras: Sequence[bytes] | None = None
+    counted: U8 | None = None
+
+    @classmethod
+    def of_rows(cls, topic: str, rows: Sequence[Row]) -> "Puts":
+        """Return one row or more as columns; all of them have an id, or none has."""
+        columns = zip(*map(msgspec.structs.astuple, rows), strict=True)
+        bodies, dues, priorities, leases, attempts, ends, extras, ids, counted = columns
+        return cls(
+            topic=topic,
+            bodies=bodies,
+            due_ms=np.array(dues, dtype=np.int64),
+            priority=np.array(priorities, dtype=np.uint32),
+            lease_ms=np.array(leases, dtype=np.uint32),
+            max_attempts=np.array(attempts, dtype=np.uint16),
+            expires_ms=np.array(ends, dtype=np.int64),
+            ids=ids if ids[0] else None,
+            extras=extras if any(extras) else None,
+            counted=np.array(counted, dtype=np.uint8),
+        )
+
+    def count_anew(self, later_ms: int) -> None:
+        """Move what was counted from an earlier now."""
+        if self.counted is not None:
+            self.due_ms += later_ms * (self.counted & DUE_COUNTED > 0)
+            self.expires_ms += later_ms * (self.counted & EXPIRY_COUNTED > 0)
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def picked(self, which: "np.ndarray") -> "Puts":
+        """Return the messages at some places."""
+
+        def pick(name: str) -> Any:
+            column = getattr(self, name)
+            if column is None or isinstance(column, np.ndarray):
+                return None if column is None else column[which]
+            return picked(column, which)
+
+        return Puts(self.topic, *map(pick, self.__slots__[1:]))
+
+    @property
+    def size_bytes(self) -> int:
+        """How much the messages are together: ids, extras and bodies."""
+        parts = (self.bodies, self.ids, self.extras)
+        return sum(total_bytes(part) for part in parts if part is not None)
+
+
+class Put(msgspec.Struct, frozen=True):
+    """What became of one message that was put."""
+
+    id: str
+    result: Result
+    number: int = 0
+
+
+class PutAnswer(Sequence[Put]):
+    """What became of each message of a put.
+
+    ``ids``, ``results`` as codes of Result, and ``numbers`` as in :class:`dwell.Message`: those of
+    messages that were created, 0 for the others.
+    """
+
+    __slots__ = ("ids", "numbers", "results")
+
+    def __init__(self, ids: Sequence[str], results: U8, numbers: U64) -> None:
+        self.ids = ids
+        self.results = results
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Put]:
+        return map(Put, self.ids, results_of(self.results), self.numbers.tolist())
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, slice):
+            return PutAnswer(self.ids[index], self.results[index], self.numbers[index])
+        return Put(self.ids[index], Result(int(self.results[index])), int(self.numbers[index]))
+
+
+def uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:
+    """Return a column that holds one value ``size`` times."""
+    return np.full(size, value, dtype=dtype)

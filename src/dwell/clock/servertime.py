@@ -1,0 +1,54 @@
+"""The server's time, as a client knows it: by the clock that counts on, set by the answers."""
+
+import math
+import time
+
+from dwell.clock.clock import RealClock
+
+#: How much two clocks may drift apart; most differ by less than 100 parts in a million.
+_DRIFT = 1e-4
+
+
+class ServerClock(RealClock):
+    """Tells the latest time that a server can have, at most a round trip after its true time.
+
+    A delay that a client counts from now is then never over early by the server's clock, and the
+    clocks of their machines need not agree. Answers that came quickly count; after slow ones,
+    such as those of takes that waited, the clock goes on as it was. An answer that the clock says
+    cannot be true tells that the server's clock was set: then it counts, too, unless it was asked
+    for before the last that counted was heard: it may be from before the clock was set.
+    """
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0.0
+        self._unsure_s = float("inf")
+        self._heard_at = 0.0
+        self._least_ahead_ms = 0.0
+
+    def now_ms(self) -> int:
+        """Return the server's time; this machine's before the first answer."""
+        if not self._heard_at:
+            return super().now_ms()
+        # The server cuts off parts of a millisecond, so they are rounded up here.
+        return math.ceil(time.monotonic() * 1000 + self._ahead_ms)
+
+    def least_ms(self) -> int:
+        """Return the earliest time that the server can have now."""
+        if not self._heard_at:
+            return super().now_ms()
+        drift_ms = (time.monotonic() - self._heard_at) * _DRIFT * 1000
+        return math.floor(time.monotonic() * 1000 + self._least_ahead_ms - drift_ms)
+
+    def hear(self, server_ms: int, asked_at: float) -> None:
+        """Learn what time the server had at some moment since the question (monotonic)."""
+        now = time.monotonic()
+        took_s = now - asked_at
+        unsure_s = self._unsure_s + (now - self._heard_at) * _DRIFT
+        early_ms = server_ms - (asked_at * 1000 + self._ahead_ms)
+        was_set = early_ms > took_s * 1000 + 1 or early_ms < -unsure_s * 1000 - 1
+        if was_set and asked_at < self._heard_at:
+            return
+        if took_s <= unsure_s or was_set:
+            self._ahead_ms = server_ms - asked_at * 1000
+            self._least_ahead_ms = server_ms - now * 1000
+            self._unsure_s, self._heard_at = took_s, now

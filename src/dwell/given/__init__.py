@@ -1,0 +1,1 @@
+"""What callers give, checked: single values, and columns of them."""

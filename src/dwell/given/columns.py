@@ -1,0 +1,436 @@
+"""The columns of a batch: what :mod:`dwell.given.values` does for one value, for many at once.
+
+A value may be given once for all messages or as a sequence or array of the batch's length. Arrays
+of whole numbers are checked by NumPy; nothing here makes a Python object a message beyond what the
+caller gave, unless what the caller gave has to be converted.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import Blobs, Sized, firsts_of, sizes_of
+from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED
+from dwell.errors import (
+    BatchTooLarge,
+    InvalidAttempts,
+    InvalidBody,
+    InvalidHeaders,
+    InvalidId,
+    InvalidInput,
+    InvalidKey,
+    InvalidPriority,
+    InvalidReceipt,
+    InvalidTime,
+)
+from dwell.given import values
+from dwell.message import (
+    I64,
+    MAX_ATTEMPTS,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_MESSAGES,
+    MAX_BODY_BYTES,
+    MAX_DELAY_MS,
+    MAX_ID_BYTES,
+    MAX_PRIORITY,
+    QUEUE_ID_MARK,
+    U8,
+    U16,
+    U32,
+    U64,
+    Message,
+    encode_extra,
+)
+
+One: TypeAlias = Callable[[Any, str], int]
+
+_MARK = QUEUE_ID_MARK.encode()
+_NEVER = -1
+_MAX_NUMBER = 2**63 - 1
+
+
+def _sized(given: object, field: str, error: type[InvalidInput]) -> Sequence[Any]:
+    """Return what is a sequence of values as one; text and bytes are single values."""
+    if isinstance(given, list | tuple | Blobs):
+        return given
+    is_single = isinstance(given, str | bytes | bytearray | memoryview | Mapping)
+    if is_single or not isinstance(given, Iterable) or _has_no_length(given):
+        raise values.refusal(error, field, given, "a sequence")
+    return list(given)
+
+
+def _has_no_length(given: object) -> bool:
+    """Tell whether this is an array of no dimension: one value, although it looks like many."""
+    return getattr(given, "ndim", None) == 0
+
+
+def check_count(count: int, field: str) -> None:
+    """Refuse more messages than one request may have; raises BatchTooLarge."""
+    if count > MAX_BATCH_MESSAGES:
+        raise BatchTooLarge(
+            f"{field}: got {count} messages, expected {MAX_BATCH_MESSAGES} or fewer"
+        )
+
+
+# --- bodies and ids ---------------------------------------------------------------------------
+
+
+def bodies(given: object) -> Sequence[bytes]:
+    """Return bodies as bytes; raises BatchTooLarge before it looks at any of them."""
+    many = _sized(given, "bodies", InvalidBody)
+    check_count(len(many), "bodies")
+    if not isinstance(many, Blobs):
+        is_bytes = set(map(type, many)) <= {bytes}
+        many = Sized(many if is_bytes else map(_unlimited, many, range(len(many))))
+    check_sizes(sizes_of(many))
+    return many
+
+
+def _unlimited(value: object, at: int) -> bytes:
+    return value if type(value) is bytes else values.body(value, f"bodies[{at}]")
+
+
+def check_sizes(sizes: I64) -> None:
+    """Refuse bodies that are too large; raises BatchTooLarge or InvalidBody."""
+    size = int(sizes.sum())
+    if size > MAX_BATCH_BYTES:
+        raise BatchTooLarge(f"bodies: got {size} bytes, expected {MAX_BATCH_BYTES} or fewer")
+    if size > MAX_BODY_BYTES and sizes.max() > MAX_BODY_BYTES:
+        at = int(sizes.argmax())
+        raise InvalidBody(f"bodies[{at}]: got {sizes[at]} bytes, expected at most {MAX_BODY_BYTES}")
+
+
+def own_ids(given: object, size: int) -> Sequence[bytes] | None:
+    """Return the caller's ids as UTF-8, or None where the queue is to make them."""
+    if given is None:
+        return None
+    many = _sized(given, "ids", InvalidId)
+    if len(many) != size:
+        raise InvalidId(f"ids: got {len(many)} values, expected {size}, one for each body")
+    data = many if isinstance(many, Blobs) else _joined_ids(many)
+    if data is not None and _are_own_ids(data):
+        return data
+    texts = map(_said, many) if isinstance(many, Blobs) else many
+    return [values.own_id(text, f"ids[{at}]") for at, text in enumerate(texts)]
+
+
+def _joined_ids(many: Sequence[str]) -> Blobs | None:
+    """Return ids as UTF-8 in one piece, or None when one of them cannot be."""
+    try:
+        text = "".join(many)
+        if text.isascii():
+            return Blobs.packed(text.encode(), sizes_of(many))
+        return Blobs.of(list(map(str.encode, many)))
+    except (TypeError, UnicodeEncodeError):
+        return None
+
+
+def _said(id_: bytes) -> object:
+    try:
+        return id_.decode()
+    except UnicodeDecodeError:
+        return id_
+
+
+def _are_own_ids(ids: Blobs) -> bool:
+    """Tell whether ids in UTF-8 are all such as a caller may choose, without looking at each."""
+    sizes = ids.sizes
+    if not len(ids):
+        return True
+    if not 0 < sizes.min() <= sizes.max() <= MAX_ID_BYTES:
+        return False
+    data = ids.join()
+    if _MARK in data and (firsts_of(ids) == _MARK[0]).any():
+        return False
+    if data.isascii():
+        return True
+    # An id begins with the first byte of a sign.
+    if ((firsts_of(ids) & 0xC0) == 0x80).any():
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def any_ids(given: object) -> Sequence[bytes]:
+    """Return ids of the caller's or the queue's as UTF-8; raises InvalidId or BatchTooLarge."""
+    many = _sized(given, "ids", InvalidId)
+    check_count(len(many), "ids")
+    data = _encoded_ids(many)
+    if data is None:
+        return [values.any_id(value, f"ids[{at}]") for at, value in enumerate(many)]
+    return data
+
+
+def _encoded_ids(many: Sequence[str]) -> Sized | None:
+    """Return ids as UTF-8, or None when one of them has to be refused."""
+    try:
+        data = Sized(map(str.encode, many))
+    except (TypeError, UnicodeEncodeError):
+        return None
+    is_good = not data or 0 < data.sizes.min() <= data.sizes.max() <= MAX_ID_BYTES
+    return data if is_good else None
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+def _is_many(given: object) -> bool:
+    if isinstance(given, list | tuple):
+        return True
+    return hasattr(given, "__array__") and not _has_no_length(given)
+
+
+@lru_cache(maxsize=256)
+def _uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:
+    """Return one value ``size`` times; the same array each time, so nobody may write to it."""
+    column = np.full(size, value, dtype=dtype)
+    column.flags.writeable = False
+    return column
+
+
+def _column(
+    given: object, size: int, field: str, error: type[InvalidInput], one: One, low: int, high: int
+) -> I64:
+    """Return one value for all, or many, as a column; ``one`` says what is wrong with an item."""
+    if not _is_many(given):
+        return np.full(size, one(given, field), dtype=np.int64)
+    many: Any = given if isinstance(given, list | tuple) else np.asarray(given)
+    shape = many.shape if isinstance(many, np.ndarray) else (len(many),)
+    if shape != (size,):
+        raise error(f"{field}: got shape {shape}, expected one value or {size}")
+    column = _whole(many, low, high)
+    if column is not None:
+        return column
+    items = [one(value, f"{field}[{at}]") for at, value in enumerate(many)]
+    return np.array(items, dtype=np.int64)
+
+
+def _whole(many: Any, low: int, high: int) -> I64 | None:
+    """Return whole numbers that are all in range as a column of its own, else None."""
+    if not isinstance(many, np.ndarray):
+        if set(map(type, many)) != {int}:
+            return None
+        try:
+            many = np.array(many, dtype=np.int64)
+        except OverflowError:
+            return None
+    if many.dtype.kind not in "iu" or (len(many) and not low <= many.min() <= many.max() <= high):
+        return None
+    return np.array(many, dtype=np.int64)
+
+
+def priorities(given: object, size: int) -> U32:
+    """Return priorities; raises InvalidPriority."""
+    one = values.priority
+    if not _is_many(given):
+        return _uniform(one(given), size, np.uint32)
+    column = _column(given, size, "priority", InvalidPriority, one, 0, MAX_PRIORITY)
+    return column.astype(np.uint32)
+
+
+def max_attempts(given: object, size: int) -> U16:
+    """Return limits of attempts, 0 where the topic's own holds; raises InvalidAttempts."""
+    one = values.max_attempts
+    if not _is_many(given):
+        return _uniform(one(given), size, np.uint16)
+    column = _column(given, size, "max_attempts", InvalidAttempts, one, 1, MAX_ATTEMPTS)
+    return column.astype(np.uint16)
+
+
+def leases(given: object, size: int) -> U32:
+    """Return leases in milliseconds, 0 where the topic's own holds; raises InvalidTime."""
+    one = values.lease_ms
+    if not _is_many(given):
+        return _uniform(one(given), size, np.uint32)
+    return _column(given, size, "lease", InvalidTime, one, 1, 0).astype(np.uint32)
+
+
+def numbers(given: object) -> U64:
+    """Return the numbers of messages; raises InvalidId."""
+    is_array = isinstance(given, np.ndarray) and given.ndim > 0
+    many: Any = given if is_array else _sized(given, "numbers", InvalidId)
+    check_count(len(many), "numbers")
+
+    def one(value: object, field: str) -> int:
+        if values.is_whole(value) and 0 <= value <= _MAX_NUMBER:
+            return int(value)
+        raise values.refusal(InvalidId, field, value, f"a whole number from 0 to {_MAX_NUMBER}")
+
+    return _column(many, len(many), "numbers", InvalidId, one, 0, _MAX_NUMBER).astype(np.uint64)
+
+
+# --- times ------------------------------------------------------------------------------------
+
+
+def dues(
+    delay: object,
+    due: object,
+    delay_level: object,
+    size: int,
+    now_ms: int,
+    levels_ms: Sequence[int] = (),
+) -> I64:
+    """Return when each message falls due; at most one of the three ways may be given."""
+    one_of(delay=delay, due=due, delay_level=delay_level)
+    if due is not None:
+        return _due_points(due, size, now_ms)
+    if delay is not None:
+        return now_ms + _spans(delay, size, "delay")
+    if delay_level is not None:
+
+        def one(value: object, field: str) -> int:
+            return values.level_ms(value, levels_ms, field)
+
+        return now_ms + _column(delay_level, size, "delay_level", InvalidTime, one, 1, 0)
+    return np.full(size, now_ms, dtype=np.int64)
+
+
+def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
+    """Return when each message expires, 0 for never; a ttl counts from now."""
+    one_of(expires=expires, ttl=ttl)
+    size = len(due_ms)
+    if expires is not None:
+        return _expiry_points(expires, size, now_ms)
+    if ttl is None:
+        return _uniform(0, size, np.int64)
+    spans = _spans(ttl, size, "ttl", absent=_NEVER)
+    ends = np.where(spans == _NEVER, 0, now_ms + spans)
+    check_ttl(bool(np.any((ends <= due_ms) & (ends != 0))))
+    return ends
+
+
+def counted(due: object, ttl: object, size: int) -> U8:
+    """Return what of each message is counted from now: a due that is not given, and a ttl."""
+    flags = _uniform(0 if ttl is None else EXPIRY_COUNTED, size, np.uint8)
+    if due is None:
+        return flags | np.uint8(DUE_COUNTED)
+    if isinstance(due, list | tuple):
+        missing = np.array([one is None for one in due], dtype=bool)
+        flags = flags | missing * np.uint8(DUE_COUNTED)
+    return flags
+
+
+def check_ttl(over: bool) -> None:
+    """Refuse a ttl that is over before its message falls due: nobody could ever take it."""
+    if over:
+        raise InvalidTime("ttl: ends before the message falls due, expected more than the delay")
+
+
+def one_of(**given: object) -> None:
+    """Refuse two ways to say the same thing; raises InvalidTime."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidTime(f"{names[0]}: got {' and '.join(names)} together, expected one of them")
+
+
+def _due_points(given: object, size: int, now_ms: int) -> I64:
+    def one(value: object, name: str) -> int:
+        return now_ms if value is None else values.due_ms(value, now_ms, name)
+
+    return _column(given, size, "due", InvalidTime, one, 0, now_ms + MAX_DELAY_MS)
+
+
+def _expiry_points(given: object, size: int, now_ms: int) -> I64:
+    def one(value: object, name: str) -> int:
+        return 0 if value is None else values.expires_ms(value, now_ms, name)
+
+    return _column(given, size, "expires", InvalidTime, one, 1, now_ms + MAX_DELAY_MS)
+
+
+def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
+    """Return spans in milliseconds; an item that is None is ``absent``."""
+    if _is_seconds(given, size):
+        return np.rint(np.asarray(given) * 1000.0).astype(np.int64)
+
+    def one(value: object, name: str) -> int:
+        return absent if value is None else values.delay_ms(value, name)
+
+    return _column(given, size, field, InvalidTime, one, 1, 0)
+
+
+def _is_seconds(given: object, size: int) -> bool:
+    """Whether this is an array of seconds that are all in range; NaN is in no range."""
+    if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.shape != (size,):
+        return False
+    return bool(np.all((given >= 0) & (given <= MAX_DELAY_MS / 1000)))
+
+
+# --- key and headers --------------------------------------------------------------------------
+
+
+def extras(key: object, headers: object, size: int) -> Sequence[bytes] | None:
+    """Return key and headers of each message as bytes, or None when no message has any."""
+    if key is None and headers is None:
+        return None
+    if not _is_many(key) and not _is_many(headers):
+        return [encode_extra(values.key(key), values.headers(headers))] * size
+    keys = _each(key, size, "key", InvalidKey)
+    many = _each(headers, size, "headers", InvalidHeaders)
+    return [
+        encode_extra(values.key(one, f"key[{at}]"), values.headers(some, f"headers[{at}]"))
+        for at, (one, some) in enumerate(zip(keys, many, strict=True))
+    ]
+
+
+def _each(given: Any, size: int, field: str, error: type[InvalidInput]) -> Sequence[Any]:
+    if not _is_many(given):
+        return [given] * size
+    if len(given) != size:
+        raise error(f"{field}: got {len(given)} values, expected one value or {size}")
+    return given if isinstance(given, list | tuple) else np.asarray(given).tolist()
+
+
+# --- receipts ---------------------------------------------------------------------------------
+
+
+def receipt_bytes(what: object) -> bytes:
+    """Return the 16 bytes of one receipt, given as text or as the message that has it."""
+    text = what.receipt if isinstance(what, Message) else what
+    if text is None:
+        raise InvalidReceipt("receipt: got a message that nobody took, expected one that was taken")
+    try:
+        data = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
+    except ValueError:
+        data = b""
+    if len(data) != 16:
+        raise values.refusal(InvalidReceipt, "receipt", what, "32 hexadecimal digits")
+    return data
+
+
+def receipts(what: object) -> U64:
+    """Return the receipts of a batch, or of a sequence of messages and texts; shape (n, 2).
+
+    An array that is what a batch's ``receipts`` are is taken as it is.
+    """
+    if isinstance(what, Batch):
+        found = _batch_receipts(what)
+    elif isinstance(what, np.ndarray):
+        if what.dtype != np.uint64 or what.ndim != 2 or what.shape[1] != 2:
+            got = f"{what.dtype} of shape {what.shape}"
+            raise InvalidReceipt(f"receipts: got an array, {got}, expected uint64 of shape (n, 2)")
+        found = what
+    else:
+        many = _sized(what, "receipts", InvalidReceipt)
+        found = receipts_of(list(map(receipt_bytes, many)))
+    check_count(len(found), "receipts")
+    return found
+
+
+def receipts_of(data: Sequence[bytes]) -> U64:
+    """Return receipts of 16 bytes each as an array of shape (n, 2)."""
+    joined = np.frombuffer(b"".join(data), dtype=">u8") if data else np.empty(0, dtype=np.uint64)
+    return joined.astype(np.uint64).reshape(-1, 2)
+
+
+def _batch_receipts(batch: Batch) -> U64:
+    if len(batch) == 0:
+        return receipts_of([])
+    if batch.receipts is None:
+        raise InvalidReceipt("receipts: got messages that nobody took, expected those of a take")
+    return batch.receipts

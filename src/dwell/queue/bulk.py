@@ -1,0 +1,148 @@
+"""Batches: made of what callers give, joined with others of the same turn, and cut again."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+
+import numpy as np
+
+from dwell.batch.blobs import chained
+from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.results import Results
+from dwell.errors import DwellError, TopicFull
+from dwell.given import columns
+from dwell.message import DEFAULT_PRIORITY, U8, U64
+from dwell.queue.gather import Partly
+from dwell.store.base import Store
+from dwell.store.partly import PartlyPut
+
+_ARRAYS = ("due_ms", "priority", "lease_ms", "max_attempts", "expires_ms")
+
+
+def puts_of(
+    topic: str,
+    bodies: Sequence[object],
+    now_ms: int,
+    levels_ms: Sequence[int] = (),
+    *,
+    ids: object = None,
+    delay: object = None,
+    due: object = None,
+    delay_level: object = None,
+    priority: object = DEFAULT_PRIORITY,
+    lease: object = None,
+    max_attempts: object = None,
+    expires: object = None,
+    ttl: object = None,
+    key: object = None,
+    headers: object = None,
+) -> Puts:
+    """Return the columns of one put, as :meth:`dwell.Queue.put_many` takes them.
+
+    ``levels_ms`` are the topic's delay levels. Raises InvalidInput for the first value that no
+    store may be given.
+    """
+    many = columns.bodies(bodies)
+    size = len(many)
+    due_ms = columns.dues(delay, due, delay_level, size, now_ms, levels_ms)
+    return Puts(
+        topic=topic,
+        bodies=many,
+        due_ms=due_ms,
+        priority=columns.priorities(priority, size),
+        lease_ms=columns.leases(lease, size),
+        max_attempts=columns.max_attempts(max_attempts, size),
+        expires_ms=columns.expiries(expires, ttl, due_ms, now_ms),
+        ids=columns.own_ids(ids, size),
+        extras=columns.extras(key, headers, size),
+        counted=columns.counted(due, ttl, size),
+    )
+
+
+def joined_puts(many: Sequence[Puts]) -> Puts:
+    """Return puts into one topic as one; all of them name their ids, or none does."""
+    first = many[0]
+    arrays = {name: np.concatenate([getattr(puts, name) for puts in many]) for name in _ARRAYS}
+    extras = None
+    if any(puts.extras is not None for puts in many):
+        extras = list(chain.from_iterable(puts.extras or [b""] * len(puts) for puts in many))
+    counted = None
+    if any(puts.counted is not None for puts in many):
+        none = [np.zeros(len(puts), np.uint8) for puts in many]
+        pairs = zip(many, none, strict=True)
+        counted = np.concatenate(
+            [other if puts.counted is None else puts.counted for puts, other in pairs]
+        )
+    return Puts(
+        topic=first.topic,
+        bodies=chained([puts.bodies for puts in many]),
+        ids=None if first.ids is None else chained([puts.ids or () for puts in many]),
+        extras=extras,
+        counted=counted,
+        **arrays,
+    )
+
+
+def cut_answer(answer: PutAnswer, many: Sequence[Puts]) -> list[PutAnswer]:
+    """Return the part of an answer that belongs to each put."""
+    return [answer[part] for part in _parts(many)]
+
+
+async def put_joined(store: Store, many: Sequence[Puts], on_conflict: str) -> list[PutAnswer]:
+    """Put what several callers gave as one; raises Partly when some of it was refused."""
+    puts = many[0] if len(many) == 1 else joined_puts(many)
+    try:
+        return cut_answer(await store.put(puts, on_conflict), many)
+    except PartlyPut as partly:
+        if len(many) == 1:
+            raise partly.told() from None
+        its = [partly.part(part) for part in _parts(many)]
+    pairs = zip(many, its, strict=True)
+    raise Partly([await _rest_put(store, puts, its, on_conflict) for puts, its in pairs])
+
+
+async def _rest_put(
+    store: Store, puts: Puts, partly: PartlyPut, on_conflict: str
+) -> PutAnswer | DwellError | None:
+    """Put again what was refused for somebody else's messages; None for all of a put."""
+    if not partly.refused.any():
+        return partly.answer
+    if partly.is_unsure:
+        return partly.error if partly.refused.all() else partly.told()
+    if partly.refused.all():
+        return None
+    places = np.flatnonzero(partly.refused)
+    try:
+        rest = await store.put(puts.picked(places), on_conflict)
+    except PartlyPut as again:
+        refused = np.zeros(len(puts), dtype=bool)
+        refused[places] = again.refused
+        return PartlyPut(again.error, partly.answer, refused).told()
+    except DwellError as error:
+        return PartlyPut(error, partly.answer, partly.refused).told()
+    return partly.completed(rest)
+
+
+async def put_fitting(store: Store, puts: Puts) -> U64:
+    """Put what there is room for; return the numbers, 0 for what was refused."""
+    try:
+        return (await store.put(puts, "keep")).numbers
+    except TopicFull:
+        numbers = np.zeros(len(puts), np.uint64)
+        if len(puts) > 1:
+            first, rest = np.array_split(np.arange(len(puts)), 2)
+            numbers[first] = await put_fitting(store, puts.picked(first))
+            # Where none of the first has room, none of the rest has.
+            if numbers.any():
+                numbers[rest] = await put_fitting(store, puts.picked(rest))
+        return numbers
+    except PartlyPut as partly:
+        return np.where(partly.refused, np.uint64(0), partly.answer.numbers)
+
+
+def cut_results(codes: U8, many: Sequence[Sequence[object] | np.ndarray]) -> list[Results]:
+    """Return the part of some results that belongs to each batch."""
+    return [Results(codes[part]) for part in _parts(many)]
+
+
+def _parts(many: Sequence[Puts] | Sequence[Sequence[object] | np.ndarray]) -> Iterator[slice]:
+    return (slice(start, end) for start, end in pairwise(accumulate(map(len, many), initial=0)))

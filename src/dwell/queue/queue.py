@@ -1,0 +1,513 @@
+"""The queue: one asynchronous API over every store.
+
+It checks what callers give, gathers their calls into batches, keeps the time and wakes who waits.
+What happens to messages is the store's.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.events import EventPage
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import Put, PutAnswer, Puts, Row
+from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.sweep import EVERY, Sweep, Wanted
+from dwell.clock import Clock
+from dwell.errors import BatchTooLarge, IdExists, TopicFull
+from dwell.given import columns, values
+from dwell.given.rows import row_of
+from dwell.given.values import Delay, Due
+from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
+from dwell.queue import search
+from dwell.queue.bulk import put_fitting, put_joined, puts_of
+from dwell.queue.gather import Gatherer, Partly, check_loop
+from dwell.queue.remotetakers import RemoteTakers
+from dwell.queue.takers import Takers, Wish
+from dwell.queue.ticker import Ticker
+from dwell.queue.verbs import ManyTaken, Verbs
+from dwell.store.base import RemoteStore, Store
+from dwell.store.partly import PartlyPut
+from dwell.tasks import finished, whole
+
+#: The topic, what to do with an id that exists, and whether the caller named the ids.
+_PutKey = tuple[str, str, bool]
+
+
+class Queue(Verbs):
+    """A delay queue over a store, for one event loop.
+
+    Opened with ``async with``, or with :meth:`open` and :meth:`close`. Every method raises
+    InvalidInput for what it was given before anything is written, and StoreError when the store
+    cannot do its work.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._puts: Gatherer[_PutKey, Row, Put] = Gatherer(self._put, (IdExists, TopicFull))
+        self._bulk_puts: Gatherer[_PutKey, Puts, PutAnswer] = Gatherer(
+            self._put_bulk, (BatchTooLarge, IdExists, TopicFull)
+        )
+        self._takers: Takers
+        self._ticker: Ticker | None = None
+        self._closing: asyncio.Task[None] | None = None
+        if isinstance(store, RemoteStore):
+            # Its takes wait and its time is kept where it is.
+            self._takers = RemoteTakers(store)
+        else:
+            self._takers = Takers(store)
+            self._ticker = Ticker(store, self._takers.fail)
+        self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
+            part for part in vars(self).values() if isinstance(part, Gatherer)
+        )
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the store, which says what is due."""
+        return self._store.clock
+
+    @property
+    def store(self) -> Store:
+        """The store under the queue."""
+        return self._store
+
+    def space_takes(self, spacing_ms: float) -> None:
+        """Under a stream of messages, look at time and wake takers of one topic only so often.
+
+        A server does so, where each wake is an answer over the network: a few milliseconds of
+        lateness let every answer carry several messages.
+        """
+        self._takers.spacing.seconds = spacing_ms / 1000
+        if self._ticker is not None:
+            self._ticker.spacing.seconds = spacing_ms / 1000
+
+    def would_wait(self, topics: str | Sequence[str], limit: int = 1) -> bool:
+        """Tell whether a take that may wait would not be answered at once."""
+        return self._takers.would_wait(values.topics(topics), limit)
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many takers wait on each topic."""
+        return self._takers.waiting
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue was opened and not yet closed."""
+        return self._is_open
+
+    # --- lifetime -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store and begin to keep its time; raises StoreError.
+
+        Raises RuntimeError when it is open already; so does :meth:`close` in another event loop.
+        """
+        if self._is_open:
+            raise RuntimeError("the queue is open already")
+        self._closing = None
+        self._store.wake = self._takers.wake
+        self._store.waiting = lambda: self._takers.waiting
+        if self._ticker is not None:
+            self._store.plan = self._ticker.plan
+        await self._store.open()
+        loop = self._loop = asyncio.get_running_loop()
+        for gatherer in self._gatherers:
+            gatherer.most = self._store.most_joined
+            gatherer.open(loop)
+        self._takers.open(loop)
+        if self._ticker is not None:
+            self._ticker.start()
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Answer what was asked, end every wait with StoreClosed, and close the store.
+
+        It is done as a whole: who is cancelled meanwhile hears of that when it is closed.
+        """
+        if self._is_open:
+            check_loop(self._loop)
+            self._is_open = False
+            self._closing = whole(self._close())
+        if self._closing is not None:
+            await finished(self._closing)
+
+    async def _close(self) -> None:
+        if self._ticker is not None:
+            await self._ticker.stop()
+        await self._takers.close()
+        for gatherer in self._gatherers:
+            await gatherer.close()
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- put ----------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        topic: str,
+        body: object,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        delay_level: int | None = None,
+        id: str | None = None,  # noqa: A002 - the word of the whole API
+        priority: int = DEFAULT_PRIORITY,
+        lease: Delay | None = None,
+        max_attempts: int | None = None,
+        expires: Due | None = None,
+        ttl: Delay | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_conflict: str = "keep",
+    ) -> Put:
+        """Put one message; it may be taken once it is due, now unless a time is given.
+
+        ``body`` is bytes, text, or anything that JSON can say. The time is ``delay`` (a span),
+        ``due`` (a point in time) or ``delay_level`` (from 1). ``lease`` and ``max_attempts`` are
+        the topic's when left out. Not taken by ``expires``, or within ``ttl`` from now, it is
+        buried. On an ``id`` that exists, ``on_conflict`` says ``keep``, ``replace`` or ``error``
+        (raises IdExists). Raises TopicFull when the topic refuses more.
+        """
+        now_ms = self._store.clock.now_ms()
+        topic = values.topic(topic)
+        row = row_of(
+            values.body(body),
+            now_ms,
+            () if delay_level is None else await self._levels_ms(topic),
+            delay=delay,
+            due=due,
+            delay_level=delay_level,
+            id=id,
+            priority=priority,
+            lease=lease,
+            max_attempts=max_attempts,
+            expires=expires,
+            ttl=ttl,
+            key=key,
+            headers=headers,
+        )
+        return await self._put_row(topic, row, values.conflict(on_conflict))
+
+    async def put_many(
+        self,
+        topic: str,
+        bodies: Sequence[object],
+        *,
+        ids: Sequence[str] | None = None,
+        delay: Delay | Sequence[Delay | None] | I64 | None = None,
+        due: Due | Sequence[Due | None] | I64 | None = None,
+        delay_level: int | Sequence[int] | None = None,
+        priority: int | Sequence[int] | I64 = DEFAULT_PRIORITY,
+        lease: Delay | Sequence[Delay | None] | None = None,
+        max_attempts: int | Sequence[int | None] | None = None,
+        expires: Due | Sequence[Due | None] | I64 | None = None,
+        ttl: Delay | Sequence[Delay | None] | None = None,
+        key: str | Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        on_conflict: str = "keep",
+    ) -> PutAnswer:
+        """Put many messages in one batch, all or none: what :meth:`put` says, in columns.
+
+        Every value but ``ids`` may be one for all, or a sequence or array of the bodies' length.
+        Arrays of ``due`` (int64, epoch milliseconds) cost least. Raises BatchTooLarge above
+        10000 messages or 16 MiB.
+        """
+        self.check_open()
+        topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
+        puts = puts_of(
+            topic,
+            bodies,
+            self._store.clock.now_ms(),
+            await self._levels_ms(topic) if delay_level is not None else (),
+            ids=ids,
+            delay=delay,
+            due=due,
+            delay_level=delay_level,
+            priority=priority,
+            lease=lease,
+            max_attempts=max_attempts,
+            expires=expires,
+            ttl=ttl,
+            key=key,
+            headers=headers,
+        )
+        if not len(puts):
+            return PutAnswer([], np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64))
+        return await self.put_puts(puts, on_conflict)
+
+    async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
+        """Put columns that hold only what a store may be given: nothing is checked here again.
+
+        Batches that many callers give in one turn of the event loop are one put of the store.
+        """
+        self.check_open()
+        batch = (puts.topic, on_conflict, puts.ids is not None)
+        return await self._bulk_puts.call(batch, puts, puts.size_bytes, len(puts))
+
+    async def put_rows(
+        self,
+        topic: str,
+        rows: Sequence[Row],
+        on_conflict: str = "keep",
+        counted_ms: int | None = None,
+    ) -> Sequence[Put]:
+        """Put rows that hold only what a store may be given: nothing is checked here again.
+
+        All of them have an id, or none has. What they count from now is counted from this call,
+        where ``counted_ms`` says which now that was.
+        """
+        self.check_open()
+        if not rows:
+            return ()
+        if len(rows) == 1 and counted_ms is None:
+            return [await self._put_row(topic, rows[0], on_conflict)]
+        puts = Puts.of_rows(topic, rows)
+        if counted_ms is not None:
+            puts.count_anew(self._store.clock.now_ms() - counted_ms)
+        return await self.put_puts(puts, on_conflict)
+
+    def _put_row(self, topic: str, row: Row, on_conflict: str) -> "asyncio.Future[Put]":
+        size_bytes = len(row.body) + len(row.extra) + len(row.id)
+        return self._puts.call((topic, on_conflict, row.id != b""), row, size_bytes)
+
+    async def _put_bulk(self, key: _PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
+        return await put_joined(self._store, many, key[1])
+
+    async def _levels_ms(self, topic: str) -> Sequence[int]:
+        return (await self._store.settings(topic)).delay_levels_ms
+
+    async def _put(self, key: _PutKey, rows: Sequence[Row]) -> list[Put]:
+        puts = Puts.of_rows(key[0], rows)
+        try:
+            return list(await self._store.put(puts, key[1]))
+        except PartlyPut as partly:
+            raise Partly(partly.answers()) from None
+
+    # --- take and look ------------------------------------------------------------------------
+
+    async def take(
+        self,
+        topics: str | Sequence[str],
+        limit: int = 1,
+        *,
+        lease: Delay | None = None,
+        owner: str = "",
+        wait: Delay = 0,
+    ) -> Batch:
+        """Take at most ``limit`` messages that are due, topic after topic as listed.
+
+        They are the taker's until ``lease`` is over (left out: as each message or its topic
+        says). ``wait`` is how long to wait for a message when there is none; the answer is empty
+        when there was none all that time, and holds fewer than there are if these would be more
+        than 16 MiB. :meth:`held` returns again what ``owner`` holds. When the call is cancelled,
+        what it had taken is given back.
+        """
+        wish = Wish(values.topics(topics), values.lease_ms(lease), values.owner(owner))
+        wait_ms = values.delay_ms(wait, "wait") if wait else 0
+        return await self._takers.take(wish, values.limit(limit), wait_ms)
+
+    async def take_ids(
+        self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
+    ) -> Batch:
+        """Take those of some messages that are ready; the others are left out of the answer.
+
+        When the call is cancelled, what it had taken is given back.
+        """
+        topic, many = values.topic(topic), self._ids([ids] if isinstance(ids, str) else ids)
+        lease_ms, owner = values.lease_ms(lease), values.owner(owner)
+        if not many:
+            return Batch.empty()
+        if isinstance(self._store, RemoteStore):
+            return await self._store.take_ids(topic, many, lease_ms, owner)
+        return await search.take_ids(self._store, topic, many, lease_ms, owner)
+
+    async def take_where(
+        self, topic: str, where: str, limit: int = 1, *, lease: Delay | None = None, owner: str = ""
+    ) -> Batch:
+        """Take at most ``limit`` ready messages whose bodies match, by due, without waiting.
+
+        ``where`` is an expression of JMESPath, as for :meth:`find`; a paused topic gives none. When
+        the call is cancelled, what it had taken is given back. Raises InvalidQuery.
+        """
+        topic, where, limit = values.topic(topic), values.where(where), values.limit(limit)
+        lease_ms, owner = values.lease_ms(lease), values.owner(owner)
+        self.check_open()
+        if isinstance(self._store, RemoteStore):
+            return await self._store.take_where(topic, where, limit, lease_ms, owner)
+        matching = search.predicate(where)
+        page = await search.take_where(self._store, topic, matching, None, limit, lease_ms, owner)
+        return page.messages
+
+    async def peek(self, topic: str, limit: int = 1) -> Batch:
+        """Return the ready messages that a take would give first, and leave them as they are."""
+        topic, limit = values.topic(topic), values.limit(limit)
+        self.check_open()
+        return await self._store.peek(topic, limit)
+
+    async def held(self, owner: str) -> Batch:
+        """Return again what an owner holds under lease, with receipts, in order of due."""
+        owner = values.owner(owner)
+        self.check_open()
+        return await self._store.held(owner)
+
+    async def named(self, numbers: Sequence[int] | U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number, or None where there is none."""
+        self.check_open()
+        return await self._store.named(columns.numbers(numbers))
+
+    async def taken_from(self, what: ManyTaken) -> set[str]:
+        """Return the topics of what was taken, of receipts that are still good."""
+        return await self._store.taken_from(self._receipts(what))
+
+    async def scan(
+        self,
+        topic: str,
+        state: State | str,
+        *,
+        cursor: Cursor | None = None,
+        limit: int = 1000,
+    ) -> Page:
+        """Return one page of a topic's messages of one state, by due, from after ``cursor``.
+
+        A page holds at most ``limit`` messages and about 16 MiB; its cursor leads to the next.
+        """
+        topic, state, limit = values.topic(topic), values.state(state), values.limit(limit)
+        cursor = values.cursor(cursor)
+        self.check_open()
+        return await self._store.scan(topic, state, cursor, limit)
+
+    async def pages(
+        self, topic: str, state: State | str = State.DELAYED, *, limit: int = 1000
+    ) -> AsyncIterator[Batch]:
+        """Yield all of a topic's messages of one state, by due, ``limit`` at a time."""
+        page = await self.scan(topic, state, limit=limit)
+        while True:
+            if len(page.messages):
+                yield page.messages
+            if page.cursor is None:
+                return
+            page = await self.scan(topic, state, cursor=page.cursor, limit=limit)
+
+    async def find(
+        self, topic: str, where: str, *, state: State | str = State.READY, limit: int = 1000
+    ) -> Batch:
+        """Return at most ``limit`` messages of one state whose bodies match, by due.
+
+        ``where`` is an expression of JMESPath over the body, decoded as JSON: ``city == 'Rome'``. A
+        message matches when the answer is anything but false, null or empty; a body that is not
+        JSON, or not of the kind that the expression is for, does not. Raises InvalidQuery.
+        """
+        topic, where = values.topic(topic), values.where(where)
+        state, limit = values.state(state), values.limit(limit)
+        self.check_open()
+        if isinstance(self._store, RemoteStore):
+            return await self._store.find(topic, where, state, limit)
+        matching = search.predicate(where)
+        return (await search.find(self._store, topic, matching, state, None, limit)).messages
+
+    async def clear(self, topic: str) -> int:
+        """Cancel every message of a topic that nobody has taken; return how many those were.
+
+        Those that are leased stay, with their takers, and so do the topic's settings.
+        """
+        topic = values.topic(topic)
+        self.check_open()
+        if isinstance(self._store, RemoteStore):
+            return await self._store.clear(topic)
+        return (await search.clear(self._store, topic))[0]
+
+    async def sweep(
+        self,
+        wanted: Wanted = EVERY,
+        *,
+        start: int = 0,
+        stop: int = 2**63 - 1,
+        limit: int = 1000,
+    ) -> Sweep:
+        """Return some messages in no order, from place ``start`` to before ``stop``.
+
+        What is there during all of a sweep is given once, whatever moves meanwhile; several parts
+        can run side by side. ``limit`` 0 tells only how many places there are.
+        """
+        limit = values.limit(limit) if limit else 0
+        start, stop = values.position(start, "start"), values.position(stop, "stop")
+        wanted = values.wanted(wanted)
+        self.check_open()
+        return await self._store.sweep(wanted, start, stop if limit else 0, limit)
+
+    async def events(self, position: int = 0, limit: int = 1000) -> EventPage:
+        """Return at most ``limit`` events from ``position`` on, or from the oldest that is kept."""
+        position, limit = values.position(position), values.limit(limit)
+        self.check_open()
+        return await self._store.events(position, limit)
+
+    async def stats(self) -> Stats:
+        """Return how many messages are in which state, and how often what has happened."""
+        self.check_open()
+        return await self._store.stats()
+
+    async def sizes(self, topic: str) -> list[TopicStats]:
+        """Return how many messages of a topic are in which state, an entry for each shard."""
+        topic = values.topic(topic)
+        self.check_open()
+        return await self._store.sizes(topic)
+
+    async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
+        """Compare the parts of the store; return at most ``limit`` things that only some know.
+
+        A store that is whole answers with none. With ``repair`` those that are returned are put
+        right: no message that has its body is lost by that.
+        """
+        limit = values.limit(limit)
+        self.check_open()
+        return await self._store.find_stale(repair=bool(repair), limit=limit)
+
+    # --- at once: what a port has joined and checked ---------------------------------------------
+
+    # To join it with other calls again costs a task and a future each time: 12 % of what a job
+    # costs in a pipeline over beanstalk, and 20 % of one alone.
+
+    def put_fitting(self, puts: Puts) -> Awaitable[U64]:
+        """Put what there is room for; return the numbers, 0 for what was refused."""
+        return put_fitting(self._store, puts)
+
+    def take_at_once(self, topics: Sequence[str], limit: int) -> Awaitable[Batch]:
+        """Take at most ``limit`` messages that are due, without waiting."""
+        return self._store.take(topics, limit, 0, "")
+
+    def ack_at_once(self, receipts: U64) -> Awaitable[U8]:
+        """Say that messages are done; return the codes of the results."""
+        return self._store.ack(receipts)
+
+    # --- settings -----------------------------------------------------------------------------
+
+    async def configure(self, topic: str, **changes: Any) -> TopicSettings:
+        """Change some of a topic's settings and return them all; raises InvalidSettings.
+
+        The names and units are those of :class:`dwell.TopicSettings`.
+        """
+        self.check_open()
+        topic = values.topic(topic)
+        settings = values.settings(await self._store.settings(topic), changes)
+        await self._store.configure(topic, settings)
+        return settings
+
+    async def settings(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic's messages that do not say otherwise."""
+        self.check_open()
+        return await self._store.settings(values.topic(topic))

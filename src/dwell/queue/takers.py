@@ -1,0 +1,367 @@
+"""The takers: who asks for messages, who waits for them, and who is woken.
+
+A taker asks at once. Takers that ask in one turn of the event loop for the same topics, lease and
+owner are one take of the store. One that gets nothing and may wait is parked on its topics until
+the store says that there is something. No wake is lost: a wake that comes while a take is under
+way makes that take's takers ask again, and one that met a taker that has gone is passed on.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import total_bytes
+from dwell.errors import DwellError, StoreClosed
+from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
+from dwell.queue.gather import check_loop, fail
+from dwell.queue.spacing import Spacing
+from dwell.store.base import Store
+from dwell.tasks import whole
+
+_log = logging.getLogger(__name__)
+
+
+class Wish(NamedTuple):
+    """What a taker asks for, but for how many; equal wishes are gathered."""
+
+    topics: tuple[str, ...]
+    lease_ms: int
+    owner: str
+
+
+class Taker:
+    """One call of take."""
+
+    __slots__ = (
+        "future",
+        "is_over",
+        "is_parked",
+        "limit",
+        "sleeper",
+        "wait_ms",
+        "was_woken",
+        "wish",
+    )
+
+    def __init__(
+        self, future: "asyncio.Future[Batch]", wish: Wish, limit: int, wait_ms: int
+    ) -> None:
+        self.future = future
+        self.wish = wish
+        self.limit = limit
+        self.wait_ms = wait_ms
+        self.is_over = wait_ms == 0
+        self.is_parked = False
+        self.was_woken = False
+        self.sleeper: asyncio.Task[None] | None = None
+
+
+class Take:
+    """Takers whose wishes are one call of the store."""
+
+    __slots__ = ("limit", "takers", "was_woken", "wish")
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self.takers: list[Taker] = []
+        self.limit = 0
+        self.was_woken = False
+
+
+class Takers:
+    """All takers of one queue; ``spacing`` may hold back wakes under a stream of messages."""
+
+    def __init__(self, store: Store) -> None:
+        self.spacing = Spacing()
+        self._spaced: dict[str, int] = {}
+        self._store = store
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asking: dict[Wish, list[Taker]] = {}
+        self._under_way: set[Take] = set()
+        self._parked: dict[str, OrderedDict[Taker, None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many takers wait on each topic."""
+        return {topic: len(takers) for topic, takers in self._parked.items()}
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take calls, in this event loop."""
+        self._loop = loop
+
+    async def close(self) -> None:
+        """Let takes that are under way end; who waits gets StoreClosed."""
+        self._loop = None
+        self.fail(_closed())
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def fail(self, error: Exception) -> None:
+        """Give everybody who is parked or about to ask an error."""
+        parked = {taker: None for takers in self._parked.values() for taker in takers}
+        self._parked.clear()
+        for taker in parked:
+            taker.is_parked = False
+        asking, self._asking = self._asking, {}
+        fail([t.future for t in parked], error)
+        fail([t.future for takers in asking.values() for t in takers], error)
+
+    async def take(self, wish: Wish, limit: int, wait_ms: int) -> Batch:
+        """Return at most ``limit`` messages, empty when ``wait_ms`` went by without any."""
+        taker = self._new_taker(wish, limit, wait_ms)
+        if wait_ms and self.would_wait(wish.topics, limit):
+            self._let_sleep(taker)
+            self._park([taker])
+            self.wake(wish.topics[0], min(self._store.ready(wish.topics[0]), limit))
+        else:
+            self._ask(taker)
+        return await self._answer_of(taker)
+
+    def would_wait(self, topics: Sequence[str], limit: int) -> bool:
+        """Tell whether a taker that may wait would first be parked, to find more when it asks."""
+        if not self.spacing.seconds or self._loop is None or len(topics) != 1:
+            return False
+        ready = self._store.ready(topics[0])
+        if not ready or ready >= limit:
+            return not ready
+        return self.spacing.is_early(topics[0], self._loop.time())
+
+    def _new_taker(self, wish: Wish, limit: int, wait_ms: int) -> Taker:
+        if self._loop is None:
+            raise StoreClosed("the queue is not open")
+        check_loop(self._loop)
+        return Taker(self._loop.create_future(), wish, limit, wait_ms)
+
+    async def _answer_of(self, taker: Taker) -> Batch:
+        try:
+            return await taker.future
+        except asyncio.CancelledError:
+            self._abandon(taker)
+            raise
+        finally:
+            if taker.sleeper is not None:
+                taker.sleeper.cancel()
+
+    def wake(self, topic: str, count: int) -> None:
+        """Let the oldest takers that wait on a topic ask again, as many as ``count`` needs."""
+        for take in self._under_way:
+            if topic in take.wish.topics:
+                take.was_woken = True
+        if topic in self._parked and count:
+            self._wake_in_time(topic, count)
+
+    def _wake_in_time(self, topic: str, count: int) -> None:
+        """Wake takers now, or when the spacing says so, with all that comes until then."""
+        if not self.spacing.seconds or self._loop is None:
+            return self._wake_parked(topic, count)
+        if topic in self._spaced:
+            self._spaced[topic] += count
+            return None
+        now = self._loop.time()
+        at = self.spacing.spend(topic, now)
+        if at <= now:
+            return self._wake_parked(topic, count)
+        self._spaced[topic] = count
+        self._loop.call_at(at, self._wake_spaced, topic)
+        return None
+
+    def _wake_spaced(self, topic: str) -> None:
+        self._wake_parked(topic, self._spaced.pop(topic))
+
+    def _wake_parked(self, topic: str, count: int) -> None:
+        while count > 0 and (parked := self._parked.get(topic)):
+            taker = next(iter(parked))
+            self._unpark(taker)
+            taker.was_woken = True
+            self._ask(taker)
+            count -= taker.limit
+
+    def _fail_closed(self, takers: Iterable[Taker]) -> None:
+        fail([taker.future for taker in takers], _closed())
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def _ask(self, taker: Taker) -> None:
+        if self._loop is None:
+            return self._fail_closed([taker])
+        asking = self._asking.get(taker.wish)
+        if asking is None:
+            asking = self._asking[taker.wish] = []
+            self._loop.call_soon(self._serve, taker.wish)
+        asking.append(taker)
+        return None
+
+    def _serve(self, wish: Wish) -> None:
+        """Ask for all who have asked in this turn of the event loop, with one call or a few."""
+        for take in self._takes(wish):
+            self._start(take)
+
+    def _takes(self, wish: Wish) -> list[Take]:
+        takes: list[Take] = []
+        for taker in self._asking.pop(wish, ()):
+            if taker.future.done():
+                self._pass_on(taker)
+                continue
+            if not takes or takes[-1].limit + taker.limit > self._store.most_joined:
+                takes.append(Take(wish))
+            takes[-1].takers.append(taker)
+            takes[-1].limit += taker.limit
+        return takes
+
+    def _start(self, take: Take) -> "asyncio.Task[None]":
+        self._under_way.add(take)
+        task = self._spawn(self._run(take))
+        task.add_done_callback(partial(self._ended, take))
+        return task
+
+    def _ended(self, take: Take, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            # Nobody else will answer those that wait.
+            self._under_way.discard(take)
+            for taker in take.takers:
+                taker.future.cancel()
+
+    def _pass_on(self, taker: Taker) -> None:
+        """Wake somebody else in the place of a taker that was woken and has gone."""
+        if taker.was_woken:
+            for topic in taker.wish.topics:
+                self.wake(topic, taker.limit)
+
+    async def _run(self, take: Take) -> None:
+        try:
+            batch = await self._ask_store(take)
+        except Exception as error:
+            fail([taker.future for taker in take.takers], error)
+            return self._wake_all(take)
+        finally:
+            self._under_way.discard(take)
+        try:
+            return self._hand_out(take, batch)
+        except MemoryError as error:
+            # Nobody may wait for ever; what was not handed out comes back when its lease ends.
+            return fail([taker.future for taker in take.takers], error)
+
+    def _ask_store(self, take: Take) -> Awaitable[Batch]:
+        return self._store.take(take.wish.topics, take.limit, *take.wish[1:])
+
+    def _hand_out(self, take: Take, batch: Batch) -> None:
+        at, size = 0, len(batch)
+        is_whole = len(take.takers) == 1
+        unserved = []
+        for taker in take.takers:
+            if taker.future.done():
+                continue
+            if at < size:
+                taker.future.set_result(batch if is_whole else batch[at : at + taker.limit])
+                at += taker.limit
+            else:
+                unserved.append(taker)
+        is_cut = size < take.limit and self._is_cut(take, batch, bool(unserved))
+        if is_cut:
+            for taker in unserved:
+                self._ask(taker)
+        else:
+            self._leave_empty(unserved, take)
+        if at < size:
+            self._give_back(batch[at:])
+        if is_cut or (size == take.limit and len(take.wish.topics) > 1):
+            # A full answer may have left something on a topic whose wake these takers took.
+            self._wake_all(take)
+
+    def _is_cut(self, take: Take, batch: Batch, matters: bool) -> bool:
+        """Tell whether an answer may be short for its size alone, and somebody waits for more."""
+        topics = take.wish.topics
+        if not matters and self._parked.keys().isdisjoint(topics):
+            return False
+        if not any(map(self._store.ready, topics)):
+            return False
+        size_bytes = total_bytes(batch.bodies) + total_bytes(batch.extras)
+        return size_bytes > MAX_BATCH_BYTES - 2 * MAX_BODY_BYTES
+
+    def _leave_empty(self, takers: list[Taker], take: Take) -> None:
+        parking = []
+        for taker in takers:
+            if taker.is_over:
+                taker.future.set_result(Batch.empty())
+                continue
+            self._let_sleep(taker)
+            if take.was_woken or self._loop is None:
+                taker.was_woken = True
+                self._ask(taker)
+            else:
+                parking.append(taker)
+        self._park(parking)
+
+    def _wake_all(self, take: Take) -> None:
+        for topic in take.wish.topics:
+            self.wake(topic, take.limit)
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _park(self, takers: list[Taker]) -> None:
+        """Let takers wait; those that were woken for nothing go back to the front."""
+        back = [taker for taker in takers if taker.was_woken]
+        for taker in (*(taker for taker in takers if not taker.was_woken), *reversed(back)):
+            taker.is_parked = True
+            for topic in taker.wish.topics:
+                parked = self._parked.setdefault(topic, OrderedDict())
+                parked[taker] = None
+                if taker.was_woken:
+                    parked.move_to_end(taker, last=False)
+            taker.was_woken = False
+
+    def _unpark(self, taker: Taker) -> None:
+        taker.is_parked = False
+        for topic in taker.wish.topics:
+            parked = self._parked[topic]
+            del parked[taker]
+            if not parked:
+                del self._parked[topic]
+
+    def _let_sleep(self, taker: Taker) -> None:
+        if taker.sleeper is None:
+            sleeper = asyncio.get_running_loop().create_task(self._store.clock.sleep(taker.wait_ms))
+            sleeper.add_done_callback(lambda _: self._end_wait(taker))
+            taker.sleeper = sleeper
+
+    def _end_wait(self, taker: Taker) -> None:
+        """End a taker's wait; one whose take is under way gets that take's answer."""
+        taker.is_over = True
+        if taker.is_parked:
+            self._unpark(taker)
+            if not taker.future.done():
+                taker.future.set_result(Batch.empty())
+
+    def _abandon(self, taker: Taker) -> None:
+        """Forget a taker whose caller was cancelled, and give back what it was just given."""
+        if taker.is_parked:
+            self._unpark(taker)
+        future = taker.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self._give_back(future.result())
+
+    def _give_back(self, batch: Batch) -> None:
+        if len(batch):
+            self._spawn(self._release(batch))
+
+    async def _release(self, batch: Batch) -> None:
+        assert batch.receipts is not None
+        try:
+            await self._store.release(batch.receipts, 0, None, counted=False)
+        except DwellError:
+            _log.exception("could not give back %d messages; their leases will end", len(batch))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = whole(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the queue was closed while a taker waited")

@@ -1,0 +1,342 @@
+"""The verbs on messages that exist: by receipt (who took it) and by id (anybody).
+
+One in, one answer out; many in, many out. Single calls from many coroutines are gathered.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from itertools import chain
+from typing import TypeAlias, overload
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.results import Results, results_of
+from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed
+from dwell.given import columns, values
+from dwell.given.values import Delay, Due
+from dwell.message import I64, U8, U64, Message, Result, State
+from dwell.queue.bulk import cut_results
+from dwell.queue.gather import Gatherer, check_loop
+from dwell.store.base import Store
+
+#: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
+Taken: TypeAlias = Message | str
+ManyTaken: TypeAlias = Batch | Sequence[Message] | Sequence[str] | U64
+
+_Release: TypeAlias = tuple[int | None, str | None, bool, int | None]
+_Bury: TypeAlias = tuple[str | None, int | None]
+
+
+class Verbs:
+    """What :class:`dwell.Queue` does to messages that exist."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._is_open = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._acks = Gatherer(self._ack)
+        self._releases = Gatherer(self._release)
+        self._touches = Gatherer(self._touch)
+        self._burials = Gatherer(self._bury)
+        self._cancels = Gatherer(self._cancel)
+        self._moves = Gatherer(self._move)
+        self._kicks = Gatherer(self._kick)
+        self._gets = Gatherer(self._get)
+        self._bulk_acks = Gatherer(self._ack_bulk, (ForeignReceipt,))
+        self._bulk_cancels = Gatherer(self._cancel_bulk)
+        self._bulk_moves = Gatherer(self._move_bulk)
+
+    # --- by receipt ---------------------------------------------------------------------------
+
+    @overload
+    async def ack(self, what: Taken) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def ack(self, what: ManyTaken) -> Results: ...
+    async def ack(self, what: Taken | ManyTaken) -> Result | Results:
+        """Say that messages are done, and forget them: ``acked`` or ``stale``.
+
+        ``what`` is a message that was taken or its receipt (one result), or a batch or a sequence
+        of them (as many results). Raises InvalidReceipt, ForeignReceipt or BatchTooLarge.
+        """
+        if isinstance(what, Message | str):
+            return await self._acks.call(None, self._receipt(what))
+        self.check_open()
+        receipts = columns.receipts(what)
+        if not len(receipts):
+            return _nothing()
+        return await self._bulk_acks.call(None, receipts, count=len(receipts))
+
+    @overload
+    async def release(  # type: ignore[overload-overlap]
+        self,
+        what: Taken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+        priority: int | None = None,
+    ) -> Result: ...
+    @overload
+    async def release(
+        self,
+        what: ManyTaken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+        priority: int | None = None,
+    ) -> Results: ...
+    async def release(
+        self,
+        what: Taken | ManyTaken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+        priority: int | None = None,
+    ) -> Result | Results:
+        """Give messages back, due after ``delay``: ``released``, ``buried`` or ``stale``.
+
+        ``retry`` takes the topic's retry delay for the attempt instead. A message whose attempts
+        are used up is buried, unless ``counted`` is False: that gives the attempt back, and without
+        a delay the message is as it was before it was taken, in its old place. ``error`` is kept as
+        its ``last_error``, at most 1000 characters of it, ``priority`` as its own.
+        """
+        own = None if priority is None else values.priority(priority)
+        how = (_release_ms(delay, retry), values.error_text(error), counted, own)
+        if isinstance(what, Message | str):
+            return await self._releases.call(how, self._receipt(what))
+        receipts = self._receipts(what)
+        return Results(await self._release_all(receipts, how)) if len(receipts) else _nothing()
+
+    @overload
+    async def touch(self, what: Taken, lease: Delay | None = None) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def touch(self, what: ManyTaken, lease: Delay | None = None) -> Results: ...
+    async def touch(self, what: Taken | ManyTaken, lease: Delay | None = None) -> Result | Results:
+        """Let leases end ``lease`` from now: ``touched`` or ``stale``.
+
+        Without ``lease`` it is the message's own or its topic's, whatever it was taken with.
+        """
+        lease_ms = values.lease_ms(lease)
+        if isinstance(what, Message | str):
+            return await self._touches.call(lease_ms, self._receipt(what))
+        receipts = self._receipts(what)
+        return Results(await self._store.touch(receipts, lease_ms)) if len(receipts) else _nothing()
+
+    @overload
+    async def bury(  # type: ignore[overload-overlap]
+        self, what: Taken, reason: str | None = None, *, priority: int | None = None
+    ) -> Result: ...
+    @overload
+    async def bury(
+        self, what: ManyTaken, reason: str | None = None, *, priority: int | None = None
+    ) -> Results: ...
+    async def bury(
+        self, what: Taken | ManyTaken, reason: str | None = None, *, priority: int | None = None
+    ) -> Result | Results:
+        """Set messages aside as dead, until they are kicked or cancelled: ``buried`` or ``stale``.
+
+        ``reason`` is kept as ``last_error``, at most 1000 characters of it, ``priority`` as their
+        own.
+        """
+        own = None if priority is None else values.priority(priority)
+        how = (values.error_text(reason, "reason"), own)
+        if isinstance(what, Message | str):
+            return await self._burials.call(how, self._receipt(what))
+        receipts = self._receipts(what)
+        return Results(await self._bury_all(receipts, how)) if len(receipts) else _nothing()
+
+    # --- by id --------------------------------------------------------------------------------
+
+    @overload
+    async def cancel(self, topic: str, ids: str) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def cancel(self, topic: str, ids: Sequence[str]) -> Results: ...
+    async def cancel(self, topic: str, ids: str | Sequence[str]) -> Result | Results:
+        """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``."""
+        topic = values.topic(topic)
+        if isinstance(ids, str):
+            return await self._cancels.call(topic, values.any_id(ids))
+        many = self._ids(ids)
+        return await self._bulk_cancels.call(topic, many, count=len(many)) if many else _nothing()
+
+    @overload
+    async def reschedule(  # type: ignore[overload-overlap]
+        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+    ) -> Result: ...
+    @overload
+    async def reschedule(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        *,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
+    ) -> Results: ...
+    async def reschedule(
+        self,
+        topic: str,
+        ids: str | Sequence[str],
+        *,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
+    ) -> Result | Results:
+        """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead).
+
+        One of ``delay`` and ``due`` has to be given; each may be one value or one for each id.
+        """
+        topic = values.topic(topic)
+        if delay is None and due is None:
+            raise InvalidTime("due: got neither delay nor due, expected one of them")
+        if isinstance(ids, str):
+            due_ms = self._dues(delay, due, 1)
+            return await self._moves.call(topic, (values.any_id(ids), int(due_ms[0])))
+        many = self._ids(ids)
+        column = self._dues(delay, due, len(many))
+        if not many:
+            return _nothing()
+        return await self._bulk_moves.call(topic, (many, column), count=len(many))
+
+    @overload
+    async def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    async def kick(
+        self,
+        topic: str,
+        ids: Sequence[str] | None = None,
+        *,
+        limit: int = 1000,
+        delay: Delay = 0,
+    ) -> Results: ...
+    async def kick(
+        self,
+        topic: str,
+        ids: str | Sequence[str] | None = None,
+        *,
+        limit: int = 1000,
+        delay: Delay = 0,
+    ) -> Result | Results:
+        """Bring dead messages back, due after ``delay``, attempts anew: ``kicked`` or ``unknown``.
+
+        Without ``ids`` those that were due first are brought back, at most ``limit``.
+        """
+        topic, delay_ms = values.topic(topic), values.delay_ms(delay)
+        if isinstance(ids, str):
+            return await self._kicks.call((topic, delay_ms), values.any_id(ids))
+        many = self._ids(ids) if ids is not None else await self._dead(topic, values.limit(limit))
+        return Results(await self._store.kick(topic, many, delay_ms)) if many else _nothing()
+
+    @overload
+    async def get(self, topic: str, ids: str) -> Message | None: ...  # type: ignore[overload-overlap]
+    @overload
+    async def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]: ...
+    async def get(
+        self, topic: str, ids: str | Sequence[str]
+    ) -> Message | list[Message | None] | None:
+        """Return messages by id, without receipts; None where an id is unknown."""
+        topic = values.topic(topic)
+        if isinstance(ids, str):
+            return await self._gets.call(topic, values.any_id(ids))
+        many = self._ids(ids)
+        return await self._store.get(topic, many) if many else []
+
+    # --- what is given ------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise StoreClosed unless the queue is open, and RuntimeError in another event loop."""
+        if not self._is_open:
+            raise StoreClosed("the queue is not open")
+        check_loop(self._loop)
+
+    def _receipt(self, what: Taken) -> bytes:
+        data = columns.receipt_bytes(what)
+        number = self._store.number
+        if number and int.from_bytes(data[:4], "big") != number:
+            raise ForeignReceipt("receipt: was made by another store")
+        return data
+
+    def _receipts(self, what: ManyTaken) -> U64:
+        self.check_open()
+        receipts = columns.receipts(what)
+        number = self._store.number
+        if number and np.any(receipts[:, 0] >> np.uint64(32) != number):
+            raise ForeignReceipt("receipts: some were made by another store")
+        return receipts
+
+    def _ids(self, ids: Sequence[str]) -> Sequence[bytes]:
+        self.check_open()
+        return columns.any_ids(ids)
+
+    def _dues(self, delay: object, due: object, size: int) -> I64:
+        now_ms = self._store.clock.now_ms()
+        return columns.dues(delay, due, None, size, now_ms)
+
+    async def _dead(self, topic: str, limit: int) -> list[bytes]:
+        self.check_open()
+        page = await self._store.scan(topic, State.DEAD, None, limit)
+        return [id_.encode() for id_ in page.messages.ids]
+
+    # --- gathered batches ---------------------------------------------------------------------
+
+    async def _ack(self, key: None, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.ack(columns.receipts_of(items)))
+
+    async def _ack_bulk(self, key: None, many: Sequence[U64]) -> list[Results]:
+        return cut_results(await self._store.ack(np.concatenate(many)), many)
+
+    async def _cancel_bulk(self, topic: str, many: Sequence[Sequence[bytes]]) -> list[Results]:
+        ids = list(chain.from_iterable(many))
+        return cut_results(await self._store.cancel(topic, ids), many)
+
+    async def _move_bulk(
+        self, topic: str, many: Sequence[tuple[Sequence[bytes], I64]]
+    ) -> list[Results]:
+        ids = list(chain.from_iterable(ids for ids, _ in many))
+        due_ms = np.concatenate([due_ms for _, due_ms in many])
+        results = await self._store.reschedule(topic, ids, due_ms)
+        return cut_results(results, [ids for ids, _ in many])
+
+    async def _release(self, key: _Release, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._release_all(columns.receipts_of(items), key))
+
+    def _release_all(self, receipts: U64, how: _Release) -> Awaitable[U8]:
+        delay_ms, error, counted, priority = how
+        return self._store.release(receipts, delay_ms, error, counted=counted, priority=priority)
+
+    async def _touch(self, lease_ms: int, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.touch(columns.receipts_of(items), lease_ms))
+
+    async def _bury(self, how: _Bury, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._bury_all(columns.receipts_of(items), how))
+
+    def _bury_all(self, receipts: U64, how: _Bury) -> Awaitable[U8]:
+        return self._store.bury(receipts, how[0], priority=how[1])
+
+    async def _cancel(self, topic: str, items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.cancel(topic, items))
+
+    async def _move(self, topic: str, items: Sequence[tuple[bytes, int]]) -> list[Result]:
+        due_ms = np.array([due for _, due in items], dtype=np.int64)
+        return results_of(await self._store.reschedule(topic, [id_ for id_, _ in items], due_ms))
+
+    async def _kick(self, key: tuple[str, int], items: Sequence[bytes]) -> list[Result]:
+        return results_of(await self._store.kick(key[0], items, key[1]))
+
+    async def _get(self, topic: str, items: Sequence[bytes]) -> list[Message | None]:
+        return await self._store.get(topic, items)
+
+
+def _release_ms(delay: Delay, retry: bool) -> int | None:
+    delay_ms = values.delay_ms(delay)
+    if retry and delay_ms:
+        raise InvalidTime("delay: got delay and retry together, expected one of them")
+    return None if retry else delay_ms
+
+
+def _nothing() -> Results:
+    return Results(np.empty(0, dtype=np.uint8))

@@ -1,0 +1,54 @@
+"""Hosts: by which names this server may be called.
+
+A page of the web can give its own name the address of this machine (DNS rebinding), and is then of
+the same origin as the server for a browser. What gives it away is that name, which stands in each
+of its requests. No name can stand for an address, so those are let in.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?", re.IGNORECASE)
+_MOST_KNOWN = 100
+ANY = "*"
+
+
+class Hosts:
+    """Names that are let in, beside localhost and addresses; ``*`` lets in all."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = {name.lower().rstrip(".") for name in names}
+        self._known: set[bytes] = set()
+
+    def refusal(self, given: Sequence[bytes]) -> str | None:
+        """Return what is wrong with the Host headers of a request, or None."""
+        if len(given) == 1 and given[0] in self._known:
+            return None
+        if len(given) != 1:
+            return f"host: got {len(given)} headers, expected one"
+        text = given[0].decode("latin-1")
+        if not self._is_let_in(text):
+            return (
+                f"host: got {text!r:.80}, expected localhost, an address, or one of allowed_hosts"
+            )
+        if len(self._known) < _MOST_KNOWN:
+            self._known.add(given[0])
+        return None
+
+    def _is_let_in(self, text: str) -> bool:
+        found = _HOST.fullmatch(text)
+        if found is None:
+            return False
+        name = (found[1] or found[2]).lower().rstrip(".")
+        if ANY in self._names or name in self._names:
+            return True
+        return name == "localhost" or name.endswith(".localhost") or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""What the store in memory holds: a row a message, and the rows of each topic.
+
+Heaps delete lazily. A row gets a new ``serial`` whenever it moves, which makes the entries that
+were pushed for it before worthless; a heap that holds more worthless entries than good ones is
+built anew, so that timers which are set and cancelled all day do not pile up.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.sweep import Wanted
+from dwell.errors import IdExists
+from dwell.message import U64, State, TopicSettings
+from dwell.store.bounds import within
+
+#: How many worthless entries a heap may hold before it is looked at.
+SLACK = 64
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One message and where it is; the last three fields count only while it is leased."""
+
+    topic: "Topic"
+    id: str
+    arrival: int
+    body: bytes
+    extra: bytes
+    due_ms: int
+    priority: int
+    lease_ms: int
+    max_attempts: int
+    expires_ms: int
+    state: State = State.GONE
+    attempt: int = 0
+    error: str | None = None
+    serial: int = 0
+    lease_until_ms: int = 0
+    take: int = 0
+    owner: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it is in an answer."""
+        return len(self.id) + len(self.extra) + len(self.body)
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Tell whether nobody took the message in time."""
+        return 0 < self.expires_ms <= now_ms
+
+    def is_used_up(self) -> bool:
+        """Tell whether no attempt is left."""
+        return self.attempt >= (self.max_attempts or self.topic.settings.max_attempts)
+
+    def own_lease_ms(self) -> int:
+        """Return how long a taker has it who asked for nothing else."""
+        return self.lease_ms or self.topic.settings.lease_ms
+
+    def is_in(self, wanted: Wanted) -> bool:
+        """Tell whether a sweep gives this message."""
+        return wanted.has(self.topic.name, self.state, self.due_ms, self.extra)
+
+    def deadline_ms(self) -> int:
+        """Return when time itself moves this row next; 0 when it never does."""
+        if self.state is State.LEASED:
+            return self.lease_until_ms
+        if self.state is State.DELAYED and not 0 < self.expires_ms < self.due_ms:
+            return self.due_ms
+        return self.expires_ms if self.state in (State.DELAYED, State.READY) else 0
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """The messages of a topic; ``counts`` is by state, that of GONE means nothing."""
+
+    name: str
+    settings: TopicSettings = field(default_factory=TopicSettings)
+    rows: dict[str, Row] = field(default_factory=dict)
+    ready: list[tuple[int, int, int, int, Row]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=lambda: [0] * len(State))
+    remembered: dict[str, int] = field(default_factory=dict)
+
+    def pending(self) -> int:
+        """Return how many messages wait, for their due or for a taker."""
+        return self.counts[State.DELAYED] + self.counts[State.READY]
+
+    def push_ready(self, row: Row) -> None:
+        """Let a row be taken in its turn."""
+        entry = (row.priority, row.due_ms, row.arrival, row.serial, row)
+        heapq.heappush(self.ready, entry)
+        if len(self.ready) > 2 * self.counts[State.READY] + SLACK:
+            self.ready = [entry for entry in self.ready if entry[4].serial == entry[3]]
+            heapq.heapify(self.ready)
+
+    def first_ready(self, limit: int) -> list["Row"]:
+        """Return the rows whose turn comes first, and leave them in their places."""
+        good = (entry for entry in self.ready if entry[4].serial == entry[3])
+        return [entry[4] for entry in heapq.nsmallest(limit, good)]
+
+    def pop_ready(self) -> Row | None:
+        """Return the row whose turn it is."""
+        while self.ready:
+            *_, serial, row = heapq.heappop(self.ready)
+            if row.serial == serial:
+                return row
+        return None
+
+
+def fitting(rows: list[Row]) -> list[Row]:
+    """Return the first rows, as many as one answer holds."""
+    return rows[: within(np.array([row.size_bytes for row in rows], np.int64))]
+
+
+def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
+    """Return the messages of some rows."""
+    return Batch(
+        topics=[row.topic.name for row in rows],
+        ids=[row.id for row in rows],
+        bodies=[row.body for row in rows],
+        extras=[row.extra for row in rows],
+        due_ms=np.array([row.due_ms for row in rows], np.int64),
+        priority=np.array([row.priority for row in rows], np.uint32),
+        attempt=np.array([row.attempt for row in rows], np.uint16),
+        max_attempts=np.array([row.max_attempts for row in rows], np.uint16),
+        lease_ms=np.array([row.lease_ms for row in rows], np.uint32),
+        lease_until_ms=np.array([row.lease_until_ms for row in rows], np.int64),
+        expires_ms=np.array([row.expires_ms for row in rows], np.int64),
+        state=np.array([row.state for row in rows], np.uint8),
+        numbers=np.array([row.arrival for row in rows], np.uint64),
+        errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
+        receipts=receipts,
+    )
+
+
+def check_new(topic: Topic, ids: list[str]) -> None:
+    """Raise IdExists when an id of a batch is there already, or stands in the batch twice."""
+    seen: set[str] = set()
+    for id_ in ids:
+        if id_ in topic.rows or id_ in seen:
+            raise IdExists(f"topic {topic.name!r}: id {id_!r:.80} exists")
+        seen.add(id_)

@@ -1,0 +1,576 @@
+"""The store in memory: dicts and heaps of plain Python, gone when the process ends.
+
+It is the reference for what a store means, and the store under the timer that lives inside one
+process, so putting and cancelling cost O(log n). No verb waits for anything: each runs to its end
+before another begins.
+"""
+
+import heapq
+import itertools
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.events import Event, EventPage, Events
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.stats import Stats, TopicStats
+from dwell.batch.sweep import Sweep, Wanted
+from dwell.clock import Clock
+from dwell.errors import ForeignReceipt, StoreClosed, TopicFull
+from dwell.message import (
+    I64,
+    MAX_BATCH_BYTES,
+    QUEUE_ID_MARK,
+    U8,
+    U64,
+    Kind,
+    Message,
+    Result,
+    State,
+    TopicSettings,
+)
+from dwell.retries import retry_delay_ms
+from dwell.store.base import Store
+from dwell.store.memory.rows import SLACK, Row, Topic, batch_of, check_new, fitting
+
+_LOW_HALF = 0xFFFF_FFFF
+
+
+class MemoryStore(Store):
+    """A store that keeps its messages in this process only.
+
+    ``max_events`` is how many of the latest events can be read.
+    """
+
+    def __init__(self, clock: Clock, *, max_events: int = 1_000_000) -> None:
+        self.clock = clock
+        self.number = secrets.randbelow(2**31 - 1) + 1
+        self._max_events = max_events
+        self._is_open = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._topics: dict[str, Topic] = {}
+        self._taken: dict[int, Row] = {}
+        self._numbered: dict[int, Row] = {}
+        self._deadlines: list[tuple[int, int, Row]] = []
+        self._memories: list[tuple[int, str, str]] = []
+        self._arrivals = itertools.count(1)
+        self._serials = itertools.count(1)
+        self._takes = itertools.count(1)
+        self._events: list[tuple[int, Kind, str, str, int, int]] = []
+        self._events_dropped = 0
+        self._totals: Counter[Kind] = Counter()
+        self._seen_ms = 0
+        self._woken: Counter[str] = Counter()
+        self._is_nearer = False
+
+    async def open(self) -> None:
+        """Make the store ready."""
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Forget everything."""
+        self._is_open = False
+        self._clear()
+
+    # --- verbs --------------------------------------------------------------------------------
+
+    async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Add messages to a topic."""
+        now_ms = self._enter()
+        topic = self._topic(puts.topic)
+        arrivals = [next(self._arrivals) for _ in range(len(puts))]
+        ids = self._make_ids(arrivals) if puts.ids is None else _texts(puts.ids)
+        room = self._room(topic, ids, on_conflict)
+        columns = zip(
+            ids,
+            arrivals,
+            puts.bodies,
+            puts.extras if puts.extras is not None else itertools.repeat(b""),
+            puts.due_ms.tolist(),
+            puts.priority.tolist(),
+            puts.lease_ms.tolist(),
+            puts.max_attempts.tolist(),
+            puts.expires_ms.tolist(),
+            strict=False,
+        )
+        results = np.zeros(len(puts), np.uint8)
+        for at, values in enumerate(columns):
+            result = self._put(Row(topic, *values), on_conflict, room, now_ms)
+            room -= result is Result.CREATED
+            results[at] = result
+        self._announce()
+        numbers = np.where(results == Result.CREATED, np.array(arrivals, np.uint64), 0)
+        return PutAnswer(ids, results, numbers.astype(np.uint64))
+
+    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+        """Lease ready messages, topic after topic."""
+        now_ms = self._enter()
+        rows: list[Row] = []
+        room_bytes = MAX_BATCH_BYTES
+        for name in topics:
+            topic = self._topics.get(name)
+            if topic is None or topic.settings.paused:
+                continue
+            while len(rows) < limit and room_bytes > 0 and (row := topic.pop_ready()) is not None:
+                self._lease(row, lease_ms, owner, now_ms)
+                rows.append(row)
+                room_bytes -= row.size_bytes
+        self._announce()
+        return self._batch(rows, receipts=True)
+
+    def ready(self, topic: str) -> int:
+        """Return how many messages of a topic could be taken."""
+        known = self._topics.get(topic)
+        if known is None or known.settings.paused:
+            return 0
+        return known.counts[State.READY]
+
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready."""
+        now_ms = self._enter()
+        rows: list[Row] = []
+        for row in self._find(topic, ids):
+            if row is not None and row.state is State.READY and not row.topic.settings.paused:
+                self._lease(row, lease_ms, owner, now_ms)
+                rows.append(row)
+        return self._batch(rows, receipts=True)
+
+    async def peek(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first."""
+        self._enter()
+        known = self._topics.get(topic)
+        rows = known.first_ready(limit) if known is not None else []
+        return self._batch(fitting(rows), receipts=False)
+
+    async def held(self, owner: str) -> Batch:
+        """Return again what an owner holds."""
+        self._enter()
+        rows = [row for row in self._taken.values() if row.owner == owner]
+        return self._batch(sorted(rows, key=_by_due), receipts=True)
+
+    async def ack(self, receipts: U64) -> U8:
+        """Forget messages that are done."""
+        now_ms = self._enter()
+        return self._each_receipt(receipts, lambda row: self._ack(row, now_ms))
+
+    async def release(
+        self,
+        receipts: U64,
+        delay_ms: int | None,
+        error: str | None,
+        *,
+        counted: bool,
+        priority: int | None = None,
+    ) -> U8:
+        """Give messages back."""
+        now_ms = self._enter()
+
+        def release(row: Row) -> Result:
+            row.error = row.error if error is None else error
+            row.priority = row.priority if priority is None else priority
+            return self._release(row, delay_ms, counted, now_ms)
+
+        return self._each_receipt(receipts, release)
+
+    async def touch(self, receipts: U64, lease_ms: int) -> U8:
+        """Let leases end later, or sooner."""
+        now_ms = self._enter()
+
+        def touch(row: Row) -> Result:
+            row.lease_until_ms = now_ms + (lease_ms or row.own_lease_ms())
+            self._move(row, State.LEASED)
+            return Result.TOUCHED
+
+        return self._each_receipt(receipts, touch)
+
+    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
+        """Set messages aside as dead."""
+        now_ms = self._enter()
+
+        def bury(row: Row) -> Result:
+            row.error = row.error if reason is None else reason
+            row.priority = row.priority if priority is None else priority
+            self._end_lease(row)
+            self._bury(row, Kind.BURY, now_ms)
+            return Result.BURIED
+
+        return self._each_receipt(receipts, bury)
+
+    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+        """Bring dead messages back."""
+        now_ms = self._enter()
+        results = np.full(len(ids), Result.UNKNOWN, np.uint8)
+        for at, row in enumerate(self._find(topic, ids)):
+            if row is not None and row.state is State.DEAD:
+                row.due_ms, row.attempt = now_ms + delay_ms, 0
+                row.expires_ms = 0 if row.is_expired(now_ms) else row.expires_ms
+                self._wait(row, now_ms)
+                self._note(Kind.KICK, row, now_ms)
+                results[at] = Result.KICKED
+        self._announce()
+        return results
+
+    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+        """Forget messages that nobody has taken."""
+        now_ms = self._enter()
+        results = np.full(len(ids), Result.UNKNOWN, np.uint8)
+        for at, row in enumerate(self._find(topic, ids)):
+            if row is not None and row.state is State.LEASED:
+                results[at] = Result.LEASED
+            elif row is not None:
+                self._note(Kind.CANCEL, row, now_ms)
+                self._forget(row)
+                results[at] = Result.CANCELLED
+        return results
+
+    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+        """Change when messages fall due."""
+        now_ms = self._enter()
+        results = np.full(len(ids), Result.UNKNOWN, np.uint8)
+        for at, (row, due) in enumerate(zip(self._find(topic, ids), due_ms.tolist(), strict=True)):
+            if row is not None and row.state is State.LEASED:
+                results[at] = Result.LEASED
+            elif row is not None and row.state is not State.DEAD:
+                row.due_ms = due
+                self._wait(row, now_ms)
+                self._note(Kind.MOVE, row, now_ms)
+                results[at] = Result.MOVED
+        self._announce()
+        return results
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+        """Return messages by id."""
+        self._enter()
+        rows = list(self._find(topic, ids))
+        found = iter(self._batch([row for row in rows if row is not None], receipts=False))
+        return [None if row is None else next(found) for row in rows]
+
+    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number."""
+        self._enter()
+        rows = [self._numbered.get(number) for number in numbers.tolist()]
+        return [None if row is None else (row.topic.name, row.id) for row in rows]
+
+    async def taken_from(self, receipts: U64) -> set[str]:
+        """Return the topics of the messages whose receipts are still good."""
+        self._enter()
+        self._check_receipts(receipts)
+        rows = (self._taken.get(take) for _, take in receipts.tolist())
+        return {row.topic.name for row in rows if row is not None}
+
+    async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
+        """Return a page of messages of one state, by due."""
+        self._enter()
+        after = (cursor.due_ms, cursor.arrival) if cursor is not None else (-(2**63), 0)
+        known = self._topics.get(topic)
+        rows = heapq.nsmallest(
+            limit + 1,
+            (
+                row
+                for row in (known.rows.values() if known is not None else ())
+                if row.state is state and _by_due(row) > after
+            ),
+            key=_by_due,
+        )
+        page = fitting(rows[:limit])
+        more = None if len(page) == len(rows) else Cursor(page[-1].due_ms, page[-1].arrival)
+        return Page(self._batch(page, receipts=False), more)
+
+    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
+        """Return messages by place, which is the number of their arrival."""
+        self._enter()
+        every = [row for topic in self._topics.values() for row in topic.rows.values()]
+        places = max((row.arrival for row in every), default=-1) + 1
+        found = (row for row in every if start <= row.arrival < stop and row.is_in(wanted))
+        rows = heapq.nsmallest(limit + 1, found, key=attrgetter("arrival"))
+        page = fitting(rows[:limit])
+        more = rows[len(page)].arrival if len(rows) > len(page) else None
+        return Sweep(self._batch(page, receipts=False), more, places)
+
+    async def events(self, position: int, limit: int) -> EventPage:
+        """Return events from a position on."""
+        self._enter()
+        kept = min(len(self._events), self._max_events)
+        first = self._events_dropped + len(self._events) - kept
+        start = max(position, first)
+        at = start - self._events_dropped
+        found = enumerate(self._events[at : at + limit], start)
+        events = Events.of([Event(position, *values) for position, values in found])
+        end = self._events_dropped + len(self._events)
+        following, known = start + len(events), f"{self.number:08x}"
+        since, history = (known if 0 < at <= end else "" for at in (position, following))
+        return EventPage(events, following, first, end, since, history)
+
+    async def stats(self) -> Stats:
+        """Return the counts."""
+        self._enter()
+        topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self._topics.items()}
+        return Stats(topics, {str(kind): count for kind, count in self._totals.items()})
+
+    async def configure(self, topic: str, settings: TopicSettings) -> None:
+        """Set what holds for a topic from now on."""
+        self._enter()
+        known = self._topic(topic)
+        if known.settings.paused and not settings.paused:
+            self._woken[topic] += known.counts[State.READY]
+        known.settings = settings
+        self._announce()
+
+    async def settings(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic."""
+        known = self._topics.get(topic)
+        return known.settings if known is not None else TopicSettings()
+
+    async def tick(self, now_ms: int) -> int | None:
+        """Do what time asks for until now, and return when it next asks for something."""
+        self._check_open()
+        self._settle(now_ms)
+        while self._deadlines and self._deadlines[0][2].serial != self._deadlines[0][1]:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreClosed("the store in memory is not open")
+
+    def _enter(self) -> int:
+        """Bring the state up to now, as every verb must before it looks at anything."""
+        self._check_open()
+        now_ms = self.clock.now_ms()
+        self._settle(now_ms)
+        return now_ms
+
+    def _settle(self, now_ms: int) -> None:
+        if now_ms < self._seen_ms:
+            self._turn_back(now_ms)
+        self._seen_ms = now_ms
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, serial, row = heapq.heappop(self._deadlines)
+            if row.serial == serial:
+                self._come_due(row, now_ms)
+        while self._memories and self._memories[0][0] <= now_ms:
+            until_ms, topic, id_ = heapq.heappop(self._memories)
+            remembered = self._topics[topic].remembered
+            if remembered.get(id_) == until_ms:
+                del remembered[id_]
+        self._announce()
+
+    def _turn_back(self, now_ms: int) -> None:
+        """Let ready messages wait again after the clock jumped back, so that none is early."""
+        for topic in self._topics.values():
+            for *_, serial, row in list(topic.ready):
+                if row.serial == serial and row.due_ms > now_ms:
+                    self._wait(row, now_ms)
+
+    def _come_due(self, row: Row, now_ms: int) -> None:
+        """Do what a row's deadline asks for; a lease that ended may leave an expired message."""
+        if row.state is State.LEASED:
+            self._end_lease(row)
+            if row.is_used_up():
+                return self._bury(row, Kind.EXHAUST, now_ms)
+            self._note(Kind.LAPSE, row, now_ms)
+        if row.is_expired(now_ms):
+            row.error = "expired"
+            return self._bury(row, Kind.EXPIRE, now_ms)
+        return self._wait(row, now_ms)
+
+    def _announce(self) -> None:
+        """Tell the queue what the last change means for its takers and its sleep."""
+        if self._woken:
+            woken, self._woken = self._woken, Counter()
+            for topic, count in (+woken).items():
+                self.wake(topic, count)
+        if self._is_nearer:
+            self._is_nearer = False
+            self.plan()
+
+    # --- one row ------------------------------------------------------------------------------
+
+    def _move(self, row: Row, state: State) -> None:
+        """Set the state; whatever was planned for the row before no longer holds."""
+        counts = row.topic.counts
+        counts[row.state] -= 1
+        counts[state] += 1
+        row.state = state
+        row.serial = next(self._serials)
+        deadline_ms = row.deadline_ms()
+        if deadline_ms:
+            self._push_deadline(deadline_ms, row)
+        if state is State.READY:
+            row.topic.push_ready(row)
+
+    def _push_deadline(self, deadline_ms: int, row: Row) -> None:
+        heapq.heappush(self._deadlines, (deadline_ms, row.serial, row))
+        self._is_nearer |= self._deadlines[0][2] is row
+        if len(self._deadlines) > 2 * len(self._numbered) + SLACK:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].serial == entry[1]]
+            heapq.heapify(self._deadlines)
+
+    def _wait(self, row: Row, now_ms: int) -> None:
+        """Let a row wait for its due, or for a taker when that has come."""
+        was_ready = row.state is State.READY
+        self._move(row, State.READY if row.due_ms <= now_ms else State.DELAYED)
+        is_new = row.state is State.READY and not was_ready
+        if is_new and not row.topic.settings.paused and not row.is_expired(now_ms):
+            self._woken[row.topic.name] += 1
+
+    def _bury(self, row: Row, kind: Kind, now_ms: int) -> None:
+        self._move(row, State.DEAD)
+        self._note(kind, row, now_ms)
+
+    def _forget(self, row: Row) -> None:
+        self._move(row, State.GONE)
+        del row.topic.rows[row.id]
+        del self._numbered[row.arrival]
+
+    def _put(self, new: Row, on_conflict: str, room: int, now_ms: int) -> Result:
+        topic = new.topic
+        old = topic.rows.get(new.id)
+        if old is not None:
+            return self._replace(old, new, now_ms) if on_conflict == "replace" else Result.KEPT
+        if on_conflict == "keep" and new.id in topic.remembered:
+            return Result.KEPT
+        if room <= 0:
+            return Result.DROPPED
+        topic.rows[new.id] = new
+        self._numbered[new.arrival] = new
+        self._wait(new, now_ms)
+        self._note(Kind.PUT, new, now_ms)
+        return Result.CREATED
+
+    def _replace(self, old: Row, new: Row, now_ms: int) -> Result:
+        if old.state is State.LEASED:
+            return Result.LEASED
+        # The new row takes the old one's place in the order; moving the old one out of the way
+        # makes its entries in the heaps worthless.
+        new.arrival = old.arrival
+        self._move(old, State.GONE)
+        new.topic.rows[new.id] = new
+        self._numbered[new.arrival] = new
+        self._wait(new, now_ms)
+        self._note(Kind.REPLACE, new, now_ms)
+        return Result.REPLACED
+
+    def _lease(self, row: Row, lease_ms: int, owner: str, now_ms: int) -> None:
+        row.attempt += 1
+        row.lease_until_ms = now_ms + (lease_ms or row.own_lease_ms())
+        row.owner = owner
+        row.take = next(self._takes)
+        self._taken[row.take] = row
+        self._move(row, State.LEASED)
+        self._note(Kind.TAKE, row, now_ms)
+
+    def _end_lease(self, row: Row) -> None:
+        del self._taken[row.take]
+        row.lease_until_ms = row.take = 0
+        row.owner = ""
+
+    def _ack(self, row: Row, now_ms: int) -> Result:
+        self._end_lease(row)
+        self._note(Kind.ACK, row, now_ms)
+        self._forget(row)
+        remember_ms = row.topic.settings.remember_ms
+        if remember_ms and not row.id.startswith(QUEUE_ID_MARK):
+            until_ms = max(now_ms + remember_ms, row.topic.remembered.get(row.id, 0))
+            row.topic.remembered[row.id] = until_ms
+            heapq.heappush(self._memories, (until_ms, row.topic.name, row.id))
+        return Result.ACKED
+
+    def _release(self, row: Row, delay_ms: int | None, counted: bool, now_ms: int) -> Result:
+        self._end_lease(row)
+        if counted and row.is_used_up():
+            self._bury(row, Kind.EXHAUST, now_ms)
+            return Result.BURIED
+        # With neither a delay nor the topic's own, which may be 0, the message is as it was.
+        if counted or delay_ms != 0:
+            retry_ms = retry_delay_ms(row.topic.settings.retry_delays_ms, row.attempt)
+            row.due_ms = now_ms + (retry_ms if delay_ms is None else delay_ms)
+        row.attempt -= not counted
+        self._wait(row, now_ms)
+        self._note(Kind.RELEASE, row, now_ms)
+        return Result.RELEASED
+
+    def _note(self, kind: Kind, row: Row, now_ms: int) -> None:
+        self._totals[kind] += 1
+        self._events.append((now_ms, kind, row.topic.name, row.id, row.due_ms, row.attempt))
+        # Dropping many at once keeps an append cheap; readers see the exact limit all the same.
+        if len(self._events) > 2 * self._max_events + SLACK:
+            surplus = len(self._events) - self._max_events
+            del self._events[:surplus]
+            self._events_dropped += surplus
+
+    # --- helpers ------------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = Topic(name)
+        return topic
+
+    def _find(self, topic: str, ids: Sequence[bytes]) -> Iterator[Row | None]:
+        """Yield each id's row, looked up only when its turn comes."""
+        for id_ in _texts(ids):
+            known = self._topics.get(topic)
+            yield known.rows.get(id_) if known is not None else None
+
+    def _make_ids(self, arrivals: list[int]) -> list[str]:
+        return [f"{QUEUE_ID_MARK}{self.number:08x}{arrival:x}" for arrival in arrivals]
+
+    def _room(self, topic: Topic, ids: list[str], on_conflict: str) -> int:
+        """Return how many messages may be created; raises when the batch is to be refused."""
+        if on_conflict == "error":
+            check_new(topic, ids)
+        limit = topic.settings.max_pending
+        if not limit:
+            return len(ids)
+        room = max(limit - topic.pending(), 0)
+        if topic.settings.on_full == "refuse":
+            remembered = topic.remembered if on_conflict == "keep" else ()
+            new = {id_ for id_ in ids if id_ not in topic.rows and id_ not in remembered}
+            if len(new) > room:
+                raise TopicFull(
+                    f"topic {topic.name!r}: {topic.pending()} messages are pending and max_pending "
+                    f"is {limit}, so {len(new)} more are refused"
+                )
+        return room
+
+    def _each_receipt(self, receipts: U64, act: Callable[[Row], Result]) -> U8:
+        """Do something to each message whose receipt still holds; the others are stale."""
+        self._check_receipts(receipts)
+        results = np.full(len(receipts), Result.STALE, np.uint8)
+        for at, (first, take) in enumerate(receipts.tolist()):
+            row = self._taken.get(take)
+            if row is not None and row.arrival & _LOW_HALF == first & _LOW_HALF:
+                results[at] = act(row)
+        self._announce()
+        return results
+
+    def _check_receipts(self, receipts: U64) -> None:
+        foreign = receipts[:, 0] >> np.uint64(32) != self.number
+        if foreign.any():
+            at = int(foreign.argmax())
+            raise ForeignReceipt(f"receipt {at} of {len(receipts)} was made by another store")
+
+    def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
+        high = self.number << 32
+        words = [(high | row.arrival & _LOW_HALF, row.take) for row in rows] if receipts else []
+        return batch_of(rows, np.array(words, np.uint64).reshape(-1, 2) if receipts else None)
+
+
+def _by_due(row: Row) -> tuple[int, int]:
+    return row.due_ms, row.arrival
+
+
+def _texts(ids: Sequence[bytes]) -> list[str]:
+    return [id_.decode() for id_ in ids]

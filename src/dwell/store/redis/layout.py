@@ -1,0 +1,104 @@
+"""Layouts: how a message, a block and an event lie in a string, for Python and Lua alike.
+
+Each is a head of unsigned numbers, the highest byte first; texts follow, whose sizes it has.
+"""
+
+import struct
+
+#: How :mod:`struct` reads a number of so many bytes; what it has no number for comes as bytes.
+_CODES = {1: "B", 2: "H", 4: "I", 6: "6s", 7: "7s"}
+
+
+class Layout:
+    """The numbers of a head, in order: ``widths`` says how many bytes each has, by name."""
+
+    def __init__(self, **widths: int) -> None:
+        self.widths = widths
+        self.size = sum(widths.values())
+        #: The format of all numbers, for :mod:`struct` and for Lua's library of that name.
+        self.python = struct.Struct(">" + "".join(_CODES[width] for width in widths.values()))
+        self.lua = "".join(f"I{width}" for width in widths.values())
+
+    def place(self, name: str) -> int:
+        """Return how many numbers stand before one."""
+        return list(self.widths).index(name)
+
+    def at(self, name: str) -> int:
+        """Return how many bytes stand before a number."""
+        return self.until(name).size - self.widths[name]
+
+    def until(self, name: str) -> "Layout":
+        """Return the part that ends with a number."""
+        return Layout(**dict(list(self.widths.items())[: self.place(name) + 1]))
+
+
+#: What a take changes comes first; behind the head topic, id, extra, error, owner and body.
+LOOSE = Layout(
+    state=1,
+    attempt=2,
+    take=4,
+    lease_until_ms=6,
+    due_ms=6,
+    priority=4,
+    expires_ms=6,
+    lease_ms=4,
+    max_attempts=2,
+    topic_size=1,
+    id_size=2,
+    extra_size=2,
+    error_size=2,
+    owner_size=2,
+)
+#: The same of a block; ``size`` is how many messages it had, ``live`` how many are left,
+#: ``names_end`` where what is needed to name them ends. Behind it topic, slots, ids, data, extras
+#: and bodies.
+BLOCK = Layout(
+    state=1,
+    size=1,
+    live=1,
+    flags=1,
+    attempt=2,
+    take=4,
+    lease_until_ms=6,
+    priority=4,
+    lease_ms=4,
+    max_attempts=2,
+    due_ms=6,
+    last_due_ms=6,
+    names_end=4,
+    topic_size=1,
+)
+#: What a block has of each message among the names, and behind the ids; ends are offsets.
+SLOT = Layout(is_gone=1, due_ms=6, id_end=2)
+DATA = Layout(body_end=4, extra_size=2)
+#: What the log has of one message, and of a block; behind it topic and id, or the block's names.
+NOTE = Layout(is_block=1, kind=1, topic_size=1, due_ms=6, attempt=2, id_size=2)
+BLOCK_NOTE = Layout(is_block=1, kind=1, n=7, attempt=2, live=2, names_size=4)
+
+
+def of_functions() -> dict[str, object]:
+    """Return what the functions know of layouts; offsets count from 0, as those of Redis do."""
+    return {
+        "LOOSE": {
+            "all": f">{LOOSE.lua}",
+            "size": LOOSE.size,
+            "lease": f">{LOOSE.until('lease_until_ms').lua}",
+            "lease_size": LOOSE.until("lease_until_ms").size,
+            "until_lease": f">{LOOSE.until('lease_ms').lua}",
+            "expires_at": LOOSE.at("expires_ms"),
+            "id_size_at": LOOSE.at("id_size"),
+        },
+        "BLOCK": {
+            "all": f">{BLOCK.lua}",
+            "size": BLOCK.size,
+            "lease": f">{BLOCK.until('lease_until_ms').lua}",
+            "live_at": BLOCK.at("live"),
+            "ends_at": BLOCK.at("lease_until_ms"),
+            "slot": SLOT.lua,
+            "slot_size": SLOT.size,
+            "data": DATA.lua,
+            "data_size": DATA.size,
+        },
+        "NOTE": f">{NOTE.lua}",
+        "BLOCK_NOTE": f">{BLOCK_NOTE.lua}",
+    }

@@ -1,0 +1,69 @@
+"""The library: a function for each transition, in Lua; the engine runs it as one step.
+
+It is loaded once into each engine, under a name that follows from its text, so that instances of
+several versions can work on one store.
+"""
+
+import hashlib
+import string
+from enum import IntEnum
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from dwell.message import Kind, Result, State, TopicSettings
+from dwell.store.redis import layout
+from dwell.store.redis.limits import USUAL
+from dwell.store.redis.numbers import SLOTS
+
+#: What the functions share, each on top of those before it; then one file a verb.
+PARTS = ("call", "places", "loose", "ids", "blocks", "holding", "time", "ending")
+VERBS = (
+    *("ack", "adopt", "bury", "cancel", "configure", "disown", "events", "gather", "gathered"),
+    *("get", "held", "kick", "memories", "named", "peek", "put", "recount", "release"),
+    *("remember", "reschedule", "scan", "stale", "stats", "sweep", "take", "take_ids"),
+    *("taken_from", "texts", "tick", "touch", "trim"),
+)
+#: Those that Redis does not run when its memory is full; the others free some, or only look.
+_NOT_WHEN_FULL = ("adopt", "configure", "gather", "kick", "put", "remember", "reschedule")
+
+#: What stands in a text of Lua as it is.
+_PLAIN = f"{string.ascii_letters}{string.digits} >_"
+
+
+@cache
+def library() -> tuple[str, str]:
+    """Return the text of the library, and what the names of its functions begin with."""
+    folder = files(__package__) / "lua"
+    names = [*PARTS, *(f"verbs/{verb}" for verb in VERBS)]
+    text = _constants() + "".join((folder / f"{name}.lua").read_text() for name in names)
+    name = f"dwell_{hashlib.sha1(text.encode()).hexdigest()[:16]}"
+    return f"#!lua name={name}\nlocal PREFIX = '{name}_'\n{text}", f"{name}_"
+
+
+def _constants() -> str:
+    constants = {
+        "STATE": {"waiting": State.DELAYED, "leased": State.LEASED, "dead": State.DEAD},
+        "RESULT": {result.name.lower(): chr(result) for result in Result},
+        "KIND": {kind.name.lower(): kind for kind in Kind},
+        "SLOTS": "".join(map(chr, range(SLOTS))),
+        **layout.of_functions(),
+        "DEFAULTS": msgspec.to_builtins(TopicSettings()),
+        "USUAL": USUAL.of_functions(),
+        "NOT_WHEN_FULL": dict.fromkeys(_NOT_WHEN_FULL, True),
+    }
+    return "".join(f"local {name} = {_literal(value)}\n" for name, value in constants.items())
+
+
+def _literal(value: object) -> str:
+    """Return a value as Lua writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_literal(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "{" + ", ".join(map(_literal, value)) + "}"
+    if isinstance(value, str):
+        return "'" + "".join(c if c in _PLAIN else f"\\{ord(c):03}" for c in value) + "'"
+    return str(int(value)) if isinstance(value, IntEnum) else str(value)

@@ -1,0 +1,111 @@
+-- One call of a verb, and what all verbs share. KEYS[1] names the shard: all keys begin with it and
+-- lie in its slot.
+-- ARGV: 1 the time in ms, 0 for the server's own; 2 the instance that calls; 3 the shard's index;
+-- 4 which of its calls under way this is; 5 the number of the call, which only grows; 6 how many
+-- shards there are; 7 how many events each keeps; 8 limits as MessagePack, '' for the usual ones.
+-- What the verb is told by name comes after these, from `rest` on what it is told as a list.
+--
+-- A message is loose, a field of `messages` by its number n; or packed with others of its put in
+-- a block, the string `block:<floor(n / 64)>`, where n % 64 is its slot. Members of sorted sets
+-- are n in 7 bytes; those that stand for a whole block end with 'b'.
+--
+-- The library outlives the call: what belongs to one call is set anew by `begin`; while the library is
+-- loaded no library of Lua is there.
+local OWN = 9
+local call, pack, unpack_from, floor, now, base, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
+local MESSAGES, LEASES, TIMERS, META, DIRS, KNOWN, FORGETS, OWNERS, CALLS
+-- What holds for the topics that were looked at, and what the call changed, written down at its end.
+local known, touched, counts, woken, totals, log, happened
+
+local function begin(keys, args, own)
+  call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
+  ARGV, rest = args, OWN + own
+  known, touched, counts, woken, totals, log, happened = {}, {}, {}, {}, {}, {}, 0
+  now, INSTANCE, SHARD, SLOT, SERIAL = tonumber(args[1]), args[2], tonumber(args[3]), args[4], args[5]
+  SHARDS, MAX_EVENTS = tonumber(args[6]), tonumber(args[7])
+  LIMITS = args[8] == '' and USUAL or cmsgpack.unpack(args[8])
+  if now == 0 then
+    local time = call('TIME')
+    now = time[1] * 1000 + floor(time[2] / 1000)
+  end
+  if base ~= keys[1] then
+    base = keys[1]
+    MESSAGES, LEASES, TIMERS, META = base .. ':messages', base .. ':leased', base .. ':timers', base .. ':meta'
+    DIRS, KNOWN, FORGETS, OWNERS = base .. ':dirs', base .. ':known', base .. ':forgets', base .. ':owners'
+  end
+  CALLS = base .. ':calls:' .. INSTANCE
+end
+
+-- Let a verb be called: `run` is told so many values by name.
+local function verb(name, own, run)
+  redis.register_function{
+    function_name = PREFIX .. name,
+    flags = NOT_WHEN_FULL[name] and {} or {'allow-oom'},
+    callback = function(keys, args)
+      begin(keys, args, own)
+      return run(unpack(args, OWN, OWN + own - 1))
+    end,
+  }
+end
+
+local function key(name, topic) return base .. ':' .. name .. ':' .. topic end
+
+-- Call a command with many arguments in parts that fit Lua's stack; parts hold whole pairs.
+local function many(command, name, values)
+  local most = LIMITS.arguments
+  for at = 1, #values, most do call(command, name, unpack(values, at, math.min(at + most - 1, #values))) end
+end
+
+local function look_up(command, name, fields)
+  local most = LIMITS.arguments
+  if #fields <= most then return call(command, name, unpack(fields)) end
+  local found = {}
+  for at = 1, #fields, most do
+    local part = call(command, name, unpack(fields, at, math.min(at + most - 1, #fields)))
+    for i = 1, #part do found[at + i - 1] = part[i] end
+  end
+  return found
+end
+
+local function settings(topic)
+  if not known[topic] then
+    local text = call('HGET', base .. ':topics', topic)
+    known[topic] = text and cmsgpack.unpack(text) or DEFAULTS
+  end
+  return known[topic]
+end
+
+-- Return when a lease ends that is so long as its taker says, or else its message, or its topic.
+local function lease_end(asked_ms, own_ms, topic)
+  return now + (asked_ms > 0 and asked_ms or own_ms > 0 and own_ms or settings(topic).lease_ms)
+end
+
+local function count(topic, state, delta)
+  local of = counts[topic]
+  if not of then of = {}; counts[topic] = of end
+  of[state] = (of[state] or 0) + delta
+  touched[topic] = true
+end
+
+local function wake(topic, number)
+  if number > 0 and not settings(topic).paused then woken[topic] = (woken[topic] or 0) + number end
+end
+
+local function add_total(kind, number)
+  totals[kind] = (totals[kind] or 0) + number
+  happened = happened + number
+end
+
+-- Write down what happened to one message, and to all of a block.
+local function note(kind, topic, id, due, attempt)
+  add_total(kind, 1)
+  log[#log + 1] = pack(NOTE, 0, kind, #topic, due, attempt, #id) .. topic .. id
+end
+
+local function note_block(kind, n, block, attempt, names)
+  if block.live == 0 then return end
+  add_total(kind, block.live)
+  if #names > block.names then names = names:sub(1, block.names) end
+  log[#log + 1] = pack(BLOCK_NOTE, 1, kind, n, attempt, block.live, #names)
+  log[#log + 1] = names
+end

@@ -1,0 +1,83 @@
+-- The end of a call: what changed is written down, and an answer that may be asked for again.
+local function first_score(name)
+  local first = call('ZRANGE', name, 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) or nil
+end
+
+local function nearer(a, b)
+  if a and b then return math.min(a, b) end
+  return a or b
+end
+
+local function write_log()
+  if happened == 0 then return end
+  local ends = call('HINCRBY', META, 'position', happened)
+  local oldest = ends - MAX_EVENTS
+  if oldest > 0 then call('XTRIM', base .. ':events', 'MINID', '~', oldest .. '-1') end
+  call('XADD', base .. ':events', ends .. '-0', 'n', happened, 't', now, 'e', table.concat(log))
+  for kind, number in pairs(totals) do call('HINCRBY', base .. ':totals', kind, number) end
+end
+
+-- Write down what changed; return the next deadline, and pairs of topic and how many are new.
+local function finish()
+  write_log()
+  for topic, of in pairs(counts) do
+    for state, delta in pairs(of) do
+      if delta ~= 0 then call('HINCRBY', key('counts', topic), state, delta) end
+    end
+  end
+  for topic in pairs(touched) do
+    local next = nearer(first_score(key('delayed', topic)), first_score(key('expiring', topic)))
+    if next then call('ZADD', TIMERS, next, topic) else call('ZREM', TIMERS, topic) end
+  end
+  local next = nearer(first_score(LEASES), first_score(TIMERS)) or 0
+  local new = {}
+  for topic, number in pairs(woken) do
+    new[#new + 1] = topic
+    new[#new + 1] = number
+  end
+  local before = tonumber(call('HGET', META, 'next') or 0)
+  if next ~= before then call('HSET', META, 'next', next) end
+  if #new > 0 or (next > 0 and (before == 0 or next < before)) then
+    call('PUBLISH', base .. ':wake', cmsgpack.pack({INSTANCE, next, new}))
+  end
+  return {now, next, new}
+end
+
+-- A call that is repeated, as its answer was lost, is answered as before and does nothing again;
+-- nor does one that comes when its slot has gone on to later calls, as nobody waits for it.
+local function answered()
+  local last = tonumber(call('HGET', CALLS, SLOT .. 'n') or 0)
+  local serial = tonumber(SERIAL)
+  if last < serial then return nil end
+  if last > serial then return {'late', finish()} end
+  return cmsgpack.unpack(call('HGET', CALLS, SLOT))
+end
+
+local function answer(given)
+  call('HSET', CALLS, SLOT, cmsgpack.pack(given), SLOT .. 'n', SERIAL)
+  call('PEXPIRE', CALLS, 14400000)
+  return given
+end
+
+-- Return the text of a loose message that the take of an entry still has; '' when it has not, or
+-- when its lease is over, whether anybody has noticed or not.
+local function still(entry)
+  local text = call('HGET', MESSAGES, entry:sub(1, 7))
+  if not text then return '' end
+  local state, _, take, ends = unpack_from(LOOSE.lease, text)
+  return state == STATE.leased and take == unpack_from('>I4', entry, 8) and ends > now and text or ''
+end
+
+-- A verb that changes something: a call that is repeated is answered as it was the first time.
+local function kept(run)
+  return function(...) return answered() or answer(run(...)) end
+end
+
+-- A verb that only looks, at what is as it should be by now.
+local function looking(run)
+  return function(...)
+    if not settle() then return {'again', finish()} end
+    return run(...)
+  end
+end

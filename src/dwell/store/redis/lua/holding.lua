@@ -1,0 +1,72 @@
+-- Return a message as a loose one in its state.
+local function hold(n, r) return r.is_packed and extract(n) or r end
+
+-- Take a message out of the set of its state, or out of its block; as lift.
+local function lifted(n, r)
+  if not r.is_packed then
+    lift(n, r)
+    return r
+  end
+  local b = r.block
+  with_data(n, r, b)
+  if r.state == STATE.leased then
+    count(r.topic, 'leased', -1)
+    r.owner, r.ends = '', 0
+  else
+    count(r.topic, is_ready(n - n % 64, b) and 'ready' or 'delayed', -1)
+  end
+  take_out(n, b)
+  enter({n})
+  r.is_packed, r.block = nil, nil
+  return r
+end
+
+-- Return the head of the block that a receipt is of, while its take has it.
+local function held_block(n, take)
+  local b = head_at(n)
+  return b and b.state == STATE.leased and b.take == take and b.ends > now and b or nil
+end
+
+-- Return a message that is held by the take that a receipt names, as it lies there; else nil.
+local function held_by(n, take)
+  local text = call('HGET', MESSAGES, member(n))
+  if text then
+    local r = decode(text)
+    return r.state == STATE.leased and r.take == take and r.ends > now and r or nil
+  end
+  if not held_block(n, take) then return nil end
+  return (packed(n, true))
+end
+
+-- Tell whether the slots of a group are all of a block of which nothing is gone, in order.
+local function is_whole(b, slots) return b.live == b.size and slots == SLOTS:sub(1, b.size) end
+
+-- Do something with each message of a group of receipts; return a byte for each.
+local function each_held(group, act)
+  local first, take = unpack_from('>I7I4', group)
+  local results, b = {}, #group > 18 and held_block(first, take)
+  -- Many of a block cost less when all of it is loose.
+  if b then explode(first, call('GET', block_key(first)), b) end
+  for i = 12, #group do
+    local n = first + group:byte(i)
+    local r = held_by(n, take)
+    results[i - 11] = r and act(n, r) or RESULT.stale
+  end
+  return table.concat(results)
+end
+
+-- A topic whose messages differ in priority has to be settled before a take knows their order.
+local function learn_priority(topic, priority)
+  local usual = call('HGET', KNOWN, topic)
+  if not usual then
+    call('HSET', KNOWN, topic, priority)
+  elseif usual ~= 'mixed' and usual ~= tostring(priority) then
+    call('HSET', KNOWN, topic, 'mixed')
+  end
+end
+
+local function set_priority(r, priority)
+  if priority == '' then return end
+  r.priority = tonumber(priority)
+  learn_priority(r.topic, r.priority)
+end

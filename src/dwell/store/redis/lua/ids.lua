@@ -1,0 +1,56 @@
+local function is_made(id) return id:byte(1) == 126 end
+
+-- Ids: a caller's id is a field of `ids`. It has the number of its message in 6 bytes, or, when that was
+-- acked, 255 and until when it is remembered. When such an id is used anew, `earlier` keeps that.
+local function remembered_until(value)
+  return value and value:byte(1) == 255 and unpack_from('>I6', value, 2) or nil
+end
+
+local function remembered(ends) return '\255' .. pack('>I6', ends) end
+
+-- Let go of an id whose message is gone without an ack.
+local function free_id(topic, id)
+  if is_made(id) then return end
+  local ends = call('HGET', key('earlier', topic), id)
+  if ends then
+    call('HDEL', key('earlier', topic), id)
+    if tonumber(ends) > now then return call('HSET', key('ids', topic), id, remembered(ends)) end
+  end
+  call('HDEL', key('ids', topic), id)
+end
+
+-- Remember acked ids, or let go of them when the topic remembers none.
+local function remember(topic, names)
+  local earlier = call('EXISTS', key('earlier', topic)) == 1 and key('earlier', topic)
+  local ends = now + settings(topic).remember_ms
+  local fields, old, value = {}, {}, remembered(ends)
+  for i = 1, #names do
+    local before = earlier and tonumber(call('HGET', earlier, names[i]) or 0) or 0
+    if before > 0 then call('HDEL', earlier, names[i]) end
+    if math.max(before, ends) <= now then
+      old[#old + 1] = names[i]
+    else
+      fields[#fields + 1] = names[i]
+      fields[#fields + 1] = before > ends and remembered(before) or value
+    end
+  end
+  many('HDEL', key('ids', topic), old)
+  many('HSET', key('ids', topic), fields)
+  local most = LIMITS.forgotten
+  for at = 1, #names, most do
+    local part = {unpack(names, at, math.min(at + most - 1, #names))}
+    part[#part + 1] = topic
+    call('ZADD', FORGETS, ends, cmsgpack.pack(part))
+  end
+  return math.ceil(#names / most)
+end
+
+local function forget(n, r)
+  call('HDEL', MESSAGES, member(n))
+  free_id(r.topic, r.id)
+  if n % 64 > 0 or call('EXISTS', base .. ':block:' .. floor(n / 64)) == 0 then leave({n}) end
+end
+
+local function is_used_up(attempt, most, topic)
+  return attempt >= (most > 0 and most or settings(topic).max_attempts)
+end

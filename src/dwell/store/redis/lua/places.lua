@@ -1,0 +1,27 @@
+-- Places: which numbers are there, 512 in a set of small integers.
+local function by_dir(numbers)
+  local dirs = {}
+  for i = 1, #numbers do
+    local dir = floor(numbers[i] / 512)
+    local of = dirs[dir]
+    if not of then of = {}; dirs[dir] = of end
+    of[#of + 1] = numbers[i] % 512
+  end
+  return dirs
+end
+
+local function enter(numbers)
+  for dir, of in pairs(by_dir(numbers)) do
+    call('SADD', base .. ':dir:' .. dir, unpack(of))
+    call('ZADD', DIRS, dir, dir)
+  end
+end
+
+local function leave(numbers)
+  for dir, of in pairs(by_dir(numbers)) do
+    call('SREM', base .. ':dir:' .. dir, unpack(of))
+    if call('EXISTS', base .. ':dir:' .. dir) == 0 then call('ZREM', DIRS, dir) end
+  end
+end
+
+local function member(n) return pack('>I7', n) end

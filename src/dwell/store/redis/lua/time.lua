@@ -1,0 +1,252 @@
+-- Time: what it does to messages, as much of it as one call may.
+local function expire(n, r)
+  r.error = 'expired'
+  bury(n, r, KIND.expire)
+end
+
+local function lapse(n, r)
+  lift(n, r)
+  if is_used_up(r.attempt, r.most, r.topic) then return bury(n, r, KIND.exhaust) end
+  note(KIND.lapse, r.topic, r.id, r.due, r.attempt)
+  if r.expires > 0 and r.expires <= now then return expire(n, r) end
+  wait(n, r)
+  save(n, r)
+end
+
+-- Return a message as time has left it, without changing anything but that; nil if it is gone.
+local function load(n)
+  local text = call('HGET', MESSAGES, member(n))
+  local r = text and decode(text) or extract(n)
+  if not r then return nil end
+  if r.state == STATE.leased and r.ends <= now then
+    lapse(n, r)
+  elseif r.state == STATE.waiting and r.expires > 0 and r.expires <= now then
+    lift(n, r)
+    expire(n, r)
+  end
+  return r
+end
+
+-- Return the same, but a message of a block as it lies there, marked, unless time has to move it.
+local function find(n)
+  if call('HEXISTS', MESSAGES, member(n)) == 1 then return load(n) end
+  local r = packed(n, true)
+  if r and r.state == STATE.leased and r.ends <= now then return load(n) end
+  return r
+end
+
+-- Return the same for readers, who leave a block as it is.
+local function read(n)
+  local text = call('HGET', MESSAGES, member(n))
+  if text then return text end
+  local r = packed(n)
+  return r and encode(r) or false
+end
+
+-- Return the number of a message by its id; nil when there is none.
+local function number_of(topic, id)
+  if is_made(id) then
+    local n = #id < 16 and tonumber(id:sub(2), 16)
+    return n and n % 256 == SHARD and floor(n / 256) or nil
+  end
+  local n = call('HGET', key('ids', topic), id)
+  return n and not remembered_until(n) and unpack_from('>I6', n) or nil
+end
+
+-- Do something with each message of a topic that an id names; return a byte for each.
+local function each_named(topic, act)
+  local results = {}
+  for i = rest, #ARGV do
+    local n = number_of(topic, ARGV[i])
+    local r = n and find(n)
+    if r and r.topic == topic and r.id == ARGV[i] then
+      results[#results + 1] = act(n, r, i)
+    else
+      results[#results + 1] = RESULT.unknown
+    end
+  end
+  return table.concat(results)
+end
+
+local function lapse_block(n)
+  local b = head_at(n)
+  if is_used_up(b.attempt, b.most, b.topic) then
+    explode(n, call('GET', block_key(n)), b)
+    for slot = 0, b.size - 1 do
+      local loose = call('HGET', MESSAGES, member(n + slot))
+      if loose then lapse(n + slot, decode(loose)) end
+    end
+    return
+  end
+  lift_block(n, b)
+  note_block(KIND.lapse, n, b, b.attempt, names_at(n, b))
+  set_lease(n, b, STATE.waiting, b.flags % 2, b.attempt, b.take, 0)
+  local ready, delayed = block_entry(n, b)
+  count(b.topic, 'leased', -b.live)
+  if b.due <= now then
+    call('ZADD', key('ready', b.topic), b.priority, ready)
+    count(b.topic, 'ready', b.live)
+    wake(b.topic, b.live)
+  else
+    call('ZADD', key('delayed', b.topic), b.due, delayed)
+    count(b.topic, 'delayed', b.live)
+  end
+end
+
+local function end_leases(budget)
+  local found = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, budget)
+  for i = 1, #found do
+    local n = unpack_from('>I7', found[i])
+    if #found[i] == 8 then
+      lapse_block(n)
+      budget = budget - 8
+    else
+      lapse(n, decode(call('HGET', MESSAGES, found[i])))
+      budget = budget - 1
+    end
+    if budget <= 0 then break end
+  end
+  return budget
+end
+
+local function end_waits(topic, budget)
+  local found = call('ZRANGEBYSCORE', key('expiring', topic), '-inf', now, 'LIMIT', 0, math.ceil(budget))
+  for i = 1, #found do
+    local n = unpack_from('>I7', found[i])
+    local r = decode(call('HGET', MESSAGES, found[i]))
+    lift(n, r)
+    expire(n, r)
+  end
+  return budget - #found
+end
+
+-- Make ready what is due: whole blocks whose messages are due together, else message by message.
+local function promote(topic, budget)
+  local name = key('delayed', topic)
+  local found = call('ZRANGEBYSCORE', name, '-inf', now, 'WITHSCORES', 'LIMIT', 0, math.ceil(budget * 4))
+  local ready, gone, number = {}, {}, 0
+  for i = 1, #found, 2 do
+    local entry, due = found[i], tonumber(found[i + 1])
+    local n, priority = unpack_from('>I7I4', entry)
+    if #entry == 12 then
+      local b = head_at(n)
+      if b.due < b.last then
+        explode(n, call('GET', block_key(n)), b)
+        budget = budget - 44
+      else
+        ready[#ready + 1] = priority
+        ready[#ready + 1] = ready_member(n, due) .. 'b'
+        gone[#gone + 1] = entry
+        number = number + b.live
+        budget = budget - 2
+      end
+    else
+      ready[#ready + 1] = priority
+      ready[#ready + 1] = pack('>I6', due) .. entry:sub(1, 7)
+      gone[#gone + 1] = entry
+      number = number + 1
+      budget = budget - 0.4
+    end
+    if budget <= 0 then break end
+  end
+  if #gone > 0 then
+    many('ZREM', name, gone)
+    many('ZADD', key('ready', topic), ready)
+    count(topic, 'delayed', -number)
+    count(topic, 'ready', number)
+    wake(topic, number)
+  end
+  touched[topic] = true
+  return budget
+end
+
+-- Forget some of the acked ids whose time is over.
+local function forget_some(number)
+  for _, text in ipairs(call('ZRANGEBYSCORE', FORGETS, '-inf', now, 'LIMIT', 0, number)) do
+    local names = cmsgpack.unpack(text)
+    local name = key('ids', table.remove(names))
+    local found, old = call('HMGET', name, unpack(names)), {}
+    for i = 1, #names do
+      local ends = remembered_until(found[i])
+      if ends and ends <= now then old[#old + 1] = names[i] end
+    end
+    if #old > 0 then call('HDEL', name, unpack(old)) end
+    call('ZREM', FORGETS, text)
+  end
+end
+
+-- Let a ready message or block wait again.
+local function demote(topic, entry, priority)
+  local due, n = unpack_from('>I6I7', entry)
+  local number, mark = 1, ''
+  if #entry == 14 then number, mark = head_at(n).live, 'b' end
+  call('ZREM', key('ready', topic), entry)
+  call('ZADD', key('delayed', topic), due, delayed_member(n, priority) .. mark)
+  count(topic, 'ready', -number)
+  count(topic, 'delayed', number)
+end
+
+-- Let what is ready too early of one topic wait again: of each priority that is what stands last.
+-- Begin with the priorities up to a bound; return from where to go on, nil at the end.
+local function turn_topic(topic, bound, budget)
+  local name = key('ready', topic)
+  local rank = call('ZCOUNT', name, '-inf', bound) - 1
+  while rank >= 0 do
+    if budget <= 0 then return bound, budget end
+    local entry, priority = unpack(call('ZRANGE', name, rank, rank, 'WITHSCORES'))
+    if unpack_from('>I6', entry) > now then
+      demote(topic, entry, tonumber(priority))
+      bound, rank = priority, rank - 1
+    else
+      bound = '(' .. priority
+      rank = call('ZCOUNT', name, '-inf', bound) - 1
+    end
+    budget = budget - 1
+  end
+  return nil, budget
+end
+
+-- After the clock went back: walk all topics, some of them a call, and let what is ready too early
+-- wait again; tell whether the walk is at its end. `turn` has where it is; when the clock goes
+-- back again meanwhile, all are walked once more after it, so that every call comes nearer.
+local function turn_back(text, is_back)
+  local walk = text and cmsgpack.unpack(text) or {cursor = '0', left = {}, bound = '+inf', rounds = 1}
+  if text and is_back then walk.rounds = 2 end
+  local left, budget = walk.left, LIMITS.budget
+  while budget > 0 do
+    if #left > 0 then
+      walk.bound, budget = turn_topic(left[#left], walk.bound, budget)
+      if not walk.bound then left[#left], walk.bound = nil, '+inf' end
+    elseif walk.cursor ~= '' then
+      local found = call('HSCAN', KNOWN, walk.cursor, 'COUNT', LIMITS.topics)
+      walk.cursor = found[1] == '0' and '' or found[1]
+      for i = 1, #found[2], 2 do left[#left + 1] = found[2][i] end
+    elseif walk.rounds > 1 then
+      walk.cursor, walk.rounds = '0', 1
+    else
+      call('HDEL', META, 'turn')
+      return true
+    end
+    budget = budget - 1
+  end
+  call('HSET', META, 'turn', cmsgpack.pack(walk))
+  return false
+end
+
+-- Do what time asks for, as much of it as one call may; tell whether that was all.
+local function settle()
+  local was = call('HMGET', META, 'seen', 'turn')
+  local seen = tonumber(was[1] or 0)
+  if now ~= seen then call('HSET', META, 'seen', now) end
+  if (now < seen or was[2]) and not turn_back(was[2], now < seen) then return false, false end
+  forget_some(2)
+  local budget = end_leases(LIMITS.budget)
+  local has_lapsed = budget > 0
+  local due = call('ZRANGEBYSCORE', TIMERS, '-inf', now, 'LIMIT', 0, LIMITS.timers)
+  for i = 1, #due do
+    if budget > 0 then budget = end_waits(due[i], budget) end
+    if budget > 0 then budget = promote(due[i], budget) end
+    touched[due[i]] = true
+  end
+  return budget > 0 and #due < LIMITS.timers, has_lapsed
+end

@@ -1,0 +1,103 @@
+-- Forget messages that are done.
+-- The list: groups of receipts: first number of a block in 7 bytes, take in 4, slots in 1 each.
+-- Answers {a byte for each receipt: acked or stale; finish()}.
+verb('ack', 0, kept(function()
+  settle()
+  local ids = {}
+
+  local function forget_id(topic, id)
+    if is_made(id) then return end
+    local names = ids[topic]
+    if not names then names = {}; ids[topic] = names end
+    names[#names + 1] = id
+  end
+
+  -- Ack a block of which nothing is gone, as a whole.
+  local function ack_whole(n, b)
+    local text = names_at(n, b)
+    count(b.topic, 'leased', -b.live)
+    if b.own_ids then
+      local names, all = ids_of(text, b, n), ids[b.topic] or {}
+      local before = #all
+      for i = 1, b.size do all[before + i] = names[i] end
+      ids[b.topic] = all
+    end
+    note_block(KIND.ack, n, b, b.attempt, text)
+    lift_block(n, b)
+    drop_block(n)
+  end
+
+  -- Ack what is still in its block; return by slot which of the receipts did it.
+  local function ack_block(n, b, slots)
+    local text = names_at(n, b)
+    local marks, live = {}, b.live
+    local names, index = ids_of(text, b, n), index_of(text, b)
+    for i = 1, #slots do
+      local slot = slots:byte(i)
+      if slot < b.size and not marks[slot] and index[3 * slot + 1] == 0 then
+        marks[slot] = i
+        live = live - 1
+        if b.own_ids then forget_id(b.topic, names[slot + 1]) end
+        note(KIND.ack, b.topic, names[slot + 1], index[3 * slot + 2], b.attempt)
+        set_gone(n, b, slot)
+      end
+    end
+    count(b.topic, 'leased', live - b.live)
+    if live == 0 then
+      lift_block(n, b)
+      drop_block(n)
+    else
+      set_live(n, live)
+    end
+    return marks
+  end
+
+  local function ack_loose(n, take, slots, marks)
+    local names, done, places, results, seen = {}, {}, {}, {}, {}
+    for i = 1, #slots do names[i] = member(n + slots:byte(i)) end
+    local texts = look_up('HMGET', MESSAGES, names)
+    for i = 1, #slots do
+      local r = texts[i] and not seen[names[i]] and decode(texts[i])
+      if marks[slots:byte(i)] == i then
+        results[i] = RESULT.acked
+      elseif r and r.state == STATE.leased and r.take == take and r.ends > now then
+        seen[names[i]] = true
+        done[#done + 1] = names[i]
+        if slots:byte(i) > 0 or call('EXISTS', block_key(n)) == 0 then places[#places + 1] = n + slots:byte(i) end
+        results[i] = RESULT.acked
+        count(r.topic, 'leased', -1)
+        note(KIND.ack, r.topic, r.id, r.due, r.attempt)
+        if r.owner ~= '' then call('SREM', key('owner', r.owner), names[i]) end
+        forget_id(r.topic, r.id)
+      else
+        results[i] = RESULT.stale
+      end
+    end
+    if #done > 0 then
+      call('HDEL', MESSAGES, unpack(done))
+      call('ZREM', LEASES, unpack(done))
+      leave(places)
+    end
+    return table.concat(results)
+  end
+
+  local results = {}
+  for i = rest, #ARGV do
+    local n, take = unpack_from('>I7I4', ARGV[i])
+    local slots, marks = ARGV[i]:sub(12), {}
+    local b = held_block(n, take)
+    if b and is_whole(b, slots) then
+      ack_whole(n, b)
+      results[#results + 1] = string.rep(RESULT.acked, b.size)
+    else
+      if b then marks = ack_block(n, b, slots) end
+      results[#results + 1] = ack_loose(n, take, slots, marks)
+    end
+  end
+
+  local parts = 0
+  for topic, names in pairs(ids) do parts = parts + remember(topic, names) end
+  -- As much is forgotten as is remembered, or else what is to be forgotten would only grow.
+  if parts > 1 then forget_some(parts) end
+  return {table.concat(results), finish()}
+end))

@@ -1,0 +1,26 @@
+-- Forget messages that nobody has taken.
+-- The list: ids. Answers {a byte for each: cancelled, leased or unknown; finish()}.
+verb('cancel', 1, kept(function(topic)
+  settle()
+
+  -- Forget a message where it lies, in a block.
+  local function discard(n, r)
+    count(r.topic, is_ready(n - n % 64, r.block) and 'ready' or 'delayed', -1)
+    take_out(n, r.block)
+    free_id(r.topic, r.id)
+  end
+
+  local function cancel(n, r)
+    if r.state == STATE.leased then return RESULT.leased end
+    note(KIND.cancel, r.topic, r.id, r.due, r.attempt)
+    if r.is_packed then
+      discard(n, r)
+    else
+      lift(n, r)
+      forget(n, r)
+    end
+    return RESULT.cancelled
+  end
+
+  return {each_named(topic, cancel), finish()}
+end))

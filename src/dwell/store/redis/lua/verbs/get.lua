@@ -1,0 +1,15 @@
+-- Return messages by id.
+-- The list: ids. Answers {entries, finish()}: pairs of n and text, false where an id is unknown;
+-- or {'again', finish()} when time has more to do first.
+verb('get', 1, looking(function(topic)
+  local entries = {}
+  for i = rest, #ARGV do
+    local n = number_of(topic, ARGV[i])
+    local text = n and read(n)
+    local r = text and decode(text)
+    local is_it = r and r.topic == topic and r.id == ARGV[i]
+    entries[#entries + 1] = is_it and n or false
+    entries[#entries + 1] = is_it and text or false
+  end
+  return {entries, finish()}
+end))

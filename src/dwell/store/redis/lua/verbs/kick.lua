@@ -1,0 +1,19 @@
+-- Bring dead messages back.
+-- The list: ids. Answers {a byte for each: kicked or unknown; finish()}.
+verb('kick', 2, kept(function(topic, delay_ms)
+  settle()
+  delay_ms = tonumber(delay_ms)
+
+  local function kick(n, r)
+    if r.state ~= STATE.dead then return RESULT.unknown end
+    lift(n, r)
+    r.due, r.attempt = now + delay_ms, 0
+    if r.expires <= now then r.expires = 0 end
+    note(KIND.kick, r.topic, r.id, r.due, 0)
+    wait(n, r)
+    save(n, r)
+    return RESULT.kicked
+  end
+
+  return {each_named(topic, kick), finish()}
+end))

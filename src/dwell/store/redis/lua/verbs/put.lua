@@ -1,0 +1,245 @@
+-- Add messages to one topic. `on_conflict` is 'keep', 'replace' or 'error'; `whose` is '0' if the
+-- queue made the ids, '1' if they are the caller's and may exist, '2' if one stands twice;
+-- `is_sorted` is '1' if the messages were sorted; `counted_ms` is the time from which delays were
+-- counted, 0 if none were; `least` is how many messages are worth a block.
+-- The list: blocks, as blocks.lua says, each of messages with the same priority, lease and attempts;
+-- a block with expiries has them in front, 6 bytes each. Of a large block only the names are given,
+-- with 2 as state: its whole text is in the key `new:<instance>:<call>:<its place>`, which ends by
+-- itself if this call never comes.
+-- Answers {'ok', number of the first block, a byte for each result, ...}, or {'exists', id}, or
+-- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped, or
+-- {'split', size} when one call would take too long, which has then done nothing: the messages
+-- have to come so many at a time, or {'stepped'} when delays were counted from another time than
+-- this one. What follows is what finish() gives.
+verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
+  local said = answered()
+  if said then return said end
+  counted_ms, least = tonumber(counted_ms), tonumber(least)
+  if counted_ms > 0 and math.abs(now - counted_ms) > LIMITS.step_ms then return {'stepped', finish()} end
+  local own = whose ~= '0'
+  local function new_key(i) return base .. ':new:' .. INSTANCE .. ':' .. SERIAL .. ':' .. i end
+  local IDS = key('ids', topic)
+  local of = settings(topic)
+
+  -- Where all or none is wanted, one call does it, however long it takes.
+  local is_whole = on_conflict == 'error' or (of.max_pending > 0 and of.on_full == 'refuse')
+  local MOST_LOOSE = LIMITS.loose
+  local function is_too_many(number) return number > MOST_LOOSE and not is_whole end
+
+  local blocks, ids, total, loose, elsewhere = {}, {}, 0, 0, {}
+  for i = rest, #ARGV do
+    local text, expiries = ARGV[i], nil
+    if text:byte(1) == 0 then
+      local size = text:byte(2)
+      expiries = {unpack_from('>' .. string.rep('I6', size), text, 3)}
+      text = text:sub(3 + 6 * size)
+    end
+    local b = head_of(text)
+    local is_elsewhere = text:byte(1) == 2
+    b.state = STATE.waiting
+    local block = {text = text, head = b, expiries = expiries}
+    blocks[#blocks + 1] = block
+    if is_elsewhere then
+      block.key = new_key(#blocks)
+      elsewhere[#elsewhere + 1] = block.key
+    end
+    if expiries or b.size < least then loose = loose + b.size end
+  end
+  if is_too_many(loose) then return {'split', MOST_LOOSE, finish()} end
+  for i = 1, #blocks do
+    local b = blocks[i].head
+    if own then
+      local names = ids_of(blocks[i].text, b, 0)
+      for at = 1, b.size do ids[total + at] = names[at] end
+    end
+    total = total + b.size
+  end
+
+  if #elsewhere > 0 and call('EXISTS', unpack(elsewhere)) < #elsewhere then
+    return redis.error_reply('TRYAGAIN the messages have not come whole')
+  end
+  settle()
+
+  -- What is there already, and what is remembered.
+  local there, earlier, is_clean = {}, {}, whose ~= '2'
+  if own then
+    local found = look_up('HMGET', IDS, ids)
+    for i = 1, total do
+      if found[i] then
+        local ends = remembered_until(found[i])
+        if not ends then
+          there[ids[i]] = unpack_from('>I6', found[i])
+          is_clean = false
+        elseif ends > now and on_conflict == 'keep' then
+          there[ids[i]] = -1
+          is_clean = false
+        elseif ends > now then
+          earlier[ids[i]] = ends
+          is_clean = false
+        end
+      end
+    end
+    if on_conflict == 'error' then
+      local seen = {}
+      for i = 1, total do
+        if there[ids[i]] or seen[ids[i]] then return answer({'exists', ids[i], finish()}) end
+        seen[ids[i]] = true
+      end
+    end
+  end
+
+  local room = total
+  if of.max_pending > 0 then
+    local limit = math.ceil(of.max_pending / SHARDS)
+    local pending = call('HMGET', key('counts', topic), 'delayed', 'ready')
+    local waiting = (pending[1] or 0) + (pending[2] or 0)
+    local changed = counts[topic] or {}
+    waiting = waiting + (changed.delayed or 0) + (changed.ready or 0)
+    room = math.max(limit - waiting, 0)
+    if of.on_full == 'refuse' then
+      local new, seen = total, {}
+      for i = 1, #ids do
+        if there[ids[i]] or seen[ids[i]] then new = new - 1 end
+        seen[ids[i]] = true
+      end
+      if new > room then return answer({'full', waiting, limit, new, finish()}) end
+    end
+  end
+  if total > room then
+    is_clean = false
+    if is_sorted == '1' then return {'unsorted', finish()} end
+  end
+
+  local replaced = 0
+  if on_conflict == 'replace' then
+    for _ in pairs(there) do replaced = replaced + 1 end
+  end
+  if replaced > 64 and total > 64 then return {'split', 64, finish()} end
+  if not is_clean and is_too_many(total) then return {'split', MOST_LOOSE, finish()} end
+
+  local first = call('HINCRBY', META, 'block', #blocks) - #blocks + 1
+  local results, fresh = {}, {}
+
+  local function put_one(n, r)
+    local old = there[r.id]
+    if old and (old < 0 or on_conflict ~= 'replace') then return RESULT.kept end
+    if old then
+      -- What this very call has put is as it was put, whatever its expiry says.
+      local was = fresh[old] and decode(call('HGET', MESSAGES, member(old))) or find(old)
+      if was.state == STATE.leased then return RESULT.leased end
+      was = lifted(old, was)
+      r.take = was.take
+      n = old
+    elseif room <= 0 then
+      return RESULT.dropped
+    else
+      room = room - 1
+      if own then
+        call('HSET', IDS, r.id, pack('>I6', n))
+        if earlier[r.id] then call('HSET', key('earlier', topic), r.id, earlier[r.id]) end
+        there[r.id] = n
+      end
+      enter({n})
+    end
+    fresh[n] = true
+    note(old and KIND.replace or KIND.put, topic, r.id, r.due, 0)
+    wait(n, r)
+    save(n, r)
+    return old and RESULT.replaced or RESULT.created
+  end
+
+  -- Keep a block as it is: all its messages are new, and nothing is to be planned for one alone.
+  local function put_block(n, block)
+    local b = block.head
+    if block.key then
+      call('RENAME', block.key, block_key(n))
+      call('PERSIST', block_key(n))
+    else
+      call('SET', block_key(n), block.text)
+    end
+    note_block(KIND.put, n, b, 0, block.text)
+    enter({n})
+    local ready, delayed = block_entry(n, b)
+    if b.last <= now then
+      call('ZADD', key('ready', topic), b.priority, ready)
+      count(topic, 'ready', b.size)
+      wake(topic, b.size)
+    else
+      call('ZADD', key('delayed', topic), b.due, delayed)
+      count(topic, 'delayed', b.size)
+      if b.last - b.due > tonumber(call('HGET', key('counts', topic), 'span') or 0) then
+        call('HSET', key('counts', topic), 'span', b.last - b.due)
+      end
+    end
+  end
+
+  local fields, places, messages, ready, delayed, expiring = {}, {}, {}, {}, {}, {}
+
+  -- Keep a message that is new as a loose one; what belongs to one key is written at once, at the end.
+  local function put_loose(n, r)
+    places[#places + 1] = n
+    messages[#messages + 1] = member(n)
+    messages[#messages + 1] = encode(r)
+    if own then
+      fields[#fields + 1] = r.id
+      fields[#fields + 1] = pack('>I6', n)
+    end
+    if r.due <= now then
+      ready[#ready + 1] = r.priority
+      ready[#ready + 1] = ready_member(n, r.due)
+      if r.expires == 0 or r.expires > now then wake(topic, 1) end
+    else
+      delayed[#delayed + 1] = r.due
+      delayed[#delayed + 1] = delayed_member(n, r.priority)
+    end
+    if r.expires > 0 then
+      expiring[#expiring + 1] = r.expires
+      expiring[#expiring + 1] = member(n)
+    end
+    note(KIND.put, topic, r.id, r.due, 0)
+    return RESULT.created
+  end
+
+  local function end_loose()
+    if #places == 0 then return end
+    enter(places)
+    many('HSET', MESSAGES, messages)
+    many('ZADD', key('ready', topic), ready)
+    many('ZADD', key('delayed', topic), delayed)
+    many('ZADD', key('expiring', topic), expiring)
+    count(topic, 'ready', #ready / 2)
+    count(topic, 'delayed', #delayed / 2)
+  end
+
+  local at = 0
+  for i = 1, #blocks do
+    local block = blocks[i]
+    local b, n = block.head, (first + i - 1) * 64
+    learn_priority(topic, b.priority)
+    if is_clean and b.size >= least and not block.expiries and (b.due == b.last or b.due > now) then
+      put_block(n, block)
+      if own then
+        local members, before = numbers_of(n, b.size), #fields
+        for i = 1, b.size do
+          fields[before + 2 * i - 1] = ids[at + i]
+          fields[before + 2 * i] = members[i]
+        end
+      end
+      results[#results + 1] = string.rep(RESULT.created, b.size)
+    else
+      local found = unpacked(block.key and call('GET', block.key) or block.text, b, n)
+      if block.key then call('DEL', block.key) end
+      for slot = 0, b.size - 1 do
+        local r = found[slot]
+        if block.expiries then r.expires = block.expiries[slot + 1] end
+        results[#results + 1] = (is_clean and put_loose or put_one)(n + slot, r)
+      end
+    end
+    at = at + b.size
+  end
+  end_loose()
+  -- A small hash is a list that is searched from its start; one long value makes it a table.
+  if #fields > 128 then call('HSETNX', IDS, '', string.rep(' ', 65)) end
+  many('HSET', IDS, fields)
+  return answer({'ok', first, table.concat(results), finish()})
+end)

@@ -1,0 +1,29 @@
+-- Compare the counts of topics with what was seen, if nothing has happened since; `repair` is '1' to
+-- put at most `limit` of them right, `position` that of the next event then.
+-- The list: topics, each with its counts then, as one text, and the numbers of messages seen.
+-- Answers {topics whose counts were wrong; finish()}.
+verb('recount', 3, function(repair, limit, position)
+  local STATES, wrong = {'delayed', 'ready', 'leased', 'dead'}, {}
+
+  -- What falls due moves from one count to another without an event.
+  local function is_as_then(topic, counted)
+    local of = call('HMGET', key('counts', topic), unpack(STATES))
+    for i = 1, 4 do of[i] = of[i] or '0' end
+    return table.concat(of, ' ') == counted
+  end
+
+  local is_still = (call('HGET', META, 'position') or '0') == position
+  for i = rest, is_still and #ARGV or 0, 6 do
+    local topic, counted = ARGV[i], ARGV[i + 1]
+    local is_right = counted == table.concat(ARGV, ' ', i + 2, i + 5) and call('HEXISTS', KNOWN, topic) == 1
+    local is_wrong = not is_right and is_as_then(topic, counted)
+    if is_wrong and #wrong < tonumber(limit) then
+      wrong[#wrong + 1] = topic
+      if repair == '1' then
+        for at = 1, 4 do call('HSET', key('counts', topic), STATES[at], ARGV[i + 1 + at]) end
+        call('HSETNX', KNOWN, topic, 'mixed')
+      end
+    end
+  end
+  return {wrong, finish()}
+end)

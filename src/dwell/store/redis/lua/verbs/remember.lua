@@ -1,0 +1,28 @@
+-- Remember ids that were acked in another shard; of one that is in use here, what is remembered
+-- counts again when it is not. The topic is known here from now on.
+-- The list: id and until when, in turn. Answers {'ok', finish()}.
+verb('remember', 1, function(topic)
+  local topic, names = topic, {}
+  local last = now
+
+  -- What is remembered for longer, here already or by now.
+  local function later(before, ends) return string.format('%.0f', math.max(tonumber(before or 0), tonumber(ends))) end
+
+  for i = rest, #ARGV, 2 do
+    local id, ends = ARGV[i], ARGV[i + 1]
+    if number_of(topic, id) then
+      call('HSET', key('earlier', topic), id, later(call('HGET', key('earlier', topic), id) or nil, ends))
+    else
+      ends = later(remembered_until(call('HGET', key('ids', topic), id) or nil), ends)
+      call('HSET', key('ids', topic), id, remembered(tonumber(ends)))
+      names[#names + 1] = id
+      last = math.max(last, tonumber(ends))
+    end
+  end
+  if #names > 0 then
+    if not call('HGET', KNOWN, topic) then call('HSET', KNOWN, topic, 'mixed') end
+    names[#names + 1] = topic
+    call('ZADD', FORGETS, last, cmsgpack.pack(names))
+  end
+  return {'ok', finish()}
+end)

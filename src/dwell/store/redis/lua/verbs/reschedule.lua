@@ -1,0 +1,21 @@
+-- Change when messages fall due; `dues` are times in ms, 6 bytes each.
+-- The list: ids. Answers {a byte for each: moved, leased or unknown; finish()}.
+verb('reschedule', 2, kept(function(topic, dues)
+  settle()
+
+  local function move(n, r, i)
+    if r.state == STATE.leased then return RESULT.leased end
+    if r.state == STATE.dead then return RESULT.unknown end
+    local due = unpack_from('>I6', dues, 6 * (i - rest) + 1)
+    note(KIND.move, r.topic, r.id, due, r.attempt)
+    -- What moves nowhere stays where it lies.
+    if due == r.due then return RESULT.moved end
+    r = lifted(n, r)
+    r.due = due
+    wait(n, r)
+    save(n, r)
+    return RESULT.moved
+  end
+
+  return {each_named(topic, move), finish()}
+end))

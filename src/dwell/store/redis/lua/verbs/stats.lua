@@ -1,0 +1,20 @@
+-- Return some of the counts; `where` is where to go on, '0' at first, `only` one topic that is
+-- wanted alone, or ''.
+-- Answers {topic, delayed, ready, leased, dead, ...; kind, total, ...; position; where to go on, '0'
+-- at the end; finish()}, or {'again', finish()}. A topic may be there twice.
+verb('stats', 2, looking(function(where, only)
+  local done = finish()
+  local all, cursor, topics = {}, '0', {only}
+  if (only or '') == '' then
+    local found = call('HSCAN', KNOWN, where or '0', 'COUNT', LIMITS.topics)
+    cursor, topics = found[1], {}
+    for i = 1, #found[2], 2 do topics[#topics + 1] = found[2][i] end
+  end
+  for _, topic in ipairs(topics) do
+    local of = call('HMGET', key('counts', topic), 'delayed', 'ready', 'leased', 'dead')
+    all[#all + 1] = topic
+    for i = 1, 4 do all[#all + 1] = tonumber(of[i] or 0) end
+  end
+  local position = tonumber(call('HGET', META, 'position') or 0)
+  return {all, call('HGETALL', base .. ':totals'), position, cursor, done}
+end))

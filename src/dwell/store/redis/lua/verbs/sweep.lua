@@ -1,0 +1,42 @@
+-- Return messages by number, from `start` to before `stop`, `limit` at most or a few more.
+-- Answers {pairs of n and text; next n or 0; the n after the last there ever was; finish()}, or
+-- {'again', finish()}.
+verb('sweep', 3, looking(function(start, stop, limit)
+  start, stop, limit = tonumber(start), tonumber(stop), tonumber(limit)
+  local places = (tonumber(call('HGET', META, 'block') or 0) + 1) * 64
+  local entries, next_n = {}, 0
+
+  local function add_all(dir)
+    local found = {}
+    for _, place in ipairs(call('SMEMBERS', base .. ':dir:' .. dir)) do
+      local n = dir * 512 + tonumber(place)
+      local loose = n >= start and n < stop and call('HGET', MESSAGES, member(n))
+      if loose then found[#found + 1] = {n, loose} end
+      local text = n % 64 == 0 and n + 63 >= start and n < stop and call('GET', block_key(n))
+      local b = text and head_of(text)
+      local messages = b and unpacked(text, b, n)
+      for slot = 0, b and b.size - 1 or -1 do
+        local r = n + slot >= start and n + slot < stop and messages[slot]
+        if r then found[#found + 1] = {n + slot, encode(r)} end
+      end
+    end
+    table.sort(found, function(a, b) return a[1] < b[1] end)
+    for i = 1, #found do
+      if #entries >= 2 * limit then
+        next_n = found[i][1]
+        return false
+      end
+      entries[#entries + 1] = found[i][1]
+      entries[#entries + 1] = found[i][2]
+    end
+    return true
+  end
+
+  if start < stop and limit > 0 then
+    local dirs = call('ZRANGEBYSCORE', DIRS, floor(start / 512), '(' .. math.ceil(stop / 512), 'LIMIT', 0, 5)
+    for i = 1, #dirs do
+      if i == 5 then next_n = math.max(dirs[i] * 512, start) elseif not add_all(tonumber(dirs[i])) then break end
+    end
+  end
+  return {entries, next_n, places, finish()}
+end))

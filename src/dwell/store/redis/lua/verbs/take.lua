@@ -1,0 +1,143 @@
+-- Lease ready messages, topic after topic. `lease_ms` is 0 for each message's own, `most_bytes`
+-- after how many bytes nothing more is leased. The list: topics.
+-- Answers {'ok', entries, finish()}, or {'more', entries, finish()} when there may be more for
+-- another call: entries are pairs of a member with the number of its take
+-- and the text of the message that it names, as it is after the take, or '' for a block, which the
+-- caller reads by itself; or {'again'} when the order is not known before more time has passed
+-- into the queue.
+verb('take', 4, function(limit, lease_ms, owner, bytes_left)
+  local taken = answered()
+  if taken and taken[1] == 'late' then return taken end
+  if taken then
+    for i = 1, #taken, 2 do
+      taken[i + 1] = #taken[i] == 11 and still(taken[i]) or ''
+    end
+    return {'ok', taken, finish()}
+  end
+  lease_ms = tonumber(lease_ms)
+  local is_settled, has_lapsed = settle()
+  if not has_lapsed then return {'again', finish()} end
+  local entries, leases, fields, left, loose_left = {}, {}, {}, tonumber(limit), LIMITS.taken
+  bytes_left = tonumber(bytes_left)
+
+  local function lease_block(n, b)
+    local ends = lease_end(lease_ms, b.lease, b.topic)
+    local flags = b.flags % 2 + (owner ~= '' and 2 or 0)
+    set_lease(n, b, STATE.leased, flags, b.attempt + 1, b.take + 1, ends)
+    if owner ~= '' then own_block(n, owner) end
+    local entry = member(n) .. 'b'
+    leases[#leases + 1] = ends
+    leases[#leases + 1] = entry
+    entries[#entries + 1] = entry .. pack('>I4', b.take + 1)
+    entries[#entries + 1] = ''
+    note_block(KIND.take, n, b, b.attempt + 1, names_at(n, b))
+    left = left - b.live
+    bytes_left = bytes_left - call('STRLEN', block_key(n))
+  end
+
+  local function lease(n, text, topic)
+    local state, attempt, take, ends, due, priority, expires, own = unpack_from(LOOSE.until_lease, text)
+    ends = lease_end(lease_ms, own, topic)
+    if owner == '' then
+      text = pack(LOOSE.lease, STATE.leased, attempt + 1, take + 1, ends) .. text:sub(LOOSE.lease_size + 1)
+    else
+      local r = decode(text)
+      r.state, r.attempt, r.take, r.ends, r.owner = STATE.leased, attempt + 1, take + 1, ends, owner
+      text = encode(r)
+      call('SADD', key('owner', owner), member(n))
+    end
+    if expires > 0 then call('ZREM', key('expiring', topic), member(n)) end
+    leases[#leases + 1] = ends
+    leases[#leases + 1] = member(n)
+    fields[#fields + 1] = member(n)
+    fields[#fields + 1] = text
+    entries[#entries + 1] = member(n) .. pack('>I4', take + 1)
+    entries[#entries + 1] = text
+    local id_size = unpack_from('>I2', text, LOOSE.id_size_at + 1)
+    note(KIND.take, topic, text:sub(LOOSE.size + #topic + 1, LOOSE.size + #topic + id_size), due, attempt + 1)
+    left = left - 1
+    bytes_left = bytes_left - #text
+  end
+
+  -- Lease the first entries that are loose; their texts are fetched together.
+  local function take_loose(topic, found)
+    local names, gone = {}, {}
+    for i = 1, #found do names[i] = found[i]:sub(7) end
+    local texts = look_up('HMGET', MESSAGES, names)
+    for i = 1, #found do
+      local expires = unpack_from('>I6', texts[i], LOOSE.expires_at + 1)
+      local n = unpack_from('>I7', names[i])
+      if expires > 0 and expires <= now then
+        load(n)
+      elseif bytes_left > 0 then
+        lease(n, texts[i], topic)
+        gone[#gone + 1] = found[i]
+      end
+    end
+    many('ZREM', key('ready', topic), gone)
+    count(topic, 'ready', -#gone)
+    count(topic, 'leased', #gone)
+  end
+
+  -- Lease a block whole; or make it loose, when only a part is wanted or some of it is loose already.
+  local function take_block(topic, entry, following)
+    local due, n = unpack_from('>I6I7', entry)
+    local b = head_at(n)
+    local is_split = false
+    if following and #following == 13 then
+      -- A message that was taken out of the block stands among the others again.
+      local its_due, m = unpack_from('>I6I7', following)
+      is_split = its_due == due and m - m % 64 == n
+    end
+    if b.live > left or is_split then
+      explode(n, call('GET', block_key(n)), b)
+      loose_left = loose_left - 32
+      return false
+    end
+    lease_block(n, b)
+    call('ZREM', key('ready', topic), entry)
+    count(topic, 'ready', -b.live)
+    count(topic, 'leased', b.live)
+    return true
+  end
+
+  -- Lease what stands in front, up to where blocks and loose messages meet; false if nothing does.
+  local function take_some(topic)
+    local found = call('ZRANGE', key('ready', topic), 0, math.min(left, 1000))
+    local loose = {}
+    for i = 1, #found do
+      if #found[i] == 13 then
+        loose[#loose + 1] = found[i]
+      elseif #loose > 0 or left <= 0 or bytes_left <= 0 then
+        break
+      elseif not take_block(topic, found[i], found[i + 1]) then
+        break
+      end
+      if left <= #loose or #loose >= loose_left then break end
+    end
+    if #loose > 0 then take_loose(topic, loose) end
+    loose_left = loose_left - #loose
+    return #found > 0 and loose_left > 0
+  end
+
+  for i = rest, is_settled and 0 or #ARGV do
+    if not settings(ARGV[i]).paused and call('HGET', KNOWN, ARGV[i]) == 'mixed' then
+      return {'again', finish()}
+    end
+  end
+  for i = rest, #ARGV do
+    local topic = ARGV[i]
+    if not settings(topic).paused then
+      while left > 0 and bytes_left > 0 and loose_left > 0 and take_some(topic) do end
+    end
+  end
+  many('HSET', MESSAGES, fields)
+  many('ZADD', LEASES, leases)
+  local said = {}
+  for i = 1, #entries, 2 do
+    said[i] = entries[i]
+    said[i + 1] = ''
+  end
+  answer(said)
+  return {loose_left > 0 and 'ok' or 'more', entries, finish()}
+end)

@@ -1,0 +1,34 @@
+-- Lease those of some messages that are ready; `lease_ms` is 0 for each message's own.
+-- The list: ids. Answers {'ok', entries, finish()} as take does.
+verb('take_ids', 3, function(topic, lease_ms, owner)
+  local taken = answered()
+  if taken and taken[1] == 'late' then return taken end
+  if taken then
+    for i = 1, #taken, 2 do taken[i + 1] = still(taken[i]) end
+    return {'ok', taken, finish()}
+  end
+  settle()
+  lease_ms = tonumber(lease_ms)
+  local of, entries, said = settings(topic), {}, {}
+
+  local function lease(n, r)
+    if of.paused or r.state ~= STATE.waiting or r.due > now then return '' end
+    r = lifted(n, r)
+    r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, r.take + 1, owner
+    r.ends = lease_end(lease_ms, r.lease, topic)
+    call('ZADD', LEASES, r.ends, member(n))
+    if owner ~= '' then call('SADD', key('owner', owner), member(n)) end
+    count(topic, 'leased', 1)
+    note(KIND.take, topic, r.id, r.due, r.attempt)
+    save(n, r)
+    said[#said + 1] = member(n) .. pack('>I4', r.take)
+    said[#said + 1] = ''
+    entries[#entries + 1] = said[#said - 1]
+    entries[#entries + 1] = encode(r)
+    return ''
+  end
+
+  each_named(topic, lease)
+  answer(said)
+  return {'ok', entries, finish()}
+end)

@@ -1,0 +1,29 @@
+-- Let leases end later, or sooner; `lease_ms` is 0 for its own.
+-- The list: groups of receipts as in ack. Answers {a byte for each receipt: touched or stale; finish()}.
+verb('touch', 1, kept(function(lease_ms)
+  settle()
+  lease_ms = tonumber(lease_ms)
+
+  local function touch(n, r)
+    r = hold(n, r)
+    r.ends = lease_end(lease_ms, r.lease, r.topic)
+    call('ZADD', LEASES, r.ends, member(n))
+    save(n, r)
+    return RESULT.touched
+  end
+
+  -- Touch a block that is named as a whole; nil when that is not so.
+  local function touch_block(group)
+    local n, take = unpack_from('>I7I4', group)
+    local b = held_block(n, take)
+    if not b or not is_whole(b, group:sub(12)) then return nil end
+    local ends = lease_end(lease_ms, b.lease, b.topic)
+    call('SETRANGE', block_key(n), BLOCK.ends_at, pack('>I6', ends))
+    call('ZADD', LEASES, ends, member(n) .. 'b')
+    return string.rep(RESULT.touched, b.size)
+  end
+
+  local results = {}
+  for i = rest, #ARGV do results[#results + 1] = touch_block(ARGV[i]) or each_held(ARGV[i], touch) end
+  return {table.concat(results), finish()}
+end))

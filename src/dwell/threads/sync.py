@@ -1,0 +1,146 @@
+"""The sync face: every public coroutine method of :class:`dwell.Queue` as a plain method.
+
+Nothing is written twice: the methods are made from the queue's, with their signatures and
+docstrings. Type checkers read sync.pyi, which ``python -m tools.stubs`` makes from the same source.
+"""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from dwell.batch.batch import Batch
+from dwell.errors import StoreClosed
+from dwell.queue import Queue
+from dwell.threads.bridge import LoopThread
+
+_NO_MORE = object()
+_TAKES = (Queue.take, Queue.take_ids, Queue.take_where)
+
+
+class SyncQueue:
+    """A delay queue for plain threads: a :class:`dwell.Queue` in an event loop of its own.
+
+    Any thread may call it. A call that is interrupted (Ctrl-C) is cancelled: what a take had
+    taken is given back.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._thread: LoopThread | None = None
+
+    def open(self) -> None:
+        """Start the event loop and open the store; raises StoreError."""
+        self._thread = LoopThread()
+        try:
+            self._thread.run(self._queue.open)
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def close(self) -> None:
+        """Close the store and end the event loop.
+
+        Closing twice does nothing, nor does it in a process that was forked: it is the parent's.
+        """
+        thread, self._thread = self._thread, None
+        if thread is not None and not thread.is_elsewhere:
+            try:
+                thread.run(self._queue.close)
+            finally:
+                thread.close()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._loop_thread().run(function, *args, **kwargs)
+
+    def _take(
+        self,
+        taken: list[Batch],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Run a verb that takes; what is not in ``taken`` is given back as it was."""
+        whole = (self._queue, *args)
+        self._loop_thread().hand(taken, self._give_back, function, whole, kwargs)
+
+    def _let_go(self, taken: list[Batch]) -> None:
+        """Give back what a caller that was interrupted was not handed."""
+        for batch in taken:
+            with contextlib.suppress(Exception):
+                self._run(self._give_back, batch)
+
+    async def _give_back(self, batch: Batch) -> None:
+        if len(batch):
+            await self._queue.release(batch, counted=False)
+
+    def _loop_thread(self) -> LoopThread:
+        thread = self._thread
+        if thread is None:
+            raise StoreClosed("the queue is not open")
+        return thread
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a plain method that runs a coroutine method of the queue."""
+
+    @functools.wraps(function)
+    def call(self: SyncQueue, *args: Any, **kwargs: Any) -> Any:
+        return self._run(function, self._queue, *args, **kwargs)
+
+    @functools.wraps(function)
+    def take(self: SyncQueue, *args: Any, **kwargs: Any) -> Any:
+        # Python may interrupt behind any call, and none comes behind the one that hands it over.
+        taken: list[Batch] = []
+        try:
+            self._take(taken, function, args, kwargs)
+            return taken[0]
+        except BaseException:
+            self._let_go(taken)
+            raise
+
+    return take if function in _TAKES else call
+
+
+def _iterator(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a generator method that runs an asynchronous generator method of the queue."""
+
+    @functools.wraps(function)
+    def iterate(self: SyncQueue, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        source = function(self._queue, *args, **kwargs)
+        try:
+            while (item := self._run(_next, source)) is not _NO_MORE:
+                yield item
+        finally:
+            self._run(source.aclose)
+
+    return iterate
+
+
+async def _next(source: Any) -> Any:
+    return await anext(source, _NO_MORE)
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith("_") or name in vars(SyncQueue)
+
+
+for _name, _function in inspect.getmembers(Queue, inspect.isfunction):
+    if not _is_own(_name) and inspect.iscoroutinefunction(_function):
+        setattr(SyncQueue, _name, _plain(_function))
+    elif not _is_own(_name) and inspect.isasyncgenfunction(_function):
+        setattr(SyncQueue, _name, _iterator(_function))

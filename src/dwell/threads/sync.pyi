@@ -1,0 +1,177 @@
+# Made by `python -m tools.stubs` from queue/queue.py and queue/verbs.py: change those.
+# ruff: noqa: A002
+# mypy: disable-error-code="overload-overlap"
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, overload
+
+from dwell.batch.batch import Batch
+from dwell.batch.events import EventPage
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import Put, PutAnswer, Puts, Row
+from dwell.batch.results import Results
+from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.sweep import EVERY, Sweep, Wanted
+from dwell.given.values import Delay, Due
+from dwell.message import DEFAULT_PRIORITY, I64, U64, Message, Result, State, TopicSettings
+from dwell.queue import Queue
+from dwell.queue.verbs import ManyTaken, Taken
+
+class SyncQueue:
+    def __init__(self, queue: Queue) -> None: ...
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def put(
+        self,
+        topic: str,
+        body: object,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        delay_level: int | None = None,
+        id: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        lease: Delay | None = None,
+        max_attempts: int | None = None,
+        expires: Due | None = None,
+        ttl: Delay | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_conflict: str = "keep",
+    ) -> Put: ...
+    def put_many(
+        self,
+        topic: str,
+        bodies: Sequence[object],
+        *,
+        ids: Sequence[str] | None = None,
+        delay: Delay | Sequence[Delay | None] | I64 | None = None,
+        due: Due | Sequence[Due | None] | I64 | None = None,
+        delay_level: int | Sequence[int] | None = None,
+        priority: int | Sequence[int] | I64 = DEFAULT_PRIORITY,
+        lease: Delay | Sequence[Delay | None] | None = None,
+        max_attempts: int | Sequence[int | None] | None = None,
+        expires: Due | Sequence[Due | None] | I64 | None = None,
+        ttl: Delay | Sequence[Delay | None] | None = None,
+        key: str | Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        on_conflict: str = "keep",
+    ) -> PutAnswer: ...
+    def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer: ...
+    def put_rows(
+        self,
+        topic: str,
+        rows: Sequence[Row],
+        on_conflict: str = "keep",
+        counted_ms: int | None = None,
+    ) -> Sequence[Put]: ...
+    def take(
+        self,
+        topics: str | Sequence[str],
+        limit: int = 1,
+        *,
+        lease: Delay | None = None,
+        owner: str = "",
+        wait: Delay = 0,
+    ) -> Batch: ...
+    def take_ids(
+        self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
+    ) -> Batch: ...
+    def take_where(
+        self, topic: str, where: str, limit: int = 1, *, lease: Delay | None = None, owner: str = ""
+    ) -> Batch: ...
+    def peek(self, topic: str, limit: int = 1) -> Batch: ...
+    def held(self, owner: str) -> Batch: ...
+    def named(self, numbers: Sequence[int] | U64) -> list[tuple[str, str] | None]: ...
+    def taken_from(self, what: ManyTaken) -> set[str]: ...
+    def scan(
+        self, topic: str, state: State | str, *, cursor: Cursor | None = None, limit: int = 1000
+    ) -> Page: ...
+    def pages(
+        self, topic: str, state: State | str = State.DELAYED, *, limit: int = 1000
+    ) -> Iterator[Batch]: ...
+    def find(
+        self, topic: str, where: str, *, state: State | str = State.READY, limit: int = 1000
+    ) -> Batch: ...
+    def clear(self, topic: str) -> int: ...
+    def sweep(
+        self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000
+    ) -> Sweep: ...
+    def events(self, position: int = 0, limit: int = 1000) -> EventPage: ...
+    def stats(self) -> Stats: ...
+    def sizes(self, topic: str) -> list[TopicStats]: ...
+    def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]: ...
+    def configure(self, topic: str, **changes: Any) -> TopicSettings: ...
+    def settings(self, topic: str) -> TopicSettings: ...
+    @overload
+    def ack(self, what: Taken) -> Result: ...
+    @overload
+    def ack(self, what: ManyTaken) -> Results: ...
+    @overload
+    def release(
+        self,
+        what: Taken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+        priority: int | None = None,
+    ) -> Result: ...
+    @overload
+    def release(
+        self,
+        what: ManyTaken,
+        delay: Delay = 0,
+        *,
+        retry: bool = False,
+        error: str | None = None,
+        counted: bool = True,
+        priority: int | None = None,
+    ) -> Results: ...
+    @overload
+    def touch(self, what: Taken, lease: Delay | None = None) -> Result: ...
+    @overload
+    def touch(self, what: ManyTaken, lease: Delay | None = None) -> Results: ...
+    @overload
+    def bury(
+        self, what: Taken, reason: str | None = None, *, priority: int | None = None
+    ) -> Result: ...
+    @overload
+    def bury(
+        self, what: ManyTaken, reason: str | None = None, *, priority: int | None = None
+    ) -> Results: ...
+    @overload
+    def cancel(self, topic: str, ids: str) -> Result: ...
+    @overload
+    def cancel(self, topic: str, ids: Sequence[str]) -> Results: ...
+    @overload
+    def reschedule(
+        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+    ) -> Result: ...
+    @overload
+    def reschedule(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        *,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
+    ) -> Results: ...
+    @overload
+    def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...
+    @overload
+    def kick(
+        self, topic: str, ids: Sequence[str] | None = None, *, limit: int = 1000, delay: Delay = 0
+    ) -> Results: ...
+    @overload
+    def get(self, topic: str, ids: str) -> Message | None: ...
+    @overload
+    def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]: ...

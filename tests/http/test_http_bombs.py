@@ -1,0 +1,77 @@
+"""Bodies that are small on the wire and large in memory: refused before they are unpacked."""
+
+import struct
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+
+from dwell.errors import BatchTooLarge, InvalidInput
+from dwell.message import MAX_BATCH_MESSAGES
+from dwell.server.http.media import Media
+from dwell.server.http.rows import rows_of
+from dwell.server.http.tables import Table
+
+_MANY = 2_000_000
+
+
+def grown(call) -> int:
+    """Return how many bytes more than before there were at most while something was called."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        (Media.JSON, b"[" + b"{}," * _MANY + b"{}]"),
+        (Media.JSON, b'[{"body":{}},' + b"{}," * _MANY + b"{}]"),
+        (Media.MSGPACK, b"\xdd" + struct.pack(">I", _MANY) + b"\x80" * _MANY),
+        (Media.MSGPACK, b"\xdd\xff\xff\xff\xff"),
+        (Media.MSGPACK, b"\xdc\xff\xff" + b"\x80" * 0xFFFF),
+        (Media.NDJSON, b"{}\n" * _MANY),
+        (Media.NDJSON, b"\n" * _MANY + b"{}\n" * (MAX_BATCH_MESSAGES + 1)),
+    ],
+)
+def test_no_more_messages_are_read_than_a_batch_has(form, data):
+    def read() -> None:
+        with pytest.raises(BatchTooLarge, match=f"expected {MAX_BATCH_MESSAGES} or fewer"):
+            rows_of(data, form)
+
+    # The text of it may be copied once, to see that it is one.
+    assert grown(read) < 2 * len(data) + (8 << 20)
+
+
+@pytest.mark.parametrize(
+    ("form", "begin", "one", "between", "end"),
+    [(Media.JSON, b"[", b'{"body":{}}', b",", b"]"), (Media.NDJSON, b"", b"{}", b"\n", b"\n")],
+)
+def test_a_full_batch_is_read(form, begin, one, between, end):
+    data = begin + between.join([one] * MAX_BATCH_MESSAGES) + end
+    for _ in range(2):
+        assert len(rows_of(data, form)) == MAX_BATCH_MESSAGES
+    assert len(rows_of(b'{"body":[' + b"{}," * _MANY + b"{}]}", Media.JSON)) == 1
+
+
+@pytest.mark.parametrize("key", ["ARROW:experimental_compression", "arrow:Body_COMPRESSION"])
+def test_arrow_says_in_no_spelling_that_it_is_compressed(key):
+    size = 64 << 20
+    packed = pa.Codec("zstd").compress(bytes(size), asbytes=True)
+    raw = struct.pack("<q", size) + packed
+    # What is left to a whole number is a frame that zstd skips.
+    left = -len(raw) % 8 + 8
+    raw += struct.pack("<II", 0x184D2A50, left - 8) + bytes(left - 8)
+    column = pa.Array.from_buffers(pa.int64(), len(raw) // 8, [None, pa.py_buffer(raw)])
+    batch = pa.record_batch([column], names=["body"])
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata={key: "ZSTD"})
+    before = pa.total_allocated_bytes()
+    with pytest.raises(InvalidInput, match="is compressed, expected one that is not"):
+        Table(sink.getvalue().to_pybytes())
+    assert pa.total_allocated_bytes() - before < 1 << 20

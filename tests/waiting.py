@@ -1,0 +1,34 @@
+"""Waiting until something is true, in a thread and in a coroutine."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+
+#: Far beyond what a busy machine needs, and less than what comes without what is tested.
+PATIENCE_S = 20
+
+
+def until(
+    condition: Callable[[], object],
+    what: str = "it did not become true",
+    seconds: float = PATIENCE_S,
+) -> None:
+    """Wait until a condition holds; fail with what was not so after so many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+async def until_async(
+    condition: Callable[[], object],
+    what: str = "it did not become true",
+    seconds: float = PATIENCE_S,
+    pause_s: float = 0.002,
+) -> None:
+    """Do the same in a coroutine; the condition may be a coroutine function."""
+    end = time.monotonic() + seconds
+    while not (await found if inspect.isawaitable(found := condition()) else found):
+        assert time.monotonic() < end, what
+        await asyncio.sleep(pause_s)

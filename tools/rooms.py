@@ -1,0 +1,150 @@
+"""The rooms of the house: which module is in which, and which imports which."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+
+#: Which room each module is in: the longest prefix counts.
+ROOMS = {
+    "dwell": "door",
+    "dwell.message": "base",
+    "dwell.errors": "base",
+    "dwell.histogram": "base",
+    "dwell.retries": "base",
+    "dwell.slices": "base",
+    "dwell.tasks": "base",
+    "dwell.urls": "base",
+    "dwell.clock": "clock",
+    "dwell.batch": "batch",
+    "dwell.given": "given",
+    "dwell.store": "contract",
+    "dwell.store.memory": "memory",
+    "dwell.store.embedded": "embedded",
+    "dwell.store.redis": "redis",
+    "dwell.queue": "queue",
+    "dwell.threads": "threads",
+    "dwell.handle": "open",
+    "dwell.server": "server",
+    "dwell.wire": "wire",
+    "dwell.client": "client",
+    "dwell.timer": "timer",
+    "dwell.worker": "worker",
+    "dwell.testing": "testing",
+    "dwell.cli": "cli",
+    "dwell.spark": "spark",
+    "pyspark_dwell": "spark",
+}
+
+#: What each room may import, beside itself. Imports run downward only.
+MAY_IMPORT = {
+    "base": set(),
+    "clock": set(),
+    "batch": {"base"},
+    "given": {"base", "batch"},
+    "contract": {"base", "batch", "clock"},
+    "memory": {"base", "batch", "clock", "contract"},
+    "embedded": {"base", "batch", "clock", "contract"},
+    "redis": {"base", "batch", "clock", "contract"},
+    "queue": {"base", "batch", "clock", "contract", "given"},
+    "threads": {"base", "batch", "queue"},
+    "wire": {"base", "batch", "given"},
+    "client": {"base", "batch", "clock", "contract", "embedded", "wire"},
+    "open": {
+        "base",
+        "client",
+        "clock",
+        "contract",
+        "embedded",
+        "memory",
+        "queue",
+        "redis",
+        "threads",
+    },
+    "door": {"base", "batch", "clock", "open", "queue", "threads"},
+    "timer": {"base", "clock", "given", "memory", "queue", "threads"},
+    "worker": {"base", "batch", "clock", "contract", "given", "open", "queue", "threads"},
+    "testing": {"base", "batch", "clock", "contract", "embedded"},
+    "server": {
+        "base",
+        "batch",
+        "clock",
+        "embedded",
+        "given",
+        "open",
+        "queue",
+        "wire",
+    },
+    "spark": {"base", "batch", "door", "given", "open", "queue", "threads"},
+    "cli": {
+        "base",
+        "batch",
+        "clock",
+        "door",
+        "embedded",
+        "given",
+        "redis",
+        "server",
+        "spark",
+        "threads",
+        "wire",
+        "worker",
+    },
+}
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a module."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def place(name: str, node: ast.AST) -> str:
+    """Return where something stands, as an editor opens it."""
+    return f"{MODULES[name].relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def room_of(name: str) -> str:
+    """Return the room of a module: that of its longest known prefix."""
+    while name not in ROOMS:
+        name = name.rpartition(".")[0]
+    return ROOMS[name]
+
+
+def imports_of(name: str) -> Iterator[tuple[ast.AST, str]]:
+    """Yield what a module imports: the module, if it is one of ours, or the name's package."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{place(name, node)}: relative import"
+            assert node.module is not None
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield node, full if full in MODULES else node.module
+
+
+def floors() -> list[list[str]]:
+    """Return the rooms by floor, the lowest first: each imports from lower ones only."""
+    left, built = dict(MAY_IMPORT), list[list[str]]()
+    while left:
+        floor = sorted(room for room, below in left.items() if not below & set(left))
+        built.append(floor)
+        left = {room: below for room, below in left.items() if room not in floor}
+    return built
+
+
+def arrows() -> dict[str, set[str]]:
+    """Return which rooms each room imports from."""
+    found: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
+    for name in MODULES:
+        for _, module in imports_of(name):
+            if module.partition(".")[0] == "dwell" and room_of(module) != room_of(name):
+                found[room_of(name)].add(room_of(module))
+    return found
