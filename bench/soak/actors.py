@@ -150,7 +150,7 @@ class JsonActor(Actor):
 
     async def _ask(self, method: str, path: str, value: object = None) -> Any:
         data = b"" if value is None else json.dumps(value).encode()
-        head = f"{method} {path} HTTP/1.1\r\nhost: soak\r\ncontent-type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         self._writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         answer = await self._reader.readuntil(b"\r\n\r\n")
         at = answer.index(b"content-length: ") + 16
