@@ -13,14 +13,14 @@ import dwell
 from bench.lifecycle import BODY, dwell_batches, redis_batches
 from bench.redis_servers import redis_server
 from bench.result import Result
-from bench.servers import dwell_server
+from bench.servers import dwell_server, floor_server
 
 #: How many messages one client has under way.
 _UNDER_WAY = 64_000
 
 
 def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
-    """Measure batches by Dwell's client against Redis, or single verbs over many connections.
+    """Measure batches by Dwell's client against Redis, or single verbs against bare HTTP.
 
     Without a number of ``messages`` there are enough for some seconds.
     """
@@ -28,8 +28,12 @@ def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
     params = {"batch": batch, "messages": messages, "connections": connections}
     if batch == 1:
         result = Result("http", params, "verbs/s")
-        with dwell_server() as address:
-            result.in_turn(rounds, {"dwell": partial(_singles, address[1], messages, connections)})
+        with dwell_server() as address, floor_server() as floor:
+            systems = {
+                "dwell": partial(_singles, address[1], messages, connections),
+                "floor": partial(_singles, floor, messages, connections),
+            }
+            result.in_turn(rounds, systems)
         return result
     result = Result("http", params, "messages/s")
     with redis_server() as server, dwell_server() as address:

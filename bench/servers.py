@@ -55,6 +55,14 @@ def dwell_process(
 
 
 @contextlib.contextmanager
+def floor_server() -> Iterator[int]:
+    """Run the server that does nothing but HTTP; yield its port."""
+    port = free_port()
+    with running([sys.executable, "-m", "bench.floor", str(port)], port):
+        yield port
+
+
+@contextlib.contextmanager
 def beanstalkd_server(*, fsync: bool) -> Iterator[int]:
     """Run a beanstalkd, with its log synced at each write or all in memory; yield its port."""
     port = free_port()

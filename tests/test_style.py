@@ -35,9 +35,7 @@ FOREIGN = {
     "pytest": {"testing"},
     "redis": {"redis"},
     "rich": {"cli"},
-    "starlette": {"server"},
     "typer": {"cli"},
-    "uvicorn": {"server"},
     "uvloop": {"server"},
 }
 

@@ -578,7 +578,7 @@ async def test_takers_that_wait_leave_room_for_the_rest():
 
 
 async def test_takers_that_wait_are_not_counted_as_work():
-    async with opened(gate=Gate(2, 1 << 20), client={"retries": 0}) as (queue, server):
+    async with opened(gate=Gate(5, 1 << 20), client={"retries": 0}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(5)]
         while len(server.port._waits) < 5:
             await asyncio.sleep(0.01)

@@ -57,7 +57,7 @@ async def taken(server):
 
 async def gone(server):
     """Tell whether the server knows that nobody is there."""
-    return not server.port._server.server_state.connections
+    return not server.port._connections
 
 
 async def waits(server):

@@ -14,8 +14,8 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    dwell\.test: 
 @pytest.fixture
 def written(monkeypatch):
     """Set up the logs as a server does, and bring back what was there."""
-    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
-    before = (root.handlers[:], root.level, uvicorn.level)
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
 
     def setup(level="info", form="text"):
         stream = io.StringIO()
@@ -23,8 +23,7 @@ def written(monkeypatch):
         return stream
 
     yield setup
-    root.handlers[:], root.level = before[:2]
-    uvicorn.setLevel(before[2])
+    root.handlers[:], root.level = before
     logging.captureWarnings(False)
 
 
@@ -89,16 +88,6 @@ def test_levels(written, level):
         getattr(log, name)("said %s", name)
     said = [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()]
     assert said == list(logs.LEVELS[logs.LEVELS.index(level) :])
-
-
-def test_the_logs_of_uvicorn_look_the_same(written):
-    stream = written(form="json")
-    logging.getLogger("uvicorn.error").info("Started server process")
-    logging.getLogger("uvicorn.error").error(
-        "Exception in ASGI application", extra={"color_message": "\x1b[1mException"}
-    )
-    (line,) = map(json.loads, stream.getvalue().splitlines())
-    assert (line["logger"], "color_message" in line) == ("uvicorn.error", False)
 
 
 def test_warnings_are_logged(written):

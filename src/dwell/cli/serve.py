@@ -13,7 +13,7 @@ from dwell.server.settings import FIELDS, Field
 from dwell.server.sources import CONFIG_ENV, Loaded, load, show
 from dwell.urls import shown
 
-_EXTRA = ("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
+_EXTRA = ("httptools", "prometheus_client", "uvloop")
 
 
 def serve(context: typer.Context, **given: Any) -> None:

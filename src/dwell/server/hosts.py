@@ -7,7 +7,7 @@ of its requests. No name can stand for an address, so those are let in.
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?", re.IGNORECASE)
 _MOST_KNOWN = 100
@@ -19,21 +19,21 @@ class Hosts:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = {name.lower().rstrip(".") for name in names}
-        self._known: set[bytes] = set()
+        self._known: set[bytes | None] = set()
 
-    def refusal(self, given: Sequence[bytes]) -> str | None:
-        """Return what is wrong with the Host headers of a request, or None."""
-        if len(given) == 1 and given[0] in self._known:
+    def refusal(self, given: bytes | None) -> str | None:
+        """Return what is wrong with the Host header of a request, or None."""
+        if given in self._known:
             return None
-        if len(given) != 1:
-            return f"host: got {len(given)} headers, expected one"
-        text = given[0].decode("latin-1")
+        if given is None:
+            return "host: got no header, expected one"
+        text = given.decode("latin-1")
         if not self._is_let_in(text):
             return (
                 f"host: got {text!r:.80}, expected localhost, an address, or one of allowed_hosts"
             )
         if len(self._known) < _MOST_KNOWN:
-            self._known.add(given[0])
+            self._known.add(given)
         return None
 
     def _is_let_in(self, text: str) -> bool:

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-#: What every record has, and so is no field; color_message is uvicorn's copy of its message.
-_OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
+#: What every record has, and so is no field.
+_OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 _RESERVED = {"time", "level", "logger", "message", "error"}
 
 # A stranger's text must not end a line of ours, nor move the cursor of who reads it.
@@ -62,13 +62,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(level: str = "info", form: str = "text", stream: TextIO | None = None) -> None:
-    """Let all loggers of the process, uvicorn's too, write such lines to standard error."""
+    """Let all loggers of the process write such lines to standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
-    # Of what uvicorn says when it starts and stops, our own lines say the half that matters.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 def _time(record: logging.LogRecord) -> str:

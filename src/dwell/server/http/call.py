@@ -1,15 +1,12 @@
 """A call: one request, read and checked, and how it is answered."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import numpy as np
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
-from starlette.types import Receive, Scope
 
 from dwell.batch.batch import Batch
 from dwell.errors import BatchTooLarge, InvalidInput
@@ -17,7 +14,8 @@ from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
 from dwell.server.http import media
-from dwell.server.http.connection import Connection
+from dwell.server.http.answer import Answer, Refusal
+from dwell.server.http.delivery import Delivery
 from dwell.server.http.media import Media
 from dwell.server.http.waits import Waits
 from dwell.server.service import Service
@@ -37,6 +35,14 @@ class Asked(Protocol):
     """What a call has to know of its endpoint."""
 
     @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def handler(self) -> "Callable[[Call], Awaitable[Answer]]":
+        """What answers it."""
+
+    @property
     def right(self) -> Right | None:
         """The right that it needs, or None where everybody may."""
 
@@ -49,20 +55,25 @@ class Asked(Protocol):
         """The forms of its answer; none for one of a form of its own."""
 
 
+#: An endpoint, the parts of the path that it has names for, and the query as it was sent.
+Routed: TypeAlias = tuple[Asked, dict[str, str], str]
+
+
 class Call:
-    """One request to one endpoint.
+    """One request to one endpoint, from its head on.
 
     ``asked`` is the form of the answer; ``taken`` is what the answer hands over.
     """
 
     __slots__ = (
+        "_chunks",
+        "_is_counted",
         "asked",
-        "connection",
+        "delivery",
         "endpoint",
         "headers",
         "path",
-        "receive",
-        "scope",
+        "query_text",
         "service",
         "size_bytes",
         "taken",
@@ -70,19 +81,60 @@ class Call:
     )
 
     def __init__(
-        self, service: Service, waits: Waits, endpoint: Asked, scope: Scope, receive: Receive
+        self,
+        service: Service,
+        waits: Waits,
+        route: Routed,
+        headers: dict[bytes, bytes],
+        delivery: Delivery,
     ) -> None:
         self.service = service
         self.waits = waits
-        self.endpoint = endpoint
-        self.scope = scope
-        self.receive = receive
-        self.connection: Connection = scope["state"]["connection"]
-        self.path: dict[str, str] = scope["path_params"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.endpoint, self.path, self.query_text = route
+        self.headers = headers
+        self.delivery = delivery
         self.size_bytes = 0
         self.taken: Batch | None = None
         self.asked: Media
+        self._chunks: list[bytes] = []
+        self._is_counted = False
+
+    # --- how much is under way -----------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Count the request at the gate; raises ServerBusy or StoreFull.
+
+        Who looks after the server is told how it is even when it can do no more.
+        """
+        if self.endpoint.right is not None:
+            self.service.gate.enter()
+            self._is_counted = True
+
+    def leave(self) -> None:
+        """Count the request out, and what came of it."""
+        if self._is_counted:
+            self.service.gate.leave(self.size_bytes)
+            self._is_counted = False
+
+    def add(self, data: bytes) -> None:
+        """Take a part of the body, which is counted until the call is over.
+
+        Only what has come is counted: who announces much and sends nothing holds up nobody. Raises
+        BatchTooLarge, ServerBusy or StoreFull.
+        """
+        if not self._is_counted:
+            return
+        self.check_size(self.size_bytes + len(data))
+        self.service.gate.enter(len(data), 0)
+        self.size_bytes += len(data)
+        self._chunks.append(data)
+
+    def check_size(self, size_bytes: int) -> None:
+        """Refuse a body of so many bytes where that is too much; raises BatchTooLarge."""
+        if size_bytes > MAX_REQUEST_BYTES:
+            raise BatchTooLarge(
+                f"body: got more than {MAX_REQUEST_BYTES} bytes in one request, expected fewer"
+            )
 
     # --- who ----------------------------------------------------------------------------------
 
@@ -97,17 +149,16 @@ class Call:
         That is a caller without any right, a page of the web that makes a browser call, and one
         who accepts no form of the answer.
         """
-        hosts = [value for name, value in self.scope["headers"] if name == b"host"]
-        refusal = self.service.hosts.refusal(hosts)
+        refusal = self.service.hosts.refusal(self.headers.get(b"host"))
         if refusal is not None:
-            raise HTTPException(403, refusal)
+            raise Refusal(403, refusal)
         if self.endpoint.right is None:
             return
         self.allow(())
         origin = self._header(b"origin")
         is_strange = origin is not None and urlsplit(origin).netloc != self._header(b"host")
         if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:
-            raise HTTPException(403, f"origin: got {origin or 'another site'}, expected none")
+            raise Refusal(403, f"origin: got {origin or 'another site'}, expected none")
         if self.endpoint.gives:
             self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
 
@@ -118,9 +169,8 @@ class Call:
             self.service.tokens.check(self._token(), right, topics)
 
     def _token(self) -> str | None:
-        """Return the caller's token; one of several is as good as none."""
-        given = [value for name, value in self.scope["headers"] if name == b"authorization"]
-        header = given[0].decode("latin-1") if len(given) == 1 else ""
+        """Return the caller's token."""
+        header = self._header(b"authorization") or ""
         return header[len(_BEARER) :].strip() if header.lower().startswith(_BEARER) else None
 
     def reached(self, due_ms: I64) -> I64:
@@ -155,7 +205,7 @@ class Call:
 
     def query(self, kind: type[T]) -> T:
         """Return the parameters of the query; raises InvalidInput."""
-        text = self.scope["query_string"].decode("latin-1")
+        text = self.query_text
         given = parse_qsl(text, keep_blank_values=True) if text else []
         pairs = dict(given)
         if len(pairs) != len(given):
@@ -170,34 +220,17 @@ class Call:
         """The form of the body."""
         return media.given(self._header(b"content-type"), self.endpoint.takes)
 
-    async def body(self, kind: type[T]) -> T:
+    def body(self, kind: type[T]) -> T:
         """Return the body; raises InvalidInput."""
-        form = self.given
-        data = await self.read()
-        value: T = decoded(data, kind, form)
+        value: T = decoded(self.data, kind, self.given)
         return value
 
-    async def read(self) -> bytes:
-        """Return the bytes of the body, counted at the gate until the call is over."""
-        self._check_size(int(self.headers.get(b"content-length", 0)))
-        chunks, has_more = [], True
-        while has_more:
-            event = await self.receive()
-            if event["type"] == "http.disconnect":
-                raise HTTPException(400, "the connection ended before the body did")
-            chunk, has_more = event["body"], event["more_body"]
-            # Only what has come is counted: who announces much and sends nothing holds up nobody.
-            self._check_size(self.size_bytes + len(chunk))
-            self.service.gate.enter(len(chunk), 0)
-            self.size_bytes += len(chunk)
-            chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _check_size(self, size_bytes: int) -> None:
-        if size_bytes > MAX_REQUEST_BYTES:
-            raise BatchTooLarge(
-                f"body: got more than {MAX_REQUEST_BYTES} bytes in one request, expected fewer"
-            )
+    @property
+    def data(self) -> bytes:
+        """The bytes of the body; they are kept only once."""
+        if len(self._chunks) != 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0]
 
     # --- what is taken ------------------------------------------------------------------------
 
@@ -209,7 +242,7 @@ class Call:
     def deliver(self) -> None:
         """Give what was taken back if the answer, which was just written, does not go out."""
         if self.taken is not None:
-            self.connection.deliver(partial(self.waits.returns.give_back, self.queue, self.taken))
+            self.delivery.deliver(partial(self.waits.returns.give_back, self.queue, self.taken))
             self.taken = None
 
     def give_back(self) -> None:
@@ -220,11 +253,11 @@ class Call:
 
     # --- the answer ---------------------------------------------------------------------------
 
-    def answer(self, value: object, status: int = 200) -> Response:
+    def answer(self, value: object, status: int = 200) -> Answer:
         """Return an answer in JSON or MessagePack, as the caller asks."""
         if self.asked is Media.MSGPACK:
-            return response(msgspec.msgpack.encode(value), Media.MSGPACK, status)
-        return response(msgspec.json.encode(value), Media.JSON, status)
+            return Answer(msgspec.msgpack.encode(value), Media.MSGPACK, status)
+        return Answer(msgspec.json.encode(value), Media.JSON, status)
 
 
 def decoded(data: bytes, kind: Any, form: Media) -> Any:
@@ -238,19 +271,3 @@ def decoded(data: bytes, kind: Any, form: Media) -> Any:
 @cache
 def _decoder(kind: Any, form: Media) -> "msgspec.json.Decoder[Any] | msgspec.msgpack.Decoder[Any]":
     return msgspec.json.Decoder(kind) if form is Media.JSON else msgspec.msgpack.Decoder(kind)
-
-
-class _Answer(Response):
-    """An answer of some bytes, which needs no headers but those that say what they are."""
-
-    def __init__(self, data: bytes, form: Media, status: int) -> None:
-        self.status_code = status
-        self.background = None
-        self.body = data
-        size = str(len(data)).encode()
-        self.raw_headers = [(b"content-length", size), (b"content-type", form.encode())]
-
-
-def response(data: bytes, form: Media, status: int = 200) -> Response:
-    """Return an answer of some bytes."""
-    return _Answer(data, form, status)

@@ -3,10 +3,8 @@
 import asyncio
 from importlib.metadata import version
 
-from starlette.background import BackgroundTask
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
-
 from dwell.errors import DwellError
+from dwell.server.http.answer import Answer, text
 from dwell.server.http.call import Call
 from dwell.server.http.metrics import CONTENT_TYPE, exposition
 from dwell.server.http.schemas import StaleAnswer, StaleRequest, StaleRow, StoreAnswer
@@ -16,7 +14,7 @@ from dwell.store.embedded.tar import checkpoint_tar
 STORE_ANSWERS_S = 0.5
 
 
-async def store(call: Call) -> Response:
+async def store(call: Call) -> Answer:
     """Say which store this is, what time the server has, and whether it takes messages."""
     call.allow(())
     service = call.service
@@ -29,15 +27,15 @@ async def store(call: Call) -> Response:
     return call.answer(answer)
 
 
-async def healthz(call: Call) -> Response:
+async def healthz(call: Call) -> Answer:
     """Answer as long as the process lives."""
-    return PlainTextResponse("ok\n")
+    return text("ok\n")
 
 
-async def readyz(call: Call) -> Response:
+async def readyz(call: Call) -> Answer:
     """Answer 200 while the server does its work: the store answers and takes new messages."""
     if call.service.is_draining or call.waits.is_over:
-        return PlainTextResponse("draining\n", 503)
+        return text("draining\n", 503)
     try:
         call.service.check_puts()
         call.queue.store.check()
@@ -46,34 +44,34 @@ async def readyz(call: Call) -> Response:
             await call.queue.settings("default")
     except (DwellError, TimeoutError) as error:
         reason = str(error) or f"the store gave no answer within {STORE_ANSWERS_S} s"
-        return PlainTextResponse(f"{type(error).__name__}: {reason}\n", 503)
-    return PlainTextResponse("ready\n")
+        return text(f"{type(error).__name__}: {reason}\n", 503)
+    return text("ready\n")
 
 
-async def find_stale(call: Call) -> Response:
+async def find_stale(call: Call) -> Answer:
     """Compare the parts of the store, and return what only some of them know; or put it right."""
     call.allow(None)
-    ask = await call.body(StaleRequest)
+    ask = call.body(StaleRequest)
     found = await call.queue.find_stale(repair=ask.repair, limit=ask.limit)
     rows = [StaleRow(one.topic, one.id, one.number, one.problem, one.repaired) for one in found]
     return call.answer(StaleAnswer(rows))
 
 
-async def metrics(call: Call) -> Response:
+async def metrics(call: Call) -> Answer:
     """Return the figures for Prometheus."""
     call.allow(None)
     data = await exposition(call.service, len(call.waits) + len(call.waits.streams))
-    return Response(data, media_type=CONTENT_TYPE)
+    return Answer(data, CONTENT_TYPE)
 
 
-async def backup(call: Call) -> Response:
+async def backup(call: Call) -> Answer:
     """Return a copy of the store as a tar file, which can be opened as a store."""
     call.allow(None)
     tar = await checkpoint_tar(call.queue.store)
-    headers = {
+    answer = Answer(b"", "application/x-tar")
+    answer.parts, answer.close = aiter(tar), tar.close
+    answer.headers = {
         "content-disposition": 'attachment; filename="dwell-backup.tar"',
         "content-length": str(tar.size_bytes),
     }
-    return StreamingResponse(
-        tar, media_type="application/x-tar", headers=headers, background=BackgroundTask(tar.close)
-    )
+    return answer

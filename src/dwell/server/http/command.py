@@ -7,11 +7,10 @@ id, which finds it without a search.
 
 from collections import OrderedDict
 
-from starlette.responses import Response
-
 from dwell.errors import DwellError, InvalidId, InvalidInput
 from dwell.given import values
 from dwell.message import MAX_ATTEMPTS, Message, Result
+from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.schemas import Command, CommandAnswer
 from dwell.server.tokens import Right
@@ -29,9 +28,9 @@ _MOST_RECEIPTS = 100_000
 _Receipts = OrderedDict[str, tuple[str, str]]
 
 
-async def command(call: Call) -> Response:
+async def command(call: Call) -> Answer:
     """Do one command of the job protocol: add, pop, finish or delete."""
-    ask = await call.body(Command)
+    ask = call.body(Command)
     try:
         answer = await _VERBS[_verb(ask)](call, ask)
     except DwellError as error:

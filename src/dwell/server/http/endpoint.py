@@ -4,14 +4,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.responses import Response
-
+from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.media import Media
 from dwell.server.http.schemas import Nothing, Request
 from dwell.server.tokens import Right
 
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[Call], Awaitable[Answer]]
 
 ROWS = (Media.JSON, Media.MSGPACK)
 ROWS_COLUMNS = (*ROWS, Media.COLUMNS)

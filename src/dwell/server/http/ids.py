@@ -5,13 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.message import MAX_BATCH_MESSAGES, Message, State
+from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.filters import collect
 from dwell.server.http.media import Media
@@ -34,9 +33,9 @@ from dwell.wire.rows import due_of, span_of
 _WAITING = (State.DELAYED, State.READY)
 
 
-async def cancel(call: Call) -> Response:
+async def cancel(call: Call) -> Answer:
     """Forget messages that nobody has taken: cancelled, leased or unknown."""
-    topic, ask = call.allowed_topic(), await call.body(CancelRequest)
+    topic, ask = call.allowed_topic(), call.body(CancelRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
         return _words(call, await call.queue.cancel(topic, ask.ids))
@@ -48,9 +47,9 @@ async def cancel(call: Call) -> Response:
     return await _bulk(call, topic, ask.filter, states, ask.limit, verb)
 
 
-async def reschedule(call: Call) -> Response:
+async def reschedule(call: Call) -> Answer:
     """Change when messages fall due: moved, leased or unknown (also when dead)."""
-    topic, ask = call.allowed_topic(), await call.body(RescheduleRequest)
+    topic, ask = call.allowed_topic(), call.body(RescheduleRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     _one_of(delay=ask.delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
     delay, due = span_of(ask.delay), ask.due_ms if ask.due is None else due_of(ask.due)
@@ -76,9 +75,9 @@ async def reschedule(call: Call) -> Response:
     return await _bulk(call, topic, ask.filter, _WAITING, ask.limit, verb)
 
 
-async def kick(call: Call) -> Response:
+async def kick(call: Call) -> Answer:
     """Bring dead messages back, with their attempts anew: kicked or unknown."""
-    topic, ask = call.allowed_topic(), await call.body(KickRequest)
+    topic, ask = call.allowed_topic(), call.body(KickRequest)
     delay = span_of(ask.delay)
     if ask.ids is not None:
         if ask.filter is not None:
@@ -91,9 +90,9 @@ async def kick(call: Call) -> Response:
     return await _bulk(call, topic, ask.filter or Filter(), (State.DEAD,), ask.limit, verb)
 
 
-async def get(call: Call) -> Response:
+async def get(call: Call) -> Answer:
     """Return messages by their ids, null where one is unknown."""
-    topic, ask = call.allowed_topic(), await call.body(GetRequest)
+    topic, ask = call.allowed_topic(), call.body(GetRequest)
     found = await call.queue.get(topic, ask.ids)
     if call.asked is Media.COLUMNS:
         return batch_answer(call, Batch.of([message for message in found if message is not None]))
@@ -101,25 +100,25 @@ async def get(call: Call) -> Response:
     return call.answer(Found([None if m is None else next(rows) for m in found]))  # type: ignore[misc]
 
 
-async def get_one(call: Call) -> Response:
+async def get_one(call: Call) -> Answer:
     """Return one message by its id."""
     topic, id_ = call.allowed_topic(), call.path["id"]
     message = await call.queue.get(topic, id_)
     if message is None:
-        raise HTTPException(404, f"id: topic {topic!r} has no message {id_!r:.80}")
+        raise Refusal(404, f"id: topic {topic!r} has no message {id_!r:.80}")
     return call.answer(message_rows([message])[0])
 
 
-async def cancel_one(call: Call) -> Response:
+async def cancel_one(call: Call) -> Answer:
     """Forget one message, unless somebody has taken it: cancelled, leased or unknown."""
     result = await call.queue.cancel(call.allowed_topic(), call.path["id"])
     return call.answer(ResultsAnswer([str(result)]))
 
 
-async def named(call: Call) -> Response:
+async def named(call: Call) -> Answer:
     """Return topic and id of messages by their numbers."""
     call.allow(None)
-    ask = await call.body(NamedRequest)
+    ask = call.body(NamedRequest)
     return call.answer(Named([name and list(name) for name in await call.queue.named(ask.numbers)]))
 
 
@@ -130,7 +129,7 @@ def _one_of(**given: object) -> None:
         raise InvalidInput(f"body: got {said}, expected one of {', '.join(given)}")
 
 
-def _words(call: Call, results: Results) -> Response:
+def _words(call: Call, results: Results) -> Answer:
     return call.answer(ResultsAnswer(list(map(str, results))))
 
 
@@ -141,7 +140,7 @@ async def _bulk(
     states: tuple[State, ...],
     limit: int,
     verb: Callable[[list[Message]], Awaitable[Results]],
-) -> Response:
+) -> Answer:
     """Do a verb to all messages that match; all are found before the first one is changed."""
     assert wanted is not None
     found, is_complete = await collect(call.queue, topic, wanted, states, limit)

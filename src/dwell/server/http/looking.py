@@ -3,7 +3,6 @@
 import re
 
 import msgspec
-from starlette.responses import Response
 
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor
@@ -12,7 +11,8 @@ from dwell.batch.sweep import EVERY, Wanted
 from dwell.errors import InvalidHeaders, InvalidLimit
 from dwell.given import values
 from dwell.server.http import arrow
-from dwell.server.http.call import Call, response
+from dwell.server.http.answer import Answer
+from dwell.server.http.call import Call
 from dwell.server.http.filters import search
 from dwell.server.http.media import Media
 from dwell.server.http.rows import as_lines, event_rows, message_rows
@@ -35,7 +35,7 @@ _CURSOR = "dwell-cursor"
 _CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,18})")
 
 
-async def list_messages(call: Call) -> Response:
+async def list_messages(call: Call) -> Answer:
     """List a topic's messages of one state by due, from after ``cursor``.
 
     NDJSON and Arrow answers have the next cursor in the header ``dwell-cursor``.
@@ -58,14 +58,14 @@ async def list_messages(call: Call) -> Response:
         return batch_answer(call, found, cursor)
     following = str(cursor) if cursor else None
     if form is Media.ARROW:
-        return _with_cursor(response(arrow.messages(found), form), following)
+        return _with_cursor(Answer(arrow.messages(found), form), following)
     if form is Media.NDJSON:
-        return _with_cursor(response(as_lines(message_rows(found)), form), following)
+        return _with_cursor(Answer(as_lines(message_rows(found)), form), following)
     rows = message_rows(found, packed=form is Media.MSGPACK)
     return call.answer({"messages": rows, "cursor": following})
 
 
-def _with_cursor(answer: Response, following: str | None) -> Response:
+def _with_cursor(answer: Answer, following: str | None) -> Answer:
     if following is not None:
         answer.headers[_CURSOR] = following
     return answer
@@ -90,9 +90,9 @@ def _header_of(text: str | None) -> dict[str, str]:
     return {name: value}
 
 
-async def sweep(call: Call) -> Response:
+async def sweep(call: Call) -> Answer:
     """Give the messages of a range of places, in no order: each that stays is given once."""
-    ask = await call.body(SweepRequest)
+    ask = call.body(SweepRequest)
     call.allow(ask.topics or None)
     wanted = Wanted(
         topics=tuple(ask.topics),
@@ -105,23 +105,23 @@ async def sweep(call: Call) -> Response:
     form = call.asked
     if form is Media.COLUMNS:
         columns = SweepColumns(columns_of_batch(found.messages), found.next_place, found.places)
-        return response(msgspec.msgpack.encode(columns), form)
+        return Answer(msgspec.msgpack.encode(columns), form)
     rows = message_rows(found.messages, packed=form is Media.MSGPACK)
     return call.answer({"messages": rows, "next_place": found.next_place, "places": found.places})
 
 
-async def events(call: Call) -> Response:
+async def events(call: Call) -> Answer:
     """Return what happened, in order, from a position on."""
     call.allow(None)
     ask = call.query(EventsQuery)
     page = await call.queue.events(ask.position, ask.limit)
     form = call.asked
     if form is Media.COLUMNS:
-        answer = response(msgspec.msgpack.encode(columns_of_events(page)), form)
+        answer = Answer(msgspec.msgpack.encode(columns_of_events(page)), form)
     elif form is Media.ARROW:
-        answer = response(arrow.events(page.events), form)
+        answer = Answer(arrow.events(page.events), form)
     elif form is Media.NDJSON:
-        answer = response(as_lines(event_rows(page.events)), form)
+        answer = Answer(as_lines(event_rows(page.events)), form)
     else:
         rows = event_rows(page.events)
         places = (page.next_position, page.first_position, page.end_position)
@@ -134,14 +134,14 @@ async def events(call: Call) -> Response:
     return answer
 
 
-async def stats(call: Call) -> Response:
+async def stats(call: Call) -> Answer:
     """Return how many messages are in which state, and how often what has happened."""
     call.allow(None)
     found = await call.queue.stats()
     return call.answer(StatsAnswer(_counts(found), found.totals))
 
 
-async def topics(call: Call) -> Response:
+async def topics(call: Call) -> Answer:
     """List the topics, and how many messages of each are in which state."""
     call.allow(None)
     return call.answer(TopicsAnswer(_counts(await call.queue.stats())))
@@ -155,20 +155,20 @@ def _count(topic: TopicStats) -> Counts:
     return Counts(topic.delayed, topic.ready, topic.leased, topic.dead)
 
 
-async def sizes(call: Call) -> Response:
+async def sizes(call: Call) -> Answer:
     """Return how many messages of a topic are in which state, for each shard of the store."""
     shards = await call.queue.sizes(call.allowed_topic())
     return call.answer(SizesAnswer(list(map(_count, shards))))
 
 
-async def settings(call: Call) -> Response:
+async def settings(call: Call) -> Answer:
     """Return what holds for a topic's messages that do not say otherwise."""
     return call.answer(await call.queue.settings(call.allowed_topic()))
 
 
-async def configure(call: Call) -> Response:
+async def configure(call: Call) -> Answer:
     """Change some of a topic's settings, and return them all."""
     topic = call.allowed_topic()
-    changes = msgspec.structs.asdict(await call.body(SettingsChange))
+    changes = msgspec.structs.asdict(call.body(SettingsChange))
     given = {name: value for name, value in changes.items() if value is not msgspec.UNSET}
     return call.answer(await call.queue.configure(topic, **given))

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
-from starlette.exceptions import HTTPException
-
+from dwell.server.http.answer import Refusal
 from dwell.wire import columns
 
 
@@ -31,7 +30,7 @@ def given(content_type: str | None, allowed: Iterable[Media]) -> Media:
     for media in allowed:
         if media == name:
             return media
-    raise HTTPException(415, f"content-type: got {name or 'none'}, expected {_list(allowed)}")
+    raise Refusal(415, f"content-type: got {name or 'none'}, expected {_list(allowed)}")
 
 
 def asked(accept: str | None, allowed: Iterable[Media]) -> Media:
@@ -45,7 +44,7 @@ def asked(accept: str | None, allowed: Iterable[Media]) -> Media:
         for media in allowed:
             if media == name:
                 return media
-    raise HTTPException(406, f"accept: got {accept}, expected {_list(allowed)}")
+    raise Refusal(406, f"accept: got {accept}, expected {_list(allowed)}")
 
 
 def _list(allowed: Iterable[Media]) -> str:

@@ -2,24 +2,27 @@
 
 import asyncio
 import fcntl
+import logging
 import socket
 import sys
 import termios
-from collections.abc import Callable
-from typing import Any
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Protocol as TypingProtocol
+from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.utils import is_ssl
+import httptools
 
-from dwell.server.http.connection import Connection
-from dwell.server.http.corked import Corked
+from dwell.server.http.answer import Answer, Refusal
+from dwell.server.http.app import App
+from dwell.server.http.call import Call
+from dwell.server.http.delivery import Delivery
 
-#: The head of a request: method, path and headers. What comes in one piece is let in.
+_log = logging.getLogger(__name__)
+
+#: The head of a request: method, path and headers.
 MAX_HEAD_BYTES = 64 * 1024
-
-#: What is parsed at a time where a head may begin: so no more requests are begun than fit in it
-#: before the first one has its answer.
-_HEAD_BYTES = 512
 
 #: What came and is not parsed yet, beyond which nothing more is read.
 _MOST_HELD_BYTES = 64 * 1024
@@ -33,100 +36,199 @@ IDLE_TIMEOUT_S = 120.0
 #: How long a client may read nothing of an answer.
 UNREAD_TIMEOUT_S = 120.0
 
-#: The answer where a request could not be read for no fault of its own. Made beforehand, as there
-#: may be no memory to make it in.
-_NO_MEMORY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\n"
-    b"content-length: 0\r\n\r\n"
-)
-
-
 #: Where all connections of a process read into, one after another.
 _BUFFER = memoryview(bytearray(64 * 1024))
 
-_UPGRADE = "upgrade: this server speaks HTTP/1.1 only, expected no Upgrade header"
+#: The end of a head, and of a body in chunks.
+_END = b"\r\n\r\n"
+
+#: Of these a request has one, or it means different things to different readers.
+_ONCE = frozenset((b"host", b"authorization", b"content-type", b"accept", b"origin"))
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
 
 
-class Protocol(HttpToolsProtocol, asyncio.BufferedProtocol):
+class Port(TypingProtocol):
+    """Who is told which connections there are."""
+
+    def joined(self, protocol: "Protocol") -> None:
+        """Note a connection that is there."""
+
+    def left(self, protocol: "Protocol") -> None:
+        """Note that it is gone."""
+
+
+class Protocol(asyncio.BufferedProtocol):
     """One connection; who is slower, or sends a larger head, than is allowed is hung up on.
 
-    Nothing is parsed while a request is being answered, and little is read: what a connection may
-    hold before it has shown a token is bounded.
+    What is handed to the parser ends where a request may end. So nothing is parsed while a request
+    is being answered, and little is read: what a connection may hold before it has shown a token is
+    bounded.
     """
 
-    def __init__(self, left: Callable[[asyncio.BaseProtocol], None], **options: Any) -> None:
-        super().__init__(**options)
-        self.timeout_keep_alive = IDLE_TIMEOUT_S  # type: ignore[assignment]
-        self._left = left
-        self._is_partial = False
-        self._is_head = False
-        self._head_bytes = 0
-        self._body_bytes = 0
+    __slots__ = (
+        "_answering",
+        "_app",
+        "_at",
+        "_body_bytes",
+        "_call",
+        "_delivery",
+        "_drained",
+        "_head_bytes",
+        "_headers",
+        "_held",
+        "_idle_at",
+        "_is_chunked",
+        "_is_closing",
+        "_is_head",
+        "_is_keeping",
+        "_is_paused",
+        "_is_proceeding",
+        "_is_unread",
+        "_is_whole",
+        "_loop",
+        "_parser",
+        "_port",
+        "_since",
+        "_target",
+        "_timer",
+        "_transport",
+        "_unread",
+    )
+
+    def __init__(self, app: App, port: Port) -> None:
+        self._app = app
+        self._port = port
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._delivery = Delivery()
+        self._transport: asyncio.Transport
+        # What came and is not parsed, from a place on.
         self._held = b""
         self._at = 0
-        self._arriving: asyncio.TimerHandle | None = None
+        # The request that is coming. It is whole before it begins, and once all of it has come.
+        self._is_whole = True
+        self._is_head = True
+        self._is_chunked = False
+        self._is_keeping = True
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._call: Call | None = None
+        # The answer.
+        self._answering: asyncio.Task[None] | None = None
+        self._is_proceeding = False
+        self._is_closing = False
+        self._is_unread = False
+        self._is_paused = False
+        self._drained: asyncio.Event | None = None
+        # When it has to end unless something happens: since when it waits for what.
+        self._since: float | None = None
+        self._idle_at = self._loop.time()
+        self._timer: asyncio.TimerHandle
         self._unread: asyncio.TimerHandle | None = None
-        self._connection = Connection()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; what is written goes out once in a turn of the event loop."""
-        corked = Corked(transport, self.loop)
-        self._connection.begin(corked, is_plain=not is_ssl(transport))
-        if not is_ssl(transport):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        is_plain = transport.get_extra_info("sslcontext") is None
+        if is_plain:
             # An answer is handed over when the system has all of it: so the transport, which keeps
             # what the system does not take, says when it keeps something and when it does no more.
             # Over TLS it would pause for ever, as there it never has less than nothing to write.
-            transport.set_write_buffer_limits(high=0)
-        super().connection_made(corked)  # type: ignore[arg-type]
-        self._note_idle()
+            self._transport.set_write_buffer_limits(high=0)
+        self._delivery.begin(self._transport, is_plain=is_plain)
+        self._timer = self._loop.call_later(IDLE_TIMEOUT_S, self._look)
+        self._port.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers, and end what waits."""
-        for timer in (self._arriving, self._unread):
-            if timer is not None:
-                timer.cancel()
-        self._unset_keepalive_if_required()
-        self._left(self)
-        self._connection.lose()
-        super().connection_lost(exc)
+        self._timer.cancel()
+        if self._unread is not None:
+            self._unread.cancel()
+        if self._call is not None and self._answering is None:
+            self._call.leave()
+        self._held, self._at = b"", 0
+        self._is_closing = True
+        if self._drained is not None:
+            self._drained.set()
+        self._port.left(self)
+        self._delivery.lose()
+
+    def shutdown(self) -> None:
+        """Answer what was asked, and close."""
+        self._is_keeping = False
+        if self._answering is None:
+            self._close()
+
+    def _close(self) -> None:
+        self._is_closing = True
+        self._transport.close()
 
     # --- what the parser finds ----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Count a head from its first byte."""
-        self._is_partial = self._is_head = True
-        self._head_bytes = 0
-        super().on_message_begin()
-        self.scope["state"]["connection"] = self._connection
+        """Begin a request; raises ValueError for one that begins where none may."""
+        if self._answering is not None:
+            raise ValueError("it begins where the request before it had not ended")
+        self._is_whole = self._is_chunked = False
+        self._is_head = True
+        self._target, self._headers = b"", {}
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or one that follows a body in chunks, which says nothing to us."""
+        if not self._is_head:
+            return
+        name = name.lower()
+        if name in _ONCE and name in self._headers:
+            raise ValueError(f"{name.decode()}: got several headers, expected one")
+        self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Forget the head, which was small enough; raises ValueError for what is no request."""
-        self._is_head = False
-        if self.parser.should_upgrade():
+        """Begin to answer a request, if only with a refusal; raises ValueError for what is none."""
+        headers = self._headers
+        if self._parser.should_upgrade():
             # The parser would take the body for the next request.
-            raise ValueError(_UPGRADE)
-        sizes = [value for name, value in self.headers if name == b"content-length"]
-        self._body_bytes = int(sizes[0]) if sizes else 0
-        super().on_headers_complete()
-
-    def on_chunk_header(self) -> None:
-        """Count as a head what follows, which may be headers again, until it is a body."""
-        self._is_head = True
+            raise ValueError("this server speaks HTTP/1.1 only, expected no Upgrade header")
+        self._is_head = False
         self._head_bytes = 0
+        self._is_chunked = b"transfer-encoding" in headers
+        self._body_bytes = int(headers.get(b"content-length", 0))
+        self._is_keeping = self._is_keeping and self._parser.should_keep_alive()
+        method = self._parser.get_method().decode()
+        try:
+            self._call = self._app.begin(method, self._target, headers, self._delivery)
+            self._call.check_size(self._body_bytes)
+        except Exception as error:
+            self._refuse(error)
+        else:
+            if headers.get(b"expect", b"").lower() == b"100-continue":
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """Note that this is no head."""
-        self._is_head = False
+        """Take a part of the body, if there is still somebody who wants it."""
         self._body_bytes -= len(body)
-        super().on_body(body)
+        self._head_bytes = 0
+        if self._call is not None:
+            try:
+                self._call.add(body)
+            except Exception as error:
+                self._refuse(error)
 
     def on_message_complete(self) -> None:
-        """Note that nothing of the request is missing."""
-        self._is_partial = self._is_head = False
-        if self._arriving is not None:
-            self._arriving.cancel()
-            self._arriving = None
-        super().on_message_complete()
+        """Answer the request, unless that is done."""
+        self._is_whole = self._is_head = True
+        self._since = None
+        call, self._call = self._call, None
+        if call is not None:
+            self._answering = self._loop.create_task(self._answer(call))
 
     # --- what arrives -------------------------------------------------------------------------
 
@@ -135,104 +237,216 @@ class Protocol(HttpToolsProtocol, asyncio.BufferedProtocol):
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
-        self.data_received(bytes(_BUFFER[:nbytes]))
-
-    def data_received(self, data: bytes) -> None:
         """Take what came, and parse as much as may be answered."""
+        data = bytes(_BUFFER[:nbytes])
         held = self._held
         self._held, self._at = held[self._at :] + data if self._at < len(held) else data, 0
         self._proceed()
 
-    def on_response_complete(self) -> None:
-        """Go on with what came meanwhile."""
-        super().on_response_complete()
-        self._proceed()
+    def eof_received(self) -> bool:
+        """Close: who has ended its half reads no answer."""
+        return False
 
     def _proceed(self) -> None:
         """Parse what came until a request is whole that has no answer yet."""
-        while self._at < len(self._held) and not (self._is_answering or self._is_over):
-            begin = self._at
-            self._at += max(self._body_bytes if self._is_partial else 0, _HEAD_BYTES)
-            self._parse(self._held[begin : self._at])
-        if self._is_over or self._at >= len(self._held):
+        if self._is_proceeding:
+            return
+        self._is_proceeding = True
+        while not self._is_busy and not self._is_closing and self._parse():
+            pass
+        self._is_proceeding = False
+        left_bytes = len(self._held) - self._at
+        if not left_bytes or self._is_closing:
             self._held, self._at = b"", 0
-        elif len(self._held) - self._at >= _MOST_HELD_BYTES:
-            self.flow.pause_reading()
+        if self._is_closing:
+            return
+        if left_bytes >= _MOST_HELD_BYTES and not self._is_unread:
+            self._is_unread = True
+            self._transport.pause_reading()
+        if not self._is_busy:
+            self._expect()
 
     @property
-    def _is_answering(self) -> bool:
-        """Whether a request has come whole and has no answer yet."""
-        return bool(self.pipeline) or not (
-            self._is_partial or self.cycle is None or self.cycle.response_complete
-        )
+    def _is_busy(self) -> bool:
+        """Whether a request has come that has no answer yet, or whose answer is not read."""
+        return self._answering is not None or self._is_paused
 
-    @property
-    def _is_over(self) -> bool:
-        return self.parser is None or self.transport.is_closing()
-
-    def _parse(self, data: bytes) -> None:
-        """Give up a request whose head is too large, or which takes too long."""
-        if self._is_head:
-            self._head_bytes += len(data)
-        # What is no part of a request, such as empty lines, makes no connection less idle.
-        idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
-        super().data_received(data)
-        if idle is not None and not self._is_partial and not self._is_answering:
-            self.timeout_keep_alive_task = idle
-        elif idle is not None:
-            idle.cancel()
-        if not self._is_partial:
-            self._note_idle()
-        elif self._arriving is None:
-            self._arriving = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)
-        if self._is_head and self._head_bytes > MAX_HEAD_BYTES:
-            self.transport.close()
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request; one for which there was no memory is none of those."""
-        error = sys.exception()
-        cause = None if error is None else error.__context__
-        if isinstance(cause, MemoryError):
-            self.transport.write(_NO_MEMORY)
-            self.transport.close()
+    def _parse(self) -> bool:
+        """Hand the parser what ends where a request may end; tell whether there was something."""
+        held, begin = self._held, self._at
+        if begin >= len(held):
+            return False
+        if self._is_head or self._is_chunked:
+            found = held.find(_END, begin)
+            # The end may have come in part, and is left together until the rest has come.
+            end = found + 4 if found >= 0 else len(held.rstrip(b"\r\n"))
         else:
-            super().send_400_response(_UPGRADE if isinstance(cause, ValueError) else msg)
+            end = min(begin + self._body_bytes, len(held))
+        if end <= begin:
+            return False
+        self._at = end
+        self._head_bytes += end - begin
+        try:
+            self._parser.feed_data(held[begin:end])
+        except httptools.HttpParserError as error:
+            self._refuse_for_good(error)
+        if self._is_whole:
+            self._head_bytes = 0
+        elif self._head_bytes > MAX_HEAD_BYTES:
+            # Neither a body nor the end of a head, but of trailers or what is said of a chunk.
+            self._close()
+        return True
 
-    def _give_up(self) -> None:
-        self._arriving = None
-        if self.flow.read_paused:
-            # The rest cannot come: the request before this one is still being answered.
-            self._arriving = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)
+    def _expect(self) -> None:
+        """Wait for the rest of a request, but not for ever.
+
+        What is no part of a request, such as empty lines, makes no connection less idle.
+        """
+        if not self._is_whole and self._since is None:
+            self._since = self._loop.time()
+            self._timer.cancel()
+            self._timer = self._loop.call_later(REQUEST_TIMEOUT_S, self._look)
+
+    def _look(self) -> None:
+        """Hang up on who was idle too long, or too slow; come again for who was not."""
+        now, ends = self._loop.time(), self._loop.time() + IDLE_TIMEOUT_S
+        if not self._is_busy:
+            ends = self._idle_at + IDLE_TIMEOUT_S
+            if self._since is not None:
+                ends = self._since + REQUEST_TIMEOUT_S
+        if ends <= now:
+            self._close()
         else:
-            self.transport.close()
+            self._timer = self._loop.call_at(ends, self._look)
 
-    def _note_idle(self) -> None:
-        """Hang up in time when no request is under way, as after an answer."""
-        if self.timeout_keep_alive_task is None and (
-            self.cycle is None or self.cycle.response_complete
-        ):
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
+    # --- answers --------------------------------------------------------------------------------
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            answer = await self._app.answer(call)
+            if answer.parts is None:
+                self._send(answer)
+            else:
+                await self._send_parts(answer)
+            call.deliver()
+        except Exception:
+            # The client would take what is missing for something else.
+            _log.exception("an answer could not be sent")
+            self._transport.abort()
+        finally:
+            call.give_back()
+            self._answering = None
+            self._answered()
+
+    def _answered(self) -> None:
+        """Close, or go on with what came meanwhile."""
+        self._idle_at = self._loop.time()
+        if not self._is_keeping:
+            return self._close()
+        self._go_on()
+        return None
+
+    def _go_on(self) -> None:
+        if self._is_busy or self._is_closing:
+            return
+        if self._is_unread:
+            self._is_unread = False
+            self._transport.resume_reading()
+        self._proceed()
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer a request of which the body has not come, and take no more of that."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.leave()
+        if b"expect" in self._headers:
+            # It cannot be told whether the body will come.
+            self._is_keeping = False
+        self._send(self._app.refusal(error, call))
+        self._answered()
+
+    def _refuse_for_good(self, error: Exception) -> None:
+        """Answer what is no request, of which nobody knows where it ends."""
+        self._is_keeping = False
+        if self._answering is not None:
+            self._held, self._at = b"", 0
+            return
+        cause = error.__context__
+        if not isinstance(cause, MemoryError):
+            cause = Refusal(400, str(error if cause is None else cause))
+        self._refuse(cause)
+
+    def _send(self, answer: Answer) -> None:
+        """Write an answer, in one piece."""
+        size = len(answer.data)
+        head = self._head(answer, b"content-length: %d\r\n" % size)
+        is_bare = size and self._parser.get_method() == b"HEAD"
+        self._transport.write(head if is_bare else head + answer.data)
+
+    async def _send_parts(self, answer: Answer) -> None:
+        """Write an answer part by part, as the client reads."""
+        assert answer.parts is not None
+        is_sized = "content-length" in answer.headers
+        is_chunked = not is_sized and self._parser.get_http_version() == "1.1"
+        if not is_sized and not is_chunked:
+            self._is_keeping = False
+        try:
+            self._write(
+                self._head(answer, b"transfer-encoding: chunked\r\n" if is_chunked else b"")
             )
+            async for part in answer.parts:
+                self._write(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
+                await self._drain()
+                if self._delivery.is_lost:
+                    return
+            if is_chunked:
+                self._write(b"0\r\n\r\n")
+        finally:
+            if answer.close is not None:
+                await answer.close()
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _head(self, answer: Answer, size: bytes) -> bytes:
+        more = "".join([f"{name}: {value}\r\n" for name, value in answer.headers.items()])
+        return b"%bdate: %b\r\ndwell-now-ms: %d\r\ncontent-type: %b\r\n%b%b%b\r\n" % (
+            _STATUS_LINES[answer.status],
+            _date(),
+            self._app.now_ms(),
+            answer.form.encode(),
+            size,
+            more.encode("latin-1"),
+            b"" if self._is_keeping else b"connection: close\r\n",
+        )
 
     # --- what is not read ---------------------------------------------------------------------
 
+    async def _drain(self) -> None:
+        """Return when the client has read what was written."""
+        if self._is_paused and not self._delivery.is_lost:
+            self._drained = asyncio.Event()
+            await self._drained.wait()
+
     def pause_writing(self) -> None:
         """Wait for the client to read, but not for ever."""
-        super().pause_writing()
+        self._is_paused = True
         self._watch(self._unread_bytes())
 
     def resume_writing(self) -> None:
         """Go on: the client has read, and the system has the rest."""
-        self._connection.note_sent()
+        self._is_paused = False
+        self._delivery.note_sent()
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
-        super().resume_writing()
+        if self._drained is not None:
+            self._drained.set()
+        self._go_on()
 
     def _watch(self, unread_bytes: int) -> None:
-        self._unread = self.loop.call_later(UNREAD_TIMEOUT_S, self._check_reader, unread_bytes)
+        self._unread = self._loop.call_later(UNREAD_TIMEOUT_S, self._check_reader, unread_bytes)
 
     def _check_reader(self, before_bytes: int) -> None:
         """Hang up on a client that has read nothing since; a slow one may go on."""
@@ -240,15 +454,15 @@ class Protocol(HttpToolsProtocol, asyncio.BufferedProtocol):
         if unread_bytes < before_bytes:
             self._watch(unread_bytes)
         else:
-            self.transport.abort()
+            self._transport.abort()
 
     def _unread_bytes(self) -> int:
         """Return what the client's system has not taken yet, of what is written.
 
         What the transport keeps is not all: it goes on in steps of megabytes.
         """
-        return self.transport.get_write_buffer_size() + _queued_bytes(
-            self.transport.get_extra_info("socket")
+        return self._transport.get_write_buffer_size() + _queued_bytes(
+            self._transport.get_extra_info("socket")
         )
 
 
@@ -258,3 +472,17 @@ def _queued_bytes(sock: socket.socket) -> int:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except OSError:
         return 0
+
+
+class _Date:
+    """The header that says what time it is, made once a second."""
+
+    second = -1
+    text = b""
+
+
+def _date() -> bytes:
+    now = int(time.time())
+    if now != _Date.second:
+        _Date.second, _Date.text = now, formatdate(now, usegmt=True).encode()
+    return _Date.text

@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
-from starlette.exceptions import HTTPException
-from starlette.responses import Response, StreamingResponse
 
 from dwell.batch.batch import Batch
 from dwell.errors import Forbidden, Unauthorized
 from dwell.given import values
+from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas import CreditAnswer, CreditRequest, PushQuery
@@ -24,7 +23,7 @@ _MOST_AT_ONCE = 1000
 _SILENCE_S = 15
 
 
-async def push(call: Call) -> Response:
+async def push(call: Call) -> Answer:
     """Send taken messages as server-sent events, at most as many as ``credit`` says.
 
     The first event, ``stream``, names the stream; ``POST /v1/push/{stream}/credit`` adds credit.
@@ -38,10 +37,10 @@ async def push(call: Call) -> Response:
     name, stream = secrets.token_hex(16), Stream(ask.credit)
     lease = values.Millis(ask.lease_ms) if ask.lease_ms else None
     take = functools.partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
-    body = _events(call, topics, take, name, stream)
-    return StreamingResponse(
-        body, media_type="text/event-stream", headers={"cache-control": "no-store"}
-    )
+    answer = Answer(b"", "text/event-stream; charset=utf-8")
+    answer.headers["cache-control"] = "no-store"
+    answer.parts = _events(call, topics, take, name, stream)
+    return answer
 
 
 async def _events(
@@ -55,7 +54,7 @@ async def _events(
     streams[name] = stream
     try:
         yield _event("stream", {"stream": name, "credit": stream.credit})
-        while not call.waits.is_over and not call.connection.is_lost:
+        while not call.waits.is_over and not call.delivery.is_lost:
             # The rights may have been changed since the stream began.
             call.allow(topics)
             batch = await _next(call, take, stream)
@@ -78,10 +77,10 @@ async def _next(
 ) -> Batch | None:
     """Return what there is to send, or None after a silence or when there is new credit."""
     if not stream.credit:
-        await call.waits.wait(call.connection, stream.wait(_SILENCE_S))
+        await call.waits.wait(call.delivery, stream.wait(_SILENCE_S))
         return None
     work = take(limit=min(stream.credit, _MOST_AT_ONCE))
-    batch = await call.waits.wait(call.connection, work)
+    batch = await call.waits.wait(call.delivery, work)
     return batch if batch is not None and len(batch) else None
 
 
@@ -89,12 +88,12 @@ def _event(kind: str, data: object) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
 
 
-async def credit(call: Call) -> Response:
+async def credit(call: Call) -> Answer:
     """Let a stream send so many messages more."""
     call.allow(())
-    ask = await call.body(CreditRequest)
+    ask = call.body(CreditRequest)
     stream = call.waits.streams.get(call.path["stream"])
     if stream is None:
-        raise HTTPException(404, "stream: there is no stream of that name")
+        raise Refusal(404, "stream: there is no stream of that name")
     stream.add(ask.credit)
     return call.answer(CreditAnswer(stream.credit))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from starlette.responses import Response
 
 from dwell.batch.blobs import sizes_of
 from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Put, Puts
@@ -12,7 +11,8 @@ from dwell.errors import InvalidHeaders, InvalidTime
 from dwell.given import columns, values
 from dwell.message import I64, MAX_DELAY_MS, MAX_LEASE_MS, U8, U32, Extra, encode_extra
 from dwell.server.http import arrow
-from dwell.server.http.call import Call, decoded, response
+from dwell.server.http.answer import Answer
+from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.rows import put_rows, rows_of
 from dwell.server.http.schemas import (
@@ -36,7 +36,7 @@ _encoder = msgspec.msgpack.Encoder()
 _NOW_MS = 1_000
 
 
-async def put(call: Call) -> Response:
+async def put(call: Call) -> Answer:
     """Put one message or many, all or none of them.
 
     A body of JSON or MessagePack is one message or a list of them; NDJSON has one a line. On an
@@ -45,7 +45,7 @@ async def put(call: Call) -> Response:
     topic = call.allowed_topic()
     on_conflict = values.conflict(call.query(PutQuery).on_conflict)
     call.service.check_puts()
-    form, data = call.given, await call.read()
+    form, data = call.given, call.data
     if form is Media.COLUMNS:
         return await _put_columns(call, topic, data, on_conflict)
     if form is Media.ARROW:
@@ -55,7 +55,7 @@ async def put(call: Call) -> Response:
     return call.answer(PutResults([PutResult(p.id, str(p.result), p.number) for p in puts]))
 
 
-async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) -> Response:
+async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) -> Answer:
     """Put columns; what became of them is said in columns, too."""
     puts = _puts_of(topic, data, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
@@ -68,7 +68,7 @@ async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) ->
     puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
     answer = await call.queue.put_puts(puts, on_conflict)
     told = columns_of_answer(answer, own=puts.ids is not None)
-    return response(_encoder.encode(told), Media.COLUMNS)
+    return Answer(_encoder.encode(told), Media.COLUMNS)
 
 
 def _puts_of(topic: str, data: bytes, now_ms: int) -> Puts:

@@ -1,10 +1,9 @@
 """Queries: messages by their bodies, and all messages of a topic, a bounded part a request."""
 
-from starlette.responses import Response
-
 from dwell.batch.page import Page
 from dwell.given import values
 from dwell.queue import search
+from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.filters import MOST_LOOKED_AT
 from dwell.server.http.looking import cursor_of
@@ -14,13 +13,13 @@ from dwell.server.http.schemas import ClearAnswer, FindRequest, TakeWhereRequest
 from dwell.server.http.takes import batch_answer, lease_of
 
 
-async def find(call: Call) -> Response:
+async def find(call: Call) -> Answer:
     """Return messages of one state whose bodies match ``where``, by due, from after ``cursor``.
 
     A request looks at 100,000 messages at most: there may be more as long as the answer has a
     cursor, even when it has no messages.
     """
-    topic, ask = call.allowed_topic(), await call.body(FindRequest)
+    topic, ask = call.allowed_topic(), call.body(FindRequest)
     page = await search.find(
         call.queue.store,
         topic,
@@ -33,13 +32,13 @@ async def find(call: Call) -> Response:
     return _answer(call, page)
 
 
-async def take_where(call: Call) -> Response:
+async def take_where(call: Call) -> Answer:
     """Take ready messages whose bodies match ``where``, by due, from after ``cursor``, at once.
 
     A request looks at 100,000 messages at most: there may be more as long as the answer has a
     cursor. It has none when as many were taken as were asked for.
     """
-    topic, ask = call.allowed_topic(), await call.body(TakeWhereRequest)
+    topic, ask = call.allowed_topic(), call.body(TakeWhereRequest)
     page = await search.take_where(
         call.queue.store,
         topic,
@@ -54,7 +53,7 @@ async def take_where(call: Call) -> Response:
     return _answer(call, page)
 
 
-async def clear(call: Call) -> Response:
+async def clear(call: Call) -> Answer:
     """Cancel every message of a topic that nobody has taken; those that are leased stay.
 
     A request cancels about 100,000 messages at most, and says whether those were all.
@@ -64,7 +63,7 @@ async def clear(call: Call) -> Response:
     return call.answer(ClearAnswer(count, is_complete))
 
 
-def _answer(call: Call, page: Page) -> Response:
+def _answer(call: Call, page: Page) -> Answer:
     if call.asked is Media.COLUMNS:
         return batch_answer(call, page.messages, page.cursor)
     rows = message_rows(page.messages, packed=call.asked is Media.MSGPACK)

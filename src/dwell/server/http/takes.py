@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import msgspec
-from starlette.responses import Response
 
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor
@@ -13,7 +12,8 @@ from dwell.errors import InvalidInput
 from dwell.given import columns
 from dwell.given.values import Delay, Millis
 from dwell.message import U64, Result
-from dwell.server.http.call import Call, decoded, response
+from dwell.server.http.answer import Answer
+from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas import (
@@ -41,9 +41,9 @@ from dwell.wire.rows import span_of
 _encoder = msgspec.msgpack.Encoder()
 
 
-async def take(call: Call) -> Response:
+async def take(call: Call) -> Answer:
     """Take messages that are due, waiting for the first one at most ``wait_ms``."""
-    ask = await call.body(TakeRequest)
+    ask = call.body(TakeRequest)
     topics = [ask.topics] if isinstance(ask.topics, str) else ask.topics
     call.allow(topics)
     lease = lease_of(ask)
@@ -69,7 +69,7 @@ async def _take_due(
     call.service.check_waiting(len(call.waits))
     work = take(wait=Millis(ask.wait_ms))
     with call.service.gate.left():
-        waited = await call.waits.wait(call.connection, work, ask.poll)
+        waited = await call.waits.wait(call.delivery, work, ask.poll)
     return Batch.empty() if waited is None else waited
 
 
@@ -82,47 +82,47 @@ def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
     return span_of(ask.lease)
 
 
-async def end_wait(call: Call) -> Response:
+async def end_wait(call: Call) -> Answer:
     """End the waiting of a take with that ``poll``; it answers with what it has."""
     call.allow(())
     return call.answer(EndAnswer(call.waits.end(call.path["poll"])))
 
 
-async def held(call: Call) -> Response:
+async def held(call: Call) -> Answer:
     """Return again what an owner holds."""
     call.allow(None)
     return batch_answer(call, await call.queue.held(call.query(OwnerQuery).owner))
 
 
-async def peek(call: Call) -> Response:
+async def peek(call: Call) -> Answer:
     """Look at the messages that a take would give first, and leave them as they are."""
     topic = call.allowed_topic()
     return batch_answer(call, await call.queue.peek(topic, call.query(PeekQuery).limit))
 
 
-def batch_answer(call: Call, batch: Batch, cursor: Cursor | None = None) -> Response:
+def batch_answer(call: Call, batch: Batch, cursor: Cursor | None = None) -> Answer:
     """Return messages in the form that the caller asks for."""
     form = call.asked
     if form is Media.COLUMNS:
-        return response(_encoder.encode(columns_of_batch(batch, cursor)), form)
+        return Answer(_encoder.encode(columns_of_batch(batch, cursor)), form)
     if form is Media.NDJSON:
-        return response(as_lines(message_rows(batch)), form)
+        return Answer(as_lines(message_rows(batch)), form)
     return call.answer({"messages": message_rows(batch, packed=form is Media.MSGPACK)})
 
 
 # --- by receipt -------------------------------------------------------------------------------
 
 
-async def ack(call: Call) -> Response:
+async def ack(call: Call) -> Answer:
     """Say that messages are done, and forget them: acked or stale."""
     if call.given is Media.COLUMNS:
         receipts, _ = await _receipt_columns(call)
         return _codes(await call.queue.ack(receipts))
-    ask = await call.body(AckRequest)
+    ask = call.body(AckRequest)
     return _words(call, await call.queue.ack(await _allowed(call, ask.receipts)))
 
 
-async def release(call: Call) -> Response:
+async def release(call: Call) -> Answer:
     """Give messages back, due now or later: released, buried or stale."""
     if call.given is Media.COLUMNS:
         receipts, how = await _receipt_columns(call)
@@ -135,7 +135,7 @@ async def release(call: Call) -> Response:
             priority=how.priority,
         )
         return _codes(results)
-    ask = await call.body(ReleaseRequest)
+    ask = call.body(ReleaseRequest)
     results = await call.queue.release(
         await _allowed(call, ask.receipts),
         span_of(ask.delay),
@@ -147,37 +147,37 @@ async def release(call: Call) -> Response:
     return _words(call, results)
 
 
-async def touch(call: Call) -> Response:
+async def touch(call: Call) -> Answer:
     """Let leases end later: touched or stale."""
     if call.given is Media.COLUMNS:
         receipts, how = await _receipt_columns(call)
         lease = Millis(how.lease_ms) if how.lease_ms else None
         return _codes(await call.queue.touch(receipts, lease))
-    ask = await call.body(TouchRequest)
+    ask = call.body(TouchRequest)
     what = await _allowed(call, ask.receipts)
     return _words(call, await call.queue.touch(what, span_of(ask.lease)))
 
 
-async def bury(call: Call) -> Response:
+async def bury(call: Call) -> Answer:
     """Set messages aside as dead: buried or stale."""
     if call.given is Media.COLUMNS:
         receipts, how = await _receipt_columns(call)
         return _codes(await call.queue.bury(receipts, how.error, priority=how.priority))
-    ask = await call.body(BuryRequest)
+    ask = call.body(BuryRequest)
     what = await _allowed(call, ask.receipts)
     return _words(call, await call.queue.bury(what, ask.reason, priority=ask.priority))
 
 
-async def taken(call: Call) -> Response:
+async def taken(call: Call) -> Answer:
     """Return the topics of the messages whose receipts are still good."""
-    ask = await call.body(AckRequest)
+    ask = call.body(AckRequest)
     topics = sorted(await call.queue.taken_from(columns.receipts(ask.receipts)))
     call.allow(topics)
     return call.answer(Taken(topics))
 
 
 async def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
-    how = decoded(await call.read(), ReceiptColumns, Media.COLUMNS)
+    how = decoded(call.data, ReceiptColumns, Media.COLUMNS)
     return await _checked(call, unpacked_receipts(how.receipts)), how
 
 
@@ -197,10 +197,10 @@ async def _checked(call: Call, receipts: U64) -> U64:
     return receipts
 
 
-def _codes(results: Results) -> Response:
-    return response(_encoder.encode(ResultColumns(results.codes.tobytes())), Media.COLUMNS)
+def _codes(results: Results) -> Answer:
+    return Answer(_encoder.encode(ResultColumns(results.codes.tobytes())), Media.COLUMNS)
 
 
-def _words(call: Call, results: Results | Result) -> Response:
+def _words(call: Call, results: Results | Result) -> Answer:
     many = [results] if isinstance(results, Result) else results
     return call.answer(ResultsAnswer(list(map(str, many))))

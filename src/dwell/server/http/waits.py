@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from dwell.server.http.connection import Connection
+from dwell.server.http.delivery import Delivery
 from dwell.server.http.returns import Returns
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Waits:
         return len(self._waiting)
 
     async def wait(
-        self, connection: Connection, work: Coroutine[Any, Any, T], name: str = ""
+        self, delivery: Delivery, work: Coroutine[Any, Any, T], name: str = ""
     ) -> T | None:
         """Return what the work returns, or None when the wait was ended before.
 
@@ -59,8 +59,8 @@ class Waits:
         self._waiting.add(wait)
         if name:
             self._named[name] = wait
-        connection.on_lost = wait.end
-        if self.is_over or connection.is_lost:
+        delivery.on_lost = wait.end
+        if self.is_over or delivery.is_lost:
             wait.end()
         try:
             return await work
@@ -69,7 +69,7 @@ class Waits:
                 raise
             return None
         finally:
-            connection.on_lost = None
+            delivery.on_lost = None
             self._waiting.discard(wait)
             if name and self._named.get(name) is wait:
                 del self._named[name]

@@ -1,0 +1,80 @@
+"""Answers: what goes back for a request, and refusals that are no error of the queue's."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+
+from dwell.errors import DwellError
+from dwell.wire import problems
+from dwell.wire.problems import Problem, problem_of
+
+
+class Refusal(Exception):
+    """A request that HTTP itself gives a status to."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class Answer:
+    """A status, bytes of some form, and what headers there are beside those that say that.
+
+    ``parts`` are the bytes of a long answer, which come one after another; ``close`` is called
+    when no more of them are wanted.
+    """
+
+    __slots__ = ("close", "data", "form", "headers", "parts", "status")
+
+    def __init__(self, data: bytes, form: str, status: int = 200) -> None:
+        self.data = data
+        self.form = form
+        self.status = status
+        self.headers: dict[str, str] = {}
+        self.parts: AsyncIterator[bytes] | None = None
+        self.close: Callable[[], Awaitable[None]] | None = None
+
+
+def text(words: str, status: int = 200) -> Answer:
+    """Return plain words as an answer."""
+    return Answer(words.encode(), "text/plain; charset=utf-8", status)
+
+
+def problem(what: Problem) -> Answer:
+    """Return a problem as an answer."""
+    answer = Answer(msgspec.json.encode(what), problems.MEDIA_TYPE, what.status)
+    if what.status in problems.RETRY_AFTER_S:
+        answer.headers["retry-after"] = str(problems.RETRY_AFTER_S[what.status])
+    if what.status == 401:
+        answer.headers["www-authenticate"] = "Bearer"
+    return answer
+
+
+def refused(error: Exception) -> Answer | None:
+    """Return the answer to a request that came to nothing; None for what nobody has foreseen."""
+    if isinstance(error, DwellError):
+        return problem(problem_of(error))
+    if isinstance(error, Refusal):
+        title = _TITLES.get(error.status, "")
+        return problem(Problem("about:blank", title, error.status, error.detail))
+    return problem(_NO_MEMORY) if isinstance(error, MemoryError) else None
+
+
+#: Made beforehand, as there may be no memory to make it in.
+_NO_MEMORY = Problem(
+    "urn:dwell:error:StoreError",
+    "The server has no memory left",
+    503,
+    "there was no memory for this request: it may have been done or not",
+    "StoreError",
+)
+
+_TITLES = {
+    400: "This is no request of HTTP/1.1",
+    403: "The caller may not do this",
+    404: "There is nothing here",
+    405: "The method is not one of this resource's",
+    406: "No form of the answer is acceptable",
+    415: "The form of the body is not one that is taken",
+}
