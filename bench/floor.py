@@ -5,6 +5,7 @@ What it costs is what HTTP costs in Python whatever is behind it; no queue can b
 
 import asyncio
 import sys
+from typing import cast
 
 import httptools
 import uvloop
@@ -22,8 +23,7 @@ class _Floor(asyncio.Protocol):
     """One connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
 

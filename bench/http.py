@@ -101,6 +101,10 @@ class _Driver(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(RuntimeError("the server closed the connection"))
+
     def start(self) -> None:
         self._next()
 
@@ -124,8 +128,8 @@ class _Driver(asyncio.Protocol):
     def _next(self) -> None:
         verb = next(self._verbs, None)
         if verb is None:
-            self._transport.close()
             self.done.set_result(None)
+            self._transport.close()
             return
         request = verb()
         self._answer = b""

@@ -24,6 +24,7 @@ FOREIGN = {
     "msgspec": None,
     "numpy": None,
     "aiohttp": {"client"},
+    "httptools": {"server"},
     "hypothesis": {"testing"},
     "jmespath": {"queue"},
     "prometheus_client": {"server"},

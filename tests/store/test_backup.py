@@ -181,6 +181,8 @@ class SlowDisk(Disk):
 async def test_events_that_are_written_with_later_ones_are_in_the_backup(tmp_path: Path) -> None:
     async with dwell.open(tmp_path / "store", disk=SlowDisk()) as queue:
         store, puts = store_of(queue), []
+        # The second is written while the first is synced.
+        queue._turns.most = 2
         for name in ("a", "b"):
             puts.append(asyncio.create_task(queue.put("t", b"", id=name)))
             await asyncio.sleep(0.05)

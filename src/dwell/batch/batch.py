@@ -28,6 +28,9 @@ _ARRAYS = (
 )
 
 
+_STATES = {int(state): state for state in State}
+
+
 class Batch(Sequence[Message]):
     """Messages in columns: a :class:`Message` is made only for the one that is looked at.
 
@@ -38,6 +41,7 @@ class Batch(Sequence[Message]):
     """
 
     __slots__ = (
+        "_lists",
         "_parent",
         "_part",
         "_size",
@@ -58,7 +62,8 @@ class Batch(Sequence[Message]):
         "topics",
     )
 
-    _parent: "Batch"
+    _lists: tuple[Any, ...] | None
+    _parent: "Batch | None"
     _part: slice
 
     def __init__(
@@ -80,6 +85,7 @@ class Batch(Sequence[Message]):
         errors: dict[int, str],
         receipts: U64 | None,
     ) -> None:
+        self._parent = self._lists = None
         self._size = len(due_ms)
         self.topics = topics
         self.ids = ids
@@ -197,32 +203,42 @@ class Batch(Sequence[Message]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
-        whole = getattr(self, "_parent", None)
+        whole = self._parent
         if whole is not None:
             # Cutting every column out of the whole would cost more than the message.
-            return whole._message(range(len(whole))[self._part][index])  # type: ignore[no-any-return]
+            return whole._message(range(len(whole))[self._part][index])
+        lists = self._lists
+        if lists is None:
+            # NumPy takes longer for one value than for many, and who looks at one looks at more.
+            lists = self._lists = self._as_lists()
+        due, state, priority, attempt, most, lease, until, expires, number, receipts = lists
         extra = decode_extra(self.extras[index])
-        receipts = self.receipts
         return Message(
             topic=self.topics[index],
             id=self.ids[index],
             body=self.bodies[index],
-            due_ms=int(self.due_ms[index]),
-            state=State(int(self.state[index])),
-            priority=int(self.priority[index]),
-            attempt=int(self.attempt[index]),
-            max_attempts=int(self.max_attempts[index]),
-            lease_ms=int(self.lease_ms[index]),
-            lease_until_ms=int(self.lease_until_ms[index]),
-            expires_ms=int(self.expires_ms[index]),
+            due_ms=due[index],
+            state=_STATES[state[index]],
+            priority=priority[index],
+            attempt=attempt[index],
+            max_attempts=most[index],
+            lease_ms=lease[index],
+            lease_until_ms=until[index],
+            expires_ms=expires[index],
             key=extra.key,
             headers=extra.headers,
             last_error=self.errors.get(index),
-            receipt=receipts_to_text(receipts[index : index + 1])[0]
-            if receipts is not None
-            else None,
-            number=int(self.numbers[index]),
+            receipt=receipts[index] if receipts is not None else None,
+            number=number[index],
         )
+
+    def _as_lists(self) -> tuple[Any, ...]:
+        arrays = (
+            *(self.due_ms, self.state, self.priority, self.attempt, self.max_attempts),
+            *(self.lease_ms, self.lease_until_ms, self.expires_ms, self.numbers),
+        )
+        texts = None if self.receipts is None else receipts_to_text(self.receipts)
+        return (*(array.tolist() for array in arrays), texts)
 
     def _slice(self, part: slice) -> "Batch":
         batch = Batch.__new__(Batch)
@@ -233,5 +249,6 @@ class Batch(Sequence[Message]):
     def _part_of_errors(self, errors: dict[int, str]) -> dict[int, str]:
         if not errors:
             return {}
+        assert self._parent is not None
         places = range(len(self._parent))[self._part]
         return {new: errors[old] for new, old in enumerate(places) if old in errors}

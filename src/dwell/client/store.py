@@ -253,11 +253,13 @@ class HttpStore(RemoteStore):
         answer = await self._columns(f"/v1/{verb}", how, ResultColumns, is_safe=is_safe)
         return _results(answer.results, len(how.receipts) // 16)
 
-    async def taken_from(self, receipts: U64) -> set[str]:
-        """Return the topics of the messages whose receipts are still good."""
+    async def taken_from(self, receipts: U64) -> list[str | None]:
+        """Return the topic of the message of each receipt, or None where that is no longer good."""
         ask = {"receipts": receipts_to_text(receipts)}
         found: _Taken = await self._post("/v1/taken", ask, _Taken, is_safe=True)
-        return set(found.topics)
+        if len(found.each) != len(receipts):
+            raise StoreError(f"{_STRANGE}: {len(found.each)} topics of {len(receipts)} receipts")
+        return found.each
 
     # --- by id --------------------------------------------------------------------------------
 
@@ -458,7 +460,7 @@ class _Words(msgspec.Struct):
 
 
 class _Taken(msgspec.Struct):
-    topics: list[str]
+    each: list[str | None]
 
 
 class _Named(msgspec.Struct):

@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from dwell.errors import DwellError, StoreClosed
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
+from dwell.queue.home import Home
+from dwell.queue.turns import ENOUGH, Turns
 from dwell.tasks import whole
 
 K = TypeVar("K")
@@ -18,19 +20,19 @@ A = TypeVar("A")
 class _Group(Generic[I, A]):
     """The calls of one batch: what each gave, and where each waits for its answer."""
 
-    __slots__ = ("count", "futures", "items", "size_bytes")
+    __slots__ = ("count", "futures", "items", "size_bytes", "turn")
 
     def __init__(self) -> None:
         self.items: list[I] = []
         self.futures: list[asyncio.Future[A]] = []
         self.size_bytes = 0
         self.count = 0
+        self.turn: asyncio.Future[None] | None = None
 
-
-def check_loop(home: asyncio.AbstractEventLoop | None) -> None:
-    """Raise RuntimeError in another event loop than that of the queue: no answer would come."""
-    if home is not asyncio.get_running_loop():
-        raise RuntimeError("the queue was opened in another event loop, and only that may call it")
+    def begin(self) -> None:
+        """Let it run, if it waits for its turn."""
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(None)
 
 
 class Partly(Exception):
@@ -46,56 +48,60 @@ class Gatherer(Generic[K, I, A]):
     ``run(key, items)`` answers one value an item, or an error for its caller. Errors of the classes
     ``alone`` belong to one caller: the batch changed nothing, and is run again in halves, until who
     it belongs to is alone. Any other error is everybody's. A batch takes no more items once it has
-    ``most`` messages.
+    ``most`` messages, and begins when it is its turn.
     """
 
     def __init__(
         self,
         run: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]],
+        turns: Turns,
         alone: tuple[type[DwellError], ...] = (),
     ) -> None:
         self.most = MAX_BATCH_MESSAGES
         self._run = run
+        self._turns = turns
         self._alone = alone
         self._groups: dict[K, _Group[I, A]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home: Home | None = None
 
-    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+    def open(self, home: Home) -> None:
         """Take calls, in this event loop."""
-        self._loop = loop
+        self._home = home
 
     async def close(self) -> None:
         """Take no more calls; those that were made get their answers first."""
-        self._loop = None
+        self._home = None
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def call(self, key: K, item: I, size_bytes: int = 0, count: int = 1) -> "asyncio.Future[A]":
         """Add one item, of ``count`` messages, to its batch; return where its answer will be."""
-        loop = self._loop
-        if loop is None:
+        home = self._home
+        if home is None:
             raise StoreClosed("the queue is not open")
-        check_loop(loop)
+        home.check()
         group = self._groups.get(key)
         if (
             group is None
             or group.count + count > self.most
             or group.size_bytes + size_bytes > MAX_BATCH_BYTES
         ):
-            group = self._start(key)
-        future: asyncio.Future[A] = loop.create_future()
+            group = self._start(key, home.loop)
+        future: asyncio.Future[A] = home.loop.create_future()
         group.items.append(item)
         group.futures.append(future)
         group.size_bytes += size_bytes
         group.count += count
+        if group.count >= ENOUGH:
+            group.begin()
         return future
 
-    def _start(self, key: K) -> _Group[I, A]:
-        """Begin a group, which is complete when all who are to run in this turn have run."""
+    def _start(self, key: K, loop: asyncio.AbstractEventLoop) -> _Group[I, A]:
+        """Begin a group, which is complete when all who run in this turn of the loop have run."""
         group: _Group[I, A] = _Group()
         self._groups[key] = group
-        task = whole(self._run_group(key, group))
+        task = whole(self._run_in_turn(key, group, loop))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, key, group))
         return group
@@ -111,6 +117,16 @@ class Gatherer(Generic[K, I, A]):
     def _close_group(self, key: K, group: _Group[I, A]) -> None:
         if self._groups.get(key) is group:
             del self._groups[key]
+
+    async def _run_in_turn(
+        self, key: K, group: _Group[I, A], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        if group.count < ENOUGH and not self._turns.is_free:
+            group.turn = loop.create_future()
+            self._turns.wait(group.begin)
+            await group.turn
+        with self._turns.taken(group.count):
+            await self._run_group(key, group)
 
     async def _run_group(self, key: K, group: _Group[I, A]) -> None:
         self._close_group(key, group)

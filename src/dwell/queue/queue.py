@@ -25,7 +25,8 @@ from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
 from dwell.queue import search
 from dwell.queue.bulk import put_fitting, put_joined, puts_of
-from dwell.queue.gather import Gatherer, Partly, check_loop
+from dwell.queue.gather import Gatherer, Partly
+from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
@@ -48,18 +49,20 @@ class Queue(Verbs):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._puts: Gatherer[_PutKey, Row, Put] = Gatherer(self._put, (IdExists, TopicFull))
+        self._puts: Gatherer[_PutKey, Row, Put] = Gatherer(
+            self._put, self._turns, (IdExists, TopicFull)
+        )
         self._bulk_puts: Gatherer[_PutKey, Puts, PutAnswer] = Gatherer(
-            self._put_bulk, (BatchTooLarge, IdExists, TopicFull)
+            self._put_bulk, self._turns, (BatchTooLarge, IdExists, TopicFull)
         )
         self._takers: Takers
         self._ticker: Ticker | None = None
         self._closing: asyncio.Task[None] | None = None
         if isinstance(store, RemoteStore):
             # Its takes wait and its time is kept where it is.
-            self._takers = RemoteTakers(store)
+            self._takers = RemoteTakers(store, self._turns)
         else:
-            self._takers = Takers(store)
+            self._takers = Takers(store, self._turns)
             self._ticker = Ticker(store, self._takers.fail)
         self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
             part for part in vars(self).values() if isinstance(part, Gatherer)
@@ -114,11 +117,12 @@ class Queue(Verbs):
         if self._ticker is not None:
             self._store.plan = self._ticker.plan
         await self._store.open()
-        loop = self._loop = asyncio.get_running_loop()
+        home = self._home = Home(asyncio.get_running_loop())
+        self._turns.most = self._store.most_small
         for gatherer in self._gatherers:
             gatherer.most = self._store.most_joined
-            gatherer.open(loop)
-        self._takers.open(loop)
+            gatherer.open(home)
+        self._takers.open(home)
         if self._ticker is not None:
             self._ticker.start()
         self._is_open = True
@@ -129,7 +133,7 @@ class Queue(Verbs):
         It is done as a whole: who is cancelled meanwhile hears of that when it is closed.
         """
         if self._is_open:
-            check_loop(self._loop)
+            self.check_open()
             self._is_open = False
             self._closing = whole(self._close())
         if self._closing is not None:
@@ -372,6 +376,10 @@ class Queue(Verbs):
 
     async def taken_from(self, what: ManyTaken) -> set[str]:
         """Return the topics of what was taken, of receipts that are still good."""
+        return {topic for topic in await self.topics_of(what) if topic is not None}
+
+    async def topics_of(self, what: ManyTaken) -> list[str | None]:
+        """Return the topic of each message that was taken, None of a receipt no longer good."""
         return await self._store.taken_from(self._receipts(what))
 
     async def scan(

@@ -8,6 +8,7 @@ import asyncio
 
 from dwell.batch.batch import Batch
 from dwell.queue.takers import Take, Taker, Takers, Wish
+from dwell.queue.turns import Turns
 from dwell.store.base import RemoteStore
 from dwell.tasks import end
 
@@ -18,8 +19,8 @@ LONGEST_POLL_MS = 120_000
 class RemoteTakers(Takers):
     """All takers of one queue over a remote store."""
 
-    def __init__(self, store: RemoteStore) -> None:
-        super().__init__(store)
+    def __init__(self, store: RemoteStore, turns: Turns) -> None:
+        super().__init__(store, turns)
         self._remote = store
         self._ends: dict[Taker, float] = {}
         self._polls: dict[Take, asyncio.Task[None]] = {}

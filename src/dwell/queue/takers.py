@@ -17,8 +17,10 @@ from dwell.batch.batch import Batch
 from dwell.batch.blobs import total_bytes
 from dwell.errors import DwellError, StoreClosed
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
-from dwell.queue.gather import check_loop, fail
+from dwell.queue.gather import fail
+from dwell.queue.home import Home
 from dwell.queue.spacing import Spacing
+from dwell.queue.turns import ENOUGH, Turns
 from dwell.store.base import Store
 from dwell.tasks import whole
 
@@ -75,8 +77,10 @@ class Take:
 class Takers:
     """All takers of one queue; ``spacing`` may hold back wakes under a stream of messages."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, turns: Turns) -> None:
         self.spacing = Spacing()
+        self._turns = turns
+        self._home: Home | None = None
         self._spaced: dict[str, int] = {}
         self._store = store
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,9 +94,9 @@ class Takers:
         """How many takers wait on each topic."""
         return {topic: len(takers) for topic, takers in self._parked.items()}
 
-    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+    def open(self, home: Home) -> None:
         """Take calls, in this event loop."""
-        self._loop = loop
+        self._home, self._loop = home, home.loop
 
     async def close(self) -> None:
         """Let takes that are under way end; who waits gets StoreClosed."""
@@ -132,9 +136,9 @@ class Takers:
         return self.spacing.is_early(topics[0], self._loop.time())
 
     def _new_taker(self, wish: Wish, limit: int, wait_ms: int) -> Taker:
-        if self._loop is None:
+        if self._loop is None or self._home is None:
             raise StoreClosed("the queue is not open")
-        check_loop(self._loop)
+        self._home.check()
         return Taker(self._loop.create_future(), wish, limit, wait_ms)
 
     async def _answer_of(self, taker: Taker) -> Batch:
@@ -194,10 +198,19 @@ class Takers:
             asking = self._asking[taker.wish] = []
             self._loop.call_soon(self._serve, taker.wish)
         asking.append(taker)
+        if len(asking) == ENOUGH:
+            self._loop.call_soon(self._serve, taker.wish)
         return None
 
     def _serve(self, wish: Wish) -> None:
-        """Ask for all who have asked in this turn of the event loop, with one call or a few."""
+        """Ask for all who have asked until it is their turn, with one call or a few."""
+        asking = self._asking.get(wish, ())
+        if not self._turns.is_free and sum(taker.limit for taker in asking) < ENOUGH:
+            self._turns.wait(partial(self._serve_all, wish))
+        else:
+            self._serve_all(wish)
+
+    def _serve_all(self, wish: Wish) -> None:
         for take in self._takes(wish):
             self._start(take)
 
@@ -234,7 +247,8 @@ class Takers:
 
     async def _run(self, take: Take) -> None:
         try:
-            batch = await self._ask_store(take)
+            with self._turns.taken(take.limit):
+                batch = await self._ask_store(take)
         except Exception as error:
             fail([taker.future for taker in take.takers], error)
             return self._wake_all(take)

@@ -3,7 +3,6 @@
 One in, one answer out; many in, many out. Single calls from many coroutines are gathered.
 """
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from itertools import chain
 from typing import TypeAlias, overload
@@ -17,7 +16,9 @@ from dwell.given import columns, values
 from dwell.given.values import Delay, Due
 from dwell.message import I64, U8, U64, Message, Result, State
 from dwell.queue.bulk import cut_results
-from dwell.queue.gather import Gatherer, check_loop
+from dwell.queue.gather import Gatherer
+from dwell.queue.home import Home
+from dwell.queue.turns import Turns
 from dwell.store.base import Store
 
 #: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
@@ -34,18 +35,19 @@ class Verbs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._is_open = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._acks = Gatherer(self._ack)
-        self._releases = Gatherer(self._release)
-        self._touches = Gatherer(self._touch)
-        self._burials = Gatherer(self._bury)
-        self._cancels = Gatherer(self._cancel)
-        self._moves = Gatherer(self._move)
-        self._kicks = Gatherer(self._kick)
-        self._gets = Gatherer(self._get)
-        self._bulk_acks = Gatherer(self._ack_bulk, (ForeignReceipt,))
-        self._bulk_cancels = Gatherer(self._cancel_bulk)
-        self._bulk_moves = Gatherer(self._move_bulk)
+        self._home: Home | None = None
+        self._turns = turns = Turns()
+        self._acks = Gatherer(self._ack, turns)
+        self._releases = Gatherer(self._release, turns)
+        self._touches = Gatherer(self._touch, turns)
+        self._burials = Gatherer(self._bury, turns)
+        self._cancels = Gatherer(self._cancel, turns)
+        self._moves = Gatherer(self._move, turns)
+        self._kicks = Gatherer(self._kick, turns)
+        self._gets = Gatherer(self._get, turns)
+        self._bulk_acks = Gatherer(self._ack_bulk, turns, (ForeignReceipt,))
+        self._bulk_cancels = Gatherer(self._cancel_bulk, turns)
+        self._bulk_moves = Gatherer(self._move_bulk, turns)
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -249,9 +251,9 @@ class Verbs:
 
     def check_open(self) -> None:
         """Raise StoreClosed unless the queue is open, and RuntimeError in another event loop."""
-        if not self._is_open:
+        if not self._is_open or self._home is None:
             raise StoreClosed("the queue is not open")
-        check_loop(self._loop)
+        self._home.check()
 
     def _receipt(self, what: Taken) -> bytes:
         data = columns.receipt_bytes(what)

@@ -58,6 +58,8 @@ class Store(ABC):
     number: int = 0
     #: How many messages of several callers are worth one call.
     most_joined: int = MAX_BATCH_MESSAGES
+    #: How many small calls are worth having under way at a time.
+    most_small: int = 10_000
     #: How long things took, by what they are called in the metrics, in seconds.
     timings: Mapping[str, Histogram] = MappingProxyType({})
     wake: Callable[[str, int], None] = staticmethod(lambda topic, count: None)
@@ -172,8 +174,8 @@ class Store(ABC):
         """Return topic and id of the message of each number, or None where there is none."""
 
     @abstractmethod
-    async def taken_from(self, receipts: U64) -> set[str]:
-        """Return the topics of the messages whose receipts are still good."""
+    async def taken_from(self, receipts: U64) -> list[str | None]:
+        """Return the topic of the message of each receipt, or None where that is no longer good."""
 
     @abstractmethod
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:

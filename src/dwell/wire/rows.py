@@ -104,12 +104,57 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": b64encode(body).decode()}
 
 
+class Shown(msgspec.Struct, gc=False):
+    """A message as programs read it: the fields of :class:`dwell.Message`."""
+
+    topic: str
+    id: str
+    due_ms: int
+    state: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_ms: int
+    lease_until_ms: int
+    expires_ms: int
+    key: str | None
+    headers: dict[str, str]
+    last_error: str | None
+    receipt: str | None
+    number: int
+    body: str | bytes | msgspec.UnsetType = msgspec.UNSET
+    body_base64: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def shown(message: Message, *, packed: bool = False) -> Shown:
+    """Return a message as programs read it; ``packed`` keeps its body as binary data."""
+    made = Shown(
+        message.topic,
+        message.id,
+        message.due_ms,
+        _STATES[message.state],
+        message.priority,
+        message.attempt,
+        message.max_attempts,
+        message.lease_ms,
+        message.lease_until_ms,
+        message.expires_ms,
+        message.key,
+        message.headers,
+        message.last_error,
+        message.receipt,
+        message.number,
+    )
+    try:
+        made.body = message.body if packed else message.body.decode()
+    except UnicodeDecodeError:
+        made.body_base64 = b64encode(message.body).decode()
+    return made
+
+
 def message_object(message: Message) -> dict[str, Any]:
-    """Return a message as programs read it: the fields of :class:`dwell.Message`."""
-    fields = msgspec.structs.asdict(message)
-    del fields["body"]
-    fields["state"] = _STATES[message.state]
-    fields.update(body_fields(message.body))
+    """Return the same as a dict."""
+    fields: dict[str, Any] = msgspec.to_builtins(shown(message))
     return fields
 
 

@@ -22,6 +22,7 @@ class HttpPort:
         self._ssl = ssl
         self._app = App(service, self._waits)
         self._connections: set[Protocol] = set()
+        self._corked: list[Protocol] = []
         self._address = (host, port)
         self._listener: Listener | None = None
         self._empty: asyncio.Event
@@ -59,6 +60,20 @@ class HttpPort:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
+
+    def cork(self, protocol: Protocol) -> None:
+        """Flush it when all answers of this turn of the event loop are made.
+
+        What is sent in one go wakes those who read it once, and not one after another.
+        """
+        if not self._corked:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._corked.append(protocol)
+
+    def _flush(self) -> None:
+        corked, self._corked = self._corked, []
+        for protocol in corked:
+            protocol.flush()
 
     async def stop(self) -> None:
         """Accept no more, end every wait, answer what was asked, and close every connection."""

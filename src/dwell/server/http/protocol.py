@@ -59,6 +59,9 @@ class Port(TypingProtocol):
     def left(self, protocol: "Protocol") -> None:
         """Note that it is gone."""
 
+    def cork(self, protocol: "Protocol") -> None:
+        """Flush it when all answers of this turn of the event loop are made."""
+
 
 class Protocol(asyncio.BufferedProtocol):
     """One connection; who is slower, or sends a larger head, than is allowed is hung up on.
@@ -91,6 +94,7 @@ class Protocol(asyncio.BufferedProtocol):
         "_loop",
         "_parser",
         "_port",
+        "_sending",
         "_since",
         "_target",
         "_timer",
@@ -120,6 +124,7 @@ class Protocol(asyncio.BufferedProtocol):
         self._call: Call | None = None
         # The answer.
         self._answering: asyncio.Task[None] | None = None
+        self._sending: tuple[bytes, Call] | None = None
         self._is_proceeding = False
         self._is_closing = False
         self._is_unread = False
@@ -325,18 +330,35 @@ class Protocol(asyncio.BufferedProtocol):
         try:
             answer = await self._app.answer(call)
             if answer.parts is None:
-                self._send(answer)
-            else:
-                await self._send_parts(answer)
+                self._sending = self._whole(answer), call
+                self._port.cork(self)
+                return
+            await self._send_parts(answer)
+        except Exception:
+            self._give_up()
+        self._end(call)
+
+    def flush(self) -> None:
+        """Send the answer that was made."""
+        assert self._sending is not None
+        (data, call), self._sending = self._sending, None
+        try:
+            self._write(data)
             call.deliver()
         except Exception:
-            # The client would take what is missing for something else.
-            _log.exception("an answer could not be sent")
-            self._transport.abort()
-        finally:
-            call.give_back()
-            self._answering = None
-            self._answered()
+            self._give_up()
+        self._end(call)
+
+    def _give_up(self) -> None:
+        # The client would take what is missing for something else.
+        _log.exception("an answer could not be sent")
+        self._transport.abort()
+
+    def _end(self, call: Call) -> None:
+        """Let a request go, with what it took and did not hand over."""
+        call.give_back()
+        self._answering = None
+        self._answered()
 
     def _answered(self) -> None:
         """Close, or go on with what came meanwhile."""
@@ -362,7 +384,7 @@ class Protocol(asyncio.BufferedProtocol):
         if b"expect" in self._headers:
             # It cannot be told whether the body will come.
             self._is_keeping = False
-        self._send(self._app.refusal(error, call))
+        self._write(self._whole(self._app.refusal(error, call)))
         self._answered()
 
     def _refuse_for_good(self, error: Exception) -> None:
@@ -376,12 +398,10 @@ class Protocol(asyncio.BufferedProtocol):
             cause = Refusal(400, str(error if cause is None else cause))
         self._refuse(cause)
 
-    def _send(self, answer: Answer) -> None:
-        """Write an answer, in one piece."""
-        size = len(answer.data)
-        head = self._head(answer, b"content-length: %d\r\n" % size)
-        is_bare = size and self._parser.get_method() == b"HEAD"
-        self._transport.write(head if is_bare else head + answer.data)
+    def _whole(self, answer: Answer) -> bytes:
+        """Return an answer in one piece."""
+        head = self._head(answer, b"content-length: %d\r\n" % len(answer.data))
+        return head if self._parser.get_method() == b"HEAD" else head + answer.data
 
     async def _send_parts(self, answer: Answer) -> None:
         """Write an answer part by part, as the client reads."""

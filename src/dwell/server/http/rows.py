@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from dwell.message import MAX_BATCH_MESSAGES, Message
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.schemas import EventRow, NewMessage, PackedMessage
-from dwell.wire.rows import body_of, due_of, message_object, span_of
+from dwell.wire.rows import Shown, body_of, due_of, shown, span_of
 
 _NEW_ROWS = NewMessage | list[NewMessage]
 _PACKED_ROWS = PackedMessage | list[PackedMessage]
@@ -215,11 +215,9 @@ def _lease(row: NewMessage) -> Delay | None:
 # --- out --------------------------------------------------------------------------------------
 
 
-def message_rows(batch: Iterable[Message], *, packed: bool = False) -> list[dict[str, Any]]:
+def message_rows(batch: Iterable[Message], *, packed: bool = False) -> list[Shown]:
     """Return messages as objects; ``packed`` keeps bodies as binary data."""
-    if packed:
-        return [{**message_object(message), "body": message.body} for message in batch]
-    return list(map(message_object, batch))
+    return [shown(message, packed=packed) for message in batch]
 
 
 def event_rows(events: Iterable[Event]) -> list[EventRow]:

@@ -195,9 +195,10 @@ class BuryRequest(Request):
 
 
 class Taken(Struct):
-    """From which topics messages were taken."""
+    """From which topics messages were taken: all of them, and that of each receipt."""
 
     topics: list[str]
+    each: list[str | None]
 
 
 class Results(Struct):

@@ -1,9 +1,11 @@
 """Taking messages, and saying what became of them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor
@@ -113,92 +115,102 @@ def batch_answer(call: Call, batch: Batch, cursor: Cursor | None = None) -> Answ
 # --- by receipt -------------------------------------------------------------------------------
 
 
+_Verb: TypeAlias = Callable[[Any], Awaitable[Results | Result]]
+
+
 async def ack(call: Call) -> Answer:
     """Say that messages are done, and forget them: acked or stale."""
     if call.given is Media.COLUMNS:
-        receipts, _ = await _receipt_columns(call)
-        return _codes(await call.queue.ack(receipts))
+        receipts, _ = _receipt_columns(call)
+        return _codes(await _done(call, receipts, call.queue.ack))
     ask = call.body(AckRequest)
-    return _words(call, await call.queue.ack(await _allowed(call, ask.receipts)))
+    return _words(call, await _done(call, ask.receipts, call.queue.ack))
 
 
 async def release(call: Call) -> Answer:
     """Give messages back, due now or later: released, buried or stale."""
+    verb: _Verb
     if call.given is Media.COLUMNS:
-        receipts, how = await _receipt_columns(call)
-        results = await call.queue.release(
-            receipts,
-            Millis(how.delay_ms or 0),
+        receipts, how = _receipt_columns(call)
+        verb = partial(
+            call.queue.release,
+            delay=Millis(how.delay_ms or 0),
             retry=how.delay_ms is None,
             error=how.error,
             counted=how.counted,
             priority=how.priority,
         )
-        return _codes(results)
+        return _codes(await _done(call, receipts, verb))
     ask = call.body(ReleaseRequest)
-    results = await call.queue.release(
-        await _allowed(call, ask.receipts),
-        span_of(ask.delay),
+    verb = partial(
+        call.queue.release,
+        delay=span_of(ask.delay),
         retry=ask.retry,
         error=ask.error,
         counted=ask.counted,
         priority=ask.priority,
     )
-    return _words(call, results)
+    return _words(call, await _done(call, ask.receipts, verb))
 
 
 async def touch(call: Call) -> Answer:
     """Let leases end later: touched or stale."""
     if call.given is Media.COLUMNS:
-        receipts, how = await _receipt_columns(call)
+        receipts, how = _receipt_columns(call)
         lease = Millis(how.lease_ms) if how.lease_ms else None
-        return _codes(await call.queue.touch(receipts, lease))
+        return _codes(await _done(call, receipts, partial(call.queue.touch, lease=lease)))
     ask = call.body(TouchRequest)
-    what = await _allowed(call, ask.receipts)
-    return _words(call, await call.queue.touch(what, span_of(ask.lease)))
+    verb = partial(call.queue.touch, lease=span_of(ask.lease))
+    return _words(call, await _done(call, ask.receipts, verb))
 
 
 async def bury(call: Call) -> Answer:
     """Set messages aside as dead: buried or stale."""
     if call.given is Media.COLUMNS:
-        receipts, how = await _receipt_columns(call)
-        return _codes(await call.queue.bury(receipts, how.error, priority=how.priority))
+        receipts, how = _receipt_columns(call)
+        verb = partial(call.queue.bury, reason=how.error, priority=how.priority)
+        return _codes(await _done(call, receipts, verb))
     ask = call.body(BuryRequest)
-    what = await _allowed(call, ask.receipts)
-    return _words(call, await call.queue.bury(what, ask.reason, priority=ask.priority))
+    verb = partial(call.queue.bury, reason=ask.reason, priority=ask.priority)
+    return _words(call, await _done(call, ask.receipts, verb))
 
 
 async def taken(call: Call) -> Answer:
     """Return the topics of the messages whose receipts are still good."""
     ask = call.body(AckRequest)
-    topics = sorted(await call.queue.taken_from(columns.receipts(ask.receipts)))
+    each = await call.queue.topics_of(columns.receipts(ask.receipts))
+    topics = sorted({topic for topic in each if topic is not None})
     call.allow(topics)
-    return call.answer(Taken(topics))
+    return call.answer(Taken(topics, each))
 
 
-async def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
+def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
     how = decoded(call.data, ReceiptColumns, Media.COLUMNS)
-    return await _checked(call, unpacked_receipts(how.receipts)), how
+    return unpacked_receipts(how.receipts), how
 
 
-async def _allowed(call: Call, texts: list[str]) -> U64 | str:
-    """Return receipts that the caller may use; a single one is joined with those of others."""
-    if len(texts) != 1:
-        return await _checked(call, columns.receipts(texts))
-    if not call.service.tokens.is_open:
-        await _checked(call, columns.receipts(texts))
-    return texts[0]
+async def _done(call: Call, given: list[str] | U64, verb: _Verb) -> Results | Result:
+    """Do a verb to messages on whose topics the caller has the right; a single one is joined."""
+    what: Any = given[0] if isinstance(given, list) and len(given) == 1 else given
+    if call.service.tokens.is_open or not len(given):
+        return await verb(what)
+    receipts = columns.receipts(given)
+    topics = await call.queue.topics_of(receipts)
+    call.allow({topic for topic in topics if topic is not None}, Right.TAKE)
+    # A receipt that is not good now could be by the time of the verb, and another's: it is stale.
+    good = np.array([topic is not None for topic in topics], np.bool_)
+    codes = np.full(len(topics), Result.STALE, np.uint8)
+    if good.any():
+        done = await verb(receipts[good])
+        assert isinstance(done, Results)
+        codes[good] = done.codes
+    return Results(codes)
 
 
-async def _checked(call: Call, receipts: U64) -> U64:
-    """Return receipts of messages on whose topics the caller has the right."""
-    if not call.service.tokens.is_open and len(receipts):
-        call.allow(await call.queue.taken_from(receipts), Right.TAKE)
-    return receipts
-
-
-def _codes(results: Results) -> Answer:
-    return Answer(_encoder.encode(ResultColumns(results.codes.tobytes())), Media.COLUMNS)
+def _codes(results: Results | Result) -> Answer:
+    assert isinstance(results, Results)
+    data = _encoder.encode(ResultColumns(results.codes.tobytes()))
+    return Answer(data, Media.COLUMNS)
 
 
 def _words(call: Call, results: Results | Result) -> Answer:

@@ -55,6 +55,9 @@ class EmbeddedStore(Store):
     is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests.
     """
 
+    # One sync is under way at a time, and covers all that was written before it.
+    most_small = 1
+
     def __init__(
         self,
         path: str | Path,
@@ -397,12 +400,15 @@ class EmbeddedStore(Store):
         names = zip(batch.topics, batch.ids, strict=True)
         return [next(names) if is_there else None for is_there in there.tolist()]
 
-    async def taken_from(self, receipts: U64) -> set[str]:
-        """Return the topics of the messages whose receipts are still good (see the contract)."""
+    async def taken_from(self, receipts: U64) -> list[str | None]:
+        """Return the topic of the message of each receipt (see the contract)."""
         self._begin_held()
         rows, good = self._leased(receipts)
         names = self._machine.topics.names
-        return {names[number] for number in distinct(self._table.topic[rows[good]]).tolist()}
+        rows[~good] = 0
+        topics = self._table.topic[rows].tolist()
+        is_good = good.tolist()
+        return [names[topic] if ok else None for topic, ok in zip(topics, is_good, strict=True)]
 
     # --- looking --------------------------------------------------------------------------------
 

@@ -260,12 +260,12 @@ class MemoryStore(Store):
         rows = [self._numbered.get(number) for number in numbers.tolist()]
         return [None if row is None else (row.topic.name, row.id) for row in rows]
 
-    async def taken_from(self, receipts: U64) -> set[str]:
-        """Return the topics of the messages whose receipts are still good."""
+    async def taken_from(self, receipts: U64) -> list[str | None]:
+        """Return the topic of the message of each receipt, or None where that is no longer good."""
         self._enter()
         self._check_receipts(receipts)
         rows = (self._taken.get(take) for _, take in receipts.tolist())
-        return {row.topic.name for row in rows if row is not None}
+        return [None if row is None else row.topic.name for row in rows]
 
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
         """Return a page of messages of one state, by due."""

@@ -171,15 +171,18 @@ class RedisStore(Store):
         self.check()
         return await self._shards.by_receipt(verb, receipts, most, *own)
 
-    async def taken_from(self, receipts: U64) -> set[str]:
-        """Return the topics of the messages whose receipts are still good."""
+    async def taken_from(self, receipts: U64) -> list[str | None]:
+        """Return the topic of the message of each receipt, or None where that is no longer good."""
         self.check()
-        topics: set[str] = set()
+        topics: list[str | None] = [None] * len(receipts)
         for shard, groups in self._shards.groups(receipts).items():
             for part in parts_of(groups, self._limits.read):
                 texts = [group.text for group in part]
                 answer = await self._shards.run(shard, "taken_from", *texts)
-                topics |= {topic.decode() for topic in answer.values[0]}
+                found = iter(answer.values[0])
+                for group in part:
+                    names = [next(found).decode() or None for _ in range(group.start, group.stop)]
+                    topics[group.start : group.stop] = names
         return topics
 
     # --- by id --------------------------------------------------------------------------------
