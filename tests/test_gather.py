@@ -6,6 +6,7 @@ import pytest
 
 import dwell
 from dwell import Result
+from dwell.queue.turns import ENOUGH
 from dwell.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -181,3 +182,100 @@ async def test_who_is_refused_costs_the_others_little():
         answers = await asyncio.gather(*puts, return_exceptions=True)
         assert [n for n, one in enumerate(answers) if isinstance(one, dwell.IdExists)] == [500]
         assert len(store.sizes) < 30
+
+
+class SlowStore(CountingStore):
+    """One whose calls end when the test lets them, and of which one is under way at a time."""
+
+    most_small = 1
+
+    def __init__(self):
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def put(self, puts, on_conflict):
+        answer = await super().put(puts, on_conflict)
+        await self.gate.wait()
+        return answer
+
+    async def take(self, topics, limit, lease_ms, owner):
+        batch = await super().take(topics, limit, lease_ms, owner)
+        await self.gate.wait()
+        return batch
+
+
+@contextlib.asynccontextmanager
+async def slowly():
+    store = SlowStore()
+    async with dwell.Queue(store) as queue, asyncio.timeout(60):
+        store.gate.set()
+        await queue.put_many("t", ["x"] * 1000)
+        store.gate.clear()
+        store.sizes.clear()
+        yield queue, store
+        store.gate.set()
+
+
+async def turns(count=5):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_small_calls_gather_while_one_is_under_way():
+    async with slowly() as (queue, store):
+        calls = [asyncio.ensure_future(queue.put("t", "first"))]
+        await turns()
+        for _ in range(10):
+            calls += [asyncio.ensure_future(queue.put("t", "x"))]
+            calls += [asyncio.ensure_future(queue.take("t"))]
+            await turns()
+        assert store.sizes == [("put", "t", 1)]
+        store.gate.set()
+        await asyncio.gather(*calls)
+        assert sorted(store.sizes[1:]) == [("put", "t", 10), ("take", ("t",), 10)]
+
+
+async def test_calls_of_one_turn_begin_together():
+    async with slowly() as (queue, store):
+        calls = [asyncio.ensure_future(queue.put(f"t{n}", "x")) for n in range(3)]
+        calls += [asyncio.ensure_future(queue.take("t"))]
+        await turns()
+        assert len(store.sizes) == 4
+        store.gate.set()
+        await asyncio.gather(*calls)
+
+
+async def test_a_call_that_has_become_large_waits_for_nobody():
+    async with slowly() as (queue, store):
+        calls = [asyncio.ensure_future(queue.put("t", "first"))]
+        await turns()
+        calls += [asyncio.ensure_future(queue.put("t", "x")) for _ in range(ENOUGH - 1)]
+        calls += [asyncio.ensure_future(queue.take("t")) for _ in range(ENOUGH - 1)]
+        await turns()
+        assert len(store.sizes) == 1
+        calls += [
+            asyncio.ensure_future(queue.put("t", "x")),
+            asyncio.ensure_future(queue.take("t")),
+        ]
+        await turns()
+        assert store.sizes[1:] == [("put", "t", ENOUGH), ("take", ("t",), ENOUGH)]
+        many = asyncio.ensure_future(queue.put_many("t", ["x"] * ENOUGH))
+        await turns()
+        assert store.sizes[3:] == [("put", "t", ENOUGH)]
+        store.gate.set()
+        await asyncio.gather(many, *calls)
+
+
+async def test_a_call_that_fails_or_is_given_up_ends_its_turn():
+    async with slowly() as (queue, store):
+        first = asyncio.ensure_future(queue.put("t", "first"))
+        await turns()
+        second = asyncio.ensure_future(queue.put("t", "second"))
+        third = asyncio.ensure_future(queue.take("t"))
+        await turns()
+        second.cancel()
+        third.cancel()
+        await turns()
+        first.cancel()
+        store.gate.set()
+        assert len(await queue.take("t", 2000)) == 1001

@@ -137,6 +137,34 @@ async def test_a_stream_ends_with_its_rights(tmp_path):
             assert b'"body":"3"' not in rest
 
 
+@pytest.mark.parametrize("verb", ["ack", "release", "touch", "bury"])
+async def test_a_receipt_that_becomes_good_behind_the_check_is_stale(tmp_path, verb):
+    path = tmp_path / "tokens.toml"
+    path.write_text('[anonymous]\nput = [""]\ntake = ["mine"]\n')
+    path.chmod(0o600)
+
+    async with calling(tokens=Tokens(path)) as caller:
+        queue = caller.server.queue
+        await queue.put("other", "x")
+        (message,) = await queue.take("other", owner="another")
+        looked = queue.topics_of
+
+        async def not_yet(what):
+            return [None] * len(await looked(what))
+
+        ask = {"receipts": [message.receipt]}
+        await caller.post(f"/v1/{verb}", ask)
+        assert caller.status == 401
+        # It was foretold, and its message is taken only now.
+        queue.topics_of = not_yet
+        assert await caller.post(f"/v1/{verb}", ask) == {"results": ["stale"]}
+        columns = msgspec.msgpack.encode({"receipts": bytes.fromhex(message.receipt)})
+        form = {"content": COLUMNS, "accept": COLUMNS}
+        answer = await caller.ask("POST", f"/v1/{verb}", columns, **form)
+        assert caller.status == 200, (answer, caller.data)
+        assert len(await queue.held("another")) == 1
+
+
 async def test_only_those_who_wait_are_counted_as_waiting():
     async with calling() as caller:
         caller.server.service.most_waiting = 0
