@@ -212,8 +212,10 @@ async def slowly():
         await queue.put_many("t", ["x"] * 1000)
         store.gate.clear()
         store.sizes.clear()
-        yield queue, store
-        store.gate.set()
+        try:
+            yield queue, store
+        finally:
+            store.gate.set()
 
 
 async def turns(count=5):
