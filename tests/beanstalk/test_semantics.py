@@ -21,6 +21,7 @@ from dwell.store.embedded import EmbeddedStore
 from tests.beanstalk.served import MAX_JOB_BYTES, Line, Served, beanstalkd
 from tests.server.certificates import make_certificate
 from tests.server.process import ServerProcess
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -327,6 +328,27 @@ def test_a_connection_may_do_what_a_caller_without_a_token_may(tmp_path):
         assert line.ask(b"delete %d\r\n" % put.number) == b"DELETED\r\n"
         line.ask(b"use mine.a\r\n")
         assert line.ask(b"kick 1\r\n") == b"KICKED 0\r\n"
+
+
+def test_a_reserve_that_waits_ends_with_its_right(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text('[anonymous]\nput = [""]\ntake = [""]\n')
+    tokens = Tokens.load(path)
+    with Served(tokens=tokens) as served, Line(served.number) as line, Line(served.number) as other:
+        line.send(b"watch out\r\nreserve\r\n")
+        other.send(b"watch in\r\nignore default\r\nreserve\r\n")
+        assert line.read() == other.read() == b"WATCHING 2\r\n"
+        assert other.read() == b"WATCHING 1\r\n"
+        until(lambda: served.queue.waiting.keys() >= {"out", "in"})
+
+        async def change():
+            path.write_text('[anonymous]\nput = [""]\ntake = ["in"]\n')
+            tokens.reload()
+
+        served.call(change())
+        assert line.read() == b"UNKNOWN_COMMAND\r\n"
+        put = served.call(served.queue.put("in", b"x"))
+        assert other.read() == b"RESERVED %d 1\r\n" % put.number
 
 
 # --- documents --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from dwell.wire.columns import BatchColumns, batch_of_columns
 from tests.http.served import served
 from tests.http.test_http_api import calling
 from tests.http.wire import ask, request
+from tests.waiting import until_async
 
 COLUMNS = "application/vnd.dwell.columns"
 
@@ -163,6 +164,24 @@ async def test_a_receipt_that_becomes_good_behind_the_check_is_stale(tmp_path, v
         answer = await caller.ask("POST", f"/v1/{verb}", columns, **form)
         assert caller.status == 200, (answer, caller.data)
         assert len(await queue.held("another")) == 1
+
+
+async def test_a_wait_ends_with_its_rights(tmp_path):
+    path = tmp_path / "tokens.toml"
+    path.write_text('[anonymous]\nput = [""]\ntake = [""]\n')
+    path.chmod(0o600)
+    tokens = Tokens(path)
+
+    async with calling(tokens=tokens) as caller:
+        wait = request("POST", "/v1/take", {"topics": "t", "wait_ms": 60_000})
+        waits = [asyncio.create_task(ask(caller.server, wait)) for _ in range(3)]
+        await until_async(lambda: caller.server.queue.waiting.get("t") == 3)
+        tokens.reload()
+        path.write_text('[anonymous]\nput = [""]\ntake = ["other"]\n')
+        tokens.reload()
+        assert {answer.status for answer in await asyncio.gather(*waits)} == {401}
+        await caller.post("/v1/topics/t/messages", {"body": "x"})
+        assert caller.server.queue.store.ready("t") == 1
 
 
 async def test_only_those_who_wait_are_counted_as_waiting():

@@ -22,7 +22,7 @@ import hmac
 import re
 import stat
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -88,6 +88,8 @@ class Tokens:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        #: Called when other rights hold.
+        self.on_change: list[Callable[[], None]] = []
         self._anonymous = Grant()
         self._entries: dict[bytes, Entry] = {}
         self.reload()
@@ -116,9 +118,11 @@ class Tokens:
         return TokenFile() if self.path is None else _read(self.path)
 
     def use(self, found: TokenFile) -> None:
-        """Let what was read hold from now on."""
+        """Let what was read hold from now on, and tell those who have let somebody wait."""
         self._entries = {_place(entry.digest): entry for entry in found.token}
         self._anonymous = found.anonymous
+        for changed in self.on_change:
+            changed()
 
     def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> None:
         """Allow a caller's verb on some topics (None: on all), or refuse it.

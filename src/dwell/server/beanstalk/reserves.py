@@ -32,6 +32,7 @@ class Reserves:
         self._queue = hall.service.queue
         self._limits = Limits()
         self._waiting = Waiting(hall, self)
+        hall.service.tokens.on_change.append(self.check_all)
 
     def start(self, session: Session, run: Run) -> bytes | None:
         """Take jobs from what the session watches."""
@@ -69,6 +70,15 @@ class Reserves:
             if topic in session.watched.values():
                 self._waiting.leave(session)
                 self._ask(session)
+
+    def check_all(self) -> None:
+        """Refuse those that wait and may no longer take what they wait for."""
+        for session in list(self._hall.waiting):
+            try:
+                self._hall.allow(Right.TAKE, session.watched.values())
+            except DwellError as error:
+                self._waiting.leave(session)
+                self._answer_all(session, word_of(error))
 
     def _must_wait(self, session: Session, wish: Wish) -> bool:
         """Tell whether others wait for the same already, so that this one can only join them."""

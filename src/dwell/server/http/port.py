@@ -1,6 +1,7 @@
 """The HTTP port: where it listens, and its connections."""
 
 import asyncio
+import contextlib
 import ssl as tls
 
 from dwell.server.http.app import App
@@ -45,6 +46,7 @@ class HttpPort:
             self._ssl,
         )
         self._listener.start()
+        self._service.tokens.on_change.append(self._waits.check_all)
 
     def joined(self, connection: Protocol) -> None:
         """Take in a connection; one that is too late is ended at once."""
@@ -79,6 +81,8 @@ class HttpPort:
         """Accept no more, end every wait, answer what was asked, and close every connection."""
         if self._listener is None:
             return
+        with contextlib.suppress(ValueError):
+            self._service.tokens.on_change.remove(self._waits.check_all)
         self._waits.end_all()
         self._listener.close()
         for connection in list(self._connections):

@@ -1,8 +1,8 @@
 """Push: taken messages as server-sent events, as many as the reader has given credit for."""
 
-import functools
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ async def push(call: Call) -> Answer:
     call.service.check_waiting(len(call.waits) + len(call.waits.streams))
     name, stream = secrets.token_hex(16), Stream(ask.credit)
     lease = values.Millis(ask.lease_ms) if ask.lease_ms else None
-    take = functools.partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
+    take = partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
     answer.parts = _events(call, topics, take, name, stream)
@@ -57,7 +57,7 @@ async def _events(
         while not call.waits.is_over and not call.delivery.is_lost:
             # The rights may have been changed since the stream began.
             call.allow(topics)
-            batch = await _next(call, take, stream)
+            batch = await _next(call, take, stream, partial(call.allow, topics))
             if batch is None:
                 yield b": still here\n\n"
                 continue
@@ -73,14 +73,17 @@ async def _events(
 
 
 async def _next(
-    call: Call, take: Callable[..., Coroutine[Any, Any, Batch]], stream: Stream
+    call: Call,
+    take: Callable[..., Coroutine[Any, Any, Batch]],
+    stream: Stream,
+    check: Callable[[], None],
 ) -> Batch | None:
     """Return what there is to send, or None after a silence or when there is new credit."""
     if not stream.credit:
-        await call.waits.wait(call.delivery, stream.wait(_SILENCE_S))
+        await call.waits.wait(call.delivery, stream.wait(_SILENCE_S), check)
         return None
     work = take(limit=min(stream.credit, _MOST_AT_ONCE))
-    batch = await call.waits.wait(call.delivery, work)
+    batch = await call.waits.wait(call.delivery, work, check)
     return batch if batch is not None and len(batch) else None
 
 

@@ -71,7 +71,8 @@ async def _take_due(
     call.service.check_waiting(len(call.waits))
     work = take(wait=Millis(ask.wait_ms))
     with call.service.gate.left():
-        waited = await call.waits.wait(call.delivery, work, ask.poll)
+        check = partial(call.allow, topics)
+        waited = await call.waits.wait(call.delivery, work, check, ask.poll)
     return Batch.empty() if waited is None else waited
 
 

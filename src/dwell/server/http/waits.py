@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from dwell.errors import DwellError
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.returns import Returns
 
@@ -46,16 +47,21 @@ class Waits:
         return len(self._waiting)
 
     async def wait(
-        self, delivery: Delivery, work: Coroutine[Any, Any, T], name: str = ""
+        self,
+        delivery: Delivery,
+        work: Coroutine[Any, Any, T],
+        check: Callable[[], None],
+        name: str = "",
     ) -> T | None:
         """Return what the work returns, or None when the wait was ended before.
 
         The work is cancelled when the caller disconnects, when :meth:`end` is called with the
-        name of the wait, or when the port stops.
+        name of the wait, when the port stops, or when rights were changed and ``check``, which
+        is what allowed it, raises: so does this then.
         """
         task = asyncio.current_task()
         assert task is not None
-        wait = _Wait(task)
+        wait = _Wait(task, check)
         self._waiting.add(wait)
         if name:
             self._named[name] = wait
@@ -67,6 +73,7 @@ class Waits:
         except asyncio.CancelledError:
             if not wait.is_ended or task.uncancel():
                 raise
+            check()
             return None
         finally:
             delivery.on_lost = None
@@ -81,6 +88,14 @@ class Waits:
             found.end()
         return found is not None
 
+    def check_all(self) -> None:
+        """End the waits of those who have no right to it any more."""
+        for wait in list(self._waiting):
+            try:
+                wait.check()
+            except DwellError:
+                wait.end()
+
     def end_all(self) -> None:
         """End every wait, and those that begin from now on."""
         self.is_over = True
@@ -91,10 +106,11 @@ class Waits:
 class _Wait:
     """One request that waits, in the task that answers it."""
 
-    __slots__ = ("_task", "is_ended")
+    __slots__ = ("_task", "check", "is_ended")
 
-    def __init__(self, task: "asyncio.Task[Any]") -> None:
+    def __init__(self, task: "asyncio.Task[Any]", check: Callable[[], None]) -> None:
         self._task = task
+        self.check = check
         self.is_ended = False
 
     def end(self) -> None:
