@@ -348,7 +348,7 @@ def test_a_reserve_that_waits_ends_with_its_right(tmp_path):
         served.call(change())
         assert line.read() == b"UNKNOWN_COMMAND\r\n"
         put = served.call(served.queue.put("in", b"x"))
-        assert other.read() == b"RESERVED %d 1\r\n" % put.number
+        assert other.read() == b"RESERVED %d 1\r\nx\r\n" % put.number
 
 
 # --- documents --------------------------------------------------------------------------------

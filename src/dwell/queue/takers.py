@@ -344,12 +344,15 @@ class Takers:
             taker.sleeper = sleeper
 
     def _end_wait(self, taker: Taker) -> None:
-        """End a taker's wait; one whose take is under way gets that take's answer."""
+        """Let a taker ask for the last time; one whose take is under way gets that take's answer.
+
+        What falls due as the wait ends is the taker's: nobody may have been woken for it yet.
+        """
         taker.is_over = True
         if taker.is_parked:
             self._unpark(taker)
             if not taker.future.done():
-                taker.future.set_result(Batch.empty())
+                self._ask(taker)
 
     def _abandon(self, taker: Taker) -> None:
         """Forget a taker whose caller was cancelled, and give back what it was just given."""

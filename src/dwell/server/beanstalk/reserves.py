@@ -164,6 +164,8 @@ class Reserves:
         if session.is_ending:
             return self._answer_all(session, TIMED_OUT)
         late = wish.impatient
+        if wish.ends_ms is not None and wish.ends_ms <= monotonic_ms():
+            late = max(late, 1)
         if late:
             self._answer(session, TIMED_OUT * late, late)
         if wish.left:
@@ -186,7 +188,8 @@ class Reserves:
         waits = [] if paused_ms is None else [paused_ms]
         # A span is not of the wall clock, as leases are: a step of that makes no wait longer.
         if wish.ends_ms is None and wish.timeout_s is not None:
-            wish.ends_ms = monotonic_ms() + wish.timeout_s * 1000
+            # Of the millisecond that has begun an unknown part is over.
+            wish.ends_ms = monotonic_ms() + wish.timeout_s * 1000 + 1
         if wish.ends_ms is not None:
             waits.append(wish.ends_ms - monotonic_ms())
         now_ms = self._hall.now_ms
@@ -209,12 +212,8 @@ class Reserves:
         self._receipts.give_back([job[0] for job in taken.held[at:]])
 
     def wake(self, session: Session) -> None:
-        """Look after a session whose time has come."""
-        wish = _wish_of(session)
-        if wish.ends_ms is not None and wish.ends_ms <= monotonic_ms():
-            self._answer(session, TIMED_OUT, 1)
-        if wish.left:
-            self._ask(session)
+        """Look after a session whose time has come: what falls due just then is its own."""
+        self._ask(session)
 
     def fail(self, session: Session, error: Exception) -> None:
         """Tell a session that waited what went wrong."""
