@@ -330,6 +330,14 @@ def test_a_connection_may_do_what_a_caller_without_a_token_may(tmp_path):
         assert line.ask(b"kick 1\r\n") == b"KICKED 0\r\n"
 
 
+def test_a_job_that_falls_due_as_a_reserve_times_out_is_reserved(line):
+    for _ in range(3):
+        line.send(b"put 0 1 60 1\r\nx\r\nreserve-with-timeout 1\r\n")
+        job = line.read().split()[1]
+        assert line.read() == b"RESERVED %b 1\r\nx\r\n" % job
+        assert line.ask(b"delete %b\r\n" % job) == b"DELETED\r\n"
+
+
 def test_a_reserve_that_waits_ends_with_its_right(tmp_path):
     path = tmp_path / "tokens"
     path.write_text('[anonymous]\nput = [""]\ntake = [""]\n')

@@ -202,7 +202,7 @@ class Reserves:
         """Hand out what came to those who have waited longest."""
         taken = self._noted([batch], room.topics)
         most, at = self._limits[room.topics].most, 0
-        for session in list(room.timers):
+        for session in list(room.ends):
             if at == len(taken):
                 break
             part = taken.part(at, at + min(_wish_of(session).left, most))
