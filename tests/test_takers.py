@@ -397,9 +397,9 @@ async def test_what_falls_due_as_a_wait_ends_is_taken():
     clock = dwell.SimulatedClock()
     async with dwell.Queue(MemoryStore(clock)) as queue, asyncio.timeout(60):
         for _ in range(5):
-            await queue.put("t", b"x", delay=1)
             taking = asyncio.ensure_future(queue.take("t", wait=1))
             while not queue.waiting:
                 await asyncio.sleep(0)
+            await queue.put("t", b"x", delay=1)
             clock.advance(1000)
             assert len(await taking) == 1
