@@ -14,9 +14,9 @@ class ServerClock(RealClock):
 
     A delay that a client counts from now is then never over early by the server's clock, and the
     clocks of their machines need not agree. Answers that came quickly count; after slow ones,
-    such as those of takes that waited, the clock goes on as it was. An answer that the clock says
-    cannot be true tells that the server's clock was set: then it counts, too, unless it was asked
-    for before the last that counted was heard: it may be from before the clock was set.
+    such as those of takes that waited, the clock goes on as it was. An answer with a time that this
+    clock holds for impossible means that the server's clock was set, and counts however slow it
+    was; unless it was asked for before the last one that counted came, as then it may be older.
     """
 
     def __init__(self) -> None:

@@ -55,9 +55,9 @@ _WAIT_MS = 50
 
 
 class Offset(TypedDict):
-    """Where a batch ends: chunks before ``chunk``; those from ``unacked`` on may not be acked.
+    """Where a batch ends: before ``chunk``. Chunks from ``unacked`` on may not be acked yet.
 
-    Chunks before ``held`` were taken before this checkpoint began.
+    Chunks before ``held`` were taken by an earlier run, before this checkpoint began.
     """
 
     name: str

@@ -20,7 +20,7 @@ _MAX_INT = 2**31 - 1
 
 
 class Verb(IntEnum):
-    """What a command asks for. The last two are what cannot be asked for, and a good-bye."""
+    """What a command asks for; at the end a line that is no command, and ``quit``."""
 
     PUT = auto()
     USE = auto()

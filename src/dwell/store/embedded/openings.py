@@ -16,7 +16,7 @@ _MOST = 1_000
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True):
-    """The first position that it may have given to an event, and its name."""
+    """One opening of the store: the first event position that is its own, and its random name."""
 
     position: int
     name: str

@@ -116,9 +116,9 @@ class Run:
 
 
 class Later:
-    """Parts of chunks by a number of their own, at most one each, that nobody looked at yet.
+    """Remainders of chunks that were set aside, under a number each, until somebody looks at them.
 
-    Only integers are kept for each: so many objects would have the garbage collector look at all
+    A remainder is kept as integers: an object for each would have the garbage collector look at all
     objects of the process again and again.
     """
 

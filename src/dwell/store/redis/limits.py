@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """All of them; the functions know those up to ``step_ms``."""
+    """How much one call to the engine may do, so that no call is long; tests make them small.
+
+    The functions in Lua know those up to ``step_ms``; the others are Python's alone.
+    """
 
     #: How much one call does that time alone asks for, and for how many topics.
     budget: int = 256

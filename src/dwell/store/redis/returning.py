@@ -1,9 +1,10 @@
 """Returning: what takes leased and nobody was handed is given back, with its attempt.
 
-A take whose answer did not come may have leased messages all the same. It is asked for again, with
-a limit of none: if it was done, that names what it leased, and if not, it never will be. What a
-take has leased and could not read is known by name. Both are debts, which a shard is paid one
-after another, for as long as that takes; until then no other take goes to that shard.
+There are two such debts to a shard. A take whose answer did not come may have leased messages: the
+same call is sent again with a limit of 0, which answers what the first one leased, or makes sure
+that it never will be done. Of a take that has leased messages and could not read them, the names
+are known. Debts are paid one after another, for as long as that takes; until then no other take
+goes to that shard.
 """
 
 import asyncio
