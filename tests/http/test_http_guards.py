@@ -148,7 +148,7 @@ async def test_a_receipt_that_becomes_good_behind_the_check_is_stale(tmp_path, v
         queue = caller.server.queue
         await queue.put("other", "x")
         (message,) = await queue.take("other", owner="another")
-        looked = queue.topics_of
+        looked = queue.taken_from
 
         async def not_yet(what):
             return [None] * len(await looked(what))
@@ -157,7 +157,7 @@ async def test_a_receipt_that_becomes_good_behind_the_check_is_stale(tmp_path, v
         await caller.post(f"/v1/{verb}", ask)
         assert caller.status == 401
         # It was foretold, and its message is taken only now.
-        queue.topics_of = not_yet
+        queue.taken_from = not_yet
         assert await caller.post(f"/v1/{verb}", ask) == {"results": ["stale"]}
         columns = msgspec.msgpack.encode({"receipts": bytes.fromhex(message.receipt)})
         form = {"content": COLUMNS, "accept": COLUMNS}

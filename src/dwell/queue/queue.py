@@ -374,12 +374,8 @@ class Queue(Verbs):
         self.check_open()
         return await self._store.named(columns.numbers(numbers))
 
-    async def taken_from(self, what: ManyTaken) -> set[str]:
-        """Return the topics of what was taken, of receipts that are still good."""
-        return {topic for topic in await self.topics_of(what) if topic is not None}
-
-    async def topics_of(self, what: ManyTaken) -> list[str | None]:
-        """Return the topic of each message that was taken, None of a receipt no longer good."""
+    async def taken_from(self, what: ManyTaken) -> list[str | None]:
+        """Return the topic of each message that was taken, or None of a receipt no longer good."""
         return await self._store.taken_from(self._receipts(what))
 
     async def scan(

@@ -47,6 +47,9 @@ _OTHER_FILES = 1024
 #: With fewer connections to a port it is no use to begin.
 _FEWEST_CONNECTIONS = 32
 
+#: How long ports that did not stop in time have to give back what they took.
+_LAST_S = 1.0
+
 MakePort: TypeAlias = Callable[[str, Service, Address, ssl.SSLContext | None], Port]
 
 
@@ -155,6 +158,9 @@ class Server:
         for task in late:
             _log.warning("a port did not stop within %s ms", self._settings.grace_ms)
             task.cancel()
+        if late:
+            # What they took and did not hand over goes back to the queue before that closes.
+            await asyncio.wait(late, timeout=_LAST_S)
         for task in done:
             if not task.cancelled() and task.exception() is not None:
                 _log.error("a port did not stop as it should", exc_info=task.exception())

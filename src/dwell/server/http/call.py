@@ -66,7 +66,7 @@ class Call:
     """
 
     __slots__ = (
-        "_chunks",
+        "_body",
         "_is_counted",
         "asked",
         "delivery",
@@ -96,7 +96,7 @@ class Call:
         self.size_bytes = 0
         self.taken: Batch | None = None
         self.asked: Media
-        self._chunks: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._is_counted = False
 
     # --- how much is under way -----------------------------------------------------------------
@@ -127,7 +127,13 @@ class Call:
         self.check_size(self.size_bytes + len(data))
         self.service.gate.enter(len(data), 0)
         self.size_bytes += len(data)
-        self._chunks.append(data)
+        if self._body:
+            # Many small parts would cost more as objects than as bytes.
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray(self._body)
+            self._body += data
+        else:
+            self._body = data
 
     def check_size(self, size_bytes: int) -> None:
         """Refuse a body of so many bytes where that is too much; raises BatchTooLarge."""
@@ -228,9 +234,9 @@ class Call:
     @property
     def data(self) -> bytes:
         """The bytes of the body; they are kept only once."""
-        if len(self._chunks) != 1:
-            self._chunks = [b"".join(self._chunks)]
-        return self._chunks[0]
+        if isinstance(self._body, bytearray):
+            self._body = bytes(self._body)
+        return self._body
 
     # --- what is taken ------------------------------------------------------------------------
 

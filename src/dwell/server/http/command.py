@@ -109,9 +109,9 @@ async def _ack(call: Call, receipt: str | None) -> bool:
         return False
     if not call.service.tokens.is_open:
         topics = await call.queue.taken_from([receipt])
-        call.allow(topics, Right.TAKE)
+        call.allow([topic for topic in topics if topic is not None], Right.TAKE)
         # One that is not good now could be by the time of the ack, and another's.
-        if not topics:
+        if None in topics:
             return False
     return await call.queue.ack(receipt) is Result.ACKED
 

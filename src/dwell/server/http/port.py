@@ -56,9 +56,12 @@ class HttpPort:
             connection.shutdown()
 
     def left(self, connection: Protocol) -> None:
-        """Note that a connection is gone."""
+        """Note that a connection is gone; what it asked may still be under way."""
         assert self._listener is not None
         self._listener.left(connection)
+
+    def ended(self, connection: Protocol) -> None:
+        """Note that nothing of a connection is under way any more."""
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
@@ -87,6 +90,13 @@ class HttpPort:
         self._listener.close()
         for connection in list(self._connections):
             connection.shutdown()
-        await self._empty.wait()
-        await self._waits.returns.settled()
+        try:
+            await self._empty.wait()
+        except asyncio.CancelledError:
+            # There is no more time: what was taken for them goes back.
+            for connection in list(self._connections):
+                connection.abort()
+            await self._empty.wait()
+        finally:
+            await self._waits.returns.settled()
         self._listener = None

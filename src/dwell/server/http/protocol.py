@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 #: The head of a request: method, path and headers.
 MAX_HEAD_BYTES = 64 * 1024
 
+#: How many headers a request may have, which cost more than their bytes.
+MOST_HEADERS = 100
+
 #: What came and is not parsed yet, beyond which nothing more is read.
 _MOST_HELD_BYTES = 64 * 1024
 
@@ -33,6 +36,9 @@ REQUEST_TIMEOUT_S = 60.0
 #: How long a connection may be idle. Clients should keep theirs for less.
 IDLE_TIMEOUT_S = 120.0
 
+#: How long what follows a refused request is read, and passed over, before the connection ends.
+LINGER_S = 10.0
+
 #: How long a client may read nothing of an answer.
 UNREAD_TIMEOUT_S = 120.0
 
@@ -41,6 +47,13 @@ _BUFFER = memoryview(bytearray(64 * 1024))
 
 #: The end of a head, and of a body in chunks.
 _END = b"\r\n\r\n"
+
+_CHUNKED = b"chunked"
+
+#: How often it is looked whether an answer over TLS is read, before the connection ends.
+_LOOK_S = 0.1
+#: Where the bytes that were acked stand in Linux's struct tcp_info.
+_ACKED_AT = 120
 
 #: Of these a request has one, or it means different things to different readers.
 _ONCE = frozenset((b"host", b"authorization", b"content-type", b"accept", b"origin"))
@@ -57,7 +70,10 @@ class Port(TypingProtocol):
         """Note a connection that is there."""
 
     def left(self, protocol: "Protocol") -> None:
-        """Note that it is gone."""
+        """Note that it is gone; what it asked may still be under way."""
+
+    def ended(self, protocol: "Protocol") -> None:
+        """Note that nothing of it is under way any more."""
 
     def cork(self, protocol: "Protocol") -> None:
         """Flush it when all answers of this turn of the event loop are made."""
@@ -87,11 +103,14 @@ class Protocol(asyncio.BufferedProtocol):
         "_is_closing",
         "_is_head",
         "_is_keeping",
+        "_is_newer",
         "_is_paused",
+        "_is_plain",
         "_is_proceeding",
         "_is_unread",
         "_is_whole",
         "_loop",
+        "_method",
         "_parser",
         "_port",
         "_sending",
@@ -106,7 +125,10 @@ class Protocol(asyncio.BufferedProtocol):
         self._app = app
         self._port = port
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._is_plain = True
+        self._method = ""
+        self._is_newer = True
         self._delivery = Delivery()
         self._transport: asyncio.Transport
         # What came and is not parsed, from a place on.
@@ -145,6 +167,7 @@ class Protocol(asyncio.BufferedProtocol):
             # what the system does not take, says when it keeps something and when it does no more.
             # Over TLS it would pause for ever, as there it never has less than nothing to write.
             self._transport.set_write_buffer_limits(high=0)
+        self._is_plain = is_plain
         self._delivery.begin(self._transport, is_plain=is_plain)
         self._timer = self._loop.call_later(IDLE_TIMEOUT_S, self._look)
         self._port.joined(self)
@@ -154,14 +177,19 @@ class Protocol(asyncio.BufferedProtocol):
         self._timer.cancel()
         if self._unread is not None:
             self._unread.cancel()
-        if self._call is not None and self._answering is None:
+        if self._call is not None:
             self._call.leave()
+        # Who was here is forgotten at once: the parser and this know each other, so that it would
+        # last until cycles are looked for.
+        self._call, self._headers, self._parser = None, {}, None
         self._held, self._at = b"", 0
         self._is_closing = True
         if self._drained is not None:
             self._drained.set()
         self._port.left(self)
         self._delivery.lose()
+        if self._answering is None:
+            self._port.ended(self)
 
     def shutdown(self) -> None:
         """Answer what was asked, and close."""
@@ -169,9 +197,33 @@ class Protocol(asyncio.BufferedProtocol):
         if self._answering is None:
             self._close()
 
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
+
     def _close(self) -> None:
         self._is_closing = True
-        self._transport.close()
+        if self._is_plain:
+            self._transport.close()
+        else:
+            self._close_when_read(self._loop.time(), -1)
+
+    def _close_when_read(self, since: float, acked_bytes: int) -> None:
+        """Close when the client has read its answer; give up a client that has read nothing lately.
+
+        Over TLS all of an answer counts as sent, and to close would cut what is not read.
+        """
+        sock, now = self._transport.get_extra_info("socket"), self._loop.time()
+        if self._delivery.is_lost or not _queued_bytes(sock):
+            return self._transport.close()
+        acked = _acked_bytes(sock)
+        if acked != acked_bytes:
+            since = now
+        if now - since >= UNREAD_TIMEOUT_S:
+            return self._transport.abort()
+        self._timer.cancel()
+        self._timer = self._loop.call_later(_LOOK_S, self._close_when_read, since, acked)
+        return None
 
     # --- what the parser finds ----------------------------------------------------------------
 
@@ -194,27 +246,34 @@ class Protocol(asyncio.BufferedProtocol):
         name = name.lower()
         if name in _ONCE and name in self._headers:
             raise ValueError(f"{name.decode()}: got several headers, expected one")
-        self._headers[name] = value
+        if len(self._headers) >= MOST_HEADERS:
+            raise ValueError(f"headers: got more than {MOST_HEADERS}")
+        self._headers[name] = value.strip()
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request, if only with a refusal; raises ValueError for what is none."""
-        headers = self._headers
-        if self._parser.should_upgrade():
+        headers, parser = self._headers, self._parser
+        assert parser is not None
+        self._is_newer = parser.get_http_version() == "1.1"
+        self._method = parser.get_method().decode()
+        if parser.should_upgrade():
             # The parser would take the body for the next request.
             raise ValueError("this server speaks HTTP/1.1 only, expected no Upgrade header")
+        coding = headers.get(b"transfer-encoding", _CHUNKED)
+        if coding.lower() != _CHUNKED or (b"transfer-encoding" in headers and not self._is_newer):
+            raise ValueError(f"transfer-encoding: got {coding.decode('latin-1')}, expected chunked")
         self._is_head = False
         self._head_bytes = 0
         self._is_chunked = b"transfer-encoding" in headers
         self._body_bytes = int(headers.get(b"content-length", 0))
-        self._is_keeping = self._is_keeping and self._parser.should_keep_alive()
-        method = self._parser.get_method().decode()
+        self._is_keeping = self._is_keeping and parser.should_keep_alive()
         try:
-            self._call = self._app.begin(method, self._target, headers, self._delivery)
+            self._call = self._app.begin(self._method, self._target, headers, self._delivery)
             self._call.check_size(self._body_bytes)
         except Exception as error:
             self._refuse(error)
         else:
-            if headers.get(b"expect", b"").lower() == b"100-continue":
+            if self._is_newer and headers.get(b"expect", b"").lower() == b"100-continue":
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -231,6 +290,7 @@ class Protocol(asyncio.BufferedProtocol):
         """Answer the request, unless that is done."""
         self._is_whole = self._is_head = True
         self._since = None
+        self._headers = {}
         call, self._call = self._call, None
         if call is not None:
             self._answering = self._loop.create_task(self._answer(call))
@@ -243,6 +303,8 @@ class Protocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what came, and parse as much as may be answered."""
+        if self._is_closing:
+            return
         data = bytes(_BUFFER[:nbytes])
         held = self._held
         self._held, self._at = held[self._at :] + data if self._at < len(held) else data, 0
@@ -283,14 +345,14 @@ class Protocol(asyncio.BufferedProtocol):
             return False
         if self._is_head or self._is_chunked:
             found = held.find(_END, begin)
-            # The end may have come in part, and is left together until the rest has come.
-            end = found + 4 if found >= 0 else len(held.rstrip(b"\r\n"))
+            end = found + 4 if found >= 0 else len(held) - _begun_end(held)
         else:
             end = min(begin + self._body_bytes, len(held))
         if end <= begin:
             return False
         self._at = end
         self._head_bytes += end - begin
+        assert self._parser is not None
         try:
             self._parser.feed_data(held[begin:end])
         except httptools.HttpParserError as error:
@@ -358,15 +420,31 @@ class Protocol(asyncio.BufferedProtocol):
         """Let a request go, with what it took and did not hand over."""
         call.give_back()
         self._answering = None
-        self._answered()
+        if self._delivery.is_lost:
+            self._port.ended(self)
+        else:
+            self._answered()
 
     def _answered(self) -> None:
         """Close, or go on with what came meanwhile."""
         self._idle_at = self._loop.time()
-        if not self._is_keeping:
-            return self._close()
-        self._go_on()
-        return None
+        if self._is_keeping:
+            self._go_on()
+        elif self._is_whole:
+            self._close()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Close, but read for a while what is still sent: or a reset would overtake the answer."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._held, self._at = b"", 0
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, self._transport.close)
 
     def _go_on(self) -> None:
         if self._is_busy or self._is_closing:
@@ -390,24 +468,28 @@ class Protocol(asyncio.BufferedProtocol):
     def _refuse_for_good(self, error: Exception) -> None:
         """Answer what is no request, of which nobody knows where it ends."""
         self._is_keeping = False
+        self._held, self._at = b"", 0
         if self._answering is not None:
-            self._held, self._at = b"", 0
-            return
+            return None
+        if self._call is None and not self._is_head:
+            # It has its answer: it was refused when its head had come.
+            return self._linger()
         cause = error.__context__
         if not isinstance(cause, MemoryError):
             cause = Refusal(400, str(error if cause is None else cause))
-        self._refuse(cause)
+        self._is_whole = False
+        return self._refuse(cause)
 
     def _whole(self, answer: Answer) -> bytes:
         """Return an answer in one piece."""
         head = self._head(answer, b"content-length: %d\r\n" % len(answer.data))
-        return head if self._parser.get_method() == b"HEAD" else head + answer.data
+        return head if self._method == "HEAD" else head + answer.data
 
     async def _send_parts(self, answer: Answer) -> None:
         """Write an answer part by part, as the client reads."""
         assert answer.parts is not None
         is_sized = "content-length" in answer.headers
-        is_chunked = not is_sized and self._parser.get_http_version() == "1.1"
+        is_chunked = not is_sized and self._is_newer
         if not is_sized and not is_chunked:
             self._is_keeping = False
         try:
@@ -457,6 +539,7 @@ class Protocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on: the client has read, and the system has the rest."""
         self._is_paused = False
+        self._idle_at = self._loop.time()
         self._delivery.note_sent()
         if self._unread is not None:
             self._unread.cancel()
@@ -484,6 +567,20 @@ class Protocol(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() + _queued_bytes(
             self._transport.get_extra_info("socket")
         )
+
+
+def _begun_end(data: bytes) -> int:
+    """Return how much of the end of a head may have come, which is left until the rest has come."""
+    return next((size for size in (3, 2, 1) if data.endswith(_END[:size])), 0)
+
+
+def _acked_bytes(sock: socket.socket) -> int:
+    """Return how much of what was sent the other end's system has (Linux: tcpi_bytes_acked)."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
+    except OSError:
+        return 0
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
 
 
 def _queued_bytes(sock: socket.socket) -> int:

@@ -179,7 +179,7 @@ async def bury(call: Call) -> Answer:
 async def taken(call: Call) -> Answer:
     """Return the topics of the messages whose receipts are still good."""
     ask = call.body(AckRequest)
-    each = await call.queue.topics_of(columns.receipts(ask.receipts))
+    each = await call.queue.taken_from(columns.receipts(ask.receipts))
     topics = sorted({topic for topic in each if topic is not None})
     call.allow(topics)
     return call.answer(Taken(topics, each))
@@ -196,7 +196,7 @@ async def _done(call: Call, given: list[str] | U64, verb: _Verb) -> Results | Re
     if call.service.tokens.is_open or not len(given):
         return await verb(what)
     receipts = columns.receipts(given)
-    topics = await call.queue.topics_of(receipts)
+    topics = await call.queue.taken_from(receipts)
     call.allow({topic for topic in topics if topic is not None}, Right.TAKE)
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale.
     good = np.array([topic is not None for topic in topics], np.bool_)
