@@ -1,0 +1,178 @@
+"""Connections: each request has one answer that arrives, and nothing of one outlives it."""
+
+import asyncio
+import gc
+import os
+import socket
+import ssl
+
+import pytest
+
+from dwell.clock import RealClock
+from dwell.server import listening, tls
+from dwell.server.http.call import Call
+from dwell.server.http.port import HttpPort
+from dwell.server.http.protocol import MOST_HEADERS, Protocol
+from dwell.store.memory import MemoryStore
+from tests.http.served import served
+from tests.http.wire import Wire, ask, request
+from tests.server.certificates import make_certificate
+from tests.waiting import until_async
+
+PUT = (
+    b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+)
+CHUNKED = PUT + b"transfer-encoding: chunked\r\n\r\n"
+TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 100, "lease_ms": 3_600_000})
+
+
+def opened():
+    return served(MemoryStore(RealClock()))
+
+
+def chunks(data, size):
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
+
+
+def alive():
+    """Return the calls and connections that are in memory."""
+    return [one for one in gc.get_objects() if isinstance(one, Call | Protocol)]
+
+
+async def test_a_connection_that_ends_leaves_nothing_behind():
+    async with opened() as server:
+        gc.collect()
+        gc.disable()
+        try:
+            for data in (
+                PUT + b"content-length: 2000000\r\n\r\n" + b" " * 1_000_000,
+                CHUNKED,
+                b"GET ",
+            ):
+                wire = await Wire.open(server)
+                await wire.send(data)
+                await until_async(lambda: server.port._connections)
+                wire.close()
+                await until_async(lambda: not server.port._connections)
+            await until_async(lambda: not alive())
+        finally:
+            gc.enable()
+        assert server.service.gate.size_bytes == server.service.gate.requests == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000, 70_000, 300_000])
+@pytest.mark.parametrize("filling", [b"\n", b"\r\n", b"\r", b" "])
+async def test_a_body_in_chunks_is_read_whatever_it_holds(size, filling):
+    body = b'{"body":"x"%b}' % (filling * (3_000 if size < 1000 else 200_000))
+    async with opened() as server, asyncio.timeout(30):
+        wire = await Wire.open(server)
+        for _ in range(2):
+            assert (await wire.ask(CHUNKED + chunks(body, size))).status == 200
+        wire.close()
+
+
+async def test_messages_of_who_has_left_are_given_back_before_a_stop():
+    async with opened() as server:
+        await server.queue.put_many("t", ["x"] * 50)
+        for _ in range(50):
+            with socket.create_connection(server.port.address) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1" + bytes(7))
+                sock.sendall(TAKE.replace(b'"limit": 100', b'"limit": 1'))
+        await asyncio.sleep(0)
+        await server.port.stop()
+        assert (await server.queue.stats()).topics["t"].leased == 0
+
+
+async def test_an_answer_that_nobody_reads_is_given_back_when_a_stop_has_no_more_time():
+    async with opened() as server:
+        await server.queue.put_many("t", ["x" * 100_000] * 100)
+        wire = await Wire.open(server, 4096)
+        wire.reader._transport.pause_reading()
+        await wire.send(TAKE)
+        await until_async(lambda: any(one._is_paused for one in server.port._connections))
+        stopping = asyncio.create_task(server.port.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        assert (await server.queue.stats()).topics["t"].ready == 100
+        wire.close()
+
+
+@pytest.mark.parametrize("path", ["/nope", "/v1/topics/t/messages"])
+async def test_a_refusal_arrives_although_its_body_is_still_sent(path):
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\norigin: http://e.org\r\n"
+    )
+    async with opened() as server, asyncio.timeout(30):
+        for _ in range(5):
+            wire = await Wire.open(server)
+            await wire.send(f"{head}content-length: 20000000\r\n\r\n".encode())
+            for _ in range(200):
+                await wire.send(b" " * 100_000)
+                await asyncio.sleep(0)
+            assert (await wire.answer()).status in (403, 404)
+            assert await wire.ended() == b""
+            wire.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST /nope HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /nope HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: identity\r\n\r\n",
+        PUT + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        PUT.replace(b"1.1", b"1.0") + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        CHUNKED + b"zz\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * (MOST_HEADERS + 1) + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\n"
+        + b"".join(b"a%d: b\r\n" % n for n in range(MOST_HEADERS + 1))
+        + b"host: localhost\r\n\r\n",
+    ],
+)
+async def test_one_answer_to_what_is_no_request(data):
+    async with opened() as server:
+        wire = await Wire.open(server)
+        await wire.send(data)
+        wire.writer.write_eof()
+        said = await wire.ended()
+        assert said.count(b"HTTP/1.1 ") == 1
+        assert said.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 ", b"HTTP/1.1 403 "))
+        wire.close()
+
+
+async def test_white_space_around_a_header_says_nothing():
+    async with opened() as server:
+        assert (await ask(server, request("GET", "/healthz", host=" localhost \t"))).status == 200
+        old = b"POST /v1/take HTTP/1.0\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+        old += b"content-type: application/json\r\ncontent-length: 14\r\n\r\n"
+        wire = await Wire.open(server)
+        await wire.send(old)
+        await wire.send(b'{"topics":"t"}')
+        assert (await wire.answer()).status == 200
+        wire.close()
+
+
+async def test_an_answer_over_tls_is_read_to_its_end_by_a_slow_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr(listening, "_HANDSHAKE_S", 0.5)
+    cert, key = make_certificate(tmp_path)
+    os.chmod(key, 0o600)
+    async with opened() as server, asyncio.timeout(50):
+        port = HttpPort(server.service, "127.0.0.1", 0, ssl=tls.context(cert, key))
+        await port.start()
+        await server.queue.put_many("t", ["x" * 100_000] * 100)
+        trusting = ssl.create_default_context(cafile=cert)
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        sock.connect(port.address)
+        options = {"sock": sock, "ssl": trusting, "server_hostname": "localhost", "limit": 65536}
+        reader, writer = await asyncio.open_connection(**options)
+        writer.write(TAKE.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+        size = 0
+        while data := await reader.read(100_000):
+            size += len(data)
+            await asyncio.sleep(0.02)
+        assert size > 10_000_000
+        writer.transport.abort()
+        await port.stop()
