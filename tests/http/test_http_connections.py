@@ -5,6 +5,7 @@ import gc
 import os
 import socket
 import ssl
+import time
 
 import pytest
 
@@ -13,6 +14,8 @@ from dwell.server import listening, tls
 from dwell.server.http.call import Call
 from dwell.server.http.port import HttpPort
 from dwell.server.http.protocol import MOST_HEADERS, Protocol
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.disk import Disk
 from dwell.store.memory import MemoryStore
 from tests.http.served import served
 from tests.http.wire import Wire, ask, request
@@ -24,6 +27,14 @@ PUT = (
 )
 CHUNKED = PUT + b"transfer-encoding: chunked\r\n\r\n"
 TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 100, "lease_ms": 3_600_000})
+
+
+class SlowDisk(Disk):
+    """A disk whose syncs take a while."""
+
+    def sync(self, fd):
+        time.sleep(0.1)
+        super().sync(fd)
 
 
 def opened():
@@ -72,14 +83,14 @@ async def test_a_body_in_chunks_is_read_whatever_it_holds(size, filling):
         wire.close()
 
 
-async def test_messages_of_who_has_left_are_given_back_before_a_stop():
-    async with opened() as server:
+async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path):
+    async with served(EmbeddedStore(tmp_path / "store", disk=SlowDisk())) as server:
         await server.queue.put_many("t", ["x"] * 50)
         for _ in range(50):
             with socket.create_connection(server.port.address) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1" + bytes(7))
                 sock.sendall(TAKE.replace(b'"limit": 100', b'"limit": 1'))
-        await asyncio.sleep(0)
+        await until_async(lambda: server.queue.store.ready("t") == 0)
         await server.port.stop()
         assert (await server.queue.stats()).topics["t"].leased == 0
 
