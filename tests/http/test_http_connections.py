@@ -5,7 +5,7 @@ import gc
 import os
 import socket
 import ssl
-import time
+import threading
 
 import pytest
 
@@ -29,11 +29,16 @@ CHUNKED = PUT + b"transfer-encoding: chunked\r\n\r\n"
 TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 100, "lease_ms": 3_600_000})
 
 
-class SlowDisk(Disk):
-    """A disk whose syncs take a while."""
+class HeldDisk(Disk):
+    """A disk whose syncs wait for the test."""
+
+    def __init__(self):
+        super().__init__()
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     def sync(self, fd):
-        time.sleep(0.1)
+        assert self.go_on.wait(60)
         super().sync(fd)
 
 
@@ -84,14 +89,24 @@ async def test_a_body_in_chunks_is_read_whatever_it_holds(size, filling):
 
 
 async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path):
-    async with served(EmbeddedStore(tmp_path / "store", disk=SlowDisk())) as server:
+    disk = HeldDisk()
+    async with served(EmbeddedStore(tmp_path / "store", disk=disk)) as server:
         await server.queue.put_many("t", ["x"] * 50)
-        for _ in range(50):
-            with socket.create_connection(server.port.address) as sock:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1" + bytes(7))
-                sock.sendall(TAKE.replace(b'"limit": 100', b'"limit": 1'))
-        await until_async(lambda: server.queue.store.ready("t") == 0)
-        await server.port.stop()
+        disk.go_on.clear()
+        try:
+            connections, wires = server.port._connections, []
+            for _ in range(50):
+                wires.append(await Wire.open(server))
+                await wires[-1].send(request("POST", "/v1/take", {"topics": "t"}))
+            await until_async(lambda: sum(one._answering is not None for one in connections) == 50)
+            for wire in wires:
+                wire.close()
+            await until_async(lambda: all(one._delivery.is_lost for one in connections))
+            stopping = asyncio.create_task(server.port.stop())
+            await asyncio.sleep(0)
+        finally:
+            disk.go_on.set()
+        await stopping
         assert (await server.queue.stats()).topics["t"].leased == 0
 
 
@@ -113,9 +128,7 @@ async def test_an_answer_that_nobody_reads_is_given_back_when_a_stop_has_no_more
 
 @pytest.mark.parametrize("path", ["/nope", "/v1/topics/t/messages"])
 async def test_a_refusal_arrives_although_its_body_is_still_sent(path):
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\norigin: http://e.org\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\norigin: http://example.org\r\n"
     async with opened() as server, asyncio.timeout(30):
         for _ in range(5):
             wire = await Wire.open(server)

@@ -1,11 +1,7 @@
 """The protocol: one connection, with bounds on what it may hold and on how long it may take."""
 
 import asyncio
-import fcntl
 import logging
-import socket
-import sys
-import termios
 import time
 from email.utils import formatdate
 from http import HTTPStatus
@@ -18,6 +14,7 @@ from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.app import App
 from dwell.server.http.call import Call
 from dwell.server.http.delivery import Delivery
+from dwell.server.http.unread import acked_bytes, queued_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +49,6 @@ _CHUNKED = b"chunked"
 
 #: How often it is looked whether an answer over TLS is read, before the connection ends.
 _LOOK_S = 0.1
-#: Where the bytes that were acked stand in Linux's struct tcp_info.
-_ACKED_AT = 120
 
 #: Of these a request has one, or it means different things to different readers.
 _ONCE = frozenset((b"host", b"authorization", b"content-type", b"accept", b"origin"))
@@ -208,16 +203,16 @@ class Protocol(asyncio.BufferedProtocol):
         else:
             self._close_when_read(self._loop.time(), -1)
 
-    def _close_when_read(self, since: float, acked_bytes: int) -> None:
+    def _close_when_read(self, since: float, before_bytes: int) -> None:
         """Close when the client has read its answer; give up a client that has read nothing lately.
 
         Over TLS all of an answer counts as sent, and to close would cut what is not read.
         """
         sock, now = self._transport.get_extra_info("socket"), self._loop.time()
-        if self._delivery.is_lost or not _queued_bytes(sock):
+        if self._delivery.is_lost or not queued_bytes(sock):
             return self._transport.close()
-        acked = _acked_bytes(sock)
-        if acked != acked_bytes:
+        acked = acked_bytes(sock)
+        if acked != before_bytes:
             since = now
         if now - since >= UNREAD_TIMEOUT_S:
             return self._transport.abort()
@@ -564,7 +559,7 @@ class Protocol(asyncio.BufferedProtocol):
 
         What the transport keeps is not all: it goes on in steps of megabytes.
         """
-        return self._transport.get_write_buffer_size() + _queued_bytes(
+        return self._transport.get_write_buffer_size() + queued_bytes(
             self._transport.get_extra_info("socket")
         )
 
@@ -572,23 +567,6 @@ class Protocol(asyncio.BufferedProtocol):
 def _begun_end(data: bytes) -> int:
     """Return how much of the end of a head may have come, which is left until the rest has come."""
     return next((size for size in (3, 2, 1) if data.endswith(_END[:size])), 0)
-
-
-def _acked_bytes(sock: socket.socket) -> int:
-    """Return how much of what was sent the other end's system has (Linux: tcpi_bytes_acked)."""
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
-    except OSError:
-        return 0
-    return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
-
-
-def _queued_bytes(sock: socket.socket) -> int:
-    """Return what the system keeps of what a socket was given (Linux: SIOCOUTQ); 0 if unknown."""
-    try:
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:
-        return 0
 
 
 class _Date:
