@@ -158,7 +158,7 @@ async def test_a_cancelled_taker_passes_its_wake_on():
         first, second = waiting(queue, "t"), waiting(queue, "t")
         await settle()
         put = asyncio.create_task(queue.put("t", b"x"))
-        while not queue._takers._asking:
+        while queue.waiting["t"] == 2:
             await asyncio.sleep(0)
         # The first was woken and is about to ask; it goes before it does.
         first.cancel()

@@ -1,5 +1,6 @@
 """Bad input, bad clients and a bad disk, over real sockets: nothing is lost, and nothing grows."""
 
+import asyncio
 import contextlib
 import os
 import random
@@ -18,8 +19,11 @@ from dwell.errors import StoreError
 from dwell.message import MAX_BATCH_MESSAGES, State
 from dwell.queue import Queue
 from dwell.server.beanstalk import arrivals
+from dwell.server.beanstalk.desk import Desk
 from dwell.server.beanstalk.taken import take_best
 from dwell.server.gate import Gate
+from dwell.server.service import Service
+from dwell.server.tokens import Tokens
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
@@ -370,6 +374,31 @@ def test_a_reserve_whose_connection_is_gone_gives_back_what_it_took(served):
             served.call(served.queue.put("default", b"x"))
         vanish(line)
     until(lambda: ready_and_leased(served) == (20, 0))
+
+
+class Silent:
+    """A connection whose other end neither reads nor sends."""
+
+    def write(self, data):
+        pass
+
+    close = pause_reading = resume_reading = lambda self: None
+
+
+async def test_jobs_on_their_way_to_a_connection_that_ends_are_given_back():
+    async with asyncio.timeout(PATIENCE_S), Queue(MemoryStore(RealClock())) as queue:
+        desk = Desk(Service(queue, Tokens(), Gate(100, 1 << 28), 0))
+        session = desk.welcome(Silent())
+        session.feed(b"reserve\r\n")
+        while session.wait is None:
+            await asyncio.sleep(0)
+        await queue.put("default", b"x")
+        while not session.wait.done():
+            await asyncio.sleep(0)
+        session.end()
+        while (await queue.stats()).topics["default"].ready == 0:
+            await asyncio.sleep(0)
+        await desk.settled()
 
 
 def ready_and_leased(served: Served) -> tuple[int, int]:

@@ -1,38 +1,18 @@
-"""Gathering: calls that coroutines make in one turn of the event loop become one batch."""
+"""Gathering: calls that coroutines make at about the same time become one batch."""
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 from dwell.errors import DwellError, StoreClosed
-from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
 from dwell.queue.home import Home
-from dwell.queue.turns import ENOUGH, Turns
-from dwell.tasks import whole
+from dwell.queue.rounds import Rounds
+from dwell.queue.turns import Turns
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item, beside K for its key and A for its answer
 A = TypeVar("A")
-
-
-class _Group(Generic[I, A]):
-    """The calls of one batch: what each gave, and where each waits for its answer."""
-
-    __slots__ = ("count", "futures", "items", "size_bytes", "turn")
-
-    def __init__(self) -> None:
-        self.items: list[I] = []
-        self.futures: list[asyncio.Future[A]] = []
-        self.size_bytes = 0
-        self.count = 0
-        self.turn: asyncio.Future[None] | None = None
-
-    def begin(self) -> None:
-        """Let it run, if it waits for its turn."""
-        if self.turn is not None and not self.turn.done():
-            self.turn.set_result(None)
 
 
 class Partly(Exception):
@@ -43,12 +23,11 @@ class Partly(Exception):
 
 
 class Gatherer(Generic[K, I, A]):
-    """Collects the calls of one verb by key and runs each key's as one batch.
+    """Collects the calls of one verb by key and runs each key's round as one batch.
 
     ``run(key, items)`` answers one value an item, or an error for its caller. Errors of the classes
     ``alone`` belong to one caller: the batch changed nothing, and is run again in halves, until who
-    it belongs to is alone. Any other error is everybody's. A batch takes no more items once it has
-    ``most`` messages, and begins when it is its turn.
+    it belongs to is alone. Any other error is everybody's.
     """
 
     def __init__(
@@ -57,23 +36,20 @@ class Gatherer(Generic[K, I, A]):
         turns: Turns,
         alone: tuple[type[DwellError], ...] = (),
     ) -> None:
-        self.most = MAX_BATCH_MESSAGES
         self._run = run
-        self._turns = turns
         self._alone = alone
-        self._groups: dict[K, _Group[I, A]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._rounds: Rounds[K, tuple[I, asyncio.Future[A]]] = Rounds(self._do, _lose, turns)
         self._home: Home | None = None
 
-    def open(self, home: Home) -> None:
-        """Take calls, in this event loop."""
+    def open(self, home: Home, most: int) -> None:
+        """Take calls, in this event loop; a batch has ``most`` messages at most."""
         self._home = home
+        self._rounds.most = most
 
     async def close(self) -> None:
         """Take no more calls; those that were made get their answers first."""
         self._home = None
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._rounds.settled()
 
     def call(self, key: K, item: I, size_bytes: int = 0, count: int = 1) -> "asyncio.Future[A]":
         """Add one item, of ``count`` messages, to its batch; return where its answer will be."""
@@ -81,62 +57,15 @@ class Gatherer(Generic[K, I, A]):
         if home is None:
             raise StoreClosed("the queue is not open")
         home.check()
-        group = self._groups.get(key)
-        if (
-            group is None
-            or group.count + count > self.most
-            or group.size_bytes + size_bytes > MAX_BATCH_BYTES
-        ):
-            group = self._start(key, home.loop)
         future: asyncio.Future[A] = home.loop.create_future()
-        group.items.append(item)
-        group.futures.append(future)
-        group.size_bytes += size_bytes
-        group.count += count
-        if group.count >= ENOUGH:
-            group.begin()
+        self._rounds.add(key, (item, future), count, size_bytes)
         return future
 
-    def _start(self, key: K, loop: asyncio.AbstractEventLoop) -> _Group[I, A]:
-        """Begin a group, which is complete when all who run in this turn of the loop have run."""
-        group: _Group[I, A] = _Group()
-        self._groups[key] = group
-        task = whole(self._run_in_turn(key, group, loop))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, key, group))
-        return group
-
-    def _ended(self, key: K, group: _Group[I, A], task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            # Nobody else will answer those that wait.
-            self._close_group(key, group)
-            for future in group.futures:
-                future.cancel()
-
-    def _close_group(self, key: K, group: _Group[I, A]) -> None:
-        if self._groups.get(key) is group:
-            del self._groups[key]
-
-    async def _run_in_turn(
-        self, key: K, group: _Group[I, A], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        if group.count < ENOUGH and not self._turns.is_free:
-            group.turn = loop.create_future()
-            self._turns.wait(group.begin)
-            await group.turn
-        with self._turns.taken(group.count):
-            await self._run_group(key, group)
-
-    async def _run_group(self, key: K, group: _Group[I, A]) -> None:
-        self._close_group(key, group)
-        items, futures = group.items, group.futures
-        if any(future.done() for future in futures):
-            # Who was cancelled before the batch started is left out of it.
-            live = [pair for pair in zip(items, futures, strict=True) if not pair[1].done()]
-            items, futures = [item for item, _ in live], [future for _, future in live]
-        if items:
-            await self._answer(key, items, futures)
+    async def _do(self, key: K, calls: Sequence[tuple[I, "asyncio.Future[A]"]]) -> None:
+        # Who was cancelled before the batch started is left out of it.
+        live = [call for call in calls if not call[1].done()]
+        if live:
+            await self._answer(key, *zip(*live, strict=True))
 
     async def _answer(
         self, key: K, items: Sequence[I], futures: Sequence["asyncio.Future[A]"]
@@ -178,6 +107,11 @@ def _tell(futures: Sequence["asyncio.Future[A]"], answers: Sequence[A | Exceptio
             fail([future], answer)
         elif not future.done():
             future.set_result(answer)
+
+
+def _lose(calls: Sequence[tuple[object, "asyncio.Future[Any]"]]) -> None:
+    for _, future in calls:
+        future.cancel()
 
 
 def fail(futures: Sequence["asyncio.Future[A]"], error: Exception) -> None:

@@ -120,9 +120,8 @@ class Queue(Verbs):
         home = self._home = Home(asyncio.get_running_loop())
         self._turns.most = self._store.most_small
         for gatherer in self._gatherers:
-            gatherer.most = self._store.most_joined
-            gatherer.open(home)
-        self._takers.open(home)
+            gatherer.open(home, self._store.most_joined)
+        self._takers.open(home, self._store.most_joined)
         if self._ticker is not None:
             self._ticker.start()
         self._is_open = True
@@ -489,6 +488,15 @@ class Queue(Verbs):
     def put_fitting(self, puts: Puts) -> Awaitable[U64]:
         """Put what there is room for; return the numbers, 0 for what was refused."""
         return put_fitting(self._store, puts)
+
+    def ask(
+        self, topics: tuple[str, ...], limit: int, wait_ms: int | None
+    ) -> "asyncio.Future[Batch]":
+        """Return where the answer will be of a take that waits, for ever if ``wait_ms`` is None.
+
+        Cancel it to leave: who has its answer by then has to give back what is in it.
+        """
+        return self._takers.ask(Wish(topics, 0, ""), limit, wait_ms)
 
     def take_at_once(self, topics: Sequence[str], limit: int) -> Awaitable[Batch]:
         """Take at most ``limit`` messages that are due, without waiting."""

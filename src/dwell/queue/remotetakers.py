@@ -5,9 +5,12 @@ which waits at the server for the first message. Those that got nothing ask agai
 """
 
 import asyncio
+import math
+from typing import Any
 
 from dwell.batch.batch import Batch
-from dwell.queue.takers import Take, Taker, Takers, Wish
+from dwell.queue.gather import fail
+from dwell.queue.takers import Take, Taker, Takers, Wish, closed
 from dwell.queue.turns import Turns
 from dwell.store.base import RemoteStore
 from dwell.tasks import end
@@ -23,28 +26,34 @@ class RemoteTakers(Takers):
         super().__init__(store, turns)
         self._remote = store
         self._ends: dict[Taker, float] = {}
-        self._polls: dict[Take, asyncio.Task[None]] = {}
+        self._polls: dict[Take, asyncio.Task[Any]] = {}
 
-    async def take(self, wish: Wish, limit: int, wait_ms: int) -> Batch:
-        """Return at most ``limit`` messages, empty when ``wait_ms`` went by without any."""
+    def ask(self, wish: Wish, limit: int, wait_ms: int | None) -> "asyncio.Future[Batch]":
+        """Return where the answer will be of a take that waits, for ever if ``wait_ms`` is None."""
         taker = self._new_taker(wish, limit, wait_ms)
-        self._ends[taker] = asyncio.get_running_loop().time() + wait_ms / 1000
-        try:
-            self._ask(taker)
-            return await self._answer_of(taker)
-        finally:
-            del self._ends[taker]
-            self._end_unwanted()
+        now = asyncio.get_running_loop().time()
+        self._ends[taker] = math.inf if wait_ms is None else now + wait_ms / 1000
+        taker.future.add_done_callback(lambda _: self._forget(taker))
+        self._ask(taker)
+        return taker.future
 
-    def _start(self, take: Take) -> "asyncio.Task[None]":
-        task = self._polls[take] = super()._start(take)
-        task.add_done_callback(lambda _: self._polls.pop(take, None))
-        return task
+    def _forget(self, taker: Taker) -> None:
+        del self._ends[taker]
+        self._end_unwanted()
+
+    async def _run(self, take: Take) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._polls[take] = task
+        try:
+            await super()._run(take)
+        finally:
+            self._polls.pop(take, None)
 
     async def _ask_store(self, take: Take) -> Batch:
         now = asyncio.get_running_loop().time()
         ends = [self._ends.get(taker, now) for taker in take.takers]
-        wait_ms = min(max(round((min(ends) - now) * 1000), 0), LONGEST_POLL_MS)
+        wait_ms = round(min(max((min(ends) - now) * 1000, 0), LONGEST_POLL_MS))
         return await self._remote.take_waiting(
             take.wish.topics, take.limit, *take.wish[1:], wait_ms
         )
@@ -68,6 +77,6 @@ class RemoteTakers(Takers):
     async def close(self) -> None:
         """End every wait with StoreClosed, and the requests with them."""
         for take in self._polls:
-            self._fail_closed(take.takers)
+            fail([taker.future for taker in take.takers], closed())
         self._end_unwanted()
         await super().close()

@@ -9,8 +9,7 @@ way makes that take's takers ask again, and one that met a taker that has gone i
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from dwell.batch.batch import Batch
@@ -19,8 +18,9 @@ from dwell.errors import DwellError, StoreClosed
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.queue.gather import fail
 from dwell.queue.home import Home
+from dwell.queue.rounds import Rounds
 from dwell.queue.spacing import Spacing
-from dwell.queue.turns import ENOUGH, Turns
+from dwell.queue.turns import Turns
 from dwell.store.base import Store
 from dwell.tasks import whole
 
@@ -42,6 +42,7 @@ class Taker:
         "future",
         "is_over",
         "is_parked",
+        "is_waiting",
         "limit",
         "sleeper",
         "wait_ms",
@@ -50,13 +51,14 @@ class Taker:
     )
 
     def __init__(
-        self, future: "asyncio.Future[Batch]", wish: Wish, limit: int, wait_ms: int
+        self, future: "asyncio.Future[Batch]", wish: Wish, limit: int, wait_ms: int | None
     ) -> None:
         self.future = future
         self.wish = wish
         self.limit = limit
         self.wait_ms = wait_ms
         self.is_over = wait_ms == 0
+        self.is_waiting = False
         self.is_parked = False
         self.was_woken = False
         self.sleeper: asyncio.Task[None] | None = None
@@ -67,10 +69,10 @@ class Take:
 
     __slots__ = ("limit", "takers", "was_woken", "wish")
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: Wish, takers: Sequence[Taker]) -> None:
         self.wish = wish
-        self.takers: list[Taker] = []
-        self.limit = 0
+        self.takers = takers
+        self.limit = sum(taker.limit for taker in takers)
         self.was_woken = False
 
 
@@ -79,12 +81,11 @@ class Takers:
 
     def __init__(self, store: Store, turns: Turns) -> None:
         self.spacing = Spacing()
-        self._turns = turns
+        self._rounds: Rounds[Wish, Taker] = Rounds(self._take, _lose, turns)
         self._home: Home | None = None
         self._spaced: dict[str, int] = {}
         self._store = store
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asking: dict[Wish, list[Taker]] = {}
         self._under_way: set[Take] = set()
         self._parked: dict[str, OrderedDict[Taker, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,37 +95,51 @@ class Takers:
         """How many takers wait on each topic."""
         return {topic: len(takers) for topic, takers in self._parked.items()}
 
-    def open(self, home: Home) -> None:
-        """Take calls, in this event loop."""
+    def open(self, home: Home, most: int) -> None:
+        """Take calls, in this event loop; one call of the store asks for ``most`` messages."""
         self._home, self._loop = home, home.loop
+        self._rounds.most = most
 
     async def close(self) -> None:
         """Let takes that are under way end; who waits gets StoreClosed."""
         self._loop = None
-        self.fail(_closed())
+        self.fail(closed())
+        await self._rounds.settled()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def fail(self, error: Exception) -> None:
-        """Give everybody who is parked or about to ask an error."""
+        """Give everybody who is parked an error."""
         parked = {taker: None for takers in self._parked.values() for taker in takers}
         self._parked.clear()
         for taker in parked:
             taker.is_parked = False
-        asking, self._asking = self._asking, {}
-        fail([t.future for t in parked], error)
-        fail([t.future for takers in asking.values() for t in takers], error)
+        fail([taker.future for taker in parked], error)
 
     async def take(self, wish: Wish, limit: int, wait_ms: int) -> Batch:
         """Return at most ``limit`` messages, empty when ``wait_ms`` went by without any."""
+        future = self.ask(wish, limit, wait_ms)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # It was just given something.
+                self._give_back(future.result())
+            raise
+
+    def ask(self, wish: Wish, limit: int, wait_ms: int | None) -> "asyncio.Future[Batch]":
+        """Return where the answer will be of a take that waits, for ever if ``wait_ms`` is None.
+
+        Cancel it to leave: who has its answer by then has to give back what is in it.
+        """
         taker = self._new_taker(wish, limit, wait_ms)
-        if wait_ms and self.would_wait(wish.topics, limit):
+        if wait_ms != 0 and self.would_wait(wish.topics, limit):
             self._let_sleep(taker)
             self._park([taker])
             self.wake(wish.topics[0], min(self._store.ready(wish.topics[0]), limit))
         else:
             self._ask(taker)
-        return await self._answer_of(taker)
+        return taker.future
 
     def would_wait(self, topics: Sequence[str], limit: int) -> bool:
         """Tell whether a taker that may wait would first be parked, to find more when it asks."""
@@ -135,21 +150,11 @@ class Takers:
             return not ready
         return self.spacing.is_early(topics[0], self._loop.time())
 
-    def _new_taker(self, wish: Wish, limit: int, wait_ms: int) -> Taker:
+    def _new_taker(self, wish: Wish, limit: int, wait_ms: int | None) -> Taker:
         if self._loop is None or self._home is None:
             raise StoreClosed("the queue is not open")
         self._home.check()
         return Taker(self._loop.create_future(), wish, limit, wait_ms)
-
-    async def _answer_of(self, taker: Taker) -> Batch:
-        try:
-            return await taker.future
-        except asyncio.CancelledError:
-            self._abandon(taker)
-            raise
-        finally:
-            if taker.sleeper is not None:
-                taker.sleeper.cancel()
 
     def wake(self, topic: str, count: int) -> None:
         """Let the oldest takers that wait on a topic ask again, as many as ``count`` needs."""
@@ -185,59 +190,22 @@ class Takers:
             self._ask(taker)
             count -= taker.limit
 
-    def _fail_closed(self, takers: Iterable[Taker]) -> None:
-        fail([taker.future for taker in takers], _closed())
-
     # --- asking -------------------------------------------------------------------------------
 
     def _ask(self, taker: Taker) -> None:
-        if self._loop is None:
-            return self._fail_closed([taker])
-        asking = self._asking.get(taker.wish)
-        if asking is None:
-            asking = self._asking[taker.wish] = []
-            self._loop.call_soon(self._serve, taker.wish)
-        asking.append(taker)
-        if len(asking) == ENOUGH:
-            self._loop.call_soon(self._serve, taker.wish)
-        return None
+        self._rounds.add(taker.wish, taker, taker.limit)
 
-    def _serve(self, wish: Wish) -> None:
-        """Ask for all who have asked until it is their turn, with one call or a few."""
-        asking = self._asking.get(wish, ())
-        if not self._turns.is_free and sum(taker.limit for taker in asking) < ENOUGH:
-            self._turns.wait(partial(self._serve_all, wish))
-        else:
-            self._serve_all(wish)
-
-    def _serve_all(self, wish: Wish) -> None:
-        for take in self._takes(wish):
-            self._start(take)
-
-    def _takes(self, wish: Wish) -> list[Take]:
-        takes: list[Take] = []
-        for taker in self._asking.pop(wish, ()):
+    async def _take(self, wish: Wish, takers: Sequence[Taker]) -> None:
+        """Ask the store for all of a round who are still there."""
+        for taker in takers:
             if taker.future.done():
                 self._pass_on(taker)
-                continue
-            if not takes or takes[-1].limit + taker.limit > self._store.most_joined:
-                takes.append(Take(wish))
-            takes[-1].takers.append(taker)
-            takes[-1].limit += taker.limit
-        return takes
-
-    def _start(self, take: Take) -> "asyncio.Task[None]":
-        self._under_way.add(take)
-        task = self._spawn(self._run(take))
-        task.add_done_callback(partial(self._ended, take))
-        return task
-
-    def _ended(self, take: Take, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
-            # Nobody else will answer those that wait.
-            self._under_way.discard(take)
-            for taker in take.takers:
-                taker.future.cancel()
+        take = Take(wish, [taker for taker in takers if not taker.future.done()])
+        if self._loop is None:
+            fail([taker.future for taker in take.takers], closed())
+        elif take.takers:
+            self._under_way.add(take)
+            await self._run(take)
 
     def _pass_on(self, taker: Taker) -> None:
         """Wake somebody else in the place of a taker that was woken and has gone."""
@@ -247,8 +215,7 @@ class Takers:
 
     async def _run(self, take: Take) -> None:
         try:
-            with self._turns.taken(take.limit):
-                batch = await self._ask_store(take)
+            batch = await self._ask_store(take)
         except Exception as error:
             fail([taker.future for taker in take.takers], error)
             return self._wake_all(take)
@@ -338,10 +305,14 @@ class Takers:
                 del self._parked[topic]
 
     def _let_sleep(self, taker: Taker) -> None:
-        if taker.sleeper is None:
-            sleeper = asyncio.get_running_loop().create_task(self._store.clock.sleep(taker.wait_ms))
-            sleeper.add_done_callback(lambda _: self._end_wait(taker))
-            taker.sleeper = sleeper
+        """Let a wait have its end, which it may have already."""
+        if not taker.is_waiting:
+            taker.is_waiting = True
+            taker.future.add_done_callback(lambda _: self._forget(taker))
+            if taker.wait_ms is not None:
+                loop = asyncio.get_running_loop()
+                taker.sleeper = loop.create_task(self._store.clock.sleep(taker.wait_ms))
+                taker.sleeper.add_done_callback(lambda _: self._end_wait(taker))
 
     def _end_wait(self, taker: Taker) -> None:
         """Let a taker ask for the last time; one whose take is under way gets that take's answer.
@@ -354,13 +325,12 @@ class Takers:
             if not taker.future.done():
                 self._ask(taker)
 
-    def _abandon(self, taker: Taker) -> None:
-        """Forget a taker whose caller was cancelled, and give back what it was just given."""
+    def _forget(self, taker: Taker) -> None:
+        """Let go of a taker that has waited: it has its answer, or has left."""
+        if taker.sleeper is not None:
+            taker.sleeper.cancel()
         if taker.is_parked:
             self._unpark(taker)
-        future = taker.future
-        if future.done() and not future.cancelled() and future.exception() is None:
-            self._give_back(future.result())
 
     def _give_back(self, batch: Batch) -> None:
         if len(batch):
@@ -380,5 +350,11 @@ class Takers:
         return task
 
 
-def _closed() -> StoreClosed:
+def _lose(takers: Sequence[Taker]) -> None:
+    for taker in takers:
+        taker.future.cancel()
+
+
+def closed() -> StoreClosed:
+    """Return what those are told who wait when the queue is closed."""
     return StoreClosed("the queue was closed while a taker waited")

@@ -7,11 +7,30 @@ once, so that the disk has work while the next one is made.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 #: A call of so many messages needs no company.
 ENOUGH = 128
+
+
+class Turn:
+    """One call: of how many messages, and where it waits until it may begin."""
+
+    __slots__ = ("_begun", "count", "is_counted")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_counted = False
+        self._begun: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Let it begin, if it waits."""
+        if self._begun is not None and not self._begun.done():
+            self._begun.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when it may begin."""
+        self._begun = asyncio.get_running_loop().create_future()
+        await self._begun
 
 
 class Turns:
@@ -21,33 +40,31 @@ class Turns:
         self.most = 1
         self._is_turn = False
         self._under_way = 0
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Turn] = []
 
-    @property
-    def is_free(self) -> bool:
-        """Whether a small call may begin: in the turn of one that has, or as there are few."""
-        return self._is_turn or self._under_way < self.most
+    def note(self, turn: Turn) -> None:
+        """Say that a call which may wait has become larger."""
+        if turn.count >= ENOUGH:
+            turn.begin()
 
-    def wait(self, begin: Callable[[], None]) -> None:
-        """Call ``begin`` when those that are under way have ended."""
-        self._waiting.append(begin)
-
-    @contextmanager
-    def taken(self, count: int) -> Iterator[None]:
-        """Count a call of so many messages while it is under way, if that is small."""
-        is_small = count < ENOUGH
-        self._under_way += is_small
-        if is_small and not self._is_turn:
+    async def come(self, turn: Turn) -> None:
+        """Return when a call may begin; :meth:`end` says that it has ended."""
+        if turn.count < ENOUGH and not (self._is_turn or self._under_way < self.most):
+            self._waiting.append(turn)
+            await turn.wait()
+        turn.is_counted = turn.count < ENOUGH
+        self._under_way += turn.is_counted
+        if turn.is_counted and not self._is_turn:
             self._is_turn = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-        try:
-            yield
-        finally:
-            self._under_way -= is_small
-            if self._waiting and self._under_way < self.most:
-                waiting, self._waiting = self._waiting, []
-                for begin in waiting:
-                    begin()
+
+    def end(self, turn: Turn) -> None:
+        """Say that a call has ended; those that waited for that begin."""
+        self._under_way -= turn.is_counted
+        if self._waiting and self._under_way < self.most:
+            waiting, self._waiting = self._waiting, []
+            for other in waiting:
+                other.begin()
 
     def _end_turn(self) -> None:
         self._is_turn = False

@@ -11,11 +11,10 @@ import numpy as np
 from dwell.errors import DwellError
 from dwell.message import Result
 from dwell.server.beanstalk.commands import Run
-from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.receipts import array_of
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import DELETED, NOT_FOUND
-from dwell.server.beanstalk.rounds import Part
 from dwell.server.beanstalk.session import Held, Session
 from dwell.server.tokens import Right
 
@@ -37,10 +36,11 @@ class Deletes:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         self._queue = hall.service.queue
+        self._rounds = hall.rounds(self._delete)
 
     def start(self, session: Session, run: Run) -> bytes | None:
         """Delete jobs."""
-        self._hall.rounds.add(self._delete, None, session, run)
+        self._rounds.add(None, (session, run), run.count)
         return None
 
     async def _delete(self, key: None, parts: Sequence[Part]) -> None:

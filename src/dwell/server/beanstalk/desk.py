@@ -75,4 +75,4 @@ class Desk:
 
     async def settled(self) -> None:
         """Return when nothing is under way."""
-        await self.hall.rounds.settled()
+        await self.hall.settled()

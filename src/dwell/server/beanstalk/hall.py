@@ -1,16 +1,27 @@
 """The hall: what all connections of one port share."""
 
+import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
-from dwell.server.beanstalk.commands import Verb
+from dwell.queue.rounds import Rounds
+from dwell.queue.turns import Turns
+from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Heads
-from dwell.server.beanstalk.rounds import Rounds
+from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses
 from dwell.server.service import Service
 from dwell.server.tokens import Right
+
+#: What one session asks in a round. A plain tuple, since one is made for every run.
+Part: TypeAlias = tuple[Session, Run]
+
+#: Does the parts of a round, which have a key in common, and answers the sessions.
+Work: TypeAlias = Callable[[Any, Sequence[Part]], Awaitable[None]]
 
 #: How many topics are counted; of those beyond, nothing is kept.
 _MOST_TOPICS = 100_000
@@ -44,7 +55,6 @@ class Hall:
         self.service = service
         self._is_open = service.tokens.is_open
         self.heads = Heads(service.most_body_bytes)
-        self.rounds = Rounds()
         self.pauses = Pauses()
         self.sessions: set[Session] = set()
         self.waiting: set[Session] = set()
@@ -52,11 +62,35 @@ class Hall:
         self.commands: Counter[Verb] = Counter()
         self.totals = _Totals()
         self.id = secrets.token_hex(8)
+        self._turns = Turns()
+        self._rounds: list[Rounds[Any, Part]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def now_ms(self) -> int:
         """The time."""
         return self.service.queue.clock.now_ms()
+
+    def rounds(self, work: Work) -> Rounds[Any, Part]:
+        """Return what gathers runs that are done by ``work``, in turn with all other runs."""
+        rounds: Rounds[Any, Part] = Rounds(partial(_do, work), _lose, self._turns)
+        self._rounds.append(rounds)
+        return rounds
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task that :meth:`settled` waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def settled(self) -> None:
+        """Return when nothing is under way."""
+        while self._tasks or any(rounds.is_busy for rounds in self._rounds):
+            for rounds in self._rounds:
+                await rounds.settled()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
 
     def allow(self, right: Right, topics: Iterable[str] | None) -> None:
         """Refuse what a caller without a token may not do; raises Unauthorized."""
@@ -70,3 +104,17 @@ class Hall:
             tubes[session.tube] = session.topic
             tubes.update(session.watched)
         return tubes
+
+
+async def _do(work: Work, key: Any, parts: Sequence[Part]) -> None:
+    """Do a round; when it fails, the same word is the answer to every command in it."""
+    try:
+        await work(key, parts)
+    except Exception as error:
+        word = word_of(error)
+        for session, run in parts:
+            session.answer(word * run.count)
+
+
+def _lose(parts: Sequence[Part]) -> None:
+    """Leave those whose round was cut: with the event loop their connections end."""

@@ -63,7 +63,7 @@ class Lookups:
 
     def start(self, session: Session, run: Run) -> None:
         """Do one command."""
-        self._hall.rounds.spawn(self._do(session, run))
+        self._hall.spawn(self._do(session, run))
 
     async def _do(self, session: Session, run: Run) -> None:
         try:
@@ -176,7 +176,7 @@ class Lookups:
             return NOT_FOUND
         self._hall.service.note_taken(batch)
         if session.is_over:
-            self._receipts.give_back([job[0] for job in taken.held])
+            self._receipts.give_back(taken.held)
             return b""
         session.hold(taken.numbers, taken.held, taken.now_ms)
         return reserved(taken.numbers, taken.bodies)

@@ -9,10 +9,9 @@ from dwell.batch.puts import DUE_COUNTED, Puts, uniform
 from dwell.errors import DwellError
 from dwell.message import MAX_ATTEMPTS, MAX_DELAY_MS, MAX_LEASE_MS
 from dwell.server.beanstalk.commands import Head, Run
-from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
-from dwell.server.beanstalk.rounds import Part
 from dwell.server.beanstalk.session import Session
 from dwell.server.tokens import Right
 
@@ -22,6 +21,7 @@ class Putting:
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
+        self._rounds = hall.rounds(self._put)
 
     def start(self, session: Session, run: Run) -> bytes | None:
         """Put jobs into the tube that the session uses."""
@@ -33,7 +33,7 @@ class Putting:
             self._hall.service.gate.enter(size_bytes)
         except DwellError as error:
             return word_of(error) * run.count
-        self._hall.rounds.add(self._put, session.topic, session, run, size_bytes)
+        self._rounds.add(session.topic, (session, run), run.count, size_bytes)
         return None
 
     async def _put(self, topic: str, parts: Sequence[Part]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +11,9 @@ from dwell.batch.results import Results
 from dwell.errors import DwellError
 from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, U64, Result
 from dwell.server.beanstalk.commands import Run, Verb
-from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import BURIED, NOT_FOUND, RELEASED, TOUCHED
-from dwell.server.beanstalk.rounds import Part
 from dwell.server.beanstalk.session import Held, Session
 
 _log = logging.getLogger(__name__)
@@ -41,20 +40,22 @@ class Receipts:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         self._queue = hall.service.queue
+        self._rounds = hall.rounds(self._tell)
 
     def start(self, session: Session, run: Run) -> bytes | None:
         """Do what the session says of its jobs."""
         if not any(_number_of(item) in session.held for item in run.items):
             return NOT_FOUND * run.count
-        self._hall.rounds.add(self._tell, run.verb, session, run)
+        self._rounds.add(run.verb, (session, run), run.count)
         return None
 
-    def give_back(self, receipts: Sequence[bytes]) -> None:
+    def give_back(self, jobs: Iterable[Held]) -> None:
         """Give back jobs that nobody can finish; it does not count as a failure of theirs."""
         # A connection may hold more than one request may have. Of the parts none waits for another.
+        receipts = [job[0] for job in jobs]
         for at in range(0, len(receipts), MAX_BATCH_MESSAGES):
             part = array_of(receipts[at : at + MAX_BATCH_MESSAGES])
-            self._hall.rounds.spawn(self._give_back(part))
+            self._hall.spawn(self._give_back(part))
 
     async def _give_back(self, receipts: U64) -> None:
         try:

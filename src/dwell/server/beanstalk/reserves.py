@@ -6,14 +6,13 @@ from dwell.batch.batch import Batch
 from dwell.clock.clock import monotonic_ms
 from dwell.errors import DwellError, ServerBusy
 from dwell.server.beanstalk.commands import Run
-from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.receipts import Receipts
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import DEADLINE_SOON, TIMED_OUT, reserved, reserved_one
-from dwell.server.beanstalk.rounds import Part
 from dwell.server.beanstalk.session import Session, Wish
 from dwell.server.beanstalk.taken import Limits, Taken, take_best
-from dwell.server.beanstalk.waiting import Room, Waiting
+from dwell.server.beanstalk.waiting import Wait, Waiting
 from dwell.server.tokens import Right
 
 #: A connection that holds a job whose lease ends so soon is told, and does not wait.
@@ -31,7 +30,8 @@ class Reserves:
         self._receipts = receipts
         self._queue = hall.service.queue
         self._limits = Limits()
-        self._waiting = Waiting(hall, self)
+        self._rounds = hall.rounds(self._take)
+        self._waiting = Waiting(hall, self._served, self._give_back)
         hall.service.tokens.on_change.append(self.check_all)
 
     def start(self, session: Session, run: Run) -> bytes | None:
@@ -42,7 +42,7 @@ class Reserves:
         except DwellError as error:
             return word_of(error) * run.count
         session.wish = wish = Wish(run)
-        if self._hall.waiting and self._must_wait(session, wish):
+        if self._would_wait(session, wish):
             self._begin_waiting(session, wish)
         else:
             self._ask(session)
@@ -62,7 +62,7 @@ class Reserves:
     def forget(self, session: Session) -> None:
         """Let a session go: what it waits for and what it holds."""
         self._waiting.leave(session)
-        self._receipts.give_back([job[0] for job in session.held.values()])
+        self._receipts.give_back(session.held.values())
 
     def pause(self, topic: str) -> None:
         """Let those that wait on a topic which was just paused wait for the others only."""
@@ -80,20 +80,20 @@ class Reserves:
                 self._waiting.leave(session)
                 self._answer_all(session, word_of(error))
 
-    def _must_wait(self, session: Session, wish: Wish) -> bool:
-        """Tell whether others wait for the same already, so that this one can only join them."""
+    def _would_wait(self, session: Session, wish: Wish) -> bool:
+        """Tell whether there is nothing to take, so that it is no use to ask."""
         if session.held or session.is_ending or wish.timeout_s == 0:
             return False
         topics, _ = self._hall.pauses.active(session.watched.values())
-        waiting = len(self._hall.waiting)
-        return waiting < self._hall.service.most_waiting and self._waiting.is_used(topics)
+        return not topics or self._queue.would_wait(topics)
 
     # --- rounds ---------------------------------------------------------------------------------
 
     def _ask(self, session: Session) -> None:
         """Take part in the next round."""
         topics, _ = self._hall.pauses.active(session.watched.values())
-        self._hall.rounds.add(self._take, topics, session, _wish_of(session).run)
+        run = _wish_of(session).run
+        self._rounds.add(topics, (session, run), run.count)
 
     async def _take(self, topics: tuple[str, ...], parts: Sequence[Part]) -> None:
         most = self._limits[topics].most
@@ -130,7 +130,7 @@ class Reserves:
         """Give a session the one job that it asked for: what most workers do."""
         job = taken.held[at]
         if session.is_over:
-            return self._receipts.give_back([job[0]])
+            return self._receipts.give_back((job,))
         session.hold(taken.numbers[at : at + 1], (job,), taken.now_ms)
         session.wish = None
         return session.answer(reserved_one(taken.numbers[at], taken.bodies[at]))
@@ -138,7 +138,7 @@ class Reserves:
     def _hand_over(self, session: Session, part: Taken, *, is_all: bool) -> None:
         """Give a session its jobs; ``is_all`` tells that there are no more."""
         if session.is_over:
-            return self._receipts.give_back([job[0] for job in part.held])
+            return self._receipts.give_back(part.held)
         wish = _wish_of(session)
         if len(part):
             session.hold(part.numbers, part.held, part.now_ms)
@@ -180,7 +180,8 @@ class Reserves:
         except ServerBusy as error:
             return self._answer_all(session, word_of(error))
         topics, paused_ms = self._hall.pauses.active(session.watched.values())
-        self._waiting.enter(session, topics, self._wait_ms(session, wish, paused_ms))
+        limit = min(wish.left, self._limits[topics].most)
+        self._waiting.enter(session, topics, limit, self._wait_ms(session, wish, paused_ms))
         return None
 
     def _wait_ms(self, session: Session, wish: Wish, paused_ms: int | None) -> int | None:
@@ -198,26 +199,21 @@ class Reserves:
             waits.append(soonest_ms - MARGIN_MS - now_ms)
         return max(min(waits), 0) if waits else None
 
-    def serve(self, room: Room, batch: Batch) -> None:
-        """Hand out what came to those who have waited longest."""
-        taken = self._noted([batch], room.topics)
-        most, at = self._limits[room.topics].most, 0
-        for session in list(room.ends):
-            if at == len(taken):
-                break
-            part = taken.part(at, at + min(_wish_of(session).left, most))
-            at += len(part)
-            self._waiting.serve(session)
-            self._hand_over(session, part, is_all=False)
-        self._receipts.give_back([job[0] for job in taken.held[at:]])
+    def _served(self, session: Session, topics: tuple[str, ...], wait: Wait) -> None:
+        """Hand over what a session has waited for, or look after it as its time has come."""
+        try:
+            batch = wait.result()
+        except Exception as error:
+            self._answer_all(session, word_of(error))
+        else:
+            if len(batch):
+                self._hand_over(session, self._noted([batch], topics), is_all=False)
+            else:
+                # What falls due just then is its own.
+                self._ask(session)
 
-    def wake(self, session: Session) -> None:
-        """Look after a session whose time has come: what falls due just then is its own."""
-        self._ask(session)
-
-    def fail(self, session: Session, error: Exception) -> None:
-        """Tell a session that waited what went wrong."""
-        self._answer_all(session, word_of(error))
+    def _give_back(self, batch: Batch) -> None:
+        self._receipts.give_back(Taken.of([batch], (), self._hall.now_ms).held)
 
     # --- answers --------------------------------------------------------------------------------
 

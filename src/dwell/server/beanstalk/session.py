@@ -4,9 +4,11 @@ Commands are done in the order in which they came, one run at a time. What a run
 is the desk's; the session only knows itself.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Protocol, TypeAlias
 
+from dwell.batch.batch import Batch
 from dwell.server.beanstalk.commands import Run
 from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE
@@ -108,8 +110,8 @@ class Session:
     """One connection.
 
     ``is_blocked``: the other end does not read. ``is_ending``: no more commands will come.
-    ``is_over``: the connection is gone. ``room``: where it waits. ``arrival``: the put of which a
-    part has come.
+    ``is_over``: the connection is gone. ``wait``: the jobs that it waits for. ``arrival``: the put
+    of which a part has come.
     """
 
     __slots__ = (
@@ -127,10 +129,10 @@ class Session:
         "is_ending",
         "is_over",
         "is_producer",
-        "is_waiting",
         "is_worker",
         "topic",
         "tube",
+        "wait",
         "watched",
         "wish",
     )
@@ -154,7 +156,7 @@ class Session:
         self.is_worker = False
         self.arrival: Arrival | None = None
         self.wish: Wish | None = None
-        self.is_waiting = False
+        self.wait: asyncio.Future[Batch] | None = None
 
     # --- what the connection tells --------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class Session:
     def finish(self) -> None:
         """Do what was asked and end the connection: nothing more will come."""
         self.is_ending = True
-        if self.is_waiting:
+        if self.wait is not None:
             self._desk.end_wait(self)
         self._proceed()
 
