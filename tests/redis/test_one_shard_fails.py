@@ -265,8 +265,7 @@ async def test_settings_reach_the_shards_that_are_there():
         case.wire.break_("pass")
         client = case.store._shards.engine
         found = [
-            await client.ask("HEXISTS", f"{client.base(shard)}:topics", "t")
-            for shard in range(SHARDS)
+            await client.ask("HEXISTS", client.keys(shard).topics, "t") for shard in range(SHARDS)
         ]
         assert found == [1, 0, 1, 1]
 

@@ -196,9 +196,9 @@ async def test_what_is_remembered_is_forgotten_in_every_shard(url):
             await asyncio.sleep(0.05)
         for shard in range(4):
             engine = queue.store._shards.engine
-            while await engine.ask("EXISTS", f"{engine.base(shard)}:forgets"):
+            while await engine.ask("EXISTS", engine.keys(shard).forgets):
                 await asyncio.sleep(0.05)
-            left = await engine.ask("HLEN", f"{engine.base(shard)}:ids:t")
+            left = await engine.ask("HLEN", f"{engine.keys(shard).ids}t")
             assert left == int(shard == home("k"))
 
 

@@ -30,6 +30,7 @@ from dwell.errors import (
     StoreFailed,
     StoreFull,
 )
+from dwell.store.redis.keys import Keys, keys_of
 from dwell.store.redis.library import library
 from dwell.store.redis.options import Options
 
@@ -112,13 +113,9 @@ class Engine:
         #: How many commands were sent.
         self.commands = 0
 
-    def base(self, shard: int) -> str:
-        """Return what the keys of a shard begin with; they lie in one slot of a cluster."""
-        return f"{self._prefix}:{{{shard}}}"
-
-    def channel(self, shard: int) -> str:
-        """Return where a shard tells of what can be taken."""
-        return f"{self.base(shard)}:wake"
+    def keys(self, shard: int) -> Keys:
+        """Return the names of a shard's keys."""
+        return keys_of(self._prefix, shard)
 
     async def open(self) -> None:
         """Connect; raises StoreError when the engine cannot keep a store."""
@@ -163,15 +160,13 @@ class Engine:
         ``call`` may ask for its answer again, and ends it.
         """
         slot, serial = call or self.new_call()
+        keys = self.keys(shard)
 
         async def once() -> list[Any]:
-            base = self.base(shard)
-            first = [
-                ("SET", f"{base}:new:{self.name}:{serial}:{place}", value, "PX", _LARGE_MS)
-                for place, value in large
-            ]
+            new = f"{keys.new}{self.name}:{serial}:"
+            first = [("SET", f"{new}{place}", value, "PX", _LARGE_MS) for place, value in large]
             own_first = (now_ms, self.name, shard, slot, serial)
-            return await self._call(verb, first, base, *own_first, *own)
+            return await self._call(verb, first, keys, *own_first, *own)
 
         try:
             answer: list[Any] = await self._patiently(once, patience_s)
@@ -208,12 +203,12 @@ class Engine:
         return await self._patiently(once, patience_s)
 
     async def _call(
-        self, verb: str, first: Sequence[tuple[object, ...]], key: str, *arguments: object
+        self, verb: str, first: Sequence[tuple[object, ...]], keys: Keys, *arguments: object
     ) -> list[Any]:
         self.check()
         # While a cluster moves the slot, a function must not run where a part of the keys is: of
         # these two one is always there and one never, so that the nodes answer TRYAGAIN by then.
-        command = ("FCALL", library()[1] + verb, 2, key, f"{key}:meta", *arguments)
+        command = ("FCALL", library()[1] + verb, 2, keys.base, keys.meta, *arguments)
         try:
             return await self._send(first, command)
         except exceptions.ResponseError as error:
@@ -373,7 +368,7 @@ class Engine:
             facts = [await self._client.info("all")]
         check_facts(facts)
         # A verb that may not publish would be broken off at its end. Nobody hears an empty word.
-        await self._client.execute_command("PUBLISH", self.channel(0), b"")
+        await self._client.execute_command("PUBLISH", self.keys(0).wake, b"")
 
 
 def check_facts(facts: Iterable[dict[str, Any]]) -> None:

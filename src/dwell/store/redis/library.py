@@ -13,7 +13,7 @@ from importlib.resources import files
 import msgspec
 
 from dwell.message import Kind, Result, State, TopicSettings
-from dwell.store.redis import layout
+from dwell.store.redis import keys, layout
 from dwell.store.redis.limits import USUAL
 from dwell.store.redis.numbers import SLOTS
 
@@ -48,6 +48,7 @@ def _constants() -> str:
         "RESULT": {result.name.lower(): chr(result) for result in Result},
         "KIND": {kind.name.lower(): kind for kind in Kind},
         "SLOTS": "".join(map(chr, range(SLOTS))),
+        "ENDINGS": keys.of_functions(),
         **layout.of_functions(),
         "DEFAULTS": msgspec.to_builtins(TopicSettings()),
         "USUAL": USUAL.of_functions(),

@@ -41,8 +41,8 @@ class Log:
         answer = await self._shards.run(0, "events", 0, 0, "events")
         _, oldest, _ = answer.values
         engine = self._shards.engine
-        await engine.ask("HSETNX", f"{engine.base(0)}:meta", "logged", oldest)
-        await engine.ask("HSETNX", f"{engine.base(0)}:gathered", "0", oldest)
+        await engine.ask("HSETNX", engine.keys(0).meta, "logged", oldest)
+        await engine.ask("HSETNX", engine.keys(0).gathered, "0", oldest)
 
     async def gather(self) -> None:
         """Move what happened in each shard until now into the log."""

@@ -67,7 +67,7 @@ class _Move:
 
     async def _copy_settings(self) -> None:
         engine = self._shards.engine
-        found = await engine.ask("HGETALL", f"{engine.base(0)}:topics")
+        found = await engine.ask("HGETALL", engine.keys(0).topics)
         pairs = zip(found[::2], found[1::2], strict=True) if isinstance(found, list) else found
         for topic, data in dict(pairs).items():
             for shard in range(self._before, self._target):
@@ -106,7 +106,7 @@ class _Move:
         engine = self._shards.engine
         step = gcd(self._before, self._target)
         homes = [home for home in range(shard % step, self._target, step) if home != shard]
-        for topic in await engine.ask("HKEYS", f"{engine.base(shard)}:known"):
+        for topic in await engine.ask("HKEYS", engine.keys(shard).known):
             for part in ("ids", "earlier"):
                 cursor = b"0"
                 while True:

@@ -128,7 +128,7 @@ class Shards:
 
     async def listeners(self) -> int:
         """Return how many instances listen, as far as one node knows."""
-        channel = self.engine.channel(0)
+        channel = self.engine.keys(0).wake
         found = await self.engine.ask("PUBSUB NUMSUB", channel)
         return int(
             dict(found)[channel.encode()] if found and isinstance(found[0], tuple) else found[1]
@@ -156,7 +156,7 @@ class Shards:
 
     @property
     def _config_key(self) -> str:
-        return f"{self.engine.base(0)}:store"
+        return self.engine.keys(0).store
 
     async def _agree(self) -> Config:
         key, asked = self._config_key, self._options.shards

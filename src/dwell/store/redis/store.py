@@ -132,7 +132,7 @@ class RedisStore(Store):
         """Return the texts of what is leased."""
         found = await blocks_of(self._shards, shard, entries)
         others = [entry for entry in entries if not is_of_block(entry)]
-        name = f"{self._shards.engine.base(shard)}:messages"
+        name = self._shards.engine.keys(shard).messages
         for some in slices(others, self._limits.read):
             texts = await self._shards.engine.ask("HMGET", name, *[e[:7] for e in some])
             found |= dict(zip(some, texts, strict=True))
@@ -308,7 +308,7 @@ class RedisStore(Store):
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
         self.check()
-        data = await self._shards.engine.ask("HGET", f"{self._shards.engine.base(0)}:topics", topic)
+        data = await self._shards.engine.ask("HGET", self._shards.engine.keys(0).topics, topic)
         if data is None:
             return TopicSettings()
         return msgspec.convert(msgspec.msgpack.decode(data), TopicSettings)

@@ -159,9 +159,9 @@ async def blocks_of(
 ) -> dict[bytes, bytes | None]:
     """Return the texts of those entries of a take that are blocks; they are read past Lua."""
     blocks = [entry for entry in entries if is_of_block(entry)]
-    base, texts = shards.engine.base(shard), []
+    block, texts = shards.engine.keys(shard).block, []
     for some in slices(blocks, shards.limits.read):
-        keys = [f"{base}:block:{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in some]
+        keys = [f"{block}{int.from_bytes(entry[:7], 'big') // SLOTS}" for entry in some]
         texts += await shards.engine.ask("MGET", *keys, patience_s=patience_s)
     return dict(zip(blocks, texts, strict=True))
 

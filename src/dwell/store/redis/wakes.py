@@ -28,7 +28,7 @@ class Wakes:
     def __init__(self, engine: Engine, shards: Iterable[int], heard: Heard) -> None:
         self._engine = engine
         self._heard = heard
-        self._shards = {engine.channel(shard).encode(): shard for shard in shards}
+        self._shards = {engine.keys(shard).wake.encode(): shard for shard in shards}
         self._standing = Standing(self._run)
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 -- Blocks: a head as BLOCK says, the topic, BLOCK.slot for each slot and all ids (these are its names);
 -- then BLOCK.data for each slot, and extra and body of each. Lua hashes every byte of a string that
 -- it is given, so that only what a call needs of a block is read.
-local function block_key(n) return base .. ':block:' .. floor(n / 64) end
+local function block_key(n) return KEY.block .. floor(n / 64) end
 
 -- Return the head of a block, from its text or at least the first 240 bytes of it.
 local function head_of(text)
@@ -28,11 +28,11 @@ local function set_lease(n, b, state, flags, attempt, take, ends)
 end
 
 -- Who holds a block; a block whose flags say that it is owned has its owner in a hash.
-local function owner_of(n, b) return b.is_owned and call('HGET', OWNERS, member(n)) or '' end
+local function owner_of(n, b) return b.is_owned and call('HGET', KEY.owners, member(n)) or '' end
 
 local function own_block(n, owner)
-  call('HSET', OWNERS, member(n), owner)
-  call('SADD', key('owner', owner), member(n) .. 'b')
+  call('HSET', KEY.owners, member(n), owner)
+  call('SADD', KEY.owner .. owner, member(n) .. 'b')
 end
 
 -- Return the names of a block, without extras and bodies.
@@ -108,23 +108,23 @@ end
 -- Take a block out of the set of its state; tell whether it was ready.
 local function lift_block(n, b)
   if b.state == STATE.leased then
-    call('ZREM', LEASES, member(n) .. 'b')
+    call('ZREM', KEY.leased, member(n) .. 'b')
     if b.is_owned then
-      call('SREM', key('owner', owner_of(n, b)), member(n) .. 'b')
-      call('HDEL', OWNERS, member(n))
+      call('SREM', KEY.owner .. owner_of(n, b), member(n) .. 'b')
+      call('HDEL', KEY.owners, member(n))
     end
     return false
   end
   local ready, delayed = block_entry(n, b)
-  if call('ZREM', key('delayed', b.topic), delayed) == 1 then return false end
-  call('ZREM', key('ready', b.topic), ready)
+  if call('ZREM', KEY.delayed .. b.topic, delayed) == 1 then return false end
+  call('ZREM', KEY.ready .. b.topic, ready)
   return true
 end
 
 -- Forget a block; its place stays while its first message is there as a loose one.
 local function drop_block(n)
   call('DEL', block_key(n))
-  if call('HEXISTS', MESSAGES, member(n)) == 0 then leave({n}) end
+  if call('HEXISTS', KEY.messages, member(n)) == 0 then leave({n}) end
 end
 
 -- Make all messages of a block loose ones in the same state.
@@ -143,7 +143,7 @@ local function explode(n, text, b)
       if b.state == STATE.leased then
         leases[#leases + 1] = b.ends
         leases[#leases + 1] = member(m)
-        if r.owner ~= '' then call('SADD', key('owner', r.owner), member(m)) end
+        if r.owner ~= '' then call('SADD', KEY.owner .. r.owner, member(m)) end
       elseif was_ready or r.due <= now then
         ready[#ready + 1] = b.priority
         ready[#ready + 1] = ready_member(m, r.due)
@@ -155,10 +155,10 @@ local function explode(n, text, b)
   end
   if #places == 0 then return end
   enter(places)
-  many('HSET', MESSAGES, fields)
-  many('ZADD', LEASES, leases)
-  many('ZADD', key('delayed', b.topic), delayed)
-  many('ZADD', key('ready', b.topic), ready)
+  many('HSET', KEY.messages, fields)
+  many('ZADD', KEY.leased, leases)
+  many('ZADD', KEY.delayed .. b.topic, delayed)
+  many('ZADD', KEY.ready .. b.topic, ready)
   if not was_ready and #ready > 0 then
     count(b.topic, 'delayed', -#ready / 2)
     count(b.topic, 'ready', #ready / 2)
@@ -202,7 +202,7 @@ local function packed(n, names_only)
 end
 
 local function is_ready(n, b)
-  return b.state == STATE.waiting and call('ZSCORE', key('ready', b.topic), (block_entry(n, b)))
+  return b.state == STATE.waiting and call('ZSCORE', KEY.ready .. b.topic, (block_entry(n, b)))
 end
 
 -- Mark one message of a block as gone, and forget the block with its last one.
@@ -228,17 +228,17 @@ local function extract(n)
   save(n, r)
   touched[b.topic] = true
   if b.state == STATE.leased then
-    call('ZADD', LEASES, r.ends, member(n))
-    if r.owner ~= '' then call('SADD', key('owner', r.owner), member(n)) end
+    call('ZADD', KEY.leased, r.ends, member(n))
+    if r.owner ~= '' then call('SADD', KEY.owner .. r.owner, member(n)) end
   elseif was_ready or r.due <= now then
-    call('ZADD', key('ready', b.topic), r.priority, ready_member(n, r.due))
+    call('ZADD', KEY.ready .. b.topic, r.priority, ready_member(n, r.due))
     if not was_ready then
       count(b.topic, 'delayed', -1)
       count(b.topic, 'ready', 1)
       wake(b.topic, 1)
     end
   else
-    call('ZADD', key('delayed', b.topic), r.due, delayed_member(n, r.priority))
+    call('ZADD', KEY.delayed .. b.topic, r.due, delayed_member(n, r.priority))
   end
   return r
 end

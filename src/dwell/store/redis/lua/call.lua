@@ -12,8 +12,12 @@
 -- The library outlives the call: what belongs to one call is set anew by `begin`; while the library is
 -- loaded no library of Lua is there.
 local OWN = 9
-local call, pack, unpack_from, floor, now, base, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
-local MESSAGES, LEASES, TIMERS, META, DIRS, KNOWN, FORGETS, OWNERS, CALLS
+local call, pack, unpack_from, floor, now, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
+local CALLS
+-- The names of the shard's keys, what ends with a colon goes on with a topic, a place or the like;
+-- and those of each shard of this engine.
+local KEY
+local names_of = {}
 -- What holds for the topics that were looked at, and what the call changed, written down at its end.
 local known, touched, counts, woken, totals, log, happened
 
@@ -28,12 +32,13 @@ local function begin(keys, args, own)
     local time = call('TIME')
     now = time[1] * 1000 + floor(time[2] / 1000)
   end
-  if base ~= keys[1] then
-    base = keys[1]
-    MESSAGES, LEASES, TIMERS, META = base .. ':messages', base .. ':leased', base .. ':timers', base .. ':meta'
-    DIRS, KNOWN, FORGETS, OWNERS = base .. ':dirs', base .. ':known', base .. ':forgets', base .. ':owners'
+  KEY = names_of[keys[1]]
+  if not KEY then
+    KEY = {}
+    for name, ending in pairs(ENDINGS) do KEY[name] = keys[1] .. ending end
+    names_of[keys[1]] = KEY
   end
-  CALLS = base .. ':calls:' .. INSTANCE
+  CALLS = KEY.calls .. INSTANCE
 end
 
 -- Let a verb be called: `run` is told so many values by name.
@@ -47,8 +52,6 @@ local function verb(name, own, run)
     end,
   }
 end
-
-local function key(name, topic) return base .. ':' .. name .. ':' .. topic end
 
 -- Call a command with many arguments in parts that fit Lua's stack; parts hold whole pairs.
 local function many(command, name, values)
@@ -69,7 +72,7 @@ end
 
 local function settings(topic)
   if not known[topic] then
-    local text = call('HGET', base .. ':topics', topic)
+    local text = call('HGET', KEY.topics, topic)
     known[topic] = text and cmsgpack.unpack(text) or DEFAULTS
   end
   return known[topic]

@@ -11,11 +11,11 @@ end
 
 local function write_log()
   if happened == 0 then return end
-  local ends = call('HINCRBY', META, 'position', happened)
+  local ends = call('HINCRBY', KEY.meta, 'position', happened)
   local oldest = ends - MAX_EVENTS
-  if oldest > 0 then call('XTRIM', base .. ':events', 'MINID', '~', oldest .. '-1') end
-  call('XADD', base .. ':events', ends .. '-0', 'n', happened, 't', now, 'e', table.concat(log))
-  for kind, number in pairs(totals) do call('HINCRBY', base .. ':totals', kind, number) end
+  if oldest > 0 then call('XTRIM', KEY.events, 'MINID', '~', oldest .. '-1') end
+  call('XADD', KEY.events, ends .. '-0', 'n', happened, 't', now, 'e', table.concat(log))
+  for kind, number in pairs(totals) do call('HINCRBY', KEY.totals, kind, number) end
 end
 
 -- Write down what changed; return the next deadline, and pairs of topic and how many are new.
@@ -23,23 +23,23 @@ local function finish()
   write_log()
   for topic, of in pairs(counts) do
     for state, delta in pairs(of) do
-      if delta ~= 0 then call('HINCRBY', key('counts', topic), state, delta) end
+      if delta ~= 0 then call('HINCRBY', KEY.counts .. topic, state, delta) end
     end
   end
   for topic in pairs(touched) do
-    local next = nearer(first_score(key('delayed', topic)), first_score(key('expiring', topic)))
-    if next then call('ZADD', TIMERS, next, topic) else call('ZREM', TIMERS, topic) end
+    local next = nearer(first_score(KEY.delayed .. topic), first_score(KEY.expiring .. topic))
+    if next then call('ZADD', KEY.timers, next, topic) else call('ZREM', KEY.timers, topic) end
   end
-  local next = nearer(first_score(LEASES), first_score(TIMERS)) or 0
+  local next = nearer(first_score(KEY.leased), first_score(KEY.timers)) or 0
   local new = {}
   for topic, number in pairs(woken) do
     new[#new + 1] = topic
     new[#new + 1] = number
   end
-  local before = tonumber(call('HGET', META, 'next') or 0)
-  if next ~= before then call('HSET', META, 'next', next) end
+  local before = tonumber(call('HGET', KEY.meta, 'next') or 0)
+  if next ~= before then call('HSET', KEY.meta, 'next', next) end
   if #new > 0 or (next > 0 and (before == 0 or next < before)) then
-    call('PUBLISH', base .. ':wake', cmsgpack.pack({INSTANCE, next, new}))
+    call('PUBLISH', KEY.wake, cmsgpack.pack({INSTANCE, next, new}))
   end
   return {now, next, new}
 end
@@ -63,7 +63,7 @@ end
 -- Return the text of a loose message that the take of an entry still has; '' when it has not, or
 -- when its lease is over, whether anybody has noticed or not.
 local function still(entry)
-  local text = call('HGET', MESSAGES, entry:sub(1, 7))
+  local text = call('HGET', KEY.messages, entry:sub(1, 7))
   if not text then return '' end
   local state, _, take, ends = unpack_from(LOOSE.lease, text)
   return state == STATE.leased and take == unpack_from('>I4', entry, 8) and ends > now and text or ''

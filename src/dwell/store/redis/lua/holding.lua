@@ -29,7 +29,7 @@ end
 
 -- Return a message that is held by the take that a receipt names, as it lies there; else nil.
 local function held_by(n, take)
-  local text = call('HGET', MESSAGES, member(n))
+  local text = call('HGET', KEY.messages, member(n))
   if text then
     local r = decode(text)
     return r.state == STATE.leased and r.take == take and r.ends > now and r or nil
@@ -57,11 +57,11 @@ end
 
 -- A topic whose messages differ in priority has to be settled before a take knows their order.
 local function learn_priority(topic, priority)
-  local usual = call('HGET', KNOWN, topic)
+  local usual = call('HGET', KEY.known, topic)
   if not usual then
-    call('HSET', KNOWN, topic, priority)
+    call('HSET', KEY.known, topic, priority)
   elseif usual ~= 'mixed' and usual ~= tostring(priority) then
-    call('HSET', KNOWN, topic, 'mixed')
+    call('HSET', KEY.known, topic, 'mixed')
   end
 end
 

@@ -11,17 +11,17 @@ local function remembered(ends) return '\255' .. pack('>I6', ends) end
 -- Let go of an id whose message is gone without an ack.
 local function free_id(topic, id)
   if is_made(id) then return end
-  local ends = call('HGET', key('earlier', topic), id)
+  local ends = call('HGET', KEY.earlier .. topic, id)
   if ends then
-    call('HDEL', key('earlier', topic), id)
-    if tonumber(ends) > now then return call('HSET', key('ids', topic), id, remembered(ends)) end
+    call('HDEL', KEY.earlier .. topic, id)
+    if tonumber(ends) > now then return call('HSET', KEY.ids .. topic, id, remembered(ends)) end
   end
-  call('HDEL', key('ids', topic), id)
+  call('HDEL', KEY.ids .. topic, id)
 end
 
 -- Remember acked ids, or let go of them when the topic remembers none.
 local function remember(topic, names)
-  local earlier = call('EXISTS', key('earlier', topic)) == 1 and key('earlier', topic)
+  local earlier = call('EXISTS', KEY.earlier .. topic) == 1 and KEY.earlier .. topic
   local ends = now + settings(topic).remember_ms
   local fields, old, value = {}, {}, remembered(ends)
   for i = 1, #names do
@@ -34,21 +34,21 @@ local function remember(topic, names)
       fields[#fields + 1] = before > ends and remembered(before) or value
     end
   end
-  many('HDEL', key('ids', topic), old)
-  many('HSET', key('ids', topic), fields)
+  many('HDEL', KEY.ids .. topic, old)
+  many('HSET', KEY.ids .. topic, fields)
   local most = LIMITS.forgotten
   for at = 1, #names, most do
     local part = {unpack(names, at, math.min(at + most - 1, #names))}
     part[#part + 1] = topic
-    call('ZADD', FORGETS, ends, cmsgpack.pack(part))
+    call('ZADD', KEY.forgets, ends, cmsgpack.pack(part))
   end
   return math.ceil(#names / most)
 end
 
 local function forget(n, r)
-  call('HDEL', MESSAGES, member(n))
+  call('HDEL', KEY.messages, member(n))
   free_id(r.topic, r.id)
-  if n % 64 > 0 or call('EXISTS', base .. ':block:' .. floor(n / 64)) == 0 then leave({n}) end
+  if n % 64 > 0 or call('EXISTS', KEY.block .. floor(n / 64)) == 0 then leave({n}) end
 end
 
 local function is_used_up(attempt, most, topic)

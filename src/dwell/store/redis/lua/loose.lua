@@ -21,7 +21,7 @@ local function decode(text)
   return r
 end
 
-local function save(n, r) call('HSET', MESSAGES, member(n), encode(r)) end
+local function save(n, r) call('HSET', KEY.messages, member(n), encode(r)) end
 
 local function delayed_member(n, priority) return pack('>I7I4', n, priority) end
 local function ready_member(n, due) return pack('>I6I7', due, n) end
@@ -29,40 +29,40 @@ local function ready_member(n, due) return pack('>I6I7', due, n) end
 -- Let a message wait for its due, or for a taker.
 local function wait(n, r)
   if r.due <= now then
-    call('ZADD', key('ready', r.topic), r.priority, ready_member(n, r.due))
+    call('ZADD', KEY.ready .. r.topic, r.priority, ready_member(n, r.due))
     count(r.topic, 'ready', 1)
     if r.expires == 0 or r.expires > now then wake(r.topic, 1) end
   else
-    call('ZADD', key('delayed', r.topic), r.due, delayed_member(n, r.priority))
+    call('ZADD', KEY.delayed .. r.topic, r.due, delayed_member(n, r.priority))
     count(r.topic, 'delayed', 1)
   end
-  if r.expires > 0 then call('ZADD', key('expiring', r.topic), r.expires, member(n)) end
+  if r.expires > 0 then call('ZADD', KEY.expiring .. r.topic, r.expires, member(n)) end
   r.state = STATE.waiting
 end
 
 -- Take a message out of the set of its state; the caller puts it into another, or forgets it.
 local function lift(n, r)
   if r.state == STATE.waiting then
-    if call('ZREM', key('delayed', r.topic), delayed_member(n, r.priority)) == 1 then
+    if call('ZREM', KEY.delayed .. r.topic, delayed_member(n, r.priority)) == 1 then
       count(r.topic, 'delayed', -1)
     else
-      call('ZREM', key('ready', r.topic), ready_member(n, r.due))
+      call('ZREM', KEY.ready .. r.topic, ready_member(n, r.due))
       count(r.topic, 'ready', -1)
     end
-    if r.expires > 0 then call('ZREM', key('expiring', r.topic), member(n)) end
+    if r.expires > 0 then call('ZREM', KEY.expiring .. r.topic, member(n)) end
   elseif r.state == STATE.leased then
-    call('ZREM', LEASES, member(n))
-    if r.owner ~= '' then call('SREM', key('owner', r.owner), member(n)); r.owner = '' end
+    call('ZREM', KEY.leased, member(n))
+    if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, member(n)); r.owner = '' end
     r.ends = 0
     count(r.topic, 'leased', -1)
   else
-    call('ZREM', key('dead', r.topic), member(n))
+    call('ZREM', KEY.dead .. r.topic, member(n))
     count(r.topic, 'dead', -1)
   end
 end
 
 local function bury(n, r, kind)
-  call('ZADD', key('dead', r.topic), r.due, member(n))
+  call('ZADD', KEY.dead .. r.topic, r.due, member(n))
   r.state = STATE.dead
   count(r.topic, 'dead', 1)
   note(kind, r.topic, r.id, r.due, r.attempt)

@@ -12,15 +12,15 @@ end
 
 local function enter(numbers)
   for dir, of in pairs(by_dir(numbers)) do
-    call('SADD', base .. ':dir:' .. dir, unpack(of))
-    call('ZADD', DIRS, dir, dir)
+    call('SADD', KEY.dir .. dir, unpack(of))
+    call('ZADD', KEY.dirs, dir, dir)
   end
 end
 
 local function leave(numbers)
   for dir, of in pairs(by_dir(numbers)) do
-    call('SREM', base .. ':dir:' .. dir, unpack(of))
-    if call('EXISTS', base .. ':dir:' .. dir) == 0 then call('ZREM', DIRS, dir) end
+    call('SREM', KEY.dir .. dir, unpack(of))
+    if call('EXISTS', KEY.dir .. dir) == 0 then call('ZREM', KEY.dirs, dir) end
   end
 end
 

@@ -15,7 +15,7 @@ end
 
 -- Return a message as time has left it, without changing anything but that; nil if it is gone.
 local function load(n)
-  local text = call('HGET', MESSAGES, member(n))
+  local text = call('HGET', KEY.messages, member(n))
   local r = text and decode(text) or extract(n)
   if not r then return nil end
   if r.state == STATE.leased and r.ends <= now then
@@ -29,7 +29,7 @@ end
 
 -- Return the same, but a message of a block as it lies there, marked, unless time has to move it.
 local function find(n)
-  if call('HEXISTS', MESSAGES, member(n)) == 1 then return load(n) end
+  if call('HEXISTS', KEY.messages, member(n)) == 1 then return load(n) end
   local r = packed(n, true)
   if r and r.state == STATE.leased and r.ends <= now then return load(n) end
   return r
@@ -37,7 +37,7 @@ end
 
 -- Return the same for readers, who leave a block as it is.
 local function read(n)
-  local text = call('HGET', MESSAGES, member(n))
+  local text = call('HGET', KEY.messages, member(n))
   if text then return text end
   local r = packed(n)
   return r and encode(r) or false
@@ -49,7 +49,7 @@ local function number_of(topic, id)
     local n = #id < 16 and tonumber(id:sub(2), 16)
     return n and n % 256 == SHARD and floor(n / 256) or nil
   end
-  local n = call('HGET', key('ids', topic), id)
+  local n = call('HGET', KEY.ids .. topic, id)
   return n and not remembered_until(n) and unpack_from('>I6', n) or nil
 end
 
@@ -73,7 +73,7 @@ local function lapse_block(n)
   if is_used_up(b.attempt, b.most, b.topic) then
     explode(n, call('GET', block_key(n)), b)
     for slot = 0, b.size - 1 do
-      local loose = call('HGET', MESSAGES, member(n + slot))
+      local loose = call('HGET', KEY.messages, member(n + slot))
       if loose then lapse(n + slot, decode(loose)) end
     end
     return
@@ -84,24 +84,24 @@ local function lapse_block(n)
   local ready, delayed = block_entry(n, b)
   count(b.topic, 'leased', -b.live)
   if b.due <= now then
-    call('ZADD', key('ready', b.topic), b.priority, ready)
+    call('ZADD', KEY.ready .. b.topic, b.priority, ready)
     count(b.topic, 'ready', b.live)
     wake(b.topic, b.live)
   else
-    call('ZADD', key('delayed', b.topic), b.due, delayed)
+    call('ZADD', KEY.delayed .. b.topic, b.due, delayed)
     count(b.topic, 'delayed', b.live)
   end
 end
 
 local function end_leases(budget)
-  local found = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, budget)
+  local found = call('ZRANGEBYSCORE', KEY.leased, '-inf', now, 'LIMIT', 0, budget)
   for i = 1, #found do
     local n = unpack_from('>I7', found[i])
     if #found[i] == 8 then
       lapse_block(n)
       budget = budget - 8
     else
-      lapse(n, decode(call('HGET', MESSAGES, found[i])))
+      lapse(n, decode(call('HGET', KEY.messages, found[i])))
       budget = budget - 1
     end
     if budget <= 0 then break end
@@ -110,10 +110,10 @@ local function end_leases(budget)
 end
 
 local function end_waits(topic, budget)
-  local found = call('ZRANGEBYSCORE', key('expiring', topic), '-inf', now, 'LIMIT', 0, math.ceil(budget))
+  local found = call('ZRANGEBYSCORE', KEY.expiring .. topic, '-inf', now, 'LIMIT', 0, math.ceil(budget))
   for i = 1, #found do
     local n = unpack_from('>I7', found[i])
-    local r = decode(call('HGET', MESSAGES, found[i]))
+    local r = decode(call('HGET', KEY.messages, found[i]))
     lift(n, r)
     expire(n, r)
   end
@@ -122,7 +122,7 @@ end
 
 -- Make ready what is due: whole blocks whose messages are due together, else message by message.
 local function promote(topic, budget)
-  local name = key('delayed', topic)
+  local name = KEY.delayed .. topic
   local found = call('ZRANGEBYSCORE', name, '-inf', now, 'WITHSCORES', 'LIMIT', 0, math.ceil(budget * 4))
   local ready, gone, number = {}, {}, 0
   for i = 1, #found, 2 do
@@ -151,7 +151,7 @@ local function promote(topic, budget)
   end
   if #gone > 0 then
     many('ZREM', name, gone)
-    many('ZADD', key('ready', topic), ready)
+    many('ZADD', KEY.ready .. topic, ready)
     count(topic, 'delayed', -number)
     count(topic, 'ready', number)
     wake(topic, number)
@@ -162,16 +162,16 @@ end
 
 -- Forget some of the acked ids whose time is over.
 local function forget_some(number)
-  for _, text in ipairs(call('ZRANGEBYSCORE', FORGETS, '-inf', now, 'LIMIT', 0, number)) do
+  for _, text in ipairs(call('ZRANGEBYSCORE', KEY.forgets, '-inf', now, 'LIMIT', 0, number)) do
     local names = cmsgpack.unpack(text)
-    local name = key('ids', table.remove(names))
+    local name = KEY.ids .. table.remove(names)
     local found, old = call('HMGET', name, unpack(names)), {}
     for i = 1, #names do
       local ends = remembered_until(found[i])
       if ends and ends <= now then old[#old + 1] = names[i] end
     end
     if #old > 0 then call('HDEL', name, unpack(old)) end
-    call('ZREM', FORGETS, text)
+    call('ZREM', KEY.forgets, text)
   end
 end
 
@@ -180,8 +180,8 @@ local function demote(topic, entry, priority)
   local due, n = unpack_from('>I6I7', entry)
   local number, mark = 1, ''
   if #entry == 14 then number, mark = head_at(n).live, 'b' end
-  call('ZREM', key('ready', topic), entry)
-  call('ZADD', key('delayed', topic), due, delayed_member(n, priority) .. mark)
+  call('ZREM', KEY.ready .. topic, entry)
+  call('ZADD', KEY.delayed .. topic, due, delayed_member(n, priority) .. mark)
   count(topic, 'ready', -number)
   count(topic, 'delayed', number)
 end
@@ -189,7 +189,7 @@ end
 -- Let what is ready too early of one topic wait again: of each priority that is what stands last.
 -- Begin with the priorities up to a bound; return from where to go on, nil at the end.
 local function turn_topic(topic, bound, budget)
-  local name = key('ready', topic)
+  local name = KEY.ready .. topic
   local rank = call('ZCOUNT', name, '-inf', bound) - 1
   while rank >= 0 do
     if budget <= 0 then return bound, budget end
@@ -218,31 +218,31 @@ local function turn_back(text, is_back)
       walk.bound, budget = turn_topic(left[#left], walk.bound, budget)
       if not walk.bound then left[#left], walk.bound = nil, '+inf' end
     elseif walk.cursor ~= '' then
-      local found = call('HSCAN', KNOWN, walk.cursor, 'COUNT', LIMITS.topics)
+      local found = call('HSCAN', KEY.known, walk.cursor, 'COUNT', LIMITS.topics)
       walk.cursor = found[1] == '0' and '' or found[1]
       for i = 1, #found[2], 2 do left[#left + 1] = found[2][i] end
     elseif walk.rounds > 1 then
       walk.cursor, walk.rounds = '0', 1
     else
-      call('HDEL', META, 'turn')
+      call('HDEL', KEY.meta, 'turn')
       return true
     end
     budget = budget - 1
   end
-  call('HSET', META, 'turn', cmsgpack.pack(walk))
+  call('HSET', KEY.meta, 'turn', cmsgpack.pack(walk))
   return false
 end
 
 -- Do what time asks for, as much of it as one call may; tell whether that was all.
 local function settle()
-  local was = call('HMGET', META, 'seen', 'turn')
+  local was = call('HMGET', KEY.meta, 'seen', 'turn')
   local seen = tonumber(was[1] or 0)
-  if now ~= seen then call('HSET', META, 'seen', now) end
+  if now ~= seen then call('HSET', KEY.meta, 'seen', now) end
   if (now < seen or was[2]) and not turn_back(was[2], now < seen) then return false, false end
   forget_some(2)
   local budget = end_leases(LIMITS.budget)
   local has_lapsed = budget > 0
-  local due = call('ZRANGEBYSCORE', TIMERS, '-inf', now, 'LIMIT', 0, LIMITS.timers)
+  local due = call('ZRANGEBYSCORE', KEY.timers, '-inf', now, 'LIMIT', 0, LIMITS.timers)
   for i = 1, #due do
     if budget > 0 then budget = end_waits(due[i], budget) end
     if budget > 0 then budget = promote(due[i], budget) end

@@ -55,7 +55,7 @@ verb('ack', 0, kept(function()
   local function ack_loose(n, take, slots, marks)
     local names, done, places, results, seen = {}, {}, {}, {}, {}
     for i = 1, #slots do names[i] = member(n + slots:byte(i)) end
-    local texts = look_up('HMGET', MESSAGES, names)
+    local texts = look_up('HMGET', KEY.messages, names)
     for i = 1, #slots do
       local r = texts[i] and not seen[names[i]] and decode(texts[i])
       if marks[slots:byte(i)] == i then
@@ -67,15 +67,15 @@ verb('ack', 0, kept(function()
         results[i] = RESULT.acked
         count(r.topic, 'leased', -1)
         note(KIND.ack, r.topic, r.id, r.due, r.attempt)
-        if r.owner ~= '' then call('SREM', key('owner', r.owner), names[i]) end
+        if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, names[i]) end
         forget_id(r.topic, r.id)
       else
         results[i] = RESULT.stale
       end
     end
     if #done > 0 then
-      call('HDEL', MESSAGES, unpack(done))
-      call('ZREM', LEASES, unpack(done))
+      call('HDEL', KEY.messages, unpack(done))
+      call('ZREM', KEY.leased, unpack(done))
       leave(places)
     end
     return table.concat(results)

@@ -2,14 +2,14 @@
 -- The list: at most 64 texts of loose messages. One that is here already is left out, so that
 -- a move that was cut off can be made again. Answers {how many are here now, finish()}.
 verb('adopt', 0, kept(function()
-  local first, number = call('HINCRBY', META, 'block', 1) * 64, 0
+  local first, number = call('HINCRBY', KEY.meta, 'block', 1) * 64, 0
   for i = rest, #ARGV do
     local n, r = first + i - rest, decode(ARGV[i])
     if is_made(r.id) or not number_of(r.topic, r.id) then
       if not is_made(r.id) then
-        local ends = remembered_until(call('HGET', key('ids', r.topic), r.id) or nil)
-        if ends then call('HSET', key('earlier', r.topic), r.id, string.format('%.0f', ends)) end
-        call('HSET', key('ids', r.topic), r.id, pack('>I6', n))
+        local ends = remembered_until(call('HGET', KEY.ids .. r.topic, r.id) or nil)
+        if ends then call('HSET', KEY.earlier .. r.topic, r.id, string.format('%.0f', ends)) end
+        call('HSET', KEY.ids .. r.topic, r.id, pack('>I6', n))
       end
       enter({n})
       learn_priority(r.topic, r.priority)
@@ -18,7 +18,7 @@ verb('adopt', 0, kept(function()
         note(KIND.lapse, r.topic, r.id, r.due, r.attempt)
       end
       if r.state == STATE.dead then
-        call('ZADD', key('dead', r.topic), r.due, member(n))
+        call('ZADD', KEY.dead .. r.topic, r.due, member(n))
         count(r.topic, 'dead', 1)
       else
         wait(n, r)

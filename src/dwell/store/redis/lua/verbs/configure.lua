@@ -3,10 +3,10 @@
 verb('configure', 2, function(topic, data)
   settle()
   local was_paused = settings(topic).paused
-  call('HSET', base .. ':topics', topic, data)
+  call('HSET', KEY.topics, topic, data)
   known[topic] = nil
   if was_paused then
-    local ready = call('HGET', key('counts', topic), 'ready') or 0
+    local ready = call('HGET', KEY.counts .. topic, 'ready') or 0
     wake(topic, ready + (counts[topic] and counts[topic].ready or 0))
   end
   return {'ok', finish()}

@@ -4,8 +4,8 @@
 -- to happen, finish()}, or {'again', finish()}.
 verb('events', 3, looking(function(position, at_least, stream)
   local done = finish()
-  local name, limit = base .. ':' .. stream, tonumber(at_least)
-  local ends = tonumber(call('HGET', META, stream == 'log' and 'logged' or 'position') or 0)
+  local name, limit = KEY[stream], tonumber(at_least)
+  local ends = tonumber(call('HGET', KEY.meta, stream == 'log' and 'logged' or 'position') or 0)
   local oldest = call('XRANGE', name, '-', '+', 'COUNT', 1)[1]
   local first = oldest and tonumber(oldest[1]:match('%d+')) - oldest[2][2] or ends
   local entries, number, from = {}, 0, '(' .. string.format('%.0f', tonumber(position)) .. '-0'

@@ -11,14 +11,14 @@ verb('held', 2, looking(function(owner, cursor)
       local b = head_at(n)
       if owner ~= '' or not b.is_owned then entries[#entries + 1] = name .. pack('>I4', b.take) end
     else
-      local r = decode(call('HGET', MESSAGES, name))
+      local r = decode(call('HGET', KEY.messages, name))
       if r.owner == owner then entries[#entries + 1] = name .. pack('>I4', r.take) end
     end
   end
 
   -- Leases that are nobody's in particular are among all leases only.
-  local found = owner == '' and call('ZSCAN', LEASES, cursor, 'COUNT', LIMITS.looked)
-    or call('SSCAN', key('owner', owner), cursor, 'COUNT', LIMITS.looked)
+  local found = owner == '' and call('ZSCAN', KEY.leased, cursor, 'COUNT', LIMITS.looked)
+    or call('SSCAN', KEY.owner .. owner, cursor, 'COUNT', LIMITS.looked)
   for i = 1, #found[2], owner == '' and 2 or 1 do add(found[2][i]) end
   return {entries, tonumber(found[1]), finish()}
 end))

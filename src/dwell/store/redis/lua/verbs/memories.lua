@@ -1,7 +1,7 @@
 -- Return some of the acked ids that are remembered; `which` is 'ids', or 'earlier' for those that
 -- are in use again. Answers {cursor, id and until when, in turn; finish()}.
 verb('memories', 3, function(topic, cursor, which)
-  local found = call('HSCAN', key(which, topic), cursor, 'COUNT', LIMITS.forgotten)
+  local found = call('HSCAN', KEY[which] .. topic, cursor, 'COUNT', LIMITS.forgotten)
   local told = {}
   for i = 1, #found[2], 2 do
     local ends = which == 'ids' and remembered_until(found[2][i + 1]) or nil

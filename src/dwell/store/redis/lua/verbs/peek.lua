@@ -4,7 +4,7 @@
 verb('peek', 2, looking(function(topic, limit)
   limit = tonumber(limit)
   local found = {}
-  local ready = call('ZRANGE', key('ready', topic), 0, limit, 'WITHSCORES')
+  local ready = call('ZRANGE', KEY.ready .. topic, 0, limit, 'WITHSCORES')
 
   local function add(priority, due, n)
     for _, value in ipairs({tonumber(priority), due, n}) do found[#found + 1] = value end

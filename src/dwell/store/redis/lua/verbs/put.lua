@@ -17,8 +17,8 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   counted_ms, least = tonumber(counted_ms), tonumber(least)
   if counted_ms > 0 and math.abs(now - counted_ms) > LIMITS.step_ms then return {'stepped', finish()} end
   local own = whose ~= '0'
-  local function new_key(i) return base .. ':new:' .. INSTANCE .. ':' .. SERIAL .. ':' .. i end
-  local IDS = key('ids', topic)
+  local function new_key(i) return KEY.new .. INSTANCE .. ':' .. SERIAL .. ':' .. i end
+  local IDS = KEY.ids .. topic
   local of = settings(topic)
 
   -- Where all or none is wanted, one call does it, however long it takes.
@@ -91,7 +91,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   local room = total
   if of.max_pending > 0 then
     local limit = math.ceil(of.max_pending / SHARDS)
-    local pending = call('HMGET', key('counts', topic), 'delayed', 'ready')
+    local pending = call('HMGET', KEY.counts .. topic, 'delayed', 'ready')
     local waiting = (pending[1] or 0) + (pending[2] or 0)
     local changed = counts[topic] or {}
     waiting = waiting + (changed.delayed or 0) + (changed.ready or 0)
@@ -117,7 +117,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   if replaced > 64 and total > 64 then return {'split', 64, finish()} end
   if not is_clean and is_too_many(total) then return {'split', MOST_LOOSE, finish()} end
 
-  local first = call('HINCRBY', META, 'block', #blocks) - #blocks + 1
+  local first = call('HINCRBY', KEY.meta, 'block', #blocks) - #blocks + 1
   local results, fresh = {}, {}
 
   local function put_one(n, r)
@@ -125,7 +125,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     if old and (old < 0 or on_conflict ~= 'replace') then return RESULT.kept end
     if old then
       -- What this very call has put is as it was put, whatever its expiry says.
-      local was = fresh[old] and decode(call('HGET', MESSAGES, member(old))) or find(old)
+      local was = fresh[old] and decode(call('HGET', KEY.messages, member(old))) or find(old)
       if was.state == STATE.leased then return RESULT.leased end
       was = lifted(old, was)
       r.take = was.take
@@ -136,7 +136,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       room = room - 1
       if own then
         call('HSET', IDS, r.id, pack('>I6', n))
-        if earlier[r.id] then call('HSET', key('earlier', topic), r.id, earlier[r.id]) end
+        if earlier[r.id] then call('HSET', KEY.earlier .. topic, r.id, earlier[r.id]) end
         there[r.id] = n
       end
       enter({n})
@@ -161,14 +161,14 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     enter({n})
     local ready, delayed = block_entry(n, b)
     if b.last <= now then
-      call('ZADD', key('ready', topic), b.priority, ready)
+      call('ZADD', KEY.ready .. topic, b.priority, ready)
       count(topic, 'ready', b.size)
       wake(topic, b.size)
     else
-      call('ZADD', key('delayed', topic), b.due, delayed)
+      call('ZADD', KEY.delayed .. topic, b.due, delayed)
       count(topic, 'delayed', b.size)
-      if b.last - b.due > tonumber(call('HGET', key('counts', topic), 'span') or 0) then
-        call('HSET', key('counts', topic), 'span', b.last - b.due)
+      if b.last - b.due > tonumber(call('HGET', KEY.counts .. topic, 'span') or 0) then
+        call('HSET', KEY.counts .. topic, 'span', b.last - b.due)
       end
     end
   end
@@ -203,10 +203,10 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   local function end_loose()
     if #places == 0 then return end
     enter(places)
-    many('HSET', MESSAGES, messages)
-    many('ZADD', key('ready', topic), ready)
-    many('ZADD', key('delayed', topic), delayed)
-    many('ZADD', key('expiring', topic), expiring)
+    many('HSET', KEY.messages, messages)
+    many('ZADD', KEY.ready .. topic, ready)
+    many('ZADD', KEY.delayed .. topic, delayed)
+    many('ZADD', KEY.expiring .. topic, expiring)
     count(topic, 'ready', #ready / 2)
     count(topic, 'delayed', #delayed / 2)
   end

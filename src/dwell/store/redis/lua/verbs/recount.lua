@@ -7,21 +7,21 @@ verb('recount', 3, function(repair, limit, position)
 
   -- What falls due moves from one count to another without an event.
   local function is_as_then(topic, counted)
-    local of = call('HMGET', key('counts', topic), unpack(STATES))
+    local of = call('HMGET', KEY.counts .. topic, unpack(STATES))
     for i = 1, 4 do of[i] = of[i] or '0' end
     return table.concat(of, ' ') == counted
   end
 
-  local is_still = (call('HGET', META, 'position') or '0') == position
+  local is_still = (call('HGET', KEY.meta, 'position') or '0') == position
   for i = rest, is_still and #ARGV or 0, 6 do
     local topic, counted = ARGV[i], ARGV[i + 1]
-    local is_right = counted == table.concat(ARGV, ' ', i + 2, i + 5) and call('HEXISTS', KNOWN, topic) == 1
+    local is_right = counted == table.concat(ARGV, ' ', i + 2, i + 5) and call('HEXISTS', KEY.known, topic) == 1
     local is_wrong = not is_right and is_as_then(topic, counted)
     if is_wrong and #wrong < tonumber(limit) then
       wrong[#wrong + 1] = topic
       if repair == '1' then
-        for at = 1, 4 do call('HSET', key('counts', topic), STATES[at], ARGV[i + 1 + at]) end
-        call('HSETNX', KNOWN, topic, 'mixed')
+        for at = 1, 4 do call('HSET', KEY.counts .. topic, STATES[at], ARGV[i + 1 + at]) end
+        call('HSETNX', KEY.known, topic, 'mixed')
       end
     end
   end

@@ -11,18 +11,18 @@ verb('remember', 1, function(topic)
   for i = rest, #ARGV, 2 do
     local id, ends = ARGV[i], ARGV[i + 1]
     if number_of(topic, id) then
-      call('HSET', key('earlier', topic), id, later(call('HGET', key('earlier', topic), id) or nil, ends))
+      call('HSET', KEY.earlier .. topic, id, later(call('HGET', KEY.earlier .. topic, id) or nil, ends))
     else
-      ends = later(remembered_until(call('HGET', key('ids', topic), id) or nil), ends)
-      call('HSET', key('ids', topic), id, remembered(tonumber(ends)))
+      ends = later(remembered_until(call('HGET', KEY.ids .. topic, id) or nil), ends)
+      call('HSET', KEY.ids .. topic, id, remembered(tonumber(ends)))
       names[#names + 1] = id
       last = math.max(last, tonumber(ends))
     end
   end
   if #names > 0 then
-    if not call('HGET', KNOWN, topic) then call('HSET', KNOWN, topic, 'mixed') end
+    if not call('HGET', KEY.known, topic) then call('HSET', KEY.known, topic, 'mixed') end
     names[#names + 1] = topic
-    call('ZADD', FORGETS, last, cmsgpack.pack(names))
+    call('ZADD', KEY.forgets, last, cmsgpack.pack(names))
   end
   return {'ok', finish()}
 end)

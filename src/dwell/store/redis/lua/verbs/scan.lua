@@ -66,7 +66,7 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
   local function walk_all(name)
     local due, n = where:match('^(%d+) (%d+)$')
     -- Messages after the cursor can be in blocks that begin before it.
-    local span = tonumber(call('HGET', key('counts', topic), 'span') or 0)
+    local span = tonumber(call('HGET', KEY.counts .. topic, 'span') or 0)
     due, n = walk(name, 0, call('ZCARD', name), tonumber(due) or after_due - span, tonumber(n) or 0, span)
     return due and string.format('%.0f %.0f', due, n) or ''
   end
@@ -91,14 +91,14 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
   local function look()
     local cursor, number = where:match('^(%d+) (%d+)$')
     number = tonumber(number) or 32
-    local found = call('ZSCAN', LEASES, cursor or '0', 'COUNT', number)
+    local found = call('ZSCAN', KEY.leased, cursor or '0', 'COUNT', number)
     for i = 1, #found[2], 2 do
       local entry = found[2][i]
       local n = unpack_from('>I7', entry)
       if #entry > loose_size then
         add_block(n)
       else
-        local r = decode(call('HGET', MESSAGES, entry))
+        local r = decode(call('HGET', KEY.messages, entry))
         if r.topic == topic then add(r.due, n) end
         cost = cost + 6
       end
@@ -111,9 +111,9 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
   if state == 'leased' then
     where = look()
   elseif state == 'ready' then
-    where = walk_priorities(key('ready', topic))
+    where = walk_priorities(KEY.ready .. topic)
   else
-    where = walk_all(key(state, topic))
+    where = walk_all(KEY[state] .. topic)
   end
   return {entries, where, finish()}
 end))

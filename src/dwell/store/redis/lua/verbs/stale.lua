@@ -19,7 +19,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
 
   local function is_there(name, n)
     if #name == 8 or #name == 12 or #name == 14 then return call('EXISTS', block_key(n)) == 1 end
-    return call('HEXISTS', MESSAGES, member(n)) == 1
+    return call('HEXISTS', KEY.messages, member(n)) == 1
   end
 
   -- Some members of a set whose message or block may be gone.
@@ -30,7 +30,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
       local n = unpack_from('>I7', entry, from)
       if not is_there(entry, n) then
         tell(topic, '', n, 'no body', function() call('ZREM', name, entry) end)
-      elseif call('SISMEMBER', base .. ':dir:' .. floor(n / 512), n % 512) == 0 then
+      elseif call('SISMEMBER', KEY.dir .. floor(n / 512), n % 512) == 0 then
         tell(topic, '', n, 'no state', function() enter({n}) end)
       end
     end
@@ -39,22 +39,22 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
 
   -- Where the set of its state knows a message; nil where none does.
   local function place_of(r, n, mark)
-    if call('ZSCORE', key('delayed', r.topic), delayed_member(n, r.priority) .. mark) then return 'delayed' end
-    if call('ZSCORE', key('ready', r.topic), ready_member(n, r.due) .. mark) then return 'ready' end
-    if call('ZSCORE', LEASES, member(n) .. mark) then return 'leased' end
-    return mark == '' and call('ZSCORE', key('dead', r.topic), member(n)) and 'dead' or nil
+    if call('ZSCORE', KEY.delayed .. r.topic, delayed_member(n, r.priority) .. mark) then return 'delayed' end
+    if call('ZSCORE', KEY.ready .. r.topic, ready_member(n, r.due) .. mark) then return 'ready' end
+    if call('ZSCORE', KEY.leased, member(n) .. mark) then return 'leased' end
+    return mark == '' and call('ZSCORE', KEY.dead .. r.topic, member(n)) and 'dead' or nil
   end
 
   -- Let a message or a block stand where its state says.
   local function place(r, n, mark)
     if r.state == STATE.leased then
-      call('ZADD', LEASES, r.ends, member(n) .. mark)
+      call('ZADD', KEY.leased, r.ends, member(n) .. mark)
     elseif r.state == STATE.dead then
-      call('ZADD', key('dead', r.topic), r.due, member(n))
+      call('ZADD', KEY.dead .. r.topic, r.due, member(n))
     elseif r.due > now or (r.last and r.last > r.due) then
-      call('ZADD', key('delayed', r.topic), r.due, delayed_member(n, r.priority) .. mark)
+      call('ZADD', KEY.delayed .. r.topic, r.due, delayed_member(n, r.priority) .. mark)
     else
-      call('ZADD', key('ready', r.topic), r.priority, ready_member(n, r.due) .. mark)
+      call('ZADD', KEY.ready .. r.topic, r.priority, ready_member(n, r.due) .. mark)
       wake(r.topic, r.live or 1)
     end
     touched[r.topic] = true
@@ -72,8 +72,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
       return save(n, r)
     end
     local ends = remembered_until(value)
-    if ends then call('HSET', key('earlier', r.topic), r.id, string.format('%.0f', ends)) end
-    call('HSET', key('ids', r.topic), r.id, pack('>I6', n))
+    if ends then call('HSET', KEY.earlier .. r.topic, r.id, string.format('%.0f', ends)) end
+    call('HSET', KEY.ids .. r.topic, r.id, pack('>I6', n))
   end
 
   local function check_id(r, n, value)
@@ -85,7 +85,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   local function check_names(n, b)
     if not b.own_ids then return end
     local names, index = ids_of(names_at(n, b), b, n), index_at(n, b)
-    local values = look_up('HMGET', key('ids', b.topic), names)
+    local values = look_up('HMGET', KEY.ids .. b.topic, names)
     for slot = 0, b.size - 1 do
       if index[3 * slot + 1] == 0 and names[slot + 1] ~= '' and not is_made(names[slot + 1]) then
         check_id({topic = b.topic, id = names[slot + 1], is_packed = true}, n + slot, values[slot + 1])
@@ -103,14 +103,14 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   end
 
   local function check_places()
-    local dir = call('ZRANGEBYSCORE', DIRS, cursor, '+inf', 'LIMIT', 0, 1)[1]
+    local dir = call('ZRANGEBYSCORE', KEY.dirs, cursor, '+inf', 'LIMIT', 0, 1)[1]
     if not dir then return '0' end
-    for _, place in ipairs(call('SMEMBERS', base .. ':dir:' .. dir)) do
+    for _, place in ipairs(call('SMEMBERS', KEY.dir .. dir)) do
       local n = dir * 512 + tonumber(place)
       local b = n % 64 == 0 and head_at(n)
       if b then
         check_block(n, b)
-      elseif call('HEXISTS', MESSAGES, member(n)) == 0 then
+      elseif call('HEXISTS', KEY.messages, member(n)) == 0 then
         tell('', '', n, 'no body', function() leave({n}) end)
       end
     end
@@ -118,7 +118,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   end
 
   local function check_message(n, r)
-    if not is_made(r.id) then check_id(r, n, call('HGET', key('ids', r.topic), r.id)) end
+    if not is_made(r.id) then check_id(r, n, call('HGET', KEY.ids .. r.topic, r.id)) end
     local state = place_of(r, n, '')
     if state then return see(r.topic, state, 1) end
     tell(r.topic, r.id, n, 'no state', function()
@@ -128,20 +128,20 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   end
 
   local function check_messages()
-    local some = call('HSCAN', MESSAGES, cursor, 'COUNT', math.ceil(LIMITS.looked / 2))
+    local some = call('HSCAN', KEY.messages, cursor, 'COUNT', math.ceil(LIMITS.looked / 2))
     for i = 1, #some[2], 2 do check_message(unpack_from('>I7', some[2][i]), decode(some[2][i + 1])) end
     return some[1]
   end
 
   local function check_ids()
-    local some = call('HSCAN', key('ids', topic), cursor, 'COUNT', math.ceil(LIMITS.looked / 2))
+    local some = call('HSCAN', KEY.ids .. topic, cursor, 'COUNT', math.ceil(LIMITS.looked / 2))
     for i = 1, #some[2], 2 do
       local id, value = some[2][i], some[2][i + 1]
       local n = id ~= '' and not remembered_until(value) and unpack_from('>I6', value) or nil
       local text = n and read(n)
       local r = text and decode(text)
       if n and (not r or r.id ~= id or r.topic ~= topic) then
-        tell(topic, id, n, 'no message', function() call('HDEL', key('ids', topic), id) end)
+        tell(topic, id, n, 'no message', function() call('HDEL', KEY.ids .. topic, id) end)
       end
     end
     return some[1]
@@ -154,7 +154,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   elseif part == 'ids' then
     cursor = check_ids()
   else
-    cursor = check_set(part == 'leased' and LEASES or key(part, topic), part == 'ready' and 7 or 1)
+    cursor = check_set(part == 'leased' and KEY.leased or KEY[part] .. topic, part == 'ready' and 7 or 1)
     if topic ~= '' then touched[topic] = true end
   end
   return {found, cursor, seen, finish()}

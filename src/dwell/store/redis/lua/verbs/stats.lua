@@ -6,15 +6,15 @@ verb('stats', 2, looking(function(where, only)
   local done = finish()
   local all, cursor, topics = {}, '0', {only}
   if (only or '') == '' then
-    local found = call('HSCAN', KNOWN, where or '0', 'COUNT', LIMITS.topics)
+    local found = call('HSCAN', KEY.known, where or '0', 'COUNT', LIMITS.topics)
     cursor, topics = found[1], {}
     for i = 1, #found[2], 2 do topics[#topics + 1] = found[2][i] end
   end
   for _, topic in ipairs(topics) do
-    local of = call('HMGET', key('counts', topic), 'delayed', 'ready', 'leased', 'dead')
+    local of = call('HMGET', KEY.counts .. topic, 'delayed', 'ready', 'leased', 'dead')
     all[#all + 1] = topic
     for i = 1, 4 do all[#all + 1] = tonumber(of[i] or 0) end
   end
-  local position = tonumber(call('HGET', META, 'position') or 0)
-  return {all, call('HGETALL', base .. ':totals'), position, cursor, done}
+  local position = tonumber(call('HGET', KEY.meta, 'position') or 0)
+  return {all, call('HGETALL', KEY.totals), position, cursor, done}
 end))

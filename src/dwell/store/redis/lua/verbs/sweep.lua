@@ -3,14 +3,14 @@
 -- {'again', finish()}.
 verb('sweep', 3, looking(function(start, stop, limit)
   start, stop, limit = tonumber(start), tonumber(stop), tonumber(limit)
-  local places = (tonumber(call('HGET', META, 'block') or 0) + 1) * 64
+  local places = (tonumber(call('HGET', KEY.meta, 'block') or 0) + 1) * 64
   local entries, next_n = {}, 0
 
   local function add_all(dir)
     local found = {}
-    for _, place in ipairs(call('SMEMBERS', base .. ':dir:' .. dir)) do
+    for _, place in ipairs(call('SMEMBERS', KEY.dir .. dir)) do
       local n = dir * 512 + tonumber(place)
-      local loose = n >= start and n < stop and call('HGET', MESSAGES, member(n))
+      local loose = n >= start and n < stop and call('HGET', KEY.messages, member(n))
       if loose then found[#found + 1] = {n, loose} end
       local text = n % 64 == 0 and n + 63 >= start and n < stop and call('GET', block_key(n))
       local b = text and head_of(text)
@@ -33,7 +33,7 @@ verb('sweep', 3, looking(function(start, stop, limit)
   end
 
   if start < stop and limit > 0 then
-    local dirs = call('ZRANGEBYSCORE', DIRS, floor(start / 512), '(' .. math.ceil(stop / 512), 'LIMIT', 0, 5)
+    local dirs = call('ZRANGEBYSCORE', KEY.dirs, floor(start / 512), '(' .. math.ceil(stop / 512), 'LIMIT', 0, 5)
     for i = 1, #dirs do
       if i == 5 then next_n = math.max(dirs[i] * 512, start) elseif not add_all(tonumber(dirs[i])) then break end
     end

@@ -44,9 +44,9 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       local r = decode(text)
       r.state, r.attempt, r.take, r.ends, r.owner = STATE.leased, attempt + 1, take + 1, ends, owner
       text = encode(r)
-      call('SADD', key('owner', owner), member(n))
+      call('SADD', KEY.owner .. owner, member(n))
     end
-    if expires > 0 then call('ZREM', key('expiring', topic), member(n)) end
+    if expires > 0 then call('ZREM', KEY.expiring .. topic, member(n)) end
     leases[#leases + 1] = ends
     leases[#leases + 1] = member(n)
     fields[#fields + 1] = member(n)
@@ -63,7 +63,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   local function take_loose(topic, found)
     local names, gone = {}, {}
     for i = 1, #found do names[i] = found[i]:sub(7) end
-    local texts = look_up('HMGET', MESSAGES, names)
+    local texts = look_up('HMGET', KEY.messages, names)
     for i = 1, #found do
       local expires = unpack_from('>I6', texts[i], LOOSE.expires_at + 1)
       local n = unpack_from('>I7', names[i])
@@ -74,7 +74,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
         gone[#gone + 1] = found[i]
       end
     end
-    many('ZREM', key('ready', topic), gone)
+    many('ZREM', KEY.ready .. topic, gone)
     count(topic, 'ready', -#gone)
     count(topic, 'leased', #gone)
   end
@@ -95,7 +95,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       return false
     end
     lease_block(n, b)
-    call('ZREM', key('ready', topic), entry)
+    call('ZREM', KEY.ready .. topic, entry)
     count(topic, 'ready', -b.live)
     count(topic, 'leased', b.live)
     return true
@@ -103,7 +103,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
 
   -- Lease what stands in front, up to where blocks and loose messages meet; false if nothing does.
   local function take_some(topic)
-    local found = call('ZRANGE', key('ready', topic), 0, math.min(left, 1000))
+    local found = call('ZRANGE', KEY.ready .. topic, 0, math.min(left, 1000))
     local loose = {}
     for i = 1, #found do
       if #found[i] == 13 then
@@ -121,7 +121,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   end
 
   for i = rest, is_settled and 0 or #ARGV do
-    if not settings(ARGV[i]).paused and call('HGET', KNOWN, ARGV[i]) == 'mixed' then
+    if not settings(ARGV[i]).paused and call('HGET', KEY.known, ARGV[i]) == 'mixed' then
       return {'again', finish()}
     end
   end
@@ -131,8 +131,8 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       while left > 0 and bytes_left > 0 and loose_left > 0 and take_some(topic) do end
     end
   end
-  many('HSET', MESSAGES, fields)
-  many('ZADD', LEASES, leases)
+  many('HSET', KEY.messages, fields)
+  many('ZADD', KEY.leased, leases)
   local said = {}
   for i = 1, #entries, 2 do
     said[i] = entries[i]

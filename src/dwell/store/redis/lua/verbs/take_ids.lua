@@ -16,8 +16,8 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
     r = lifted(n, r)
     r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, r.take + 1, owner
     r.ends = lease_end(lease_ms, r.lease, topic)
-    call('ZADD', LEASES, r.ends, member(n))
-    if owner ~= '' then call('SADD', key('owner', owner), member(n)) end
+    call('ZADD', KEY.leased, r.ends, member(n))
+    if owner ~= '' then call('SADD', KEY.owner .. owner, member(n)) end
     count(topic, 'leased', 1)
     note(KIND.take, topic, r.id, r.due, r.attempt)
     save(n, r)

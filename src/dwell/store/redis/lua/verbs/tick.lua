@@ -5,44 +5,44 @@ verb('tick', 0, function()
   local done = finish()
 
   local function has_nothing(topic)
-    local names = {key('delayed', topic), key('ready', topic), key('dead', topic), key('expiring', topic), key('earlier', topic)}
-    if call('EXISTS', unpack(names)) > 0 or call('HEXISTS', base .. ':topics', topic) == 1 then return false end
+    local names = {KEY.delayed .. topic, KEY.ready .. topic, KEY.dead .. topic, KEY.expiring .. topic, KEY.earlier .. topic}
+    if call('EXISTS', unpack(names)) > 0 or call('HEXISTS', KEY.topics, topic) == 1 then return false end
     -- The one field without a name is no id.
-    return call('HLEN', key('ids', topic)) == call('HEXISTS', key('ids', topic), '')
+    return call('HLEN', KEY.ids .. topic) == call('HEXISTS', KEY.ids .. topic, '')
   end
 
   -- Look at one topic: `idle` is since when it has been empty, as far as anybody has looked.
   local function forget_topic(topic)
-    local of = call('HMGET', key('counts', topic), 'delayed', 'ready', 'leased', 'dead', 'idle')
+    local of = call('HMGET', KEY.counts .. topic, 'delayed', 'ready', 'leased', 'dead', 'idle')
     local since = tonumber(of[5] or nil)
     for i = 1, 4 do
       if of[i] and of[i] ~= '0' then
-        return since and call('HDEL', key('counts', topic), 'idle')
+        return since and call('HDEL', KEY.counts .. topic, 'idle')
       end
     end
     if not has_nothing(topic) then return end
     if not since or since > now then
-      call('HSET', key('counts', topic), 'idle', now)
+      call('HSET', KEY.counts .. topic, 'idle', now)
     elseif now - since >= LIMITS.idle_ms then
-      call('DEL', key('counts', topic), key('ids', topic))
-      call('HDEL', KNOWN, topic)
+      call('DEL', KEY.counts .. topic, KEY.ids .. topic)
+      call('HDEL', KEY.known, topic)
     end
   end
 
   -- Once a second, forget some of the topics that are empty and have no settings: who uses a topic
   -- for each user has a million of them in time.
   local function forget_topics()
-    local at = call('HMGET', META, 'swept', 'swept_ms')
+    local at = call('HMGET', KEY.meta, 'swept', 'swept_ms')
     local last = tonumber(at[2] or 0)
     if last <= now and now - last < LIMITS.sweep_ms then return end
-    local found = call('HSCAN', KNOWN, at[1] or '0', 'COUNT', LIMITS.topics)
-    call('HSET', META, 'swept', found[1], 'swept_ms', now)
+    local found = call('HSCAN', KEY.known, at[1] or '0', 'COUNT', LIMITS.topics)
+    call('HSET', KEY.meta, 'swept', found[1], 'swept_ms', now)
     for i = 1, #found[2], 2 do forget_topic(found[2][i]) end
   end
   forget_topics()
   local ready = {}
   for i = rest, #ARGV do
-    local number = call('HGET', key('counts', ARGV[i]), 'ready')
+    local number = call('HGET', KEY.counts .. ARGV[i], 'ready')
     if number and number ~= '0' and not settings(ARGV[i]).paused then
       ready[#ready + 1] = ARGV[i]
       ready[#ready + 1] = tonumber(number)

@@ -7,7 +7,7 @@ verb('touch', 1, kept(function(lease_ms)
   local function touch(n, r)
     r = hold(n, r)
     r.ends = lease_end(lease_ms, r.lease, r.topic)
-    call('ZADD', LEASES, r.ends, member(n))
+    call('ZADD', KEY.leased, r.ends, member(n))
     save(n, r)
     return RESULT.touched
   end
@@ -19,7 +19,7 @@ verb('touch', 1, kept(function(lease_ms)
     if not b or not is_whole(b, group:sub(12)) then return nil end
     local ends = lease_end(lease_ms, b.lease, b.topic)
     call('SETRANGE', block_key(n), BLOCK.ends_at, pack('>I6', ends))
-    call('ZADD', LEASES, ends, member(n) .. 'b')
+    call('ZADD', KEY.leased, ends, member(n) .. 'b')
     return string.rep(RESULT.touched, b.size)
   end
 
