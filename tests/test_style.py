@@ -24,6 +24,7 @@ FOREIGN = {
     "msgspec": None,
     "numpy": None,
     "aiohttp": {"client"},
+    "cryptography": {"server"},
     "httptools": {"server"},
     "hypothesis": {"testing"},
     "jmespath": {"queue"},

@@ -77,10 +77,11 @@ def open(  # noqa: A001 - read as dwell.open
     ``dwell.store.embedded.EmbeddedStore``, ``dwell.store.redis.RedisStore`` and
     ``dwell.client.store.HttpStore``. Raises InvalidUrl.
     """
-    return Handle(_store(url, clock or RealClock(), options))
+    return Handle(store_at(url, clock or RealClock(), options))
 
 
-def _store(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -> Store:
+def store_at(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -> Store:
+    """Return the store that a URL names; raises InvalidUrl."""
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidUrl(f"url: got {text!r:.80}, expected {_FORMS}")

@@ -7,6 +7,7 @@ from dwell.client.store import HttpStore
 from dwell.queue import Queue
 from dwell.server.gate import Gate
 from dwell.server.http.port import HttpPort
+from dwell.server.sealed import sealed
 from dwell.server.service import Service
 from dwell.server.tokens import Tokens
 from dwell.store.base import Store
@@ -16,7 +17,7 @@ class Served:
     """A queue with its service and port; ``url`` is where it is."""
 
     def __init__(self, store: Store, *, tokens: Tokens | None = None, gate: Gate | None = None):
-        self.queue = Queue(store)
+        self.queue = Queue(sealed(store))
         self.service = Service(
             self.queue, tokens or Tokens(), gate or Gate(10_000, 1 << 28), store.clock.now_ms()
         )

@@ -173,7 +173,7 @@ class DyingMachine(LossyMachine):
     async def reopen(self) -> RedisStore:
         self.wire.break_("pass")
         # What it owes is not given back, as nobody is there to do it.
-        self.store._taking._returns._debts.clear()
+        self.store._taking._debts._owed.clear()
         await self.store.close()
         options = {"limits": self.limits, "timeout": 0.5, **self.options}
         return RedisStore(self.wire.url, clock=self.clock, prefix=self.prefix, **options)

@@ -20,8 +20,9 @@ from typing import Any, TypeAlias
 
 import uvloop
 
+from dwell.clock import RealClock
 from dwell.errors import InvalidSettings
-from dwell.handle import open as open_queue
+from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.server import tls
 from dwell.server.allocator import keep_memory
@@ -29,6 +30,7 @@ from dwell.server.gate import Gate
 from dwell.server.hosts import Hosts
 from dwell.server.memory import Memory
 from dwell.server.notify import notify
+from dwell.server.sealed import sealed
 from dwell.server.service import Port, Service
 from dwell.server.settings import Address, ServerSettings
 from dwell.server.tokens import Tokens
@@ -121,7 +123,7 @@ class Server:
         options: dict[str, Any] = {}
         if settings.is_folder:
             options = {"sync": settings.sync, "events_bytes": settings.events_bytes}
-        async with open_queue(settings.store, **options) as queue:
+        async with Queue(sealed(store_at(settings.store, RealClock(), options))) as queue:
             yield queue
 
     def _serve(self, queue: Queue) -> Service:

@@ -56,6 +56,8 @@ class Store(ABC):
     clock: Clock
     #: The number that stands in the upper half of the first word of each receipt of this store.
     number: int = 0
+    #: What only those know who can read the store, of an open one; the same for all its instances.
+    secret: bytes = b""
     #: How many messages of several callers are worth one call.
     most_joined: int = MAX_BATCH_MESSAGES
     #: How many small calls are worth having under way at a time.

@@ -10,8 +10,8 @@ from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.receipts import Receipts
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import DEADLINE_SOON, TIMED_OUT, reserved, reserved_one
-from dwell.server.beanstalk.session import Session, Wish
-from dwell.server.beanstalk.taken import Limits, Taken, take_best
+from dwell.server.beanstalk.session import Demand, Session
+from dwell.server.beanstalk.taken import Portions, Taken, take_best
 from dwell.server.beanstalk.waiting import Wait, Waiting
 from dwell.server.tokens import Right
 
@@ -22,14 +22,14 @@ MARGIN_MS = 1000
 class Reserves:
     """Does runs of reserves.
 
-    A session's wish is in a round, or it waits, or it is parked until its replies are read.
+    A session's demand is in a round, or it waits, or it is held up until its replies are read.
     """
 
     def __init__(self, hall: Hall, receipts: Receipts) -> None:
         self._hall = hall
         self._receipts = receipts
         self._queue = hall.service.queue
-        self._limits = Limits()
+        self._portions = Portions()
         self._rounds = hall.rounds(self._take)
         self._waiting = Waiting(hall, self._served, self._give_back)
         hall.service.tokens.on_change.append(self.check_all)
@@ -41,17 +41,17 @@ class Reserves:
             self._hall.allow(Right.TAKE, session.watched.values())
         except DwellError as error:
             return word_of(error) * run.count
-        session.wish = wish = Wish(run)
-        if self._would_wait(session, wish):
-            self._begin_waiting(session, wish)
+        session.demand = demand = Demand(run)
+        if self._would_wait(session, demand):
+            self._begin_waiting(session, demand)
         else:
             self._ask(session)
         return None
 
     def go_on(self, session: Session) -> None:
-        """Go on with a wish that is parked."""
-        if _wish_of(session).is_parked:
-            _wish_of(session).is_parked = False
+        """Go on with a demand that was held up."""
+        if _demand_of(session).is_held_up:
+            _demand_of(session).is_held_up = False
             self._ask(session)
 
     def end_wait(self, session: Session) -> None:
@@ -80,9 +80,9 @@ class Reserves:
                 self._waiting.leave(session)
                 self._answer_all(session, word_of(error))
 
-    def _would_wait(self, session: Session, wish: Wish) -> bool:
+    def _would_wait(self, session: Session, demand: Demand) -> bool:
         """Tell whether there is nothing to take, so that it is no use to ask."""
-        if session.held or session.is_ending or wish.timeout_s == 0:
+        if session.held or session.is_ending or demand.timeout_s == 0:
             return False
         topics, _ = self._hall.pauses.active(session.watched.values())
         return not topics or self._queue.would_wait(topics)
@@ -92,12 +92,12 @@ class Reserves:
     def _ask(self, session: Session) -> None:
         """Take part in the next round."""
         topics, _ = self._hall.pauses.active(session.watched.values())
-        run = _wish_of(session).run
+        run = _demand_of(session).run
         self._rounds.add(topics, (session, run), run.count)
 
     async def _take(self, topics: tuple[str, ...], parts: Sequence[Part]) -> None:
-        most = self._limits[topics].most
-        limits = [min(_wish_of(session).left, most) for session, _ in parts]
+        most = self._portions[topics].most
+        limits = [min(_demand_of(session).left, most) for session, _ in parts]
         try:
             batches = await take_best(self._queue, topics, sum(limits))
         except DwellError as error:
@@ -123,7 +123,7 @@ class Reserves:
             if len(batch):
                 self._hall.service.note_taken(batch)
         taken = Taken.of(batches, topics, self._hall.now_ms)
-        self._limits[topics].note(taken.bodies)
+        self._portions[topics].note(taken.bodies)
         return taken
 
     def _hand_one(self, session: Session, taken: Taken, at: int) -> None:
@@ -132,67 +132,67 @@ class Reserves:
         if session.is_over:
             return self._receipts.give_back((job,))
         session.hold(taken.numbers[at : at + 1], (job,), taken.now_ms)
-        session.wish = None
+        session.demand = None
         return session.answer(reserved_one(taken.numbers[at], taken.bodies[at]))
 
     def _hand_over(self, session: Session, part: Taken, *, is_all: bool) -> None:
         """Give a session its jobs; ``is_all`` tells that there are no more."""
         if session.is_over:
             return self._receipts.give_back(part.held)
-        wish = _wish_of(session)
+        demand = _demand_of(session)
         if len(part):
             session.hold(part.numbers, part.held, part.now_ms)
             self._answer(session, reserved(part.numbers, part.bodies), len(part))
-        if not wish.left:
+        if not demand.left:
             return None
         if is_all:
             self._unserved(session)
         elif session.is_blocked:
-            wish.is_parked = True
+            demand.is_held_up = True
         else:
             self._ask(session)
         return None
 
     def _unserved(self, session: Session) -> None:
-        """Decide what becomes of a wish when there is nothing to take."""
+        """Decide what becomes of a demand when there is nothing to take."""
         if session.is_over:
             return None
-        wish, now_ms = _wish_of(session), self._hall.now_ms
+        demand, now_ms = _demand_of(session), self._hall.now_ms
         soonest_ms = session.soonest_ms(now_ms)
         if soonest_ms is not None and soonest_ms <= now_ms + MARGIN_MS:
             return self._answer_all(session, DEADLINE_SOON)
         if session.is_ending:
             return self._answer_all(session, TIMED_OUT)
-        late = wish.impatient
-        if wish.ends_ms is not None and wish.ends_ms <= monotonic_ms():
+        late = demand.impatient
+        if demand.ends_ms is not None and demand.ends_ms <= monotonic_ms():
             late = max(late, 1)
         if late:
             self._answer(session, TIMED_OUT * late, late)
-        if wish.left:
-            self._begin_waiting(session, wish)
+        if demand.left:
+            self._begin_waiting(session, demand)
         return None
 
     # --- waiting --------------------------------------------------------------------------------
 
-    def _begin_waiting(self, session: Session, wish: Wish) -> None:
+    def _begin_waiting(self, session: Session, demand: Demand) -> None:
         try:
             self._hall.service.check_waiting(len(self._hall.waiting))
         except ServerBusy as error:
             return self._answer_all(session, word_of(error))
         topics, paused_ms = self._hall.pauses.active(session.watched.values())
-        limit = min(wish.left, self._limits[topics].most)
-        self._waiting.enter(session, topics, limit, self._wait_ms(session, wish, paused_ms))
+        limit = min(demand.left, self._portions[topics].most)
+        self._waiting.enter(session, topics, limit, self._wait_ms(session, demand, paused_ms))
         return None
 
-    def _wait_ms(self, session: Session, wish: Wish, paused_ms: int | None) -> int | None:
-        """Return how long to wait: until the wish or a pause is over, or a lease ends soon."""
+    def _wait_ms(self, session: Session, demand: Demand, paused_ms: int | None) -> int | None:
+        """Return how long to wait: until the demand or a pause is over, or a lease ends soon."""
         waits = [] if paused_ms is None else [paused_ms]
         # A span is not of the wall clock, as leases are: a step of that makes no wait longer.
-        if wish.ends_ms is None and wish.timeout_s is not None:
+        if demand.ends_ms is None and demand.timeout_s is not None:
             # Of the millisecond that has begun an unknown part is over.
-            wish.ends_ms = monotonic_ms() + wish.timeout_s * 1000 + 1
-        if wish.ends_ms is not None:
-            waits.append(wish.ends_ms - monotonic_ms())
+            demand.ends_ms = monotonic_ms() + demand.timeout_s * 1000 + 1
+        if demand.ends_ms is not None:
+            waits.append(demand.ends_ms - monotonic_ms())
         now_ms = self._hall.now_ms
         soonest_ms = session.soonest_ms(now_ms)
         if soonest_ms is not None:
@@ -218,21 +218,21 @@ class Reserves:
     # --- answers --------------------------------------------------------------------------------
 
     def _answer(self, session: Session, reply: bytes, count: int) -> None:
-        """Answer the first reserves of a wish; with the last one the session goes on."""
-        wish = _wish_of(session)
-        wish.answered(count)
-        if wish.left:
+        """Answer the first reserves of a demand; with the last one the session goes on."""
+        demand = _demand_of(session)
+        demand.answered(count)
+        if demand.left:
             session.send(reply)
         else:
-            session.wish = None
+            session.demand = None
             session.answer(reply)
 
     def _answer_all(self, session: Session, word: bytes) -> None:
-        """Answer all that is left of a wish with the same word."""
-        left = _wish_of(session).left
+        """Answer all that is left of a demand with the same word."""
+        left = _demand_of(session).left
         self._answer(session, word * left, left)
 
 
-def _wish_of(session: Session) -> Wish:
-    assert session.wish is not None, "a session that reserves has a wish"
-    return session.wish
+def _demand_of(session: Session) -> Demand:
+    assert session.demand is not None, "a session that reserves has a demand"
+    return session.demand

@@ -23,20 +23,20 @@ _MOST_REPLY_BYTES = 64 * 1024
 _FIRST_PURGE = 1000
 
 
-class Wish:
+class Demand:
     """Reserves of one connection that have no answer yet.
 
     ``ends_ms`` is when, in monotonic time, the first of them has waited long enough, once it waits.
-    ``is_parked``: nothing is done for them until the replies that were sent are read.
+    ``is_held_up``: nothing is done for them until the replies that were sent are read.
     """
 
-    __slots__ = ("ends_ms", "is_parked", "left", "run")
+    __slots__ = ("ends_ms", "is_held_up", "left", "run")
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.left = run.count
         self.ends_ms: int | None = None
-        self.is_parked = False
+        self.is_held_up = False
 
     @property
     def timeout_s(self) -> int | None:
@@ -97,7 +97,7 @@ class Desk(Protocol):
         """Count a put no more of which a part had come."""
 
     def go_on(self, session: "Session") -> None:
-        """Go on with a wish that had to stop as nobody read the replies."""
+        """Go on with a demand that had to stop as nobody read the replies."""
 
     def end_wait(self, session: "Session") -> None:
         """Answer a session that waits."""
@@ -124,6 +124,7 @@ class Session:
         "_purge_at",
         "_wire",
         "arrival",
+        "demand",
         "held",
         "is_blocked",
         "is_ending",
@@ -134,7 +135,6 @@ class Session:
         "tube",
         "wait",
         "watched",
-        "wish",
     )
 
     def __init__(self, desk: Desk, wire: Wire, decoder: Decoder) -> None:
@@ -155,7 +155,7 @@ class Session:
         self.is_producer = False
         self.is_worker = False
         self.arrival: Arrival | None = None
-        self.wish: Wish | None = None
+        self.demand: Demand | None = None
         self.wait: asyncio.Future[Batch] | None = None
 
     # --- what the connection tells --------------------------------------------------------------
@@ -174,7 +174,7 @@ class Session:
     def unblock(self) -> None:
         """Do commands again."""
         self.is_blocked = False
-        if self.wish is not None:
+        if self.demand is not None:
             self._desk.go_on(self)
         self._proceed()
 

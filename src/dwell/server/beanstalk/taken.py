@@ -70,7 +70,7 @@ def _columns(batch: Batch, topic: str | None, now_ms: int) -> Taken:
     return Taken(batch.numbers.tolist(), list(batch.bodies), list(held), now_ms)
 
 
-class Limit:
+class Portion:
     """How many jobs may be handed to one connection at a time: few, where bodies are large."""
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ class Limit:
         self._largest_bytes = max(largest, self._largest_bytes * 0.95, 1.0)
 
 
-class Limits(dict[tuple[str, ...], Limit]):
+class Portions(dict[tuple[str, ...], Portion]):
     """The limits of the topics that are taken from."""
 
-    def __missing__(self, topics: tuple[str, ...]) -> Limit:
+    def __missing__(self, topics: tuple[str, ...]) -> Portion:
         if len(self) >= _MOST_LIMITS:
             self.clear()
-        limit = self[topics] = Limit()
+        limit = self[topics] = Portion()
         return limit
 
 

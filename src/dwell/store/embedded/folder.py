@@ -36,6 +36,11 @@ class Label(msgspec.Struct, frozen=True):
     ids: int = 1
     openings: tuple[Opening, ...] = ()
 
+    @property
+    def secret(self) -> bytes:
+        """The seed as bytes, which nobody else may know."""
+        return self.seed.to_bytes(16, "little")
+
 
 def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Label]:
     """Lock a folder and return its lock and label; an empty or missing one becomes a store.

@@ -82,7 +82,7 @@ class EmbeddedStore(Store):
         """
         now_ms = self.clock.now_ms()
         self._core.open(now_ms, self._woken)
-        self.number = self._core.label.number
+        self.number, self.secret = self._core.label.number, self._core.label.secret
         self._machine, self._table = self._core.machine, self._core.machine.table
         self._finder = Finder(self._machine, HASHERS[self._core.label.ids](self._core.label.seed))
         core = self._core

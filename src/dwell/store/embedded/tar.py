@@ -13,7 +13,6 @@ from dwell.store.embedded.backup import new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, Held
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.folder import LABEL
-from dwell.store.embedded.store import EmbeddedStore
 from dwell.store.embedded.thread import in_thread
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -73,9 +72,10 @@ async def checkpoint_tar(store: Store) -> CheckpointTar:
 
     Raises InvalidInput for a store that is not kept in a folder, and DiskFull.
     """
-    if not isinstance(store, EmbeddedStore):
+    checkpoint = getattr(store, "checkpoint", None)
+    if checkpoint is None:
         raise InvalidInput("backup: this store is not kept in a folder, so there is none to copy")
-    return CheckpointTar(await store.checkpoint())
+    return CheckpointTar(await checkpoint())
 
 
 class Unpacker:

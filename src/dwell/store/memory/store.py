@@ -50,6 +50,7 @@ class MemoryStore(Store):
     def __init__(self, clock: Clock, *, max_events: int = 1_000_000) -> None:
         self.clock = clock
         self.number = secrets.randbelow(2**31 - 1) + 1
+        self.secret = secrets.token_bytes(16)
         self._max_events = max_events
         self._is_open = False
         self._clear()

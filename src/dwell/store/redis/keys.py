@@ -13,6 +13,7 @@ class Keys:
     def __init__(self, base: str) -> None:
         self.base = base
         self.store = f"{base}:store"
+        self.secret = f"{base}:secret"
         self.meta = f"{base}:meta"
         self.topics = f"{base}:topics"
         self.known = f"{base}:known"

@@ -81,6 +81,7 @@ class Shards:
         own = options.limits != USUAL
         self._limits = msgspec.msgpack.encode(options.limits.of_functions()) if own else b""
         self.number = 0
+        self.secret = b""
         self.history = 0
         self.count = 0
         #: The next deadline of each shard, 0 for none.
@@ -106,6 +107,7 @@ class Shards:
                 )
             self.number, self.count = config.number, config.shards
             self.history = config.history or config.number
+            self.secret = await self._agreed_secret()
             self.deadlines_ms, self.planned_ms = {}, 0
             if self.server_clock is not None:
                 # The nodes of a cluster need not agree on the time, so each shard has a clock.
@@ -153,6 +155,17 @@ class Shards:
 
     async def _write(self, config: Config) -> None:
         await self.engine.ask("SET", self._config_key, msgspec.msgpack.encode(config))
+
+    async def _agreed_secret(self) -> bytes:
+        """Return what whoever was first has drawn."""
+        key = self.engine.keys(0).secret
+        found = await self.engine.ask("GET", key)
+        if found is None:
+            await self.engine.ask("SET", key, secrets.token_bytes(16), "NX")
+            found = await self.engine.ask("GET", key)
+        if not found:
+            raise StoreError(f"{key}: got nothing, expected what was just written there")
+        return bytes(found)
 
     @property
     def _config_key(self) -> str:

@@ -14,7 +14,7 @@ _OF_A_SHARD = ("leased", "places", "messages")
 _STATES = ("delayed", "ready", "leased", "dead")
 
 
-class Finder:
+class StaleFinder:
     """Finds what only some parts of one shard know, ``limit`` of it at most, and may repair it."""
 
     def __init__(self, shards: Shards, shard: int, *, repair: bool, limit: int) -> None:

@@ -25,7 +25,7 @@ from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import Leased, Row, batch_of, is_of_block
 from dwell.store.redis.scanning import Scanner
 from dwell.store.redis.shards import Shards, all_of, parts_of
-from dwell.store.redis.stale import Finder
+from dwell.store.redis.stale import StaleFinder
 from dwell.store.redis.taking import Taking, blocks_of
 from dwell.store.redis.ticking import Ticks
 
@@ -75,7 +75,7 @@ class RedisStore(Store):
     async def open(self) -> None:
         """Connect, and learn or decide what all instances agree on; raises StoreError."""
         await self._shards.open()
-        self.number = self._shards.number
+        self.number, self.secret = self._shards.number, self._shards.secret
 
     async def close(self) -> None:
         """Give back what is owed, as far as that can be done at once; let go of the engine."""
@@ -293,7 +293,7 @@ class RedisStore(Store):
         found: list[Stale] = []
         for shard in range(self._shards.count):
             left = limit - len(found)
-            found += await Finder(self._shards, shard, repair=repair, limit=left).find()
+            found += await StaleFinder(self._shards, shard, repair=repair, limit=left).find()
         return found
 
     # --- settings and time --------------------------------------------------------------------

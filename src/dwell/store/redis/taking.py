@@ -11,9 +11,9 @@ from dwell.batch.batch import Batch
 from dwell.errors import DwellError, ServerUnreachable
 from dwell.message import MAX_BATCH_BYTES
 from dwell.slices import slices
+from dwell.store.redis.debts import Debts
 from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.records import Leased, is_of_block
-from dwell.store.redis.returning import Returns
 from dwell.store.redis.shards import Shards
 
 #: How long one of several shards may keep those waiting who can ask another.
@@ -25,15 +25,15 @@ class Taking:
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
-        self._returns = Returns(shards)
+        self._debts = Debts(shards)
 
     async def close(self) -> None:
         """Give back what can be given back at once."""
-        await self._returns.close()
+        await self._debts.close()
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
         """Lease ready messages, from the home shard on round all others."""
-        part = _Part(self._shards, self._returns)
+        part = _Part(self._shards, self._debts)
         leased = part.leased
 
         async def ask(shard: int) -> None:
@@ -49,7 +49,7 @@ class Taking:
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready, in the order of their ids here."""
-        part = _Part(self._shards, self._returns)
+        part = _Part(self._shards, self._debts)
         none = (topic, lease_ms, owner)
 
         async def ask(shard: int) -> None:
@@ -65,9 +65,9 @@ class Taking:
 class _Part:
     """One take, and what it was given so far."""
 
-    def __init__(self, shards: Shards, returns: Returns) -> None:
+    def __init__(self, shards: Shards, debts: Debts) -> None:
         self._shards = shards
-        self._returns = returns
+        self._debts = debts
         self._entries: list[tuple[int, Sequence[bytes]]] = []
         self._errors: dict[int, DwellError] = {}
         self._wait_s = _PATIENCE_S
@@ -90,7 +90,7 @@ class _Part:
         except BaseException:
             # The caller has gone: who else could take it has to find it.
             for shard, entries in self._entries:
-                self._returns.owe(shard, entries)
+                self._debts.owe(shard, entries)
             raise
         if self._errors and not len(self.leased):
             raise next(iter(self._errors.values()))
@@ -102,17 +102,17 @@ class _Part:
 
     async def _round(self, ask: Callable[[int], Awaitable[None]]) -> None:
         for shard in self._order():
-            if self._returns.is_owing(shard) and len(self.leased):
+            if self._debts.is_owed(shard) and len(self.leased):
                 continue
             try:
-                await self._returns.paid(shard, self._patience_s())
+                await self._debts.paid(shard, self._patience_s())
                 await ask(shard)
             except DwellError as error:
                 self._errors[shard] = error
 
     def _order(self) -> list[int]:
         """Return all shards, those last that fail."""
-        return sorted(self._shards.round(), key=self._returns.is_owing)
+        return sorted(self._shards.round(), key=self._debts.is_owed)
 
     def _patience_s(self) -> float | None:
         """Return how long a shard is waited for; what is leased already must not end meanwhile."""
@@ -134,7 +134,7 @@ class _Part:
         try:
             answer = await self._shards.run(shard, verb, *own, call=call, patience_s=patience_s)
         except (ServerUnreachable, asyncio.CancelledError):
-            self._returns.owe_call(shard, verb, call, nothing)
+            self._debts.owe_call(shard, verb, call, nothing)
             raise
         except BaseException:
             engine.end(call)
@@ -145,7 +145,7 @@ class _Part:
         try:
             found = await blocks_of(self._shards, shard, names, patience_s)
         except BaseException:
-            self._returns.owe(shard, names)
+            self._debts.owe(shard, names)
             raise
         self._entries.append((shard, names))
         pairs = [(name, found.get(name, text)) for name, text in zip(names, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""Returning: what takes leased and nobody was handed is given back, with its attempt.
+"""Debts: what takes leased and nobody was handed is given back, with its attempt.
 
 There are two such debts to a shard. A take whose answer did not come may have leased messages: the
 same call is sent again with a limit of 0, which answers what the first one leased, or makes sure
@@ -34,18 +34,18 @@ _AS_IT_WAS = (0, 0, b"", 0, b"")
 Debt = Callable[[], Awaitable[None]]
 
 
-class Returns:
+class Debts:
     """What is owed to each shard."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
-        self._debts: dict[int, deque[Debt]] = {}
+        self._owed: dict[int, deque[Debt]] = {}
         self._errors: dict[int, DwellError] = {}
         self._payers: dict[int, Standing] = {}
 
-    def is_owing(self, shard: int) -> bool:
+    def is_owed(self, shard: int) -> bool:
         """Tell whether a shard is owed something, which it is while it cannot be reached."""
-        return shard in self._debts
+        return shard in self._owed
 
     def owe_call(self, shard: int, verb: str, call: Call, own: Sequence[object]) -> None:
         """Note a take whose answer is unknown: it is asked for again, and what it leased released.
@@ -83,7 +83,7 @@ class Returns:
         if payer is None:
             return
         await payer.wait(self._shards.engine.patience_s(patience_s))
-        if self.is_owing(shard):
+        if self.is_owed(shard):
             raise self._errors.get(shard) or ServerUnreachable(
                 f"{self._shards.engine.address}: shard {shard} does not answer"
             )
@@ -94,17 +94,17 @@ class Returns:
         await asyncio.gather(*(payer.wait(_CLOSING_S) for payer in payers))
         for payer in payers:
             await payer.stop()
-        self._debts.clear()
+        self._owed.clear()
         self._payers.clear()
 
     def _add(self, shard: int, debt: Debt) -> None:
-        self._debts.setdefault(shard, deque()).append(debt)
+        self._owed.setdefault(shard, deque()).append(debt)
         if shard not in self._payers:
             self._payers[shard] = Standing(partial(self._pay, shard))
             self._payers[shard].start()
 
     async def _pay(self, shard: int) -> None:
-        debts = self._debts[shard]
+        debts = self._owed[shard]
         while debts:
             try:
                 await debts[0]()
@@ -118,7 +118,7 @@ class Returns:
                 # To try again would not help, and would keep all others from that shard.
                 _log.exception("shard %d was not given back what was leased; it will end", shard)
                 debts.popleft()
-        del self._debts[shard], self._payers[shard]
+        del self._owed[shard], self._payers[shard]
         self._errors.pop(shard, None)
 
 

@@ -1,0 +1,76 @@
+"""A store as a server shows it: its receipts are sealed."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, cast
+
+from dwell.batch.batch import Batch
+from dwell.message import U8, U64
+from dwell.server.seal import Seal
+from dwell.store.base import Store
+
+
+def sealed(store: Store) -> Store:
+    """Return a store of which nobody can foretell receipts, not even of messages that they took."""
+    return cast(Store, _SealedStore(store))
+
+
+class _SealedStore:
+    """Gives and takes sealed receipts; everything else is the store's own."""
+
+    _store: Store
+    _seal: Seal
+
+    def __init__(self, store: Store) -> None:
+        self.__dict__["_store"] = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._store, name, value)
+
+    async def open(self) -> None:
+        """Make the store ready, and learn its secret; raises StoreError."""
+        await self._store.open()
+        self.__dict__["_seal"] = Seal(self._store.secret)
+
+    # --- giving ---------------------------------------------------------------------------------
+
+    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+        """Lease at most ``limit`` ready messages."""
+        return self._closed(await self._store.take(topics, limit, lease_ms, owner))
+
+    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+        """Lease those of some messages that are ready."""
+        return self._closed(await self._store.take_ids(topic, ids, lease_ms, owner))
+
+    async def held(self, owner: str) -> Batch:
+        """Return again what ``owner`` holds under lease."""
+        return self._closed(await self._store.held(owner))
+
+    def _closed(self, batch: Batch) -> Batch:
+        if batch.receipts is not None and len(batch):
+            batch.receipts = self._seal.closed(batch.receipts)
+        return batch
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def ack(self, receipts: U64) -> Awaitable[U8]:
+        """Say that messages are done."""
+        return self._store.ack(self._seal.opened(receipts))
+
+    def release(self, receipts: U64, *how: Any, **more: Any) -> Awaitable[U8]:
+        """Give messages back."""
+        return self._store.release(self._seal.opened(receipts), *how, **more)
+
+    def touch(self, receipts: U64, lease_ms: int) -> Awaitable[U8]:
+        """Let leases end later."""
+        return self._store.touch(self._seal.opened(receipts), lease_ms)
+
+    def bury(self, receipts: U64, *how: Any, **more: Any) -> Awaitable[U8]:
+        """Set messages aside as dead."""
+        return self._store.bury(self._seal.opened(receipts), *how, **more)
+
+    def taken_from(self, receipts: U64) -> Awaitable[list[str | None]]:
+        """Return the topic of each message that is under lease by its receipt."""
+        return self._store.taken_from(self._seal.opened(receipts))
