@@ -82,7 +82,7 @@ def _in_memory(store: MemoryStore) -> Iterator[str]:
     rows = {row for topic in topics for row in topic.rows.values()}
     entries = (entry for topic in topics for entry in topic.ready)
     ready = {row for *_, serial, row in entries if row.serial == serial}
-    timed = {row for _, serial, row in store._deadlines if row.serial == serial}
+    timed = {row for _, serial, row in store._deadlines.entries if row.serial == serial}
     for row in (ready | timed | {*store._taken.values(), *store._numbered.values()}) - rows:
         yield f"{row.id!r}: no topic has it"
     for row in rows:

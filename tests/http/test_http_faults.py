@@ -16,7 +16,7 @@ import dwell
 from dwell.clock import RealClock
 from dwell.message import Result
 from dwell.server.gate import Gate
-from dwell.server.http import protocol
+from dwell.server.http import framing, protocol, readers
 from dwell.server.http.call import MAX_REQUEST_BYTES
 from dwell.server.memory import KEPT_BYTES, KEPT_FROM_PUTS_BYTES, Memory
 from dwell.server.tokens import Tokens, hash_of
@@ -677,7 +677,7 @@ def test_a_client_that_never_reads(tmp_path):
 
 @pytest.mark.parametrize("is_reading", [False, True])
 def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
-    monkeypatch.setattr(protocol, "UNREAD_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(readers, "UNREAD_TIMEOUT_S", 1.5)
 
     async def test(server):
         await server.queue.put_many("t", ["x" * 1000] * 10_000, delay="1h")
@@ -875,7 +875,7 @@ def test_an_answer_that_there_is_no_memory_to_send_ends_the_connection(monkeypat
     async def test(server):
         wire = await Wire.open(server)
         assert (await wire.ask(STATS)).status == 200
-        monkeypatch.setattr(protocol, "_date", fail)
+        monkeypatch.setattr(framing, "_date", fail)
         await wire.send(STATS)
         assert await wire.ended() == b""
 

@@ -117,7 +117,7 @@ class RedisMachine(StoreMachine):
         self.run(self.store.close())
         self.store = self.run(self.make_store(self.clock))
         self._start()
-        self._expect_nothing()
+        self.notices.expect_nothing(self.model)
 
 
 class BlockMachine(RedisMachine):

@@ -16,7 +16,9 @@ from dwell.queue.takers import Takers
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.journal.committer import Committer
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.receipts import leased_rows
 from dwell.store.embedded.store import EmbeddedStore
+from dwell.store.embedded.table import Table
 from tools.simulation.plan import plan_of
 from tools.simulation.run import run_plan, run_seed, shorten
 
@@ -90,7 +92,7 @@ def _answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 def _cancels_nothing(patch: pytest.MonkeyPatch) -> None:
     async def cancel(self: EmbeddedStore, topic: str, ids: Any) -> Any:
-        self._begin()
+        self._time.begin()
         return np.full(len(ids), Result.CANCELLED, dtype=np.uint8)
 
     patch.setattr(EmbeddedStore, "cancel", cancel)
@@ -110,14 +112,12 @@ def _is_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _receipts_are_good_twice(patch: pytest.MonkeyPatch) -> None:
-    real = Machine.leased_rows
+    def with_ended(table: Table, receipts: Any, store_number: int) -> Any:
+        rows, good = leased_rows(table, receipts, store_number)
+        inside = (receipts[:, 0] & np.uint64(0xFFFFFFFF)) < table.top
+        return rows, good | (inside & (table.state[rows] == 3))
 
-    def leased_rows(self: Machine, receipts: Any) -> Any:
-        rows, good = real(self, receipts)
-        inside = (receipts[:, 0] & np.uint64(0xFFFFFFFF)) < self.table.top
-        return rows, good | (inside & (self.table.state[rows] == 3))
-
-    patch.setattr(Machine, "leased_rows", leased_rows)
+    patch.setattr("dwell.store.embedded.store.leased_rows", with_ended)
 
 
 @pytest.mark.parametrize(

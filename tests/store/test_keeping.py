@@ -38,6 +38,16 @@ async def test_a_store_that_is_opened_again_delivers_no_body_that_was_lost(tmp_p
     await queue.close()
 
 
+async def test_a_store_that_is_opened_again_makes_snapshots(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "store")
+    async with Queue(store):
+        pass
+    async with Queue(store) as queue:
+        await queue.put("t", b"kept")
+        await store.compact()
+        assert store._core._compactor.covered == store._core.journal.position
+
+
 async def test_without_memory_a_put_is_refused_and_nothing_else_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """The machine itself: it follows a store over crashes, and finds one that breaks a promise."""
 
+import copy
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -135,9 +136,10 @@ class HasNoEvents(MemoryStore):
     """Loses the events of bury."""
 
     def _bury(self, row: Any, kind: Any, now_ms: int) -> None:
-        events, totals = self._events[:], self._totals.copy()
+        log = copy.copy(self._log)
+        log._events, log.totals = log._events[:], log.totals.copy()
         super()._bury(row, kind, now_ms)
-        self._events, self._totals = events, totals
+        self._log = log
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ async def test_timers_that_are_set_and_cancelled_do_not_pile_up() -> None:
         await rig.put(f"{number}", delay_ms=10**6)
         await rig.cancel(f"{number}")
         await rig.put("ready", on_conflict="replace")
-    assert len(store._deadlines) < 200
+    assert len(store._deadlines.entries) < 200
     assert len(store._topics["t"].ready) < 200
     assert await rig.tick() == 10**7
     assert await rig.take_ids() == ["ready"]

@@ -7,6 +7,7 @@ import numpy as np
 import dwell
 from dwell.message import State
 from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.receipts import leased_rows
 from dwell.store.embedded.wheel import Wheel
 
 
@@ -26,8 +27,8 @@ async def _store_rows(folder) -> list[np.ndarray]:
         table, known = machine.table, machine.known
         named = queue.store._finder.find("t", [b"2", b"3"])[0]
         return [
-            machine.leased_rows(taken.receipts)[0],
-            machine.peek_ready(0, 5),
+            leased_rows(table, taken.receipts, queue.store.number)[0],
+            machine.ready.peek(0, 5),
             named,
             known.index.numbers(),
             table.next_free(2),

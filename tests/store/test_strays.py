@@ -162,7 +162,7 @@ def _other_number(store: MemoryStore) -> None:
 
 
 def _no_deadlines(store: MemoryStore) -> None:
-    store._deadlines.clear()
+    store._deadlines.entries.clear()
 
 
 def _no_row(store: MemoryStore) -> None:

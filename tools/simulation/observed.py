@@ -59,6 +59,7 @@ class ObservedStore(EmbeddedStore):
             return self._put_answer
 
         putter.put = put  # type: ignore[method-assign]
+        self._watch_time()
         try:
             await self._resolve(looked_ms)
         except StoreError:
@@ -67,6 +68,23 @@ class ObservedStore(EmbeddedStore):
                 with contextlib.suppress(StoreError, OSError):
                     await super().close()
             raise
+
+    def _watch_time(self) -> None:
+        """Note when the store has looked at its clock."""
+        time = self._time
+        real_enter, real_tick = time.enter, time.tick
+
+        def enter() -> int:
+            self.has_entered = True
+            self.history.looked_ms = self.clock.now_ms()
+            return real_enter()
+
+        def tick(now_ms: int) -> None:
+            self.has_entered = True
+            self.history.looked_ms = now_ms
+            real_tick(now_ms)
+
+        time.enter, time.tick = enter, tick  # type: ignore[method-assign]
 
     async def _resolve(self, looked_ms: int) -> None:
         times_ms = await settle(self)
@@ -388,16 +406,6 @@ class ObservedStore(EmbeddedStore):
         """Begin a verb, let the model do the same at once, and compare the answers."""
         answer: T = await _Observed(self, predict, call, check, promises)
         return answer
-
-    def _enter(self) -> int:
-        self.has_entered = True
-        self.history.looked_ms = self.clock.now_ms()
-        return super()._enter()
-
-    def _tick(self, now_ms: int) -> None:
-        self.has_entered = True
-        self.history.looked_ms = now_ms
-        super()._tick(now_ms)
 
     async def _in_room(self, verb: Callable[[], T]) -> T:
         def tried() -> T:

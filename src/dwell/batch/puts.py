@@ -125,6 +125,11 @@ class PutAnswer(Sequence[Put]):
         self.results = results
         self.numbers = numbers
 
+    @classmethod
+    def empty(cls) -> "PutAnswer":
+        """Return the answer to a put of nothing."""
+        return cls([], np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64))
+
     def __len__(self) -> int:
         return len(self.results)
 

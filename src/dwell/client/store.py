@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +18,22 @@ from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
+from dwell.client.answers import (
+    STRANGE,
+    Cleared,
+    Ended,
+    Named,
+    Sizes,
+    StaleAnswer,
+    StatsAnswer,
+    StoreAnswer,
+    Taken,
+    Words,
+    decoded,
+    page_of,
+    reading,
+    results_of,
+)
 from dwell.client.connection import Connection
 from dwell.clock.servertime import ServerClock
 from dwell.errors import DwellError, StoreError
@@ -51,8 +67,6 @@ _GRACE_S = 5.0
 
 #: How long a server may take beyond the usual to read all of its store.
 _CHECK_S = 600.0
-
-_STRANGE = "got an answer that no Dwell server gives"
 
 #: How soon to end again a wait that had not begun.
 _AGAIN_S = 0.02
@@ -93,7 +107,7 @@ class HttpStore(RemoteStore):
         """Ask the server which store it has; raises ServerUnreachable or AccessDenied."""
         await self._connection.open()
         try:
-            self.number = (await self._get("/v1/store", _StoreAnswer)).number
+            self.number = (await self._get("/v1/store", StoreAnswer)).number
         except BaseException:
             await self._connection.close()
             raise
@@ -113,7 +127,7 @@ class HttpStore(RemoteStore):
             PutAnswerColumns,
             is_safe=own is not None and on_conflict == "keep",
         )
-        with _reading():
+        with reading():
             return answer_of_columns(answer, own)
 
     async def take_waiting(
@@ -148,9 +162,9 @@ class HttpStore(RemoteStore):
             accept=columns.MEDIA_TYPE,
             wait_s=wait_ms / 1000,
         )
-        page = _page(_decoded(data, BatchColumns))
+        page = page_of(decoded(data, BatchColumns))
         if page.messages.receipts is None and len(page.messages):
-            raise StoreError(f"{_STRANGE}: messages that were taken, without receipts")
+            raise StoreError(f"{STRANGE}: messages that were taken, without receipts")
         self._learn(page.messages)
         return page
 
@@ -180,7 +194,7 @@ class HttpStore(RemoteStore):
     async def _end(self, poll: str) -> None:
         """End the wait of a take, also of one whose request is still on its way."""
         with contextlib.suppress(DwellError):
-            while not (await self._post(f"/v1/polls/{poll}/end", {}, _Ended, is_safe=True)).ended:
+            while not (await self._post(f"/v1/polls/{poll}/end", {}, Ended, is_safe=True)).ended:
                 await asyncio.sleep(_AGAIN_S)
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
@@ -251,14 +265,14 @@ class HttpStore(RemoteStore):
 
     async def _by_receipt(self, verb: str, how: ReceiptColumns, *, is_safe: bool = False) -> U8:
         answer = await self._columns(f"/v1/{verb}", how, ResultColumns, is_safe=is_safe)
-        return _results(answer.results, len(how.receipts) // 16)
+        return results_of(answer.results, len(how.receipts) // 16)
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt, or None where that is no longer good."""
         ask = {"receipts": receipts_to_text(receipts)}
-        found: _Taken = await self._post("/v1/taken", ask, _Taken, is_safe=True)
+        found: Taken = await self._post("/v1/taken", ask, Taken, is_safe=True)
         if len(found.each) != len(receipts):
-            raise StoreError(f"{_STRANGE}: {len(found.each)} topics of {len(receipts)} receipts")
+            raise StoreError(f"{STRANGE}: {len(found.each)} topics of {len(receipts)} receipts")
         return found.each
 
     # --- by id --------------------------------------------------------------------------------
@@ -275,7 +289,7 @@ class HttpStore(RemoteStore):
         """Cancel every message of a topic that nobody has taken, a part a request."""
         count, is_complete = 0, False
         while not is_complete:
-            done: _Cleared = await self._post(f"{_topic(topic)}/clear", {}, _Cleared, is_safe=False)
+            done: Cleared = await self._post(f"{_topic(topic)}/clear", {}, Cleared, is_safe=False)
             count, is_complete = count + done.cancelled, done.is_complete
         return count
 
@@ -287,10 +301,10 @@ class HttpStore(RemoteStore):
     async def _by_id(
         self, topic: str, verb: str, ask: dict[str, Any], *, is_safe: bool = False
     ) -> U8:
-        answer = await self._post(f"{_topic(topic)}/{verb}", ask, _Words, is_safe=is_safe)
-        with _reading():
+        answer = await self._post(f"{_topic(topic)}/{verb}", ask, Words, is_safe=is_safe)
+        with reading():
             codes = bytes(_CODES[word] for word in answer.results)
-        return _results(codes, len(ask["ids"]))
+        return results_of(codes, len(ask["ids"]))
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""
@@ -298,14 +312,14 @@ class HttpStore(RemoteStore):
         batch = await self._post(
             f"{_topic(topic)}/get", ask, BatchColumns, is_safe=True, accept=columns.MEDIA_TYPE
         )
-        with _reading():
+        with reading():
             found = {message.id: message for message in batch_of_columns(batch)}
         return [found.get(id_) for id_ in _texts(ids)]
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number."""
         ask = {"numbers": numbers.tolist()}
-        found: _Named = await self._post("/v1/named", ask, _Named, is_safe=True)
+        found: Named = await self._post("/v1/named", ask, Named, is_safe=True)
         return found.names
 
     # --- looking ------------------------------------------------------------------------------
@@ -326,7 +340,7 @@ class HttpStore(RemoteStore):
         cursor: Cursor | None = None
         while missing := limit - sum(map(len, found)):
             part = ask | {"limit": missing, "cursor": str(cursor) if cursor else None}
-            page = _page(
+            page = page_of(
                 await self._post(
                     f"{_topic(topic)}/find",
                     part,
@@ -342,7 +356,7 @@ class HttpStore(RemoteStore):
         return Batch.joined(found, receipts=False)
 
     async def _look(self, path: str) -> Page:
-        return _page(await self._get(path, BatchColumns, accept=columns.MEDIA_TYPE))
+        return page_of(await self._get(path, BatchColumns, accept=columns.MEDIA_TYPE))
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place."""
@@ -350,24 +364,24 @@ class HttpStore(RemoteStore):
         found = await self._post(
             "/v1/sweep", ask, SweepColumns, is_safe=True, accept=columns.MEDIA_TYPE
         )
-        with _reading():
+        with reading():
             return Sweep(batch_of_columns(found.messages), found.next_place, found.places)
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
         path = f"/v1/events?position={position}&limit={limit}"
         found = await self._get(path, EventColumns, accept=columns.MEDIA_TYPE)
-        with _reading():
+        with reading():
             return events_of_columns(found)
 
     async def stats(self) -> Stats:
         """Return the counts."""
-        found = await self._get("/v1/stats", _Stats)
+        found = await self._get("/v1/stats", StatsAnswer)
         return Stats(found.topics, found.totals)
 
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, for each shard of the server's store."""
-        found: _Sizes = await self._get(f"{_topic(topic)}/sizes", _Sizes)
+        found: Sizes = await self._get(f"{_topic(topic)}/sizes", Sizes)
         return found.shards
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
@@ -382,7 +396,7 @@ class HttpStore(RemoteStore):
             wait_s=_CHECK_S,
             is_safe=not repair,
         )
-        found: _StaleAnswer = _decoded(data, _StaleAnswer)
+        found: StaleAnswer = decoded(data, StaleAnswer)
         return found.stale
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
@@ -416,7 +430,7 @@ class HttpStore(RemoteStore):
 
     async def _get(self, path: str, kind: type[Any], *, accept: str = _MSGPACK) -> Any:
         data = await self._connection.call("GET", path, accept=accept, is_safe=True)
-        return _decoded(data, kind)
+        return decoded(data, kind)
 
     async def _post(
         self, path: str, ask: object, kind: type[Any], *, is_safe: bool, accept: str = _MSGPACK
@@ -424,82 +438,14 @@ class HttpStore(RemoteStore):
         data = await self._connection.call(
             "POST", path, _encode(ask), content=_MSGPACK, accept=accept, is_safe=is_safe
         )
-        return _decoded(data, kind)
+        return decoded(data, kind)
 
     async def _columns(self, path: str, ask: object, kind: type[Any], *, is_safe: bool) -> Any:
         media = columns.MEDIA_TYPE
         data = await self._connection.call(
             "POST", path, _encode(ask), content=media, accept=media, is_safe=is_safe
         )
-        return _decoded(data, kind)
-
-
-class _Ended(msgspec.Struct):
-    ended: bool
-
-
-class _StoreAnswer(msgspec.Struct):
-    number: int
-
-
-class _Cleared(msgspec.Struct):
-    cancelled: int
-    is_complete: bool
-
-
-class _Sizes(msgspec.Struct):
-    shards: list[TopicStats]
-
-
-class _StaleAnswer(msgspec.Struct):
-    stale: list[Stale]
-
-
-class _Words(msgspec.Struct):
-    results: list[str]
-
-
-class _Taken(msgspec.Struct):
-    each: list[str | None]
-
-
-class _Named(msgspec.Struct):
-    names: list[tuple[str, str] | None]
-
-
-class _Stats(msgspec.Struct):
-    topics: dict[str, TopicStats]
-    totals: dict[str, int]
-
-
-@contextlib.contextmanager
-def _reading() -> Iterator[None]:
-    """Raise StoreError for an answer that does not hold together: that is nobody's bad input."""
-    try:
-        yield
-    except (DwellError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-        raise StoreError(f"{_STRANGE}: {error}") from None
-    except (msgspec.MsgspecError, RecursionError, AssertionError) as error:
-        raise StoreError(f"{_STRANGE}: {error}") from None
-
-
-def _decoded(data: bytes, kind: type[Any]) -> Any:
-    with _reading():
-        return msgspec.msgpack.decode(data, type=kind)
-
-
-def _page(found: BatchColumns) -> Page:
-    with _reading():
-        return Page(batch_of_columns(found), found.cursor)
-
-
-def _results(codes: bytes, count: int) -> U8:
-    """Return the results of so many messages, as they were answered."""
-    with _reading():
-        results: U8 = columns.results_of(codes).copy()
-    if len(results) != count:
-        raise StoreError(f"{_STRANGE}: {len(results)} results for {count} messages")
-    return results
+        return decoded(data, kind)
 
 
 def _words(wanted: Wanted) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
+from typing import TypeAlias
 
 import numpy as np
 
 from dwell.batch.blobs import chained
-from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.puts import Put, PutAnswer, Puts, Row
 from dwell.batch.results import Results
 from dwell.errors import DwellError, TopicFull
 from dwell.given import columns
@@ -14,6 +15,10 @@ from dwell.message import DEFAULT_PRIORITY, U8, U64
 from dwell.queue.gather import Partly
 from dwell.store.base import Store
 from dwell.store.partly import PartlyPut
+
+#: What puts that become one have in common: the topic, what to do with an id that exists, and
+#: whether the callers named the ids.
+PutKey: TypeAlias = tuple[str, str, bool]
 
 _ARRAYS = ("due_ms", "priority", "lease_ms", "max_attempts", "expires_ms")
 
@@ -87,8 +92,18 @@ def cut_answer(answer: PutAnswer, many: Sequence[Puts]) -> list[PutAnswer]:
     return [answer[part] for part in _parts(many)]
 
 
-async def put_joined(store: Store, many: Sequence[Puts], on_conflict: str) -> list[PutAnswer]:
+async def put_rows(store: Store, key: PutKey, rows: Sequence[Row]) -> list[Put]:
+    """Put single messages of several callers as one; raises Partly when some were refused."""
+    puts = Puts.of_rows(key[0], rows)
+    try:
+        return list(await store.put(puts, key[1]))
+    except PartlyPut as partly:
+        raise Partly(partly.answers()) from None
+
+
+async def put_joined(store: Store, key: PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
     """Put what several callers gave as one; raises Partly when some of it was refused."""
+    on_conflict = key[1]
     puts = many[0] if len(many) == 1 else joined_puts(many)
     try:
         return cut_answer(await store.put(puts, on_conflict), many)

@@ -6,10 +6,8 @@ What happens to messages is the store's.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Any, Self
-
-import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
@@ -24,19 +22,15 @@ from dwell.given.rows import row_of
 from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
 from dwell.queue import search
-from dwell.queue.bulk import put_fitting, put_joined, puts_of
-from dwell.queue.gather import Gatherer, Partly
+from dwell.queue.bulk import PutKey, put_fitting, put_joined, put_rows, puts_of
+from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
 from dwell.queue.verbs import ManyTaken, Verbs
 from dwell.store.base import RemoteStore, Store
-from dwell.store.partly import PartlyPut
 from dwell.tasks import finished, whole
-
-#: The topic, what to do with an id that exists, and whether the caller named the ids.
-_PutKey = tuple[str, str, bool]
 
 
 class Queue(Verbs):
@@ -49,11 +43,11 @@ class Queue(Verbs):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._puts: Gatherer[_PutKey, Row, Put] = Gatherer(
-            self._put, self._turns, (IdExists, TopicFull)
+        self._puts: Gatherer[PutKey, Row, Put] = Gatherer(
+            partial(put_rows, store), self._turns, (IdExists, TopicFull)
         )
-        self._bulk_puts: Gatherer[_PutKey, Puts, PutAnswer] = Gatherer(
-            self._put_bulk, self._turns, (BatchTooLarge, IdExists, TopicFull)
+        self._bulk_puts: Gatherer[PutKey, Puts, PutAnswer] = Gatherer(
+            partial(put_joined, store), self._turns, (BatchTooLarge, IdExists, TopicFull)
         )
         self._takers: Takers
         self._ticker: Ticker | None = None
@@ -150,12 +144,7 @@ class Queue(Verbs):
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     # --- put ----------------------------------------------------------------------------------
@@ -250,7 +239,7 @@ class Queue(Verbs):
             headers=headers,
         )
         if not len(puts):
-            return PutAnswer([], np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64))
+            return PutAnswer.empty()
         return await self.put_puts(puts, on_conflict)
 
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
@@ -288,18 +277,8 @@ class Queue(Verbs):
         size_bytes = len(row.body) + len(row.extra) + len(row.id)
         return self._puts.call((topic, on_conflict, row.id != b""), row, size_bytes)
 
-    async def _put_bulk(self, key: _PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
-        return await put_joined(self._store, many, key[1])
-
     async def _levels_ms(self, topic: str) -> Sequence[int]:
         return (await self._store.settings(topic)).delay_levels_ms
-
-    async def _put(self, key: _PutKey, rows: Sequence[Row]) -> list[Put]:
-        puts = Puts.of_rows(key[0], rows)
-        try:
-            return list(await self._store.put(puts, key[1]))
-        except PartlyPut as partly:
-            raise Partly(partly.answers()) from None
 
     # --- take and look ------------------------------------------------------------------------
 
@@ -378,12 +357,7 @@ class Queue(Verbs):
         return await self._store.taken_from(self._receipts(what))
 
     async def scan(
-        self,
-        topic: str,
-        state: State | str,
-        *,
-        cursor: Cursor | None = None,
-        limit: int = 1000,
+        self, topic: str, state: State | str, *, cursor: Cursor | None = None, limit: int = 1000
     ) -> Page:
         """Return one page of a topic's messages of one state, by due, from after ``cursor``.
 
@@ -435,12 +409,7 @@ class Queue(Verbs):
         return (await search.clear(self._store, topic))[0]
 
     async def sweep(
-        self,
-        wanted: Wanted = EVERY,
-        *,
-        start: int = 0,
-        stop: int = 2**63 - 1,
-        limit: int = 1000,
+        self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000
     ) -> Sweep:
         """Return some messages in no order, from place ``start`` to before ``stop``.
 

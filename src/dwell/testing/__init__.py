@@ -20,6 +20,5 @@ They need the extra ``testing`` (pytest and Hypothesis).
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "dwell.testing.rig", "dwell.testing.machine", "dwell.testing.views", "dwell.testing.suite"
-)
+for _name in ("ids", "machine", "notices", "receipts", "rig", "suite", "views"):
+    pytest.register_assert_rewrite(f"{__name__}.{_name}")

@@ -1,14 +1,43 @@
 """The small worlds that the machine draws from, so that what it does meets."""
 
+from typing import NamedTuple
+
 from hypothesis import strategies as st
 
 from dwell.message import TopicSettings, encode_extra
+from dwell.testing.model import Entry
 
 TOPICS = ("a", "b")
 IDS = ("1", "2", "3", "4", "5")
 OWNERS = ("me", "you")
 _YEAR_MS = 366 * 24 * 3_600_000
 EXTRA = encode_extra("key", {"name": "value"})
+
+
+class Draft(NamedTuple):
+    """A message to be put, whose times are counted from its put."""
+
+    id: str
+    delay_ms: int
+    priority: int
+    lease_ms: int
+    max_attempts: int
+    expires_in_ms: int | None
+    has_extra: bool
+
+    def entry(self, id_: str, body: bytes, now_ms: int) -> Entry:
+        """Return the message."""
+        return Entry(
+            id=id_,
+            body=body,
+            due_ms=now_ms + self.delay_ms,
+            priority=self.priority,
+            lease_ms=self.lease_ms,
+            max_attempts=self.max_attempts,
+            expires_ms=0 if self.expires_in_ms is None else now_ms + self.expires_in_ms,
+            extra=EXTRA if self.has_extra else b"",
+        )
+
 
 a_topic = st.sampled_from(("a", "a", "a", "b"))
 a_delay_ms = st.sampled_from((0, 500, 1_000, 5_000, 60_000))
@@ -21,9 +50,10 @@ a_conflict = st.sampled_from(("keep", "replace", "error"))
 an_error = st.sampled_from((None, "", "oops"))
 #: Numbers that pick from what the machine knows by now; the least pick what a verb can act on.
 some_picks = st.lists(st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 9)), min_size=1, max_size=4)
-some_entries = st.lists(
-    st.tuples(
-        st.integers(0, len(IDS) - 1),
+some_drafts = st.lists(
+    st.builds(
+        Draft,
+        st.sampled_from(IDS),
         a_due_ms,
         st.sampled_from((1024, 1024, 0, 2**32 - 1)),
         a_lease_ms,

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import copy
 import itertools
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -21,13 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dwell.batch.batch import Batch
 from dwell.clock import SimulatedClock
 from dwell.errors import DiskFull, StoreFailed
-from dwell.message import U8, U64, Result, TopicSettings
+from dwell.message import U8, Result, TopicSettings
 from dwell.store.base import Store
 from dwell.testing.domains import (
-    EXTRA,
-    IDS,
     OWNERS,
     TOPICS,
+    Draft,
     a_conflict,
     a_delay_ms,
     a_due_ms,
@@ -35,20 +33,22 @@ from dwell.testing.domains import (
     a_new_priority,
     a_topic,
     an_error,
-    some_entries,
+    some_drafts,
     some_picks,
     some_settings,
 )
+from dwell.testing.ids import OPEN, Ids
 from dwell.testing.model import Entry, Item, Model
+from dwell.testing.notices import Notices
+from dwell.testing.receipts import Receipts
 from dwell.testing.rig import encoded
 from dwell.testing.views import (
     Views,
     attempt,
-    counts_of,
+    check_stats,
     events_from,
     facts_of,
     puts_of,
-    receipt_words,
     same,
     settled,
     view_of_message,
@@ -91,8 +91,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = SimulatedClock()
         self.model = Model(self.clock.now_ms())
-        self.receipts: list[tuple[int, tuple[int, int]]] = []
-        self.made_ids: list[str] = []
+        self.receipts = Receipts()
+        self.ids = Ids()
         self.bodies = itertools.count()
         self.latest_ms = self.clock.now_ms()
         self.has_crashed = False
@@ -100,7 +100,7 @@ class StoreMachine(RuleBasedStateMachine):
         # that brings the store up to the new time, and no other verb would ever have to.
         self.has_only_moved = False
         self.checked_events = 0
-        self._expect_nothing()
+        self.notices = Notices(self.model)
         self.store = self.run(self.make_store(self.clock))
         self._start()
 
@@ -154,8 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
         return predicted, answer  # type: ignore[return-value]
 
     def _start(self) -> None:
-        self.store.wake = self._on_wake
-        self.store.plan = self._on_plan
+        self.notices.listen(self.store)
         self.run(self.store.open())
 
     def _crash(self) -> None:
@@ -169,7 +168,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.run(self.reopen())
         self._start()
         self.model.tick(self.clock.now_ms())
-        self._expect_nothing()
+        self.notices.expect_nothing(self.model)
 
     def _resolve(self, before: Model) -> None:
         """Find out whether the verb that a crash cut off has happened."""
@@ -179,11 +178,11 @@ class StoreMachine(RuleBasedStateMachine):
         facts = facts_of(self.run(events_from(self.store, 0)))
         for model in (after, before):
             model.tick(self.clock.now_ms())
-            self._rename_made(model, views)
+            self.ids.find_made(model, views)
             if self._is_like(model, views) and self._facts_are(model, facts, 0):
                 self.model = model
                 self.checked_events = 0
-                self._expect_nothing()
+                self.notices.expect_nothing(self.model)
                 return
         assert views == view_of_model(before, TOPICS), "neither before the verb nor after it"
         raise AssertionError("events or settings are neither those before the verb nor after it")
@@ -199,37 +198,6 @@ class StoreMachine(RuleBasedStateMachine):
         expected = settled(model.facts[start:], with_times=with_times)
         return settled(facts, with_times=with_times) == expected
 
-    def _rename_made(self, model: Model, views: Views) -> None:
-        """Learn the ids that the store made, by the bodies, which are never the same twice."""
-        ids = {view.body: id_ for (_, id_), view in views.items()}
-        open_ids = [item.put for item in model.items.values() if item.put.id.startswith("~?")]
-        names = {put.id: ids[put.body] for put in open_ids if put.body in ids}
-        model.rename(names)
-        self.made_ids += names.values()
-
-    # --- what is expected of wake and plan ----------------------------------------------------
-
-    def _on_wake(self, topic: str, count: int) -> None:
-        assert count > 0
-        self.woken[topic] += count
-
-    def _on_plan(self) -> None:
-        self.is_planned = True
-
-    def _expect_nothing(self) -> None:
-        """Take note of what is ready already; the queue asks for the deadline first of all."""
-        self.woken: Counter[str] = Counter()
-        self.takeable = self._takeable()
-        self.is_planned = True
-        self.promised_ms: int | None = None
-
-    def _takeable(self) -> set[tuple[str, str]]:
-        return {
-            name
-            for name, item in self.model.items.items()
-            if self.model.state(item).name == "READY" and not self.model.topic(name[0]).paused
-        }
-
     # --- after each step ----------------------------------------------------------------------
 
     @invariant()
@@ -242,19 +210,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert views == expected
         # Dictionaries are equal in any order; a scan is not.
         assert list(views) == list(expected)
-        self._check_counts(views)
+        check_stats(self.ask(lambda store: store.stats()), views, self.model)
         self._check_events()
-        self._check_notices()
-
-    def _check_counts(self, views: Views) -> None:
-        stats = self.ask(lambda store: store.stats())
-        found = {
-            (topic, state): getattr(counts, state)
-            for topic, counts in stats.topics.items()
-            for state in ("delayed", "ready", "leased", "dead")
-        }
-        assert +Counter(found) == counts_of(views)
-        assert +Counter(stats.totals) == Counter(str(fact[1]) for fact in self.model.facts)
+        self.notices.check(self.model)
 
     def _check_events(self) -> None:
         start = self.checked_events
@@ -265,27 +223,16 @@ class StoreMachine(RuleBasedStateMachine):
         )
         self.checked_events = len(self.model.facts)
 
-    def _check_notices(self) -> None:
-        """Check that nobody who waits for a message or a deadline sleeps on."""
-        takeable = self._takeable()
-        new = Counter(topic for topic, _ in takeable - self.takeable)
-        assert new <= self.woken, f"ready are {new}, woken were {self.woken}"
-        self.takeable, self.woken = takeable, Counter()
-        deadline_ms = self.model.deadline_ms()
-        if deadline_ms is not None and not self.is_planned:
-            assert self.promised_ms is not None, "a deadline came, and nobody was told"
-            assert self.promised_ms <= deadline_ms, "a deadline came nearer, and nobody was told"
-
     # --- verbs --------------------------------------------------------------------------------
 
     @rule(
         topic=a_topic,
-        entries=some_entries,
+        drafts=some_drafts,
         on_conflict=a_conflict,
     )
-    def put(self, topic: str, entries: Sequence[Any], on_conflict: str) -> None:
+    def put(self, topic: str, drafts: Sequence[Draft], on_conflict: str) -> None:
         """Put messages whose ids may exist."""
-        batch = [self._entry(IDS[entry[0]], *entry[1:]) for entry in entries]
+        batch = [self._entry(draft.id, draft) for draft in drafts]
         answers = self.do(
             lambda model: model.put(topic, batch, on_conflict),
             lambda store: store.put(puts_of(topic, batch), on_conflict),
@@ -294,10 +241,10 @@ class StoreMachine(RuleBasedStateMachine):
             assert list(answers[1].ids) == [entry.id for entry in batch]
             same(answers[0], answers[1].results)
 
-    @rule(topic=a_topic, entries=some_entries)
-    def put_without_ids(self, topic: str, entries: Sequence[Any]) -> None:
+    @rule(topic=a_topic, drafts=some_drafts)
+    def put_without_ids(self, topic: str, drafts: Sequence[Draft]) -> None:
         """Put messages whose ids the store makes."""
-        batch = [self._entry(f"~?{n}", *entry[1:]) for n, entry in enumerate(entries)]
+        batch = [self._entry(f"{OPEN}{n}", draft) for n, draft in enumerate(drafts)]
         answers = self.do(
             lambda model: model.put(topic, batch, "keep"),
             lambda store: store.put(puts_of(topic, batch, own_ids=False), "keep"),
@@ -307,34 +254,12 @@ class StoreMachine(RuleBasedStateMachine):
         same(answers[0], answers[1].results)
         created = answers[1].results == Result.CREATED
         ids = [id_ for id_, was_created in zip(answers[1].ids, created, strict=True) if was_created]
-        assert all(id_.startswith("~") for id_ in ids)
-        assert not set(ids) & set(self.made_ids), "an id was made twice"
-        assert len(set(ids)) == len(ids), "an id was made twice"
+        self.ids.learn(ids)
         olds = [entry.id for entry, was_created in zip(batch, created, strict=True) if was_created]
         self.model.rename(dict(zip(olds, ids, strict=True)))
-        self.made_ids += ids
 
-    def _entry(
-        self,
-        id_: str,
-        delay_ms: int,
-        priority: int,
-        lease_ms: int,
-        max_attempts: int,
-        expires_in_ms: int | None,
-        has_extra: bool,
-    ) -> Entry:
-        now_ms = self.clock.now_ms()
-        return Entry(
-            id=id_,
-            body=b"body %d" % next(self.bodies),
-            due_ms=now_ms + delay_ms,
-            priority=priority,
-            lease_ms=lease_ms,
-            max_attempts=max_attempts,
-            expires_ms=0 if expires_in_ms is None else now_ms + expires_in_ms,
-            extra=EXTRA if has_extra else b"",
-        )
+    def _entry(self, id_: str, draft: Draft) -> Entry:
+        return draft.entry(id_, b"body %d" % next(self.bodies), self.clock.now_ms())
 
     @precondition(_has_messages)
     @rule()
@@ -365,7 +290,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=a_topic, picks=some_picks, lease_ms=a_lease_ms, owner=st.sampled_from(OWNERS))
     def take_ids(self, topic: str, picks: list[int], lease_ms: int, owner: str) -> None:
         """Take some messages by their ids."""
-        ids = self._ids(topic, picks)
+        ids = self.ids.picked(topic, picks, self.model)
         self._check_take(
             self.do(
                 lambda model: model.take_ids(topic, ids, lease_ms, owner),
@@ -381,9 +306,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert [(message.topic, message.id) for message in batch] == [
             (item.topic, item.put.id) for item in items
         ]
-        known = {words for _, words in self.receipts}
-        assert not known & set(receipt_words(batch)), "a receipt was given twice"
-        self._learn(items, batch)
+        self.receipts.check_new(batch)
+        self.receipts.learn(items, batch, self.store.number)
 
     @precondition(_has_receipts)
     @rule(owner=st.sampled_from(OWNERS))
@@ -397,33 +321,15 @@ class StoreMachine(RuleBasedStateMachine):
         assert batch.due_ms.tolist() == [item.due_ms for item in items.values()]
         names = [(message.topic, message.id) for message in batch]
         assert sorted(names) == sorted(items)
-        known = dict(self.receipts)
-        for name, words in zip(names, receipt_words(batch), strict=True):
-            assert known.get(items[name].lease, words) == words
-        self._learn([items[name] for name in names], batch)
-
-    def _learn(self, items: list[Item], batch: Batch) -> None:
-        assert all(words[0] >> 32 == self.store.number for words in receipt_words(batch))
-        for item, message, words in zip(items, batch, receipt_words(batch), strict=True):
-            assert view_of_message(message).attempt == item.attempt
-            assert message.body == item.put.body
-            assert message.lease_until_ms == item.lease_until_ms
-            self.receipts.append((item.lease, words))
-
-    def _receipts(self, picks: list[int]) -> tuple[list[int], U64]:
-        """Pick receipts, first of those that hold, then of the others."""
-        good = {item.lease for item in self.model.items.values() if item.lease}
-        newest = self.receipts[::-1]
-        known = sorted(newest, key=lambda receipt: receipt[0] not in good)
-        chosen = [known[pick % len(known)] for pick in picks if known]
-        words = np.array([words for _, words in chosen], np.uint64).reshape(-1, 2)
-        return [lease for lease, _ in chosen], words
+        held = [items[name] for name in names]
+        self.receipts.check_held(held, batch)
+        self.receipts.learn(held, batch, self.store.number)
 
     @precondition(_has_receipts)
     @rule(picks=some_picks)
     def ack(self, picks: list[int]) -> None:
         """Say that messages are done."""
-        leases, receipts = self._receipts(picks)
+        leases, receipts = self.receipts.picked(picks, self.model)
         self._do_each(lambda model: model.ack(leases), lambda store: store.ack(receipts))
 
     @precondition(_has_receipts)
@@ -443,7 +349,7 @@ class StoreMachine(RuleBasedStateMachine):
         priority: int | None,
     ) -> None:
         """Give messages back."""
-        leases, receipts = self._receipts(picks)
+        leases, receipts = self.receipts.picked(picks, self.model)
         self._do_each(
             lambda model: model.release(
                 leases, delay_ms, error, counted=counted, priority=priority
@@ -457,7 +363,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(picks=some_picks, lease_ms=a_lease_ms)
     def touch(self, picks: list[int], lease_ms: int) -> None:
         """Hold messages for longer, or shorter."""
-        leases, receipts = self._receipts(picks)
+        leases, receipts = self.receipts.picked(picks, self.model)
         self._do_each(
             lambda model: model.touch(leases, lease_ms),
             lambda store: store.touch(receipts, lease_ms),
@@ -467,27 +373,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(picks=some_picks, reason=an_error, priority=a_new_priority)
     def bury(self, picks: list[int], reason: str | None, priority: int | None) -> None:
         """Set messages aside."""
-        leases, receipts = self._receipts(picks)
+        leases, receipts = self.receipts.picked(picks, self.model)
         self._do_each(
             lambda model: model.bury(leases, reason, priority),
             lambda store: store.bury(receipts, reason, priority=priority),
         )
 
-    def _ids(self, topic: str, picks: list[int], *, first_dead: bool = False) -> list[str]:
-        """Pick ids, first of messages that are there, then of others."""
-
-        def rank(id_: str) -> int:
-            item = self.model.items.get((topic, id_))
-            return 2 if item is None else int(first_dead and not item.is_dead)
-
-        known = sorted([*self.made_ids[-5:], *IDS], key=rank)
-        return [known[pick % len(known)] for pick in picks]
-
     @precondition(_has_dead)
     @rule(topic=a_topic, picks=some_picks, delay_ms=a_delay_ms)
     def kick(self, topic: str, picks: list[int], delay_ms: int) -> None:
         """Bring messages back."""
-        ids = self._ids(topic, picks, first_dead=True)
+        ids = self.ids.picked(topic, picks, self.model, first_dead=True)
         self._do_each(
             lambda model: model.kick(topic, ids, delay_ms),
             lambda store: store.kick(topic, encoded(ids), delay_ms),
@@ -497,7 +393,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=a_topic, picks=some_picks)
     def cancel(self, topic: str, picks: list[int]) -> None:
         """Forget messages."""
-        ids = self._ids(topic, picks)
+        ids = self.ids.picked(topic, picks, self.model)
         self._do_each(
             lambda model: model.cancel(topic, ids),
             lambda store: store.cancel(topic, encoded(ids)),
@@ -507,7 +403,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=a_topic, picks=some_picks, delays_ms=st.lists(a_due_ms, min_size=4, max_size=4))
     def reschedule(self, topic: str, picks: list[int], delays_ms: list[int]) -> None:
         """Move messages in time."""
-        ids = self._ids(topic, picks)
+        ids = self.ids.picked(topic, picks, self.model)
         dues_ms = [self.clock.now_ms() + delay_ms for delay_ms in delays_ms[: len(ids)]]
         self._do_each(
             lambda model: model.reschedule(topic, ids, dues_ms),
@@ -525,7 +421,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=a_topic, picks=some_picks)
     def get(self, topic: str, picks: list[int]) -> None:
         """Look at messages by id."""
-        ids = self._ids(topic, picks)
+        ids = self.ids.picked(topic, picks, self.model)
         answers = self.do(
             lambda model: view_of_model(model, TOPICS),
             lambda store: store.get(topic, encoded(ids)),
@@ -558,7 +454,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         """Ask for the next deadline, as the queue does before it sleeps."""
-        self.is_planned = False
+        self.notices.expect_plans()
         now_ms = self.clock.now_ms()
         answers = self.do(lambda model: model.deadline_ms(), lambda store: store.tick(now_ms))
         if answers is None:
@@ -570,7 +466,7 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             assert now_ms < promised
             assert expected is None or promised <= expected
-        self.is_planned, self.promised_ms = False, promised
+        self.notices.promise(promised)
 
     @rule(delta_ms=st.sampled_from((1, 100, 300, 300, 300, 500, 1_000, 1_000, 10_000, 3_600_000)))
     def advance(self, delta_ms: int) -> None:

@@ -10,6 +10,7 @@ from dwell.batch.batch import Batch
 from dwell.batch.events import Event
 from dwell.batch.page import Cursor
 from dwell.batch.puts import Puts
+from dwell.batch.stats import Stats
 from dwell.errors import IdExists, TopicFull
 from dwell.message import U8, Kind, Message, Result, State, decode_extra
 from dwell.store.base import Store
@@ -154,6 +155,17 @@ def settled(facts: Iterable[Fact], *, with_times: bool = True) -> list[Fact]:
 def counts_of(views: Views) -> Counter[tuple[str, str]]:
     """Return how many messages are in each state, by topic and the state's name."""
     return Counter((topic, view.state.name.lower()) for (topic, _), view in views.items())
+
+
+def check_stats(stats: Stats, views: Views, model: Model) -> None:
+    """Check that counts are those of the messages that are there, and of what has happened."""
+    found = {
+        (topic, state): getattr(counts, state)
+        for topic, counts in stats.topics.items()
+        for state in ("delayed", "ready", "leased", "dead")
+    }
+    assert +Counter(found) == counts_of(views)
+    assert +Counter(stats.totals) == Counter(str(fact[1]) for fact in model.facts)
 
 
 def attempt(act: Callable[[], T]) -> tuple[type[Exception] | None, T | None]:

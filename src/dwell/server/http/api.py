@@ -2,9 +2,10 @@
 
 from dwell.message import TopicSettings
 from dwell.server.http import care, command, ids, looking, push, puts, queries, takes
-from dwell.server.http import schemas as s
 from dwell.server.http.endpoint import ROWS, ROWS_COLUMNS, Endpoint
 from dwell.server.http.media import Media
+from dwell.server.http.schemas import answers as a
+from dwell.server.http.schemas import requests as r
 from dwell.server.tokens import Right
 
 _MANY = (*ROWS_COLUMNS, Media.NDJSON)
@@ -18,9 +19,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_T}/messages",
         puts.put,
         _PUT,
-        s.PutResults,
-        s.PutQuery,
-        body=s.NewMessage | list[s.NewMessage],
+        a.PutResults,
+        r.PutQuery,
+        body=r.NewMessage | list[r.NewMessage],
         takes=(*_MANY, Media.ARROW),
         gives=ROWS_COLUMNS,
         group="put",
@@ -30,8 +31,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/take",
         takes.take,
         _TAKE,
-        s.Messages,
-        body=s.TakeRequest,
+        a.Messages,
+        body=r.TakeRequest,
         gives=_MANY,
         group="take",
     ),
@@ -40,26 +41,26 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_T}/take-where",
         queries.take_where,
         _TAKE,
-        s.MessagePage,
-        body=s.TakeWhereRequest,
+        a.MessagePage,
+        body=r.TakeWhereRequest,
         gives=ROWS_COLUMNS,
         group="take",
     ),
-    Endpoint("POST", "/v1/polls/{poll}/end", takes.end_wait, _TAKE, s.EndAnswer, group="take"),
+    Endpoint("POST", "/v1/polls/{poll}/end", takes.end_wait, _TAKE, a.EndAnswer, group="take"),
     Endpoint(
-        "GET", "/v1/held", takes.held, _ADMIN, s.Messages, s.OwnerQuery, gives=_MANY, group="take"
+        "GET", "/v1/held", takes.held, _ADMIN, a.Messages, r.OwnerQuery, gives=_MANY, group="take"
     ),
     Endpoint(
-        "GET", f"{_T}/peek", takes.peek, _TAKE, s.Messages, s.PeekQuery, gives=_MANY, group="take"
+        "GET", f"{_T}/peek", takes.peek, _TAKE, a.Messages, r.PeekQuery, gives=_MANY, group="take"
     ),
-    Endpoint("GET", "/v1/push", push.push, _TAKE, None, s.PushQuery, gives=(), group="take"),
+    Endpoint("GET", "/v1/push", push.push, _TAKE, None, r.PushQuery, gives=(), group="take"),
     Endpoint(
         "POST",
         "/v1/push/{stream}/credit",
         push.credit,
         _TAKE,
-        s.CreditAnswer,
-        body=s.CreditRequest,
+        a.CreditAnswer,
+        body=r.CreditRequest,
         group="take",
     ),
     *(
@@ -68,29 +69,29 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             f"/v1/{handler.__name__}",
             handler,
             _TAKE,
-            s.Results,
+            a.Results,
             body=body,
             takes=ROWS_COLUMNS,
             gives=ROWS_COLUMNS,
             group="by receipt",
         )
         for handler, body in (
-            (takes.ack, s.AckRequest),
-            (takes.release, s.ReleaseRequest),
-            (takes.touch, s.TouchRequest),
-            (takes.bury, s.BuryRequest),
+            (takes.ack, r.AckRequest),
+            (takes.release, r.ReleaseRequest),
+            (takes.touch, r.TouchRequest),
+            (takes.bury, r.BuryRequest),
         )
     ),
     Endpoint(
-        "POST", "/v1/taken", takes.taken, _TAKE, s.Taken, body=s.AckRequest, group="by receipt"
+        "POST", "/v1/taken", takes.taken, _TAKE, a.Taken, body=r.AckRequest, group="by receipt"
     ),
     Endpoint(
         "POST",
         f"{_T}/cancel",
         ids.cancel,
         _PUT,
-        (s.Results, s.Bulk),
-        body=s.CancelRequest,
+        (a.Results, a.Bulk),
+        body=r.CancelRequest,
         group="by id",
     ),
     Endpoint(
@@ -98,8 +99,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_T}/reschedule",
         ids.reschedule,
         _PUT,
-        (s.Results, s.Bulk),
-        body=s.RescheduleRequest,
+        (a.Results, a.Bulk),
+        body=r.RescheduleRequest,
         group="by id",
     ),
     Endpoint(
@@ -107,8 +108,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_T}/kick",
         ids.kick,
         _ADMIN,
-        (s.Results, s.Bulk),
-        body=s.KickRequest,
+        (a.Results, a.Bulk),
+        body=r.KickRequest,
         group="by id",
     ),
     Endpoint(
@@ -116,24 +117,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_T}/get",
         ids.get,
         _PUT,
-        s.Found,
-        body=s.GetRequest,
+        a.Found,
+        body=r.GetRequest,
         gives=ROWS_COLUMNS,
         group="by id",
     ),
-    Endpoint("GET", f"{_T}/messages/{{id:path}}", ids.get_one, _PUT, s.MessageRow, group="by id"),
+    Endpoint("GET", f"{_T}/messages/{{id:path}}", ids.get_one, _PUT, a.MessageRow, group="by id"),
     Endpoint(
-        "DELETE", f"{_T}/messages/{{id:path}}", ids.cancel_one, _PUT, s.Results, group="by id"
+        "DELETE", f"{_T}/messages/{{id:path}}", ids.cancel_one, _PUT, a.Results, group="by id"
     ),
-    Endpoint("POST", f"{_T}/clear", queries.clear, _PUT, s.ClearAnswer, group="by id"),
-    Endpoint("POST", "/v1/named", ids.named, _ADMIN, s.Named, body=s.NamedRequest, group="by id"),
+    Endpoint("POST", f"{_T}/clear", queries.clear, _PUT, a.ClearAnswer, group="by id"),
+    Endpoint("POST", "/v1/named", ids.named, _ADMIN, a.Named, body=r.NamedRequest, group="by id"),
     Endpoint(
         "GET",
         f"{_T}/messages",
         looking.list_messages,
         _ADMIN,
-        s.MessagePage,
-        s.ListQuery,
+        a.MessagePage,
+        r.ListQuery,
         gives=(*_LOOK, Media.COLUMNS),
         group="looking",
     ),
@@ -142,8 +143,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_T}/find",
         queries.find,
         _ADMIN,
-        s.MessagePage,
-        body=s.FindRequest,
+        a.MessagePage,
+        body=r.FindRequest,
         gives=ROWS_COLUMNS,
         group="looking",
     ),
@@ -152,8 +153,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/sweep",
         looking.sweep,
         _ADMIN,
-        s.SweepAnswer,
-        body=s.SweepRequest,
+        a.SweepAnswer,
+        body=r.SweepRequest,
         gives=ROWS_COLUMNS,
         group="looking",
     ),
@@ -162,14 +163,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/events",
         looking.events,
         _ADMIN,
-        s.EventsPage,
-        s.EventsQuery,
+        a.EventsPage,
+        r.EventsQuery,
         gives=(*_LOOK, Media.COLUMNS),
         group="looking",
     ),
-    Endpoint("GET", "/v1/topics", looking.topics, _ADMIN, s.TopicsAnswer, group="looking"),
-    Endpoint("GET", "/v1/stats", looking.stats, _ADMIN, s.StatsAnswer, group="looking"),
-    Endpoint("GET", f"{_T}/sizes", looking.sizes, _ADMIN, s.SizesAnswer, group="looking"),
+    Endpoint("GET", "/v1/topics", looking.topics, _ADMIN, a.TopicsAnswer, group="looking"),
+    Endpoint("GET", "/v1/stats", looking.stats, _ADMIN, a.StatsAnswer, group="looking"),
+    Endpoint("GET", f"{_T}/sizes", looking.sizes, _ADMIN, a.SizesAnswer, group="looking"),
     Endpoint("GET", f"{_T}/settings", looking.settings, _PUT, TopicSettings, group="settings"),
     Endpoint(
         "PATCH",
@@ -177,7 +178,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         looking.configure,
         _ADMIN,
         TopicSettings,
-        body=s.SettingsChange,
+        body=r.SettingsChange,
         group="settings",
     ),
     Endpoint(
@@ -185,19 +186,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/command",
         command.command,
         _PUT,
-        s.CommandAnswer,
-        body=s.Command,
+        a.CommandAnswer,
+        body=r.Command,
         group="job protocol",
     ),
-    Endpoint("GET", "/v1/store", care.store, _TAKE, s.StoreAnswer, group="care"),
+    Endpoint("GET", "/v1/store", care.store, _TAKE, a.StoreAnswer, group="care"),
     Endpoint("GET", "/v1/backup", care.backup, _ADMIN, None, gives=(), group="care"),
     Endpoint(
         "POST",
         "/v1/find-stale",
         care.find_stale,
         _ADMIN,
-        s.StaleAnswer,
-        body=s.StaleRequest,
+        a.StaleAnswer,
+        body=r.StaleRequest,
         group="care",
     ),
     Endpoint("GET", "/metrics", care.metrics, _ADMIN, None, gives=(), group="care"),

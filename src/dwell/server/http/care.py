@@ -7,7 +7,8 @@ from dwell.errors import DwellError
 from dwell.server.http.answer import Answer, text
 from dwell.server.http.call import Call
 from dwell.server.http.metrics import CONTENT_TYPE, exposition
-from dwell.server.http.schemas import StaleAnswer, StaleRequest, StaleRow, StoreAnswer
+from dwell.server.http.schemas.answers import StaleAnswer, StaleRow, StoreAnswer
+from dwell.server.http.schemas.requests import StaleRequest
 from dwell.store.embedded.tar import checkpoint_tar
 
 #: How long the store may take to answer, for the server to be ready.

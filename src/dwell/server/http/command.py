@@ -12,7 +12,8 @@ from dwell.given import values
 from dwell.message import MAX_ATTEMPTS, Message, Result
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
-from dwell.server.http.schemas import Command, CommandAnswer
+from dwell.server.http.schemas.answers import CommandAnswer
+from dwell.server.http.schemas.requests import Command
 from dwell.server.tokens import Right
 
 #: The owner of what this protocol takes, by which it is found after a restart.

@@ -10,19 +10,24 @@ class Delivery:
     There is one request at a time. Over TLS (not plain), what is encrypted counts as sent.
     """
 
-    __slots__ = ("_is_plain", "_transport", "_unsent", "is_lost", "on_lost")
+    __slots__ = ("_transport", "_unsent", "is_lost", "is_plain", "on_lost")
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
-        self._is_plain = True
+        self.is_plain = True
         self._unsent: list[Callable[[], None]] = []
         self.is_lost = False
         self.on_lost: Callable[[], None] | None = None
 
-    def begin(self, transport: asyncio.Transport, *, is_plain: bool) -> None:
+    def begin(self, transport: asyncio.Transport) -> None:
         """Say where answers are written."""
         self._transport = transport
-        self._is_plain = is_plain
+        self.is_plain = transport.get_extra_info("sslcontext") is None
+        if self.is_plain:
+            # An answer is handed over when the system has all of it: so the transport, which keeps
+            # what the system does not take, says when it keeps something and when it does no more.
+            # Over TLS it would pause for ever, as there it never has less than nothing to write.
+            transport.set_write_buffer_limits(high=0)
 
     def deliver(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` unless the system takes all of the answer that was just written.
@@ -31,7 +36,7 @@ class Delivery:
         """
         if self.is_lost or self._transport.is_closing():
             undo()
-        elif self._is_plain and self._transport.get_write_buffer_size():
+        elif self.is_plain and self._transport.get_write_buffer_size():
             self._unsent.append(undo)
 
     def note_sent(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.media import Media
-from dwell.server.http.schemas import Nothing, Request
+from dwell.server.http.schemas.requests import Nothing, Request
 from dwell.server.tokens import Right
 
 Handler = Callable[[Call], Awaitable[Answer]]

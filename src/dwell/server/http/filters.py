@@ -10,7 +10,7 @@ from dwell.given import values
 from dwell.message import Message, State, decode_extra
 from dwell.queue import Queue
 from dwell.queue import search as pages
-from dwell.server.http.schemas import Filter
+from dwell.server.http.schemas.requests import Filter
 
 #: How many messages one request may look at, to find those that match, or cancel.
 MOST_LOOKED_AT = 100_000

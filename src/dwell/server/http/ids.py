@@ -15,18 +15,16 @@ from dwell.server.http.call import Call
 from dwell.server.http.filters import collect
 from dwell.server.http.media import Media
 from dwell.server.http.rows import message_rows, reached
-from dwell.server.http.schemas import (
-    Bulk,
+from dwell.server.http.schemas.answers import Bulk, Found, Named
+from dwell.server.http.schemas.answers import Results as ResultsAnswer
+from dwell.server.http.schemas.requests import (
     CancelRequest,
     Filter,
-    Found,
     GetRequest,
     KickRequest,
-    Named,
     NamedRequest,
     RescheduleRequest,
 )
-from dwell.server.http.schemas import Results as ResultsAnswer
 from dwell.server.http.takes import batch_answer
 from dwell.wire.rows import due_of, span_of
 

@@ -16,17 +16,19 @@ from dwell.server.http.call import Call
 from dwell.server.http.filters import search
 from dwell.server.http.media import Media
 from dwell.server.http.rows import as_lines, event_rows, message_rows
-from dwell.server.http.schemas import (
+from dwell.server.http.schemas.answers import (
     Counts,
     EventsPage,
+    SizesAnswer,
+    StatsAnswer,
+    TopicsAnswer,
+)
+from dwell.server.http.schemas.requests import (
     EventsQuery,
     Filter,
     ListQuery,
     SettingsChange,
-    SizesAnswer,
-    StatsAnswer,
     SweepRequest,
-    TopicsAnswer,
 )
 from dwell.server.http.takes import batch_answer
 from dwell.wire.columns import SweepColumns, columns_of_batch, columns_of_events

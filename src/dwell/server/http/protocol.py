@@ -1,10 +1,8 @@
 """The protocol: one connection, with bounds on what it may hold and on how long it may take."""
 
 import asyncio
+import contextlib
 import logging
-import time
-from email.utils import formatdate
-from http import HTTPStatus
 from typing import Protocol as TypingProtocol
 from typing import cast
 
@@ -14,7 +12,8 @@ from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.app import App
 from dwell.server.http.call import Call
 from dwell.server.http.delivery import Delivery
-from dwell.server.http.unread import acked_bytes, queued_bytes
+from dwell.server.http.framing import head_of, pieces_of
+from dwell.server.http.readers import LastAnswer, Watch
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +35,6 @@ IDLE_TIMEOUT_S = 120.0
 #: How long what follows a refused request is read, and passed over, before the connection ends.
 LINGER_S = 10.0
 
-#: How long a client may read nothing of an answer.
-UNREAD_TIMEOUT_S = 120.0
-
 #: Where all connections of a process read into, one after another.
 _BUFFER = memoryview(bytearray(64 * 1024))
 
@@ -47,15 +43,8 @@ _END = b"\r\n\r\n"
 
 _CHUNKED = b"chunked"
 
-#: How often it is looked whether an answer over TLS is read, before the connection ends.
-_LOOK_S = 0.1
-
 #: Of these a request has one, or it means different things to different readers.
 _ONCE = frozenset((b"host", b"authorization", b"content-type", b"accept", b"origin"))
-
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
 
 
 class Port(TypingProtocol):
@@ -100,7 +89,6 @@ class Protocol(asyncio.BufferedProtocol):
         "_is_keeping",
         "_is_newer",
         "_is_paused",
-        "_is_plain",
         "_is_proceeding",
         "_is_unread",
         "_is_whole",
@@ -121,7 +109,6 @@ class Protocol(asyncio.BufferedProtocol):
         self._port = port
         self._loop = asyncio.get_running_loop()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self._is_plain = True
         self._method = ""
         self._is_newer = True
         self._delivery = Delivery()
@@ -150,20 +137,13 @@ class Protocol(asyncio.BufferedProtocol):
         # When it has to end unless something happens: since when it waits for what.
         self._since: float | None = None
         self._idle_at = self._loop.time()
-        self._timer: asyncio.TimerHandle
-        self._unread: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | LastAnswer
+        self._unread: Watch | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
-        is_plain = transport.get_extra_info("sslcontext") is None
-        if is_plain:
-            # An answer is handed over when the system has all of it: so the transport, which keeps
-            # what the system does not take, says when it keeps something and when it does no more.
-            # Over TLS it would pause for ever, as there it never has less than nothing to write.
-            self._transport.set_write_buffer_limits(high=0)
-        self._is_plain = is_plain
-        self._delivery.begin(self._transport, is_plain=is_plain)
+        self._delivery.begin(self._transport)
         self._timer = self._loop.call_later(IDLE_TIMEOUT_S, self._look)
         self._port.joined(self)
 
@@ -198,27 +178,11 @@ class Protocol(asyncio.BufferedProtocol):
 
     def _close(self) -> None:
         self._is_closing = True
-        if self._is_plain:
+        if self._delivery.is_plain or self._delivery.is_lost:
             self._transport.close()
         else:
-            self._close_when_read(self._loop.time(), -1)
-
-    def _close_when_read(self, since: float, before_bytes: int) -> None:
-        """Close when the client has read its answer; give up a client that has read nothing lately.
-
-        Over TLS all of an answer counts as sent, and to close would cut what is not read.
-        """
-        sock, now = self._transport.get_extra_info("socket"), self._loop.time()
-        if self._delivery.is_lost or not queued_bytes(sock):
-            return self._transport.close()
-        acked = acked_bytes(sock)
-        if acked != before_bytes:
-            since = now
-        if now - since >= UNREAD_TIMEOUT_S:
-            return self._transport.abort()
-        self._timer.cancel()
-        self._timer = self._loop.call_later(_LOOK_S, self._close_when_read, since, acked)
-        return None
+            self._timer.cancel()
+            self._timer = LastAnswer(self._transport)
 
     # --- what the parser finds ----------------------------------------------------------------
 
@@ -477,46 +441,28 @@ class Protocol(asyncio.BufferedProtocol):
 
     def _whole(self, answer: Answer) -> bytes:
         """Return an answer in one piece."""
-        head = self._head(answer, b"content-length: %d\r\n" % len(answer.data))
+        size = b"content-length: %d\r\n" % len(answer.data)
+        head = head_of(answer, self._app.now_ms(), size, keeps=self._is_keeping)
         return head if self._method == "HEAD" else head + answer.data
 
     async def _send_parts(self, answer: Answer) -> None:
         """Write an answer part by part, as the client reads."""
-        assert answer.parts is not None
         is_sized = "content-length" in answer.headers
         is_chunked = not is_sized and self._is_newer
-        if not is_sized and not is_chunked:
-            self._is_keeping = False
-        try:
-            self._write(
-                self._head(answer, b"transfer-encoding: chunked\r\n" if is_chunked else b"")
-            )
-            async for part in answer.parts:
-                self._write(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
+        self._is_keeping = self._is_keeping and (is_sized or is_chunked)
+        pieces = pieces_of(
+            answer, self._app.now_ms(), is_chunked=is_chunked, keeps=self._is_keeping
+        )
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                self._write(piece)
                 await self._drain()
                 if self._delivery.is_lost:
                     return
-            if is_chunked:
-                self._write(b"0\r\n\r\n")
-        finally:
-            if answer.close is not None:
-                await answer.close()
 
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
-
-    def _head(self, answer: Answer, size: bytes) -> bytes:
-        more = "".join([f"{name}: {value}\r\n" for name, value in answer.headers.items()])
-        return b"%bdate: %b\r\ndwell-now-ms: %d\r\ncontent-type: %b\r\n%b%b%b\r\n" % (
-            _STATUS_LINES[answer.status],
-            _date(),
-            self._app.now_ms(),
-            answer.form.encode(),
-            size,
-            more.encode("latin-1"),
-            b"" if self._is_keeping else b"connection: close\r\n",
-        )
 
     # --- what is not read ---------------------------------------------------------------------
 
@@ -529,7 +475,7 @@ class Protocol(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Wait for the client to read, but not for ever."""
         self._is_paused = True
-        self._watch(self._unread_bytes())
+        self._unread = Watch(self._transport)
 
     def resume_writing(self) -> None:
         """Go on: the client has read, and the system has the rest."""
@@ -543,41 +489,7 @@ class Protocol(asyncio.BufferedProtocol):
             self._drained.set()
         self._go_on()
 
-    def _watch(self, unread_bytes: int) -> None:
-        self._unread = self._loop.call_later(UNREAD_TIMEOUT_S, self._check_reader, unread_bytes)
-
-    def _check_reader(self, before_bytes: int) -> None:
-        """Hang up on a client that has read nothing since; a slow one may go on."""
-        unread_bytes = self._unread_bytes()
-        if unread_bytes < before_bytes:
-            self._watch(unread_bytes)
-        else:
-            self._transport.abort()
-
-    def _unread_bytes(self) -> int:
-        """Return what the client's system has not taken yet, of what is written.
-
-        What the transport keeps is not all: it goes on in steps of megabytes.
-        """
-        return self._transport.get_write_buffer_size() + queued_bytes(
-            self._transport.get_extra_info("socket")
-        )
-
 
 def _begun_end(data: bytes) -> int:
     """Return how much of the end of a head may have come, which is left until the rest has come."""
     return next((size for size in (3, 2, 1) if data.endswith(_END[:size])), 0)
-
-
-class _Date:
-    """The header that says what time it is, made once a second."""
-
-    second = -1
-    text = b""
-
-
-def _date() -> bytes:
-    now = int(time.time())
-    if now != _Date.second:
-        _Date.second, _Date.text = now, formatdate(now, usegmt=True).encode()
-    return _Date.text

@@ -13,7 +13,8 @@ from dwell.given import values
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.rows import message_rows
-from dwell.server.http.schemas import CreditAnswer, CreditRequest, PushQuery
+from dwell.server.http.schemas.answers import CreditAnswer
+from dwell.server.http.schemas.requests import CreditRequest, PushQuery
 from dwell.server.http.waits import Stream
 
 #: How many messages one event carries at most.

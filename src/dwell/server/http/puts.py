@@ -15,11 +15,8 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.rows import put_rows, rows_of
-from dwell.server.http.schemas import (
-    PutQuery,
-    PutResult,
-    PutResults,
-)
+from dwell.server.http.schemas.answers import PutResult, PutResults
+from dwell.server.http.schemas.requests import PutQuery
 from dwell.wire.columns import (
     PUT_NUMBERS,
     OwnIds,

@@ -9,7 +9,8 @@ from dwell.server.http.filters import MOST_LOOKED_AT
 from dwell.server.http.looking import cursor_of
 from dwell.server.http.media import Media
 from dwell.server.http.rows import message_rows
-from dwell.server.http.schemas import ClearAnswer, FindRequest, TakeWhereRequest
+from dwell.server.http.schemas.answers import ClearAnswer
+from dwell.server.http.schemas.requests import FindRequest, TakeWhereRequest
 from dwell.server.http.takes import batch_answer, lease_of
 
 

@@ -16,7 +16,8 @@ from dwell.given.values import Delay, Due
 from dwell.message import MAX_BATCH_MESSAGES, Message
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
-from dwell.server.http.schemas import EventRow, NewMessage, PackedMessage
+from dwell.server.http.schemas.answers import EventRow
+from dwell.server.http.schemas.requests import NewMessage, PackedMessage
 from dwell.wire.rows import Shown, body_of, due_of, shown, span_of
 
 _NEW_ROWS = NewMessage | list[NewMessage]

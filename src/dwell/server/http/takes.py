@@ -18,19 +18,18 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.rows import as_lines, message_rows
-from dwell.server.http.schemas import (
+from dwell.server.http.schemas.answers import EndAnswer, Taken
+from dwell.server.http.schemas.answers import Results as ResultsAnswer
+from dwell.server.http.schemas.requests import (
     AckRequest,
     BuryRequest,
-    EndAnswer,
     OwnerQuery,
     PeekQuery,
     ReleaseRequest,
-    Taken,
     TakeRequest,
     TakeWhereRequest,
     TouchRequest,
 )
-from dwell.server.http.schemas import Results as ResultsAnswer
 from dwell.server.tokens import Right
 from dwell.wire.columns import (
     ReceiptColumns,

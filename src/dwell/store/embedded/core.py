@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dwell.errors import DiskFull, StoreDamaged, StoreError
+from dwell.errors import DiskFull, StoreClosed, StoreDamaged, StoreError
 from dwell.message import I64, U32, State
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.compactor import Compactor
@@ -70,7 +70,7 @@ class Core:
         self._free_after_s = 0.0
         self._rows_with_room = 0
         self._latest_ms = 0
-        self._is_closing = False
+        self.is_open = False
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing = asyncio.Lock()
         self._lock = -1
@@ -96,6 +96,12 @@ class Core:
         except BaseException:
             self.disk.close(self._lock)
             raise
+        self.is_open = True
+
+    def check_open(self) -> None:
+        """Raise StoreClosed unless the folder is open."""
+        if not self.is_open:
+            raise StoreClosed(f"{self.folder}: the store is closed")
 
     def _recover(
         self,
@@ -218,7 +224,7 @@ class Core:
 
         After a repair the snapshot is what was saved: it must succeed, and no other is kept.
         """
-        self._is_closing = True
+        self.is_open = False
         while self._upkeep is not None:
             await asyncio.wait([self._upkeep])
         try:
@@ -394,7 +400,7 @@ class Core:
         loop = asyncio.get_running_loop()
         # Not again and again while nothing changes, as it takes a while.
         is_time = loop.time() >= self._free_after_s or self._compactor.may_well_free
-        is_free = self._upkeep is None and not self._is_closing
+        is_free = self._upkeep is None and self.is_open
         if is_free and is_time and self._compactor.can_free:
             self._free_after_s = loop.time() + _NO_ROOM_S
             self._upkeep = whole(self._free(self._latest_ms))
@@ -409,7 +415,7 @@ class Core:
         """Make a snapshot, and free what can be freed; one that is being made is waited for."""
         while self._upkeep is not None:
             await asyncio.wait([self._upkeep])
-        if self._is_closing:
+        if not self.is_open:
             return
         self._upkeep = whole(self._keep_up(now_ms))
         await asyncio.wait([self._upkeep])

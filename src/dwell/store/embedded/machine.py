@@ -11,15 +11,14 @@ from typing import Protocol
 import numpy as np
 
 from dwell.errors import StoreDamaged, StoreFull
-from dwell.message import I64, U32, U64, Kind, Rows, State
+from dwell.message import I64, U32, Kind, Rows, State
 from dwell.retries import retry_delay_ms
-from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.limits import LIMITS, Limits
-from dwell.store.embedded.runs import Chunk
+from dwell.store.embedded.ready import Ready
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.topics import Topics
 from dwell.store.embedded.wheel import Wheel
@@ -51,6 +50,7 @@ class Machine:
         self._limits = limits
         self.table = Table()
         self.topics = Topics(limits)
+        self.ready = Ready(self.table, self.topics, limits)
         self.known = KnownIds(limits)
         self.errors: dict[int, str] = {}
         # The number of an owner that holds nothing is forgotten some day, and not used again.
@@ -144,28 +144,6 @@ class Machine:
         values: I64 = column[self.table.topic[rows].astype(np.intp)]
         return values
 
-    def receipts_of(self, rows: Rows, store_number: int) -> U64:
-        """Return the receipts of leased messages, shape (n, 2)."""
-        receipts = np.empty((len(rows), 2), dtype=np.uint64)
-        receipts[:, 0] = rows
-        receipts[:, 0] |= np.uint64(store_number << 32)
-        takes = self.table.takes[rows].astype(np.uint64) & _TAKES_MASK
-        receipts[:, 1] = self.table.seq[rows] << _TAKES_BITS | takes
-        return receipts
-
-    def leased_rows(self, receipts: U64) -> tuple[Rows, np.ndarray]:
-        """Return the row of each receipt, and whether the receipt is still good."""
-        places = receipts[:, 0] & _ROW_MASK
-        inside = places < self.table.top
-        rows: Rows = np.where(inside, places, 0).astype(np.intp)
-        if not self.table.top:
-            return rows, inside
-        good = inside & (self.table.state[rows] == State.LEASED)
-        good &= self.table.seq[rows] == receipts[:, 1] >> _TAKES_BITS
-        takes = self.table.takes[rows].astype(np.uint64) & _TAKES_MASK
-        good &= takes == receipts[:, 1] & _TAKES_MASK
-        return rows, good
-
     def _due_of(self, rows: Rows) -> I64:
         return np.where(self.table.state[rows] == State.DELAYED, self.table.due_ms[rows], 0)
 
@@ -181,78 +159,8 @@ class Machine:
 
     def make_ready(self, rows: Rows) -> None:
         """Let messages that are due be taken."""
-        table = self.table
-        table.move(rows, State.READY)
-        topics = table.topic[rows]
-        if (topics == topics[0]).all():
-            self._push_ready(int(topics[0]), rows)
-            self._promote(topics[:1], np.array([len(rows)]))
-            return
-        order = np.argsort(topics, kind="stable")
-        topics, chunk = topics[order], self._chunk_of(rows[order])
-        starts = np.flatnonzero(np.diff(topics, prepend=np.uint32(~topics[0])))
-        ends = np.append(starts[1:], len(rows))
-        self.topics.ready_later(topics[starts], chunk, starts, ends)
-        self._promote(topics[starts], ends - starts)
-
-    def pop_ready(self, topic: int, limit: int, most_bytes: int | None = None) -> Rows:
-        """Return the first messages that can be taken now; the caller must take them."""
-        rows = self._pop_ready(topic, limit)
-        most_bytes = self._limits.answer_bytes if most_bytes is None else most_bytes
-        count = within(self.table.size_bytes[rows], most_bytes)
-        if count < len(rows):
-            self._push_ready(topic, rows[count:])
-        return rows[:count]
-
-    def _pop_ready(self, topic: int, limit: int) -> Rows:
-        runs = self.topics.runs(topic)
-        found: list[Rows] = []
-        missing, last = limit, None
-        while missing and (chunk := runs.pop(missing)) is not None:
-            rows = self._still_ready(chunk)
-            # One message may stand here again, right behind, when it was moved away and back.
-            again = rows[1:] == rows[:-1]
-            if again.any():
-                rows = rows[np.append(True, ~again)]
-            if found and len(rows) and rows[0] == last:
-                rows = rows[1:]
-            if not len(rows):
-                continue
-            last = rows[-1]
-            found.append(rows)
-            missing -= len(rows)
-        return np.concatenate(found) if len(found) != 1 else found[0]
-
-    def _still_ready(self, chunk: Chunk) -> Rows:
-        """Return the rows of the entries that still mean something."""
-        rows, table = chunk.rows.astype(np.intp), self.table
-        good = table.state[rows] == State.READY
-        good &= table.seq[rows] == chunk.seq
-        good &= table.due_ms[rows] == chunk.due_ms
-        good &= table.priority[rows] == chunk.priority
-        return rows if good.all() else rows[good]
-
-    def peek_ready(self, topic: int, limit: int) -> Rows:
-        """Return the first messages that can be taken now, and leave them in their places."""
-        rows = self.pop_ready(topic, limit)
-        self._push_ready(topic, rows)
-        return rows
-
-    def _push_ready(self, topic: int, rows: Rows) -> None:
-        table, runs = self.table, self.topics.runs(topic)
-        runs.push(self._chunk_of(rows))
-        # What left otherwise than by a take is still there, and means nothing.
-        spare = runs.size - self._limits.spare_entries
-        if spare > 0 and spare > 2 * table.count(topic, State.READY):
-            rows = np.concatenate([self._still_ready(chunk) for chunk in runs.entries()])
-            self.topics.empty_runs(topic)
-            self._push_ready(topic, distinct(rows))
-
-    def _chunk_of(self, rows: Rows) -> Chunk:
-        table = self.table
-        return Chunk(
-            rows.astype(np.uint32), table.priority[rows], table.due_ms[rows], table.seq[rows]
-        )
+        self.table.move(rows, State.READY)
+        self._promote(*self.ready.add(rows))
 
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""
@@ -554,9 +462,6 @@ class Machine:
         self.tolerant.append(words)
 
 
-_ROW_MASK = np.uint64(0xFFFFFFFF)
-_TAKES_BITS = np.uint64(24)
-_TAKES_MASK = np.uint64((1 << 24) - 1)
 _MOST_ATTEMPTS = np.uint16(65_534)
 _FILLED = (
     "due_ms",

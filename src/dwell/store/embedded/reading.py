@@ -12,6 +12,7 @@ from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.numbers import numbers_of
+from dwell.store.embedded.receipts import receipts_of
 
 
 async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
@@ -49,7 +50,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
         state=table.state[rows],
         numbers=numbers_of(rows, table.seq[rows]),
         errors=_errors(machine.errors, rows),
-        receipts=machine.receipts_of(rows, core.label.number) if receipts else None,
+        receipts=receipts_of(table, rows, core.label.number) if receipts else None,
     )
     await core.committed()
     if reader is not None:

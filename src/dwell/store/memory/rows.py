@@ -6,14 +6,17 @@ built anew, so that timers which are set and cancelled all day do not pile up.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat, starmap
 
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.puts import Puts
 from dwell.batch.sweep import Wanted
-from dwell.errors import IdExists
+from dwell.errors import IdExists, TopicFull
 from dwell.message import U64, State, TopicSettings
 from dwell.store.bounds import within
 
@@ -88,6 +91,32 @@ class Topic:
         """Return how many messages wait, for their due or for a taker."""
         return self.counts[State.DELAYED] + self.counts[State.READY]
 
+    def room(self, ids: Sequence[str], on_conflict: str) -> int:
+        """Return how many messages may be created; raises when the batch is to be refused."""
+        if on_conflict == "error":
+            self._check_new(ids)
+        limit = self.settings.max_pending
+        if not limit:
+            return len(ids)
+        room = max(limit - self.pending(), 0)
+        if self.settings.on_full == "refuse":
+            remembered = self.remembered if on_conflict == "keep" else ()
+            new = {id_ for id_ in ids if id_ not in self.rows and id_ not in remembered}
+            if len(new) > room:
+                raise TopicFull(
+                    f"topic {self.name!r}: {self.pending()} messages are pending and max_pending "
+                    f"is {limit}, so {len(new)} more are refused"
+                )
+        return room
+
+    def _check_new(self, ids: Sequence[str]) -> None:
+        """Raise IdExists when an id of a batch is there already, or stands in the batch twice."""
+        seen: set[str] = set()
+        for id_ in ids:
+            if id_ in self.rows or id_ in seen:
+                raise IdExists(f"topic {self.name!r}: id {id_!r:.80} exists")
+            seen.add(id_)
+
     def push_ready(self, row: Row) -> None:
         """Let a row be taken in its turn."""
         entry = (row.priority, row.due_ms, row.arrival, row.serial, row)
@@ -108,6 +137,23 @@ class Topic:
             if row.serial == serial:
                 return row
         return None
+
+
+def rows_of(topic: Topic, ids: list[str], arrivals: list[int], puts: Puts) -> Iterator[Row]:
+    """Yield a row for each message of a put."""
+    columns = zip(
+        ids,
+        arrivals,
+        puts.bodies,
+        puts.extras if puts.extras is not None else repeat(b""),
+        puts.due_ms.tolist(),
+        puts.priority.tolist(),
+        puts.lease_ms.tolist(),
+        puts.max_attempts.tolist(),
+        puts.expires_ms.tolist(),
+        strict=False,
+    )
+    return starmap(partial(Row, topic), columns)
 
 
 def fitting(rows: list[Row]) -> list[Row]:
@@ -134,12 +180,3 @@ def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
         errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
         receipts=receipts,
     )
-
-
-def check_new(topic: Topic, ids: list[str]) -> None:
-    """Raise IdExists when an id of a batch is there already, or stands in the batch twice."""
-    seen: set[str] = set()
-    for id_ in ids:
-        if id_ in topic.rows or id_ in seen:
-            raise IdExists(f"topic {topic.name!r}: id {id_!r:.80} exists")
-        seen.add(id_)

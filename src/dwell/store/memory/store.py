@@ -10,18 +10,17 @@ import itertools
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.batch.events import Event, EventPage, Events
+from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.stats import Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
-from dwell.errors import ForeignReceipt, StoreClosed, TopicFull
+from dwell.errors import StoreClosed
 from dwell.message import (
     I64,
     MAX_BATCH_BYTES,
@@ -36,9 +35,11 @@ from dwell.message import (
 )
 from dwell.retries import retry_delay_ms
 from dwell.store.base import Store
-from dwell.store.memory.rows import SLACK, Row, Topic, batch_of, check_new, fitting
-
-_LOW_HALF = 0xFFFF_FFFF
+from dwell.store.memory.deadlines import Deadlines
+from dwell.store.memory.log import EventLog
+from dwell.store.memory.receipts import receipts_of, taken_rows
+from dwell.store.memory.rows import Row, Topic, batch_of, fitting, rows_of
+from dwell.store.memory.sweeping import by_due, paged, swept
 
 
 class MemoryStore(Store):
@@ -59,14 +60,12 @@ class MemoryStore(Store):
         self._topics: dict[str, Topic] = {}
         self._taken: dict[int, Row] = {}
         self._numbered: dict[int, Row] = {}
-        self._deadlines: list[tuple[int, int, Row]] = []
+        self._deadlines = Deadlines()
         self._memories: list[tuple[int, str, str]] = []
         self._arrivals = itertools.count(1)
         self._serials = itertools.count(1)
         self._takes = itertools.count(1)
-        self._events: list[tuple[int, Kind, str, str, int, int]] = []
-        self._events_dropped = 0
-        self._totals: Counter[Kind] = Counter()
+        self._log = EventLog(self._max_events)
         self._seen_ms = 0
         self._woken: Counter[str] = Counter()
         self._is_nearer = False
@@ -88,22 +87,10 @@ class MemoryStore(Store):
         topic = self._topic(puts.topic)
         arrivals = [next(self._arrivals) for _ in range(len(puts))]
         ids = self._make_ids(arrivals) if puts.ids is None else _texts(puts.ids)
-        room = self._room(topic, ids, on_conflict)
-        columns = zip(
-            ids,
-            arrivals,
-            puts.bodies,
-            puts.extras if puts.extras is not None else itertools.repeat(b""),
-            puts.due_ms.tolist(),
-            puts.priority.tolist(),
-            puts.lease_ms.tolist(),
-            puts.max_attempts.tolist(),
-            puts.expires_ms.tolist(),
-            strict=False,
-        )
+        room = topic.room(ids, on_conflict)
         results = np.zeros(len(puts), np.uint8)
-        for at, values in enumerate(columns):
-            result = self._put(Row(topic, *values), on_conflict, room, now_ms)
+        for at, row in enumerate(rows_of(topic, ids, arrivals, puts)):
+            result = self._put(row, on_conflict, room, now_ms)
             room -= result is Result.CREATED
             results[at] = result
         self._announce()
@@ -154,7 +141,7 @@ class MemoryStore(Store):
         """Return again what an owner holds."""
         self._enter()
         rows = [row for row in self._taken.values() if row.owner == owner]
-        return self._batch(sorted(rows, key=_by_due), receipts=True)
+        return self._batch(sorted(rows, key=by_due), receipts=True)
 
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done."""
@@ -213,7 +200,7 @@ class MemoryStore(Store):
                 row.due_ms, row.attempt = now_ms + delay_ms, 0
                 row.expires_ms = 0 if row.is_expired(now_ms) else row.expires_ms
                 self._wait(row, now_ms)
-                self._note(Kind.KICK, row, now_ms)
+                self._log.note(Kind.KICK, row, now_ms)
                 results[at] = Result.KICKED
         self._announce()
         return results
@@ -226,7 +213,7 @@ class MemoryStore(Store):
             if row is not None and row.state is State.LEASED:
                 results[at] = Result.LEASED
             elif row is not None:
-                self._note(Kind.CANCEL, row, now_ms)
+                self._log.note(Kind.CANCEL, row, now_ms)
                 self._forget(row)
                 results[at] = Result.CANCELLED
         return results
@@ -241,7 +228,7 @@ class MemoryStore(Store):
             elif row is not None and row.state is not State.DEAD:
                 row.due_ms = due
                 self._wait(row, now_ms)
-                self._note(Kind.MOVE, row, now_ms)
+                self._log.note(Kind.MOVE, row, now_ms)
                 results[at] = Result.MOVED
         self._announce()
         return results
@@ -264,26 +251,15 @@ class MemoryStore(Store):
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt, or None where that is no longer good."""
         self._enter()
-        self._check_receipts(receipts)
-        rows = (self._taken.get(take) for _, take in receipts.tolist())
+        rows = taken_rows(self._taken, receipts, self.number)
         return [None if row is None else row.topic.name for row in rows]
 
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
         """Return a page of messages of one state, by due."""
         self._enter()
-        after = (cursor.due_ms, cursor.arrival) if cursor is not None else (-(2**63), 0)
         known = self._topics.get(topic)
-        rows = heapq.nsmallest(
-            limit + 1,
-            (
-                row
-                for row in (known.rows.values() if known is not None else ())
-                if row.state is state and _by_due(row) > after
-            ),
-            key=_by_due,
-        )
-        page = fitting(rows[:limit])
-        more = None if len(page) == len(rows) else Cursor(page[-1].due_ms, page[-1].arrival)
+        rows = known.rows.values() if known is not None else ()
+        page, more = paged(rows, state, cursor, limit)
         return Page(self._batch(page, receipts=False), more)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
@@ -291,31 +267,19 @@ class MemoryStore(Store):
         self._enter()
         every = [row for topic in self._topics.values() for row in topic.rows.values()]
         places = max((row.arrival for row in every), default=-1) + 1
-        found = (row for row in every if start <= row.arrival < stop and row.is_in(wanted))
-        rows = heapq.nsmallest(limit + 1, found, key=attrgetter("arrival"))
-        page = fitting(rows[:limit])
-        more = rows[len(page)].arrival if len(rows) > len(page) else None
+        page, more = swept(every, wanted, start, stop, limit)
         return Sweep(self._batch(page, receipts=False), more, places)
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
         self._enter()
-        kept = min(len(self._events), self._max_events)
-        first = self._events_dropped + len(self._events) - kept
-        start = max(position, first)
-        at = start - self._events_dropped
-        found = enumerate(self._events[at : at + limit], start)
-        events = Events.of([Event(position, *values) for position, values in found])
-        end = self._events_dropped + len(self._events)
-        following, known = start + len(events), f"{self.number:08x}"
-        since, history = (known if 0 < at <= end else "" for at in (position, following))
-        return EventPage(events, following, first, end, since, history)
+        return self._log.page(position, limit, f"{self.number:08x}")
 
     async def stats(self) -> Stats:
         """Return the counts."""
         self._enter()
         topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self._topics.items()}
-        return Stats(topics, {str(kind): count for kind, count in self._totals.items()})
+        return Stats(topics, {str(kind): count for kind, count in self._log.totals.items()})
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""
@@ -335,9 +299,7 @@ class MemoryStore(Store):
         """Do what time asks for until now, and return when it next asks for something."""
         self._check_open()
         self._settle(now_ms)
-        while self._deadlines and self._deadlines[0][2].serial != self._deadlines[0][1]:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next_ms()
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -356,10 +318,8 @@ class MemoryStore(Store):
         if now_ms < self._seen_ms:
             self._turn_back(now_ms)
         self._seen_ms = now_ms
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            _, serial, row = heapq.heappop(self._deadlines)
-            if row.serial == serial:
-                self._come_due(row, now_ms)
+        while (row := self._deadlines.pop(now_ms)) is not None:
+            self._come_due(row, now_ms)
         while self._memories and self._memories[0][0] <= now_ms:
             until_ms, topic, id_ = heapq.heappop(self._memories)
             remembered = self._topics[topic].remembered
@@ -380,7 +340,7 @@ class MemoryStore(Store):
             self._end_lease(row)
             if row.is_used_up():
                 return self._bury(row, Kind.EXHAUST, now_ms)
-            self._note(Kind.LAPSE, row, now_ms)
+            self._log.note(Kind.LAPSE, row, now_ms)
         if row.is_expired(now_ms):
             row.error = "expired"
             return self._bury(row, Kind.EXPIRE, now_ms)
@@ -407,16 +367,9 @@ class MemoryStore(Store):
         row.serial = next(self._serials)
         deadline_ms = row.deadline_ms()
         if deadline_ms:
-            self._push_deadline(deadline_ms, row)
+            self._is_nearer |= self._deadlines.push(deadline_ms, row, len(self._numbered))
         if state is State.READY:
             row.topic.push_ready(row)
-
-    def _push_deadline(self, deadline_ms: int, row: Row) -> None:
-        heapq.heappush(self._deadlines, (deadline_ms, row.serial, row))
-        self._is_nearer |= self._deadlines[0][2] is row
-        if len(self._deadlines) > 2 * len(self._numbered) + SLACK:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].serial == entry[1]]
-            heapq.heapify(self._deadlines)
 
     def _wait(self, row: Row, now_ms: int) -> None:
         """Let a row wait for its due, or for a taker when that has come."""
@@ -428,7 +381,7 @@ class MemoryStore(Store):
 
     def _bury(self, row: Row, kind: Kind, now_ms: int) -> None:
         self._move(row, State.DEAD)
-        self._note(kind, row, now_ms)
+        self._log.note(kind, row, now_ms)
 
     def _forget(self, row: Row) -> None:
         self._move(row, State.GONE)
@@ -447,7 +400,7 @@ class MemoryStore(Store):
         topic.rows[new.id] = new
         self._numbered[new.arrival] = new
         self._wait(new, now_ms)
-        self._note(Kind.PUT, new, now_ms)
+        self._log.note(Kind.PUT, new, now_ms)
         return Result.CREATED
 
     def _replace(self, old: Row, new: Row, now_ms: int) -> Result:
@@ -460,7 +413,7 @@ class MemoryStore(Store):
         new.topic.rows[new.id] = new
         self._numbered[new.arrival] = new
         self._wait(new, now_ms)
-        self._note(Kind.REPLACE, new, now_ms)
+        self._log.note(Kind.REPLACE, new, now_ms)
         return Result.REPLACED
 
     def _lease(self, row: Row, lease_ms: int, owner: str, now_ms: int) -> None:
@@ -470,7 +423,7 @@ class MemoryStore(Store):
         row.take = next(self._takes)
         self._taken[row.take] = row
         self._move(row, State.LEASED)
-        self._note(Kind.TAKE, row, now_ms)
+        self._log.note(Kind.TAKE, row, now_ms)
 
     def _end_lease(self, row: Row) -> None:
         del self._taken[row.take]
@@ -479,7 +432,7 @@ class MemoryStore(Store):
 
     def _ack(self, row: Row, now_ms: int) -> Result:
         self._end_lease(row)
-        self._note(Kind.ACK, row, now_ms)
+        self._log.note(Kind.ACK, row, now_ms)
         self._forget(row)
         remember_ms = row.topic.settings.remember_ms
         if remember_ms and not row.id.startswith(QUEUE_ID_MARK):
@@ -499,17 +452,8 @@ class MemoryStore(Store):
             row.due_ms = now_ms + (retry_ms if delay_ms is None else delay_ms)
         row.attempt -= not counted
         self._wait(row, now_ms)
-        self._note(Kind.RELEASE, row, now_ms)
+        self._log.note(Kind.RELEASE, row, now_ms)
         return Result.RELEASED
-
-    def _note(self, kind: Kind, row: Row, now_ms: int) -> None:
-        self._totals[kind] += 1
-        self._events.append((now_ms, kind, row.topic.name, row.id, row.due_ms, row.attempt))
-        # Dropping many at once keeps an append cheap; readers see the exact limit all the same.
-        if len(self._events) > 2 * self._max_events + SLACK:
-            surplus = len(self._events) - self._max_events
-            del self._events[:surplus]
-            self._events_dropped += surplus
 
     # --- helpers ------------------------------------------------------------------------------
 
@@ -528,49 +472,17 @@ class MemoryStore(Store):
     def _make_ids(self, arrivals: list[int]) -> list[str]:
         return [f"{QUEUE_ID_MARK}{self.number:08x}{arrival:x}" for arrival in arrivals]
 
-    def _room(self, topic: Topic, ids: list[str], on_conflict: str) -> int:
-        """Return how many messages may be created; raises when the batch is to be refused."""
-        if on_conflict == "error":
-            check_new(topic, ids)
-        limit = topic.settings.max_pending
-        if not limit:
-            return len(ids)
-        room = max(limit - topic.pending(), 0)
-        if topic.settings.on_full == "refuse":
-            remembered = topic.remembered if on_conflict == "keep" else ()
-            new = {id_ for id_ in ids if id_ not in topic.rows and id_ not in remembered}
-            if len(new) > room:
-                raise TopicFull(
-                    f"topic {topic.name!r}: {topic.pending()} messages are pending and max_pending "
-                    f"is {limit}, so {len(new)} more are refused"
-                )
-        return room
-
     def _each_receipt(self, receipts: U64, act: Callable[[Row], Result]) -> U8:
         """Do something to each message whose receipt still holds; the others are stale."""
-        self._check_receipts(receipts)
         results = np.full(len(receipts), Result.STALE, np.uint8)
-        for at, (first, take) in enumerate(receipts.tolist()):
-            row = self._taken.get(take)
-            if row is not None and row.arrival & _LOW_HALF == first & _LOW_HALF:
+        for at, row in enumerate(taken_rows(self._taken, receipts, self.number)):
+            if row is not None:
                 results[at] = act(row)
         self._announce()
         return results
 
-    def _check_receipts(self, receipts: U64) -> None:
-        foreign = receipts[:, 0] >> np.uint64(32) != self.number
-        if foreign.any():
-            at = int(foreign.argmax())
-            raise ForeignReceipt(f"receipt {at} of {len(receipts)} was made by another store")
-
     def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
-        high = self.number << 32
-        words = [(high | row.arrival & _LOW_HALF, row.take) for row in rows] if receipts else []
-        return batch_of(rows, np.array(words, np.uint64).reshape(-1, 2) if receipts else None)
-
-
-def _by_due(row: Row) -> tuple[int, int]:
-    return row.due_ms, row.arrival
+        return batch_of(rows, receipts_of(rows, self.number) if receipts else None)
 
 
 def _texts(ids: Sequence[bytes]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What requests and answers hold, as the OpenAPI document and the checks have it."""
+"""What requests hold, as the OpenAPI document and the checks have it."""
 
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -70,20 +70,6 @@ class PutQuery(Request):
     on_conflict: str = "keep"
 
 
-class PutResult(Struct):
-    """What became of one message: created, kept, replaced, dropped or leased."""
-
-    id: str
-    result: str
-    number: int
-
-
-class PutResults(Struct):
-    """What became of each message, in the order in which they were given."""
-
-    results: list[PutResult]
-
-
 # --- take -------------------------------------------------------------------------------------
 
 
@@ -125,34 +111,6 @@ class TakeWhereRequest(Request):
     cursor: str | None = None
 
 
-class MessageRow(Struct, omit_defaults=True):
-    """A message; ``body`` is text, and ``body_base64`` stands in its place where it is not."""
-
-    topic: str
-    id: str
-    due_ms: int
-    state: str
-    priority: int
-    attempt: int
-    max_attempts: int
-    lease_ms: int
-    number: int
-    body: str | None = None
-    body_base64: str | None = None
-    lease_until_ms: int = 0
-    expires_ms: int = 0
-    key: str | None = None
-    headers: dict[str, str] = {}
-    last_error: str | None = None
-    receipt: str | None = None
-
-
-class Messages(Struct):
-    """Some messages."""
-
-    messages: list[MessageRow]
-
-
 class OwnerQuery(Request):
     """Whose messages."""
 
@@ -192,19 +150,6 @@ class BuryRequest(Request):
     receipts: Receipts
     reason: str | None = None
     priority: Priority | None = None
-
-
-class Taken(Struct):
-    """From which topics messages were taken: all of them, and that of each receipt."""
-
-    topics: list[str]
-    each: list[str | None]
-
-
-class Results(Struct):
-    """A word for each message, in the order in which they were given."""
-
-    results: list[str]
 
 
 # --- by id and by filter ----------------------------------------------------------------------
@@ -265,40 +210,10 @@ class GetRequest(Request):
     ids: Ids
 
 
-class Bulk(Struct):
-    """What a verb by filter did: how many messages matched, and how many had which result.
-
-    ``is_complete`` is false when there may be more than ``limit``.
-    """
-
-    matched: int
-    results: dict[str, int]
-    is_complete: bool
-
-
-class ClearAnswer(Struct):
-    """How many messages were cancelled; when ``is_complete`` is false there may be more."""
-
-    cancelled: int
-    is_complete: bool
-
-
-class Found(Struct):
-    """A message for each id, null where it is unknown."""
-
-    messages: list[MessageRow | None]
-
-
 class NamedRequest(Request):
     """The numbers of messages."""
 
     numbers: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=10_000)]
-
-
-class Named(Struct):
-    """Topic and id of each message, null where there is none."""
-
-    names: list[list[str] | None]
 
 
 # --- looking ----------------------------------------------------------------------------------
@@ -314,13 +229,6 @@ class ListQuery(Request):
     header: str | None = None
     cursor: str | None = None
     limit: Limit = 1000
-
-
-class MessagePage(Struct):
-    """Some messages; ``cursor`` asks for those after them, and is null after the last."""
-
-    messages: list[MessageRow]
-    cursor: str | None
 
 
 class FindRequest(Request):
@@ -351,17 +259,6 @@ class SweepRequest(Request):
     limit: Annotated[int, Meta(ge=0, le=MAX_BATCH_MESSAGES)] = 1000
 
 
-class SweepAnswer(Struct):
-    """Some messages; ``next_place`` is where to go on, and null after the last.
-
-    ``places`` is how many places there are now.
-    """
-
-    messages: list[MessageRow]
-    next_place: int | None
-    places: int
-
-
 class PeekQuery(Request):
     """How many of the next messages to look at."""
 
@@ -375,97 +272,11 @@ class EventsQuery(Request):
     limit: Limit = 1000
 
 
-class EventRow(Struct):
-    """One thing that happened to one message."""
-
-    position: int
-    time_ms: int
-    kind: str
-    topic: str
-    id: str
-    due_ms: int
-    attempt: int
-
-
-class EventsPage(Struct):
-    """Events in order; the oldest that is kept, and where the next one will stand.
-
-    ``since`` and ``history`` name the history of the events before the position that was asked for
-    and before ``next_position``; they are empty where it is not known.
-    """
-
-    events: list[EventRow]
-    next_position: int
-    first_position: int
-    end_position: int
-    since: str
-    history: str
-
-
-class Counts(Struct):
-    """How many messages of a topic are in each state."""
-
-    delayed: int
-    ready: int
-    leased: int
-    dead: int
-
-
-class StatsAnswer(Struct):
-    """Counts by topic now, and by kind of event since the store was made."""
-
-    topics: dict[str, Counts]
-    totals: dict[str, int]
-
-
-class SizesAnswer(Struct):
-    """The counts of one topic, for each shard of the store."""
-
-    shards: list[Counts]
-
-
-class TopicsAnswer(Struct):
-    """The topics, by name."""
-
-    topics: dict[str, Counts]
-
-
-class StoreAnswer(Struct):
-    """The store: its number, the server's version and time, and whether it takes messages."""
-
-    number: int
-    version: str
-    now_ms: int
-    is_draining: bool
-
-
 class StaleRequest(Request):
     """How many things to return at most, and whether to put them right."""
 
     repair: bool = False
     limit: Limit = 1000
-
-
-class StaleRow(Struct):
-    """One thing that only a part of the store knows: no body, no state or no message."""
-
-    topic: str
-    id: str
-    number: int
-    problem: str
-    repaired: bool
-
-
-class StaleAnswer(Struct):
-    """What only parts of the store know."""
-
-    stale: list[StaleRow]
-
-
-class EndAnswer(Struct):
-    """Whether a request of that name was waiting."""
-
-    ended: bool
 
 
 class SettingsChange(Request):
@@ -481,7 +292,7 @@ class SettingsChange(Request):
     delay_levels_ms: Wholes | UnsetType = UNSET
 
 
-# --- push and the seeds' protocol ---------------------------------------------------------------
+# --- push and the job protocol ----------------------------------------------------------------
 
 
 class PushQuery(Request):
@@ -499,12 +310,6 @@ class CreditRequest(Request):
     credit: Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-class CreditAnswer(Struct):
-    """How many messages may be sent now."""
-
-    credit: int
-
-
 class Command(Struct, kw_only=True, forbid_unknown_fields=True):
     """One command of the job protocol: add, pop, finish or delete."""
 
@@ -516,12 +321,3 @@ class Command(Struct, kw_only=True, forbid_unknown_fields=True):
         name="TTR", default=60
     )
     body: Any = None
-
-
-class CommandAnswer(Struct, omit_defaults=True):
-    """The answer to a command."""
-
-    success: bool
-    error: str | None = None
-    id: str | None = None
-    value: str | None = None

@@ -1,0 +1,105 @@
+"""What a server answers, read; what no Dwell server says is an error of the store."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from dwell.batch.page import Page
+from dwell.batch.stats import Stale, TopicStats
+from dwell.errors import DwellError, StoreError
+from dwell.message import U8
+from dwell.wire import columns
+from dwell.wire.columns import BatchColumns, batch_of_columns
+
+#: How the detail of an error begins that an answer is.
+STRANGE = "got an answer that no Dwell server gives"
+
+
+class Ended(msgspec.Struct):
+    """Whether a take of that name was waiting."""
+
+    ended: bool
+
+
+class StoreAnswer(msgspec.Struct):
+    """Which store the server has."""
+
+    number: int
+
+
+class Cleared(msgspec.Struct):
+    """How many messages were cancelled, and whether those were all."""
+
+    cancelled: int
+    is_complete: bool
+
+
+class Sizes(msgspec.Struct):
+    """The counts of a topic, for each shard."""
+
+    shards: list[TopicStats]
+
+
+class StaleAnswer(msgspec.Struct):
+    """What only parts of the store know."""
+
+    stale: list[Stale]
+
+
+class Words(msgspec.Struct):
+    """A result for each message."""
+
+    results: list[str]
+
+
+class Taken(msgspec.Struct):
+    """The topic of each receipt."""
+
+    each: list[str | None]
+
+
+class Named(msgspec.Struct):
+    """Topic and id of each message."""
+
+    names: list[tuple[str, str] | None]
+
+
+class StatsAnswer(msgspec.Struct):
+    """The counts by topic, and by kind of event."""
+
+    topics: dict[str, TopicStats]
+    totals: dict[str, int]
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Raise StoreError for an answer that does not hold together: that is nobody's bad input."""
+    try:
+        yield
+    except (DwellError, LookupError, ValueError, TypeError, ArithmeticError) as error:
+        raise StoreError(f"{STRANGE}: {error}") from None
+    except (msgspec.MsgspecError, RecursionError, AssertionError) as error:
+        raise StoreError(f"{STRANGE}: {error}") from None
+
+
+def decoded(data: bytes, kind: type[Any]) -> Any:
+    """Return an answer in MessagePack as what it should be; raises StoreError."""
+    with reading():
+        return msgspec.msgpack.decode(data, type=kind)
+
+
+def page_of(found: BatchColumns) -> Page:
+    """Return a page of messages that was answered in columns; raises StoreError."""
+    with reading():
+        return Page(batch_of_columns(found), found.cursor)
+
+
+def results_of(codes: bytes, count: int) -> U8:
+    """Return the results of ``count`` messages, shape (count,); raises StoreError."""
+    with reading():
+        results: U8 = columns.results_of(codes).copy()
+    if len(results) != count:
+        raise StoreError(f"{STRANGE}: {len(results)} results for {count} messages")
+    return results

@@ -1,0 +1,64 @@
+"""Answers as bytes: the head of each, and what is sent of a long one, part by part."""
+
+import time
+from collections.abc import AsyncGenerator
+from email.utils import formatdate
+from http import HTTPStatus
+
+from dwell.server.http.answer import Answer
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+def head_of(answer: Answer, now_ms: int, size: bytes, *, keeps: bool) -> bytes:
+    """Return the head of an answer.
+
+    ``now_ms`` is the time of the queue, in epoch milliseconds; ``size`` is the header that says how
+    long the body is, if there is one; ``keeps`` is whether another request may follow.
+    """
+    more = "".join([f"{name}: {value}\r\n" for name, value in answer.headers.items()])
+    return b"%bdate: %b\r\ndwell-now-ms: %d\r\ncontent-type: %b\r\n%b%b%b\r\n" % (
+        _STATUS_LINES[answer.status],
+        _date(),
+        now_ms,
+        answer.form.encode(),
+        size,
+        more.encode("latin-1"),
+        b"" if keeps else b"connection: close\r\n",
+    )
+
+
+async def pieces_of(
+    answer: Answer, now_ms: int, *, is_chunked: bool, keeps: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yield what is sent of an answer that comes in parts; closes it at the end.
+
+    What is neither sized nor in chunks ends with the connection.
+    """
+    assert answer.parts is not None
+    try:
+        size = b"transfer-encoding: chunked\r\n" if is_chunked else b""
+        yield head_of(answer, now_ms, size, keeps=keeps)
+        async for part in answer.parts:
+            yield b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part
+        if is_chunked:
+            yield b"0\r\n\r\n"
+    finally:
+        if answer.close is not None:
+            await answer.close()
+
+
+class _Date:
+    """The header that says what time it is, made once a second."""
+
+    second = -1
+    text = b""
+
+
+def _date() -> bytes:
+    now = int(time.time())
+    if now != _Date.second:
+        _Date.second, _Date.text = now, formatdate(now, usegmt=True).encode()
+    return _Date.text

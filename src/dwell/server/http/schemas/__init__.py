@@ -1,0 +1,1 @@
+"""The schemas: what requests and answers hold, in JSON and MessagePack."""

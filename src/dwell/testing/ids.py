@@ -1,0 +1,44 @@
+"""The ids that verbs name: those that callers give, and those that the store has made."""
+
+from collections.abc import Sequence
+
+from dwell.testing.domains import IDS
+from dwell.testing.model import Model
+from dwell.testing.views import Views
+
+#: How the model calls a message whose id the store makes, until that is known.
+OPEN = "~?"
+
+
+class Ids:
+    """All ids that are known by now."""
+
+    def __init__(self) -> None:
+        self._made: list[str] = []
+
+    def learn(self, ids: Sequence[str]) -> None:
+        """Note ids that the store has made for messages of one put."""
+        assert all(id_.startswith("~") for id_ in ids)
+        assert not set(ids) & set(self._made), "an id was made twice"
+        assert len(set(ids)) == len(ids), "an id was made twice"
+        self._made += ids
+
+    def find_made(self, model: Model, views: Views) -> None:
+        """Learn the ids that the store made, by the bodies, which are never the same twice."""
+        ids = {view.body: id_ for (_, id_), view in views.items()}
+        open_ids = [item.put for item in model.items.values() if item.put.id.startswith(OPEN)]
+        names = {put.id: ids[put.body] for put in open_ids if put.body in ids}
+        model.rename(names)
+        self._made += names.values()
+
+    def picked(
+        self, topic: str, picks: list[int], model: Model, *, first_dead: bool = False
+    ) -> list[str]:
+        """Pick ids, first of messages that are there, then of others."""
+
+        def rank(id_: str) -> int:
+            item = model.items.get((topic, id_))
+            return 2 if item is None else int(first_dead and not item.is_dead)
+
+        known = sorted([*self._made[-5:], *IDS], key=rank)
+        return [known[pick % len(known)] for pick in picks]
