@@ -71,6 +71,7 @@ MAY_IMPORT = {
         "base",
         "batch",
         "clock",
+        "contract",
         "embedded",
         "given",
         "open",
