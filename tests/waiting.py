@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 #: Far beyond what a busy machine needs, and less than what comes without what is tested.
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def until(

@@ -126,7 +126,7 @@ async def test_what_is_remembered_is_forgotten_as_fast_as_it_comes():
 
 async def test_a_shard_whose_answers_take_long_is_waited_for_longer_each_time(monkeypatch):
     """Over a slow link a full answer may need longer than others are kept waiting for it."""
-    monkeypatch.setattr(taking, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(taking, "_PATIENCE", 0.05 / 20)
     with redis_server() as server:
         async with (
             between(server.url) as wire,

@@ -16,8 +16,9 @@ from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.records import Leased, is_of_block
 from dwell.store.redis.shards import Shards
 
-#: How long one of several shards may keep those waiting who can ask another.
-_PATIENCE_S = 1.0
+#: How much of the store's time limit one of several shards may keep those waiting who can ask
+#: another.
+_PATIENCE = 0.1
 
 
 class Taking:
@@ -70,7 +71,7 @@ class _Part:
         self._debts = debts
         self._entries: list[tuple[int, Sequence[bytes]]] = []
         self._errors: dict[int, DwellError] = {}
-        self._wait_s = _PATIENCE_S
+        self._wait_s = _PATIENCE * shards.engine.timeout_s
         self.leased = Leased(shards.number)
 
     async def gather(self, ask: Callable[[int], Awaitable[None]]) -> None:

@@ -7,8 +7,8 @@ from functools import partial
 from dwell.slices import slices, tuples
 from dwell.store.redis.shards import Shards
 
-#: How long a shard may keep those waiting that have done theirs.
-_PATIENCE_S = 0.5
+#: How much of the store's time limit a shard may keep those waiting that have done theirs.
+_PATIENCE = 0.05
 
 
 class Ticks:
@@ -29,7 +29,8 @@ class Ticks:
             if shard not in ticks:
                 ticks[shard] = loop.create_task(self._tick(shard, topics))
         try:
-            await asyncio.wait(ticks.values(), timeout=_PATIENCE_S if len(ticks) > 1 else None)
+            patience_s = _PATIENCE * self._shards.engine.timeout_s
+            await asyncio.wait(ticks.values(), timeout=patience_s if len(ticks) > 1 else None)
             ticked = _good(ticks)
             if not ticked:
                 await asyncio.wait(ticks.values())

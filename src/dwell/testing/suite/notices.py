@@ -59,9 +59,9 @@ async def _release(rig: Rig) -> None:
 
 async def _lapse(rig: Rig) -> None:
     await rig.put("x", "y")
-    await rig.take(lease_ms=1_000)
+    await rig.take(lease_ms=60_000)
     rig.hush()
-    rig.advance(1_000)
+    rig.advance(60_000)
     await rig.tick()
 
 
