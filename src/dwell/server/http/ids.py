@@ -9,13 +9,14 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
-from dwell.message import MAX_BATCH_MESSAGES, Message, State
+from dwell.message import MAX_BATCH_MESSAGES, State
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
-from dwell.server.http.filters import collect
+from dwell.server.http.filters import Named, collect
 from dwell.server.http.media import Media
 from dwell.server.http.rows import message_rows, reached
-from dwell.server.http.schemas.answers import Bulk, Found, Named
+from dwell.server.http.schemas.answers import Bulk, Found
+from dwell.server.http.schemas.answers import Named as NamedAnswer
 from dwell.server.http.schemas.answers import Results as ResultsAnswer
 from dwell.server.http.schemas.requests import (
     CancelRequest,
@@ -39,7 +40,7 @@ async def cancel(call: Call) -> Answer:
         return _words(call, await call.queue.cancel(topic, ask.ids))
     states = (*_WAITING, State.DEAD)
 
-    async def verb(part: list[Message]) -> Results:
+    async def verb(part: list[Named]) -> Results:
         return await call.queue.cancel(topic, [message.id for message in part])
 
     return await _bulk(call, topic, ask.filter, states, ask.limit, verb)
@@ -63,7 +64,7 @@ async def reschedule(call: Call) -> Answer:
     if isinstance(due, list):
         raise InvalidInput("due_ms: got a list beside a filter, expected one moment")
 
-    async def verb(part: list[Message]) -> Results:
+    async def verb(part: list[Named]) -> Results:
         ids = [message.id for message in part]
         if ask.shift_ms is None:
             return await call.queue.reschedule(topic, ids, delay=delay, due=due)
@@ -82,7 +83,7 @@ async def kick(call: Call) -> Answer:
             raise InvalidInput("filter: got it beside ids, expected one of them")
         return _words(call, await call.queue.kick(topic, ask.ids, delay=delay))
 
-    async def verb(part: list[Message]) -> Results:
+    async def verb(part: list[Named]) -> Results:
         return await call.queue.kick(topic, [message.id for message in part], delay=delay)
 
     return await _bulk(call, topic, ask.filter or Filter(), (State.DEAD,), ask.limit, verb)
@@ -117,7 +118,8 @@ async def named(call: Call) -> Answer:
     """Return topic and id of messages by their numbers."""
     call.allow(None)
     ask = call.body(NamedRequest)
-    return call.answer(Named([name and list(name) for name in await call.queue.named(ask.numbers)]))
+    names = await call.queue.named(ask.numbers)
+    return call.answer(NamedAnswer([name and list(name) for name in names]))
 
 
 def _one_of(**given: object) -> None:
@@ -137,7 +139,7 @@ async def _bulk(
     wanted: Filter | None,
     states: tuple[State, ...],
     limit: int,
-    verb: Callable[[list[Message]], Awaitable[Results]],
+    verb: Callable[[list[Named]], Awaitable[Results]],
 ) -> Answer:
     """Do a verb to all messages that match; all are found before the first one is changed."""
     assert wanted is not None

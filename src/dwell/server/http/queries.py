@@ -2,6 +2,7 @@
 
 from dwell.batch.page import Page
 from dwell.given import values
+from dwell.message import MAX_BATCH_BYTES
 from dwell.queue import search
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
@@ -13,22 +14,27 @@ from dwell.server.http.schemas.answers import ClearAnswer
 from dwell.server.http.schemas.requests import FindRequest, TakeWhereRequest
 from dwell.server.http.takes import batch_answer, lease_of
 
+#: How many steps an expression may take in one request: some seconds.
+MOST_STEPS = 10_000_000
+
 
 async def find(call: Call) -> Answer:
     """Return messages of one state whose bodies match ``where``, by due, from after ``cursor``.
 
-    A request looks at 100,000 messages at most: there may be more as long as the answer has a
-    cursor, even when it has no messages.
+    A request looks at 100,000 messages at most, fewer where that is much work, and its answer
+    holds 16 MiB of them: there may be more as long as the answer has a cursor, even when it has no
+    messages.
     """
     topic, ask = call.allowed_topic(), call.body(FindRequest)
     page = await search.find(
         call.queue.store,
         topic,
-        search.predicate(ask.where),
+        search.predicate(ask.where, MOST_STEPS),
         values.state(ask.state),
         cursor_of(ask.cursor),
         ask.limit,
         most=MOST_LOOKED_AT,
+        most_bytes=MAX_BATCH_BYTES,
     )
     return _answer(call, page)
 
@@ -36,19 +42,21 @@ async def find(call: Call) -> Answer:
 async def take_where(call: Call) -> Answer:
     """Take ready messages whose bodies match ``where``, by due, from after ``cursor``, at once.
 
-    A request looks at 100,000 messages at most: there may be more as long as the answer has a
-    cursor. It has none when as many were taken as were asked for.
+    A request looks at 100,000 messages at most, fewer where that is much work, and its answer
+    holds 16 MiB of them: there may be more as long as the answer has a cursor. It has none when as
+    many were taken as were asked for.
     """
     topic, ask = call.allowed_topic(), call.body(TakeWhereRequest)
     page = await search.take_where(
         call.queue.store,
         topic,
-        search.predicate(ask.where),
+        search.predicate(ask.where, MOST_STEPS),
         cursor_of(ask.cursor),
         ask.limit,
         values.lease_ms(lease_of(ask)),
         values.owner(ask.owner),
         most=MOST_LOOKED_AT,
+        most_bytes=MAX_BATCH_BYTES,
     )
     call.note_taken(page.messages)
     return _answer(call, page)
