@@ -773,8 +773,7 @@ async def test_find_and_take_where_as_json():
         )
         page = await caller.post("/v1/topics/t/find", {**ask, "cursor": page["cursor"]})
         assert [row["id"] for row in page["messages"]] == ["3", "4"]
-        page = await caller.post("/v1/topics/t/find", {**ask, "cursor": page["cursor"]})
-        assert page == {"messages": [], "cursor": None}
+        assert page["cursor"] is None
         ask = {"where": "n > `1`", "limit": 2, "lease": "5m", "owner": "me"}
         page = await caller.post("/v1/topics/t/take-where", ask)
         assert [row["id"] for row in page["messages"]] == ["2", "3"]

@@ -48,7 +48,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("POST", "/v1/polls/{poll}/end", takes.end_wait, _TAKE, a.EndAnswer, group="take"),
     Endpoint(
-        "GET", "/v1/held", takes.held, _ADMIN, a.Messages, r.OwnerQuery, gives=_MANY, group="take"
+        "GET",
+        "/v1/held",
+        takes.held,
+        _ADMIN,
+        a.MessagePage,
+        r.OwnerQuery,
+        gives=_MANY,
+        group="take",
     ),
     Endpoint(
         "GET", f"{_T}/peek", takes.peek, _TAKE, a.Messages, r.PeekQuery, gives=_MANY, group="take"

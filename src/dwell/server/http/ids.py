@@ -4,16 +4,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
+from dwell.given import columns
 from dwell.message import MAX_BATCH_MESSAGES, State
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.filters import Named, collect
 from dwell.server.http.media import Media
+from dwell.server.http.paging import first_of
 from dwell.server.http.rows import message_rows, reached
 from dwell.server.http.schemas.answers import Bulk, Found
 from dwell.server.http.schemas.answers import Named as NamedAnswer
@@ -26,7 +29,7 @@ from dwell.server.http.schemas.requests import (
     NamedRequest,
     RescheduleRequest,
 )
-from dwell.server.http.takes import batch_answer
+from dwell.wire.columns import columns_of_batch
 from dwell.wire.rows import due_of, span_of
 
 _WAITING = (State.DELAYED, State.READY)
@@ -90,13 +93,23 @@ async def kick(call: Call) -> Answer:
 
 
 async def get(call: Call) -> Answer:
-    """Return messages by their ids, null where one is unknown."""
+    """Return messages by their ids, null where one is unknown, 16 MiB of them at most.
+
+    They are those of the first ids; ``next`` is the place of the first id of which nothing is said
+    yet, where the next request begins, and null when something was said of each.
+    """
     topic, ask = call.allowed_topic(), call.body(GetRequest)
-    found = await call.queue.get(topic, ask.ids)
+    columns.any_ids(ask.ids)
+    found = await first_of(call.queue, topic, ask.ids)
+    following = len(found) if len(found) < len(ask.ids) else None
+    there = [message for message in found if message is not None]
     if call.asked is Media.COLUMNS:
-        return batch_answer(call, Batch.of([message for message in found if message is not None]))
-    rows = iter(message_rows(m for m in found if m is not None))
-    return call.answer(Found([None if m is None else next(rows) for m in found]))  # type: ignore[misc]
+        told = columns_of_batch(Batch.of(there))
+        told.next = following
+        return Answer(msgspec.msgpack.encode(told), Media.COLUMNS)
+    rows = iter(message_rows(there))
+    each: Any = [None if m is None else next(rows) for m in found]
+    return call.answer(Found(each, following))
 
 
 async def get_one(call: Call) -> Answer:

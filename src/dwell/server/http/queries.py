@@ -1,18 +1,15 @@
 """Queries: messages by their bodies, and all messages of a topic, a bounded part a request."""
 
-from dwell.batch.page import Page
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES
 from dwell.queue import search
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.filters import MOST_LOOKED_AT
-from dwell.server.http.looking import cursor_of
-from dwell.server.http.media import Media
-from dwell.server.http.rows import message_rows
+from dwell.server.http.paging import cursor_of, page_answer
 from dwell.server.http.schemas.answers import ClearAnswer
 from dwell.server.http.schemas.requests import FindRequest, TakeWhereRequest
-from dwell.server.http.takes import batch_answer, lease_of
+from dwell.server.http.takes import lease_of
 
 #: How many steps an expression may take in one request: some seconds.
 MOST_STEPS = 10_000_000
@@ -36,7 +33,7 @@ async def find(call: Call) -> Answer:
         most=MOST_LOOKED_AT,
         most_bytes=MAX_BATCH_BYTES,
     )
-    return _answer(call, page)
+    return page_answer(call, page.messages, page.cursor)
 
 
 async def take_where(call: Call) -> Answer:
@@ -59,7 +56,7 @@ async def take_where(call: Call) -> Answer:
         most_bytes=MAX_BATCH_BYTES,
     )
     call.note_taken(page.messages)
-    return _answer(call, page)
+    return page_answer(call, page.messages, page.cursor)
 
 
 async def clear(call: Call) -> Answer:
@@ -70,10 +67,3 @@ async def clear(call: Call) -> Answer:
     topic = call.allowed_topic()
     count, is_complete = await search.clear(call.queue.store, topic, most=MOST_LOOKED_AT)
     return call.answer(ClearAnswer(count, is_complete))
-
-
-def _answer(call: Call, page: Page) -> Answer:
-    if call.asked is Media.COLUMNS:
-        return batch_answer(call, page.messages, page.cursor)
-    rows = message_rows(page.messages, packed=call.asked is Media.MSGPACK)
-    return call.answer({"messages": rows, "cursor": str(page.cursor) if page.cursor else None})

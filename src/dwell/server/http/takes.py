@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.batch.page import Cursor
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.given import columns
@@ -17,6 +16,7 @@ from dwell.message import U64, Result
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
+from dwell.server.http.paging import cursor_of, page_answer, part_of
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
 from dwell.server.http.schemas.answers import Results as ResultsAnswer
@@ -91,9 +91,14 @@ async def end_wait(call: Call) -> Answer:
 
 
 async def held(call: Call) -> Answer:
-    """Return again what an owner holds."""
+    """Return again what an owner holds, from after ``cursor``, 16 MiB of it at most.
+
+    There is more when the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
+    """
     call.allow(None)
-    return batch_answer(call, await call.queue.held(call.query(OwnerQuery).owner))
+    ask = call.query(OwnerQuery)
+    after = cursor_of(ask.cursor)
+    return page_answer(call, *part_of(await call.queue.held(ask.owner), after))
 
 
 async def peek(call: Call) -> Answer:
@@ -102,11 +107,11 @@ async def peek(call: Call) -> Answer:
     return batch_answer(call, await call.queue.peek(topic, call.query(PeekQuery).limit))
 
 
-def batch_answer(call: Call, batch: Batch, cursor: Cursor | None = None) -> Answer:
+def batch_answer(call: Call, batch: Batch) -> Answer:
     """Return messages in the form that the caller asks for."""
     form = call.asked
     if form is Media.COLUMNS:
-        return Answer(_encoder.encode(columns_of_batch(batch, cursor)), form)
+        return Answer(_encoder.encode(columns_of_batch(batch)), form)
     if form is Media.NDJSON:
         return Answer(as_lines(message_rows(batch)), form)
     return call.answer({"messages": message_rows(batch, packed=form is Media.MSGPACK)})
