@@ -317,10 +317,14 @@ def test_a_connection_may_do_what_a_caller_without_a_token_may(tmp_path):
         line.put()
         for command in (b"peek-ready", b"peek-delayed", b"kick 1", b"stats", b"list-tubes"):
             assert line.ask(command + b"\r\n") == unknown
-        assert line.ask(b"pause-tube in.a 1\r\n") == unknown
-        assert line.ask(b"stats-tube in.a\r\n") == unknown
+        # What he may not see looks as if it were not there.
+        none = b"NOT_FOUND\r\n"
+        for tube in (b"in.a", b"other", b"none"):
+            assert line.ask(b"pause-tube %b 1\r\n" % tube) == none
+            assert line.ask(b"stats-tube %b\r\n" % tube) == none
         for command in (b"delete", b"peek", b"stats-job", b"reserve-job", b"kick-job"):
-            assert line.ask(b"%b %d\r\n" % (command, other.number)) == unknown
+            for number in (other.number, 99_999):
+                assert line.ask(b"%b %d\r\n" % (command, number)) == none
         line.ask(b"watch out.a\r\n")
         assert line.ask(b"reserve\r\n") == unknown
         line.ask(b"ignore default\r\n")

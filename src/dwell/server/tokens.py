@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from dwell.errors import Forbidden, InvalidSettings, Unauthorized
+from dwell.errors import AccessDenied, Forbidden, InvalidSettings, Unauthorized
 from dwell.message import MAX_TOPIC_CHARS
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -140,6 +140,29 @@ class Tokens:
         entry = self._find(token)
         if not entry.allows(right, topics):
             raise Forbidden(f"token {entry.name} may not {_verb(right)} {_on(topics)}")
+
+    def allows(self, token: str | None, right: Right, topic: str) -> bool:
+        """Tell whether a caller's verb is allowed on a topic that he did not name himself.
+
+        What is not has to look to him as if there was nothing: a refusal would tell that there is,
+        and of which topic.
+        """
+        try:
+            self.check(token, right, (topic,))
+        except AccessDenied:
+            return False
+        return True
+
+    def check_any(self, token: str | None, right: Right) -> None:
+        """Refuse a caller who has a right on no topic at all, as :meth:`check` does."""
+        if self.path is None:
+            return
+        grant = self._anonymous if token is None else self._find(token)
+        if not getattr(grant, right):
+            what = f"{_verb(right)} any topic"
+            if isinstance(grant, Entry):
+                raise Forbidden(f"token {grant.name} may not {what}")
+            raise Unauthorized(f"a token is needed to {what}")
 
     def _find(self, token: str) -> Entry:
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()

@@ -97,6 +97,10 @@ class Hall:
         if not self._is_open:
             self.service.tokens.check(None, right, topics)
 
+    def may(self, right: Right, topic: str) -> bool:
+        """Tell whether a caller without a token may see that there is something of a topic."""
+        return self._is_open or self.service.tokens.allows(None, right, topic)
+
     def chosen_tubes(self) -> dict[str, str]:
         """Return the tubes that some connection uses or watches, with their topics."""
         tubes = {DEFAULT_TUBE: DEFAULT_TUBE}

@@ -174,6 +174,21 @@ class Call:
         if right is not None and not self.service.tokens.is_open:
             self.service.tokens.check(self._token(), right, topics)
 
+    def may(self, topic: str, right: Right | None = None) -> bool:
+        """Tell whether the caller may see that there is something of a topic that he did not name.
+
+        Refuses one who has the right on no topic at all.
+        """
+        right = right or self.endpoint.right
+        tokens = self.service.tokens
+        if right is None or tokens.is_open:
+            return True
+        token = self._token()
+        if tokens.allows(token, right, topic):
+            return True
+        tokens.check_any(token, right)
+        return False
+
     def _token(self) -> str | None:
         """Return the caller's token."""
         header = self._header(b"authorization") or ""

@@ -183,10 +183,8 @@ async def bury(call: Call) -> Answer:
 async def taken(call: Call) -> Answer:
     """Return the topics of the messages whose receipts are still good."""
     ask = call.body(AckRequest)
-    each = await call.queue.taken_from(columns.receipts(ask.receipts))
-    topics = sorted({topic for topic in each if topic is not None})
-    call.allow(topics)
-    return call.answer(Taken(topics, each))
+    each = _of_the_callers(call, await call.queue.taken_from(columns.receipts(ask.receipts)))
+    return call.answer(Taken(sorted({topic for topic in each if topic is not None}), each))
 
 
 def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
@@ -195,13 +193,15 @@ def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
 
 
 async def _done(call: Call, given: list[str] | U64, verb: _Verb) -> Results | Result:
-    """Do a verb to messages on whose topics the caller has the right; a single one is joined."""
+    """Do a verb to messages on whose topics the caller has the right; a single one is joined.
+
+    A receipt of another topic is stale, as one of which there is no message.
+    """
     what: Any = given[0] if isinstance(given, list) and len(given) == 1 else given
     if call.service.tokens.is_open or not len(given):
         return await verb(what)
     receipts = columns.receipts(given)
-    topics = await call.queue.taken_from(receipts)
-    call.allow({topic for topic in topics if topic is not None}, Right.TAKE)
+    topics = _of_the_callers(call, await call.queue.taken_from(receipts))
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale.
     good = np.array([topic is not None for topic in topics], np.bool_)
     codes = np.full(len(topics), Result.STALE, np.uint8)
@@ -210,6 +210,12 @@ async def _done(call: Call, given: list[str] | U64, verb: _Verb) -> Results | Re
         assert isinstance(done, Results)
         codes[good] = done.codes
     return Results(codes)
+
+
+def _of_the_callers(call: Call, topics: list[str | None]) -> list[str | None]:
+    """Return topics of receipts, None in place of those on which the caller has no right."""
+    may = {topic: topic is not None and call.may(topic, Right.TAKE) for topic in set(topics)}
+    return [topic if may[topic] else None for topic in topics]
 
 
 def _codes(results: Results | Result) -> Answer:
