@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dwell.server.beanstalk.arrivals import Arrivals
-from dwell.server.beanstalk.choices import CHOICES
+from dwell.server.beanstalk.choices import choices
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.deletes import Deletes
@@ -27,7 +27,7 @@ class Desk:
         self._reserves = Reserves(self.hall, receipts)
         lookups = Lookups(self.hall, receipts, self._reserves)
         self._starts: dict[Verb, Callable[[Session, Run], bytes | None]] = {
-            **CHOICES,
+            **choices(self.hall),
             **dict.fromkeys(lookups.verbs, lookups.start),
             Verb.PUT: Putting(self.hall).start,
             Verb.RESERVE: self._reserves.start,
