@@ -124,22 +124,23 @@ class Tokens:
         for changed in self.on_change:
             changed()
 
-    def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> None:
+    def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> str:
         """Allow a caller's verb on some topics (None: on all), or refuse it.
 
-        Raises Unauthorized for a token that is missing or unknown, and Forbidden for one that is
-        known and lacks the right.
+        Returns the name of the token, empty for a caller without one. Raises Unauthorized for a
+        token that is missing or unknown, and Forbidden for one that is known and lacks the right.
         """
         if self.path is None:
-            return
+            return ""
         topics = None if topics is None else tuple(topics)
         if token is None:
             if not self._anonymous.allows(right, topics):
                 raise Unauthorized(f"a token is needed to {_verb(right)} {_on(topics)}")
-            return
+            return ""
         entry = self._find(token)
         if not entry.allows(right, topics):
             raise Forbidden(f"token {entry.name} may not {_verb(right)} {_on(topics)}")
+        return entry.name
 
     def allows(self, token: str | None, right: Right, topic: str) -> bool:
         """Tell whether a caller's verb is allowed on a topic that he did not name himself.

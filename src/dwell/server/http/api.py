@@ -60,7 +60,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET", f"{_T}/peek", takes.peek, _TAKE, a.Messages, r.PeekQuery, gives=_MANY, group="take"
     ),
-    Endpoint("GET", "/v1/push", push.push, _TAKE, None, r.PushQuery, gives=(), group="take"),
+    Endpoint(
+        "POST",
+        "/v1/push",
+        push.push,
+        _TAKE,
+        None,
+        body=r.PushRequest,
+        gives=(),
+        group="take",
+    ),
     Endpoint(
         "POST",
         "/v1/push/{stream}/credit",

@@ -67,9 +67,8 @@ async def _take_due(
         batch = await take()
         if len(batch) or not ask.wait_ms:
             return batch
-    call.service.check_waiting(len(call.waits))
-    work = take(wait=Millis(ask.wait_ms))
-    with call.service.gate.left():
+    with call.waiting():
+        work = take(wait=Millis(ask.wait_ms))
         check = partial(call.allow, topics)
         waited = await call.waits.wait(call.delivery, work, check, ask.poll)
     return Batch.empty() if waited is None else waited

@@ -297,10 +297,10 @@ class SettingsChange(Request):
 # --- push and the job protocol ----------------------------------------------------------------
 
 
-class PushQuery(Request):
-    """Which topics (with commas), how many messages at first, and under which lease."""
+class PushRequest(Request):
+    """Which topics, how many messages at first, and under which lease."""
 
-    topics: str
+    topics: Topic | Annotated[list[Topic], Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)]
     credit: Annotated[int, Meta(ge=0, le=1_000_000)] = 100
     lease_ms: Lease = 0
     owner: str = ""
