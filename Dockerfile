@@ -6,7 +6,7 @@
 #
 # Who calls it by a name needs that name in DWELL_ALLOWED_HOSTS.
 # Other containers reach it, so it does not start without a token file, unless DWELL_INSECURE=true.
-FROM python:3.11-slim
+FROM python:3.11.13-slim-bookworm
 
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src

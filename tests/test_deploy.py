@@ -46,7 +46,8 @@ def test_the_instructions_are_known_and_in_order():
 
 def test_the_python_is_one_that_the_package_allows():
     (image,) = all_of("FROM")
-    version = re.fullmatch(r"python:3\.(\d+)-slim", image)
+    # Whole, so that the image that is made tomorrow has what was tried today.
+    version = re.fullmatch(r"python:3\.(\d+)\.\d+-slim-[a-z]+", image)
     assert version
     assert int(version[1]) >= int(PROJECT["requires-python"].rpartition(".")[2])
 
@@ -103,6 +104,15 @@ def test_the_unit_serves_with_settings_that_exist():
     assert environ["DWELL_STORE"].startswith(f"/var/lib/{state[1]}/")
     assert "\nType=notify\n" in text
     assert re.search(r"^ExecStart=\S+/dwell serve$", text, re.MULTILINE)
+
+
+def test_the_unit_keeps_to_itself():
+    lines = UNIT.read_text().splitlines()
+    for line in ("SystemCallFilter=@system-service", "UMask=0077", "NoNewPrivileges=yes"):
+        assert line in lines
+    assert any(line.startswith("MemoryMax=") for line in lines)
+    # It raises its own limit of open files, which this group is for.
+    assert not any("~" in line and "@resources" in line for line in lines)
 
 
 def test_the_unit_waits_longer_than_the_grace():

@@ -16,6 +16,7 @@ from dwell import Result, State
 from dwell.clock import RealClock
 from dwell.message import MAX_BATCH_MESSAGES, MAX_BODY_BYTES, MAX_QUERY_CHARS
 from dwell.queue import Queue
+from dwell.queue import query as query_module
 from dwell.queue.query import Query
 from dwell.server.http import queries
 from dwell.server.tokens import Tokens, hash_of
@@ -381,6 +382,89 @@ def test_an_expression_may_be_as_long_as_it_may():
     assert Query(where).matches(b'{"a": "y"}')
 
 
+NUMBERS = json.dumps([7] * 500_000, separators=(",", ":")).encode()
+OBJECTS = json.dumps([{"a": 7}] * 110_000, separators=(",", ":")).encode()
+LONG = json.dumps("a" * 1_000_000).encode()
+#: Of a length that no expression below makes too much of.
+LIST = [7] * 1_000
+TEXTS = ["ab"] * 1_000
+LISTS = [[[1]], [2]] * 500
+MAPS = [{"a": 7}] * 1_000
+
+
+@pytest.mark.parametrize(
+    ("once", "value"),
+    [
+        ("!sort(@)", LIST),
+        ("!sort_by(@, &a)", MAPS),
+        ("!max_by(@, &a)", MAPS),
+        ("!min_by(@, &a)", MAPS),
+        ("!map(&a, @)", MAPS),
+        ("!max(@)", LIST),
+        ("!avg(@)", LIST),
+        ("!sum(@)", LIST),
+        ("!reverse(@)", LIST),
+        ("!join('', @)", TEXTS),
+        ("!to_string(@)", LISTS),
+        ("!keys(@)", dict.fromkeys(map(str, range(1_000)), 1)),
+        ("!values(@)", dict.fromkeys(map(str, range(1_000)), 1)),
+        ("!merge(@, @)", dict.fromkeys(map(str, range(1_000)), 1)),
+        ("contains(@, 'x')", TEXTS),
+        ("contains(@, `[[3]]`)", LISTS),
+        (f"contains(@, '{'a' * 60}b')", "a" * 60_000),
+        ("@ != @", LISTS),
+        ("@ != @", {"a": LISTS}),
+        ("@ != @", "a" * 60_000),
+        ("[?@ > `9`]", LIST),
+        ("[?a == `8` || a == `9`].a", MAPS),
+        ("([*].b | [0])", MAPS),
+        ("!([*][*])", LISTS[:500]),
+        ("([].b | [0])", MAPS),
+        ("!([] | [0])", LISTS),
+        ("!*", dict.fromkeys(map(str, range(1_000)), 1)),
+        ("[1:0]", LIST * 5),
+    ],
+)
+def test_an_expression_that_does_too_much_with_a_body_is_refused(once, value, monkeypatch):
+    # The more often it is done, the more steps it is: some times may be enough, others not.
+    monkeypatch.setattr(query_module, "MOST_STEPS", 5_000)
+    body = json.dumps(value).encode()
+    times = MAX_QUERY_CHARS // (len(once) + 2)
+    query = Query("||".join([once] * times))
+    with pytest.raises(dwell.InvalidQuery, match="at most 5000 steps at a body"):
+        query.matches(body)
+    # The next body is counted from its own beginning.
+    assert query.matches(b"[]") in (True, False)
+    if once.startswith(("!", "contains")):
+        assert Query(once).matches(body) is False
+
+
+@pytest.mark.parametrize(
+    ("where", "body"),
+    [
+        ("sort(@)[0]", NUMBERS),
+        ("max_by(@, &a).a", OBJECTS),
+        ("[*].a | [0]", OBJECTS),
+        ("[?a].a | [0]", OBJECTS),
+        ("length(@) && [0] && [-1]", NUMBERS),
+        ("contains(@, `7`)", NUMBERS),
+        ("contains(@, 'aaa') && starts_with(@, 'a') && ends_with(@, 'a') && length(@)", LONG),
+    ],
+)
+def test_what_is_asked_of_the_largest_bodies_is_answered(where, body):
+    assert Query(where).matches(body)
+
+
+async def test_the_message_at_which_too_much_was_done_is_named(opened_in):
+    async with opened_in() as (queue, _store):
+        await queue.put_many("t", [b"[1]", NUMBERS], ids=["small", "large"])
+        where = "||".join(["!sort(@)"] * 20)
+        for call in (queue.find("t", where), queue.take_where("t", where)):
+            with pytest.raises(dwell.InvalidQuery, match=r"^where: got str .* message 'large'"):
+                await call
+        assert (await queue.stats()).topics["t"] == dwell.TopicStats(ready=2)
+
+
 _NAMES = st.sampled_from(["a", "b", "@", "*", "[]", "[0]", "[?a]", "[*]", "`1`", "'x'", "&a"])
 _PARTS = st.sampled_from(
     [*"()[]{}|&!.,:`'\"\\-0 ", "||", "&&", "==", "<", "length(", "sort_by(", "map(", "[::", "`{"]
@@ -436,6 +520,34 @@ def test_a_server_does_a_part_at_a_time(monkeypatch):
         assert asked.count("find") == 5
         assert asked.count("take-where") == 5
         assert asked.count("clear") == 4
+
+    serve(test)
+
+
+def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
+    monkeypatch.setattr(queries, "MOST_STEPS", 2_000)
+
+    async def test(server):
+        asked = []
+        async with dwell.open(server.url) as queue:
+            call = queue.store._connection.call
+
+            async def noted(method, path, *args, **options):
+                asked.append(path.rpartition("/")[2])
+                return await call(method, path, *args, **options)
+
+            monkeypatch.setattr(queue.store._connection, "call", noted)
+            await put_orders(queue, 1_500)
+            assert list((await queue.find("t", "n == `2` || n == `1400`")).ids) == ["1400", "2"]
+            assert len(await queue.take_where("t", "nothing")) == 0
+            batch = await queue.take_where("t", "n == `2` || n == `1400`", 5)
+            assert list(batch.ids) == ["1400", "2"]
+            assert (
+                list((await queue.take_where("t", "n", 1_400)).ids)
+                == [f"{n}" for n in range(1_499, -1, -1) if n not in (2, 1_400)][:1_400]
+            )
+        assert asked.count("find") > 3
+        assert asked.count("take-where") > 8
 
     serve(test)
 

@@ -297,6 +297,22 @@ def test_no_more_tubes_than_may_be_watched(line):
     assert line.ask(b"watch t1\r\n") == b"WATCHING %d\r\n" % MOST_WATCHED
 
 
+def test_what_a_connection_may_not_reserve_it_cannot_watch(tmp_path):
+    (tmp_path / "tokens").write_text(_TOKENS)
+    with Served(tokens=Tokens.load(tmp_path / "tokens")) as served, Line(served.number) as line:
+        unknown = b"UNKNOWN_COMMAND\r\n"
+        for tube in (b"other", b"in.a", b"mine.a"):
+            assert line.ask(b"watch %b\r\n" % tube) == unknown
+        assert line.ask(b"watch out.a\r\n") == b"WATCHING 2\r\n"
+        assert line.ask(b"use other\r\n") == unknown
+        assert line.ask(b"list-tube-used\r\n") == b"USING default\r\n"
+        for tube in (b"in.a", b"out.a", b"mine.a"):
+            assert line.ask(b"use %b\r\n" % tube) == b"USING %b\r\n" % tube
+        line.send(b"list-tubes-watched\r\n")
+        assert line.read().endswith(b"\r\n---\n- default\n- out.a\n\r\n")
+        assert set(served.port._desk.hall.chosen_tubes()) == {"default", "out.a", "mine.a"}
+
+
 _TOKENS = """
 [anonymous]
 put = ["in."]
@@ -317,10 +333,14 @@ def test_a_connection_may_do_what_a_caller_without_a_token_may(tmp_path):
         line.put()
         for command in (b"peek-ready", b"peek-delayed", b"kick 1", b"stats", b"list-tubes"):
             assert line.ask(command + b"\r\n") == unknown
-        assert line.ask(b"pause-tube in.a 1\r\n") == unknown
-        assert line.ask(b"stats-tube in.a\r\n") == unknown
+        # What he may not see looks as if it were not there.
+        none = b"NOT_FOUND\r\n"
+        for tube in (b"in.a", b"other", b"none"):
+            assert line.ask(b"pause-tube %b 1\r\n" % tube) == none
+            assert line.ask(b"stats-tube %b\r\n" % tube) == none
         for command in (b"delete", b"peek", b"stats-job", b"reserve-job", b"kick-job"):
-            assert line.ask(b"%b %d\r\n" % (command, other.number)) == unknown
+            for number in (other.number, 99_999):
+                assert line.ask(b"%b %d\r\n" % (command, number)) == none
         line.ask(b"watch out.a\r\n")
         assert line.ask(b"reserve\r\n") == unknown
         line.ask(b"ignore default\r\n")

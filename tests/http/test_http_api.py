@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import hashlib
 import io
 import json
+from base64 import b64encode
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -515,8 +517,8 @@ async def _next_event(stream):
 async def test_push_sends_as_much_as_there_is_credit():
     async with calling() as caller:
         await caller.post("/v1/topics/t/messages", [{"body": str(n)} for n in range(5)])
-        url = caller.server.url + "/v1/push?topics=t,u&credit=3&owner=me"
-        async with caller.session.get(url) as stream:
+        ask = {"topics": ["t", "u"], "credit": 3, "owner": "me"}
+        async with caller.session.post(caller.server.url + "/v1/push", json=ask) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             kind, first = await _next_event(stream)
             assert kind == "stream"
@@ -542,10 +544,21 @@ async def test_push_sends_as_much_as_there_is_credit():
 
 async def test_push_refuses_before_it_begins():
     async with calling() as caller:
-        await caller.get("/v1/push?topics=a%20b")
+        for topics in ("a b", [], ["a", ""], None):
+            await caller.post("/v1/push", {"topics": topics})
+            assert caller.status == 400
+        await caller.post("/v1/push", {})
         assert caller.status == 400
-        await caller.get("/v1/push")
-        assert caller.status == 400
+
+
+async def test_nothing_is_pushed_to_who_only_gets():
+    async with calling() as caller:
+        await caller.post("/v1/topics/t/messages", {"body": "x"})
+        await caller.get("/v1/push?topics=t&credit=1")
+        assert (caller.status, caller.headers["allow"]) == (405, "POST")
+        await caller.post("/v1/push?topics=t", b'{"topics": "t"}', content="text/plain")
+        assert caller.status == 415
+        assert (await caller.get("/v1/stats"))["topics"]["t"]["ready"] == 1
 
 
 # --- the job protocol ---------------------------------------------------------------------------
@@ -718,6 +731,14 @@ async def test_metrics_tell_parked_from_stuck():
 async def test_the_docs_page_needs_nothing_from_elsewhere():
     async with calling() as caller:
         page = (await caller.get("/docs")).decode()
+        policy = caller.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        style = page.partition("<style>")[2].partition("</style>")[0].encode()
+        assert b64encode(hashlib.sha256(style).digest()).decode() in policy
+        assert "frame-ancestors 'none'" in policy
+        assert caller.headers["x-content-type-options"] == "nosniff"
+        assert "<script" not in page
+        assert " style=" not in page
         assert "http://" not in page
         assert "https://" not in page
         for path in document()["paths"]:
@@ -773,8 +794,7 @@ async def test_find_and_take_where_as_json():
         )
         page = await caller.post("/v1/topics/t/find", {**ask, "cursor": page["cursor"]})
         assert [row["id"] for row in page["messages"]] == ["3", "4"]
-        page = await caller.post("/v1/topics/t/find", {**ask, "cursor": page["cursor"]})
-        assert page == {"messages": [], "cursor": None}
+        assert page["cursor"] is None
         ask = {"where": "n > `1`", "limit": 2, "lease": "5m", "owner": "me"}
         page = await caller.post("/v1/topics/t/take-where", ask)
         assert [row["id"] for row in page["messages"]] == ["2", "3"]

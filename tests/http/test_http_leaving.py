@@ -22,7 +22,7 @@ TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 10_000})
 POP = request("POST", "/command", {"command": "pop", "topic": "t"})
 WHERE = request("POST", "/v1/topics/t/take-where", {"where": "a", "limit": 10})
 IDS = request("POST", "/v1/take", {"topics": "t", "ids": ["x"]})
-PUSH = request("GET", "/v1/push?topics=t&credit=100")
+PUSH = request("POST", "/v1/push", {"topics": "t", "credit": 100})
 
 
 def run(test, store):

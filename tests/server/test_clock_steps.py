@@ -11,6 +11,7 @@ import pytest
 
 import dwell
 from tests.beanstalk.served import Line
+from tests.http.wire import request
 from tests.server.process import ServerProcess
 from tests.waiting import until
 
@@ -98,8 +99,7 @@ class Waiter:
 
     def _push(self) -> bool:
         with socket.create_connection(self._server.address("http"), 60) as stream:
-            path = f"/v1/push?topics={self.topic}&credit=1"
-            stream.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            stream.sendall(request("POST", "/v1/push", {"topics": self.topic, "credit": 1}))
             data = b""
             while b"event: messages" not in data:
                 data += stream.recv(1 << 16) or b"event: messages"

@@ -26,6 +26,7 @@ OTHERS = {
     "max_requests": ("1_000", 1_000),
     "max_requests_bytes": ("16777216", 1 << 24),
     "max_waiting": ("7", 7),
+    "max_token_percent": ("30", 30),
     "max_connections": ("8", 8),
     "grace_ms": ("1m30s", 90_000),
     "log_level": ("debug", "debug"),

@@ -79,6 +79,19 @@ def test_what_is_refused(path, token, right, topics, error, words):
         Tokens.load(path).check(token, right, iter(topics) if topics is not None else None)
 
 
+def test_what_a_caller_did_not_name_is_allowed_or_not_there(path):
+    tokens = Tokens.load(path)
+    assert tokens.allows("secret", Right.PUT, "orders.a")
+    assert not tokens.allows("secret", Right.PUT, "other")
+    assert not tokens.allows("unknown", Right.PUT, "orders.a")
+    tokens.check_any("secret", Right.PUT)
+    with pytest.raises(Forbidden, match="token orders may not administer any topic"):
+        tokens.check_any("secret", Right.ADMIN)
+    with pytest.raises(Unauthorized, match="a token is needed to put to any topic"):
+        tokens.check_any(None, Right.PUT)
+    Tokens().check_any(None, Right.ADMIN)
+
+
 def test_no_error_tells_a_secret(path):
     with pytest.raises(Unauthorized) as caught:
         Tokens.load(path).check("hush-hush", Right.PUT, ["t"])

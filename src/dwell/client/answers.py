@@ -103,3 +103,12 @@ def results_of(codes: bytes, count: int) -> U8:
     if len(results) != count:
         raise StoreError(f"{STRANGE}: {len(results)} results for {count} messages")
     return results
+
+
+def following(start: int, answered: int | None, count: int) -> int | None:
+    """Return where the ids are that an answer says nothing of; there are fewer each time."""
+    if answered is None:
+        return None
+    if not 0 < answered < count - start:
+        raise StoreError(f"{STRANGE}: next {answered} of {count - start} ids")
+    return start + answered

@@ -30,6 +30,7 @@ from dwell.client.answers import (
     Taken,
     Words,
     decoded,
+    following,
     page_of,
     reading,
     results_of,
@@ -229,9 +230,15 @@ class HttpStore(RemoteStore):
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
-        held = (await self._look(f"/v1/held?owner={quote(owner, safe='')}")).messages
-        self._learn(held)
-        return held
+        path = f"/v1/held?owner={quote(owner, safe='')}"
+        page = await self._look(path)
+        held = [page.messages]
+        while page.cursor is not None:
+            page = await self._look(f"{path}&cursor={page.cursor}")
+            held.append(page.messages)
+        found = Batch.joined(held)
+        self._learn(found)
+        return found
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -307,14 +314,15 @@ class HttpStore(RemoteStore):
         return results_of(codes, len(ask["ids"]))
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
-        """Return messages by id."""
-        ask = {"ids": _texts(ids)}
-        batch = await self._post(
-            f"{_topic(topic)}/get", ask, BatchColumns, is_safe=True, accept=columns.MEDIA_TYPE
-        )
-        with reading():
-            found = {message.id: message for message in batch_of_columns(batch)}
-        return [found.get(id_) for id_ in _texts(ids)]
+        """Return messages by id, as many a request as an answer holds."""
+        texts, found = _texts(ids), dict[str, Message]()
+        start: int | None = 0
+        while start is not None:
+            batch = await self._columns_of(f"{_topic(topic)}/get", {"ids": texts[start:]})
+            with reading():
+                found |= {message.id: message for message in batch_of_columns(batch)}
+            start = following(start, batch.next, len(texts))
+        return [found.get(id_) for id_ in texts]
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number."""
@@ -340,15 +348,7 @@ class HttpStore(RemoteStore):
         cursor: Cursor | None = None
         while missing := limit - sum(map(len, found)):
             part = ask | {"limit": missing, "cursor": str(cursor) if cursor else None}
-            page = page_of(
-                await self._post(
-                    f"{_topic(topic)}/find",
-                    part,
-                    BatchColumns,
-                    is_safe=True,
-                    accept=columns.MEDIA_TYPE,
-                )
-            )
+            page = page_of(await self._columns_of(f"{_topic(topic)}/find", part))
             found.append(page.messages)
             cursor = page.cursor
             if cursor is None:
@@ -439,6 +439,11 @@ class HttpStore(RemoteStore):
             "POST", path, _encode(ask), content=_MSGPACK, accept=accept, is_safe=is_safe
         )
         return decoded(data, kind)
+
+    async def _columns_of(self, path: str, ask: object) -> BatchColumns:
+        media = columns.MEDIA_TYPE
+        found: BatchColumns = await self._post(path, ask, BatchColumns, is_safe=True, accept=media)
+        return found
 
     async def _columns(self, path: str, ask: object, kind: type[Any], *, is_safe: bool) -> Any:
         media = columns.MEDIA_TYPE

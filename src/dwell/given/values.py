@@ -38,6 +38,7 @@ from dwell.message import (
     MAX_BODY_BYTES,
     MAX_DELAY_MS,
     MAX_ERROR_CHARS,
+    MAX_HEADERS,
     MAX_HEADERS_BYTES,
     MAX_ID_BYTES,
     MAX_KEY_BYTES,
@@ -181,9 +182,11 @@ def headers(value: object, field: str = "headers") -> dict[str, str] | None:
     """Return headers as a dict, or None where there are none; raises InvalidHeaders."""
     if value is None:
         return None
-    allowed = f"a mapping of text to text of at most {MAX_HEADERS_BYTES} bytes"
+    allowed = f"a mapping of text to text, at most {MAX_HEADERS} of {MAX_HEADERS_BYTES} bytes"
     if not isinstance(value, Mapping):
         raise refusal(InvalidHeaders, field, value, allowed)
+    if len(value) > MAX_HEADERS:
+        raise InvalidHeaders(f"{field}: got {len(value)} headers, expected {allowed}")
     try:
         size = sum(len(str.encode(part)) for pair in value.items() for part in pair)
     except (TypeError, UnicodeEncodeError):

@@ -1,22 +1,21 @@
 """Predicates on bodies: JMESPath expressions. Needs the extra ``query``.
 
 An expression that somebody sends is run beside everything else that a server does. So what it may
-make of a body is bounded before it is run: see :func:`_growth`.
+make of a body is bounded before it is run (:func:`_growth`), and what it does with one while it
+runs (:mod:`dwell.queue.steps`).
 """
 
 import asyncio
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import jmespath
 import msgspec
-from jmespath.functions import Functions, signature
 
 from dwell.batch.batch import Batch
 from dwell.errors import InvalidQuery
 from dwell.given import values
-from dwell.message import MAX_BODY_BYTES
+from dwell.queue.steps import SIGNATURES, Interpreter, Node, TooManySteps
 
 #: How many times as large as a body what an expression makes of it may be, by its form.
 MOST_GROWTH = 250
@@ -27,37 +26,27 @@ _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
 #: How much a body and what is made of it may be together; a larger one is not looked at.
 _MOST_MADE_BYTES = 4 * 1024 * 1024
 
-#: How much of a turn of the event loop a body costs beside its bytes, and how much a turn may.
-_BODY = 1024
-_TURN = 256 * 1024
+#: How many steps an expression may take at one body, which nobody else has a turn in.
+MOST_STEPS = 500_000
 
-_Node = dict[str, Any]
-
-
-class _Functions(Functions):  # type: ignore[misc]
-    """The functions of JMESPath; the one whose answer grows as a product is bounded."""
-
-    @signature({"types": ["string"]}, {"types": ["array-string"]})  # type: ignore[untyped-decorator]
-    def _func_join(self, separator: str, parts: list[str]) -> str:
-        if len(separator) * len(parts) > MAX_BODY_BYTES:
-            raise ValueError("join: the text would be longer than a body may be")
-        return separator.join(parts)
-
-
-_OPTIONS = jmespath.Options(custom_functions=_Functions())
+#: How many bytes of a body are read in a step, and how many steps a turn of the event loop has.
+_BYTES = 16
+_TURN = 20_000
 
 
 class Query:
-    """A predicate, ready to be asked; raises InvalidQuery for what cannot be evaluated."""
+    """A predicate, ready to be asked; raises InvalidQuery for what cannot be evaluated.
 
-    def __init__(self, text: object) -> None:
+    ``most_steps`` is after how many steps it looks at no more messages.
+    """
+
+    def __init__(self, text: object, most_steps: int = 2**62) -> None:
         self.text = values.where(text)
         try:
             with warnings.catch_warnings():
                 # An old form of literals is read all the same, and nobody sees what it warns of.
                 warnings.simplefilter("ignore")
-                self._expression = jmespath.compile(self.text)
-            node: _Node = self._expression.parsed
+                node: Node = jmespath.compile(self.text).parsed
             _check_calls(node)
             growth = _growth(node)
         except _MISFITS as error:
@@ -70,54 +59,70 @@ class Query:
             allowed = f"one that makes of a body at most {MOST_GROWTH} times as much, not {growth}"
             raise values.refusal(InvalidQuery, "where", self.text, allowed)
 
+        self._interpreter = Interpreter(node, MOST_STEPS)
+        self._left = most_steps
+
     def matches(self, body: bytes) -> bool:
         """Tell whether a body is JSON of which the expression is true, as JMESPath has it.
 
         False, null and what is empty are not true; neither is what cannot be evaluated, nor what
         would keep everybody else waiting, because the expression makes too much of a large body.
+        Raises InvalidQuery where it would do too much with it.
         """
+        self._interpreter.steps = 0
         if self._growth * len(body) > _MOST_MADE_BYTES:
             return False
         try:
             value = msgspec.json.decode(body)
-            found = self._expression.search(value, options=_OPTIONS)
+            found = self._interpreter.search(value)
         except (msgspec.MsgspecError, *_MISFITS):
             return False
+        except TooManySteps:
+            allowed = f"one that takes at most {MOST_STEPS} steps at a body ({len(body)} bytes)"
+            raise values.refusal(InvalidQuery, "where", self.text, allowed) from None
         # The number 0 is true, so being empty is asked only of what can be.
         if isinstance(found, str | list | dict):
             return bool(found)
         return found is not None and found is not False
 
-    async def places(self, batch: Batch) -> list[int]:
-        """Return the places of the messages of a batch whose bodies match.
+    async def places(self, batch: Batch) -> tuple[list[int], int]:
+        """Return the places of the messages of a batch whose bodies match; raises InvalidQuery.
 
-        After some bodies, by how large they are, everybody else has a turn.
+        Beside them it says at how many messages it looked. After some of them, by what was done
+        with them, everybody else has a turn.
         """
-        found, left = [], _TURN
+        found, turn = [], _TURN
         for at, body in enumerate(batch.bodies):
-            if self.matches(body):
-                found.append(at)
-            left -= _BODY + self._growth * len(body)
-            if left < 0:
+            try:
+                if self.matches(body):
+                    found.append(at)
+            except InvalidQuery as error:
+                raise InvalidQuery(f"{error}, not more at message {batch.ids[at]!r:.80}") from None
+            steps = self._interpreter.steps + len(body) // _BYTES
+            self._left -= steps
+            turn -= steps
+            if self._left < 0:
+                return found, at + 1
+            if turn < 0:
                 await asyncio.sleep(0)
-                left = _TURN
-        return found
+                turn = _TURN
+        return found, len(batch)
 
 
-def _children(node: _Node) -> Iterator[_Node]:
+def _children(node: Node) -> Iterator[Node]:
     return (child for child in node["children"] if isinstance(child, dict))
 
 
-def _check_calls(node: _Node) -> None:
+def _check_calls(node: Node) -> None:
     """Raise ValueError for a call of an unknown function, or with too few or many arguments.
 
     Evaluating would find it only at a body that leads there.
     """
     if node["type"] == "function_expression":
         name, count = node["value"], len(node["children"])
-        if name not in _Functions.FUNCTION_TABLE:
+        if name not in SIGNATURES:
             raise ValueError(f"there is no function {name}")
-        wanted = _Functions.FUNCTION_TABLE[name]["signature"]
+        wanted = SIGNATURES[name]
         is_open = bool(wanted) and bool(wanted[-1].get("variadic"))
         if count < len(wanted) or (count > len(wanted) and not is_open):
             raise ValueError(f"{name} takes {len(wanted)} arguments, not {count}")
@@ -125,7 +130,7 @@ def _check_calls(node: _Node) -> None:
         _check_calls(child)
 
 
-def _growth(node: _Node) -> int:
+def _growth(node: Node) -> int:
     """Return how many times as much as it is given an expression can make of it.
 
     Lists that name a value several times, piped into each other, double it with every step; texts

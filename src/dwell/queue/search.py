@@ -1,13 +1,14 @@
 """Going through a topic page by page: what matches, what of it can be taken, and all of it.
 
-``most`` bounds how much one call does, and its answer says where to go on: so a server can answer
-before its client loses patience. Between two pages everybody else has a turn.
+``most`` and ``most_bytes`` bound how many messages one call looks at, and how much it gives; its
+answer says where to go on: so a server can answer before its client loses patience. Between two
+pages everybody else has a turn.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,51 +24,85 @@ EVERYTHING = 2**62
 
 _PAGE = 1000
 
-#: Returns the places of the messages of a page that match, in their order.
-Places: TypeAlias = Callable[[Batch], Awaitable[list[int]]]
+#: Before every message that a scan can give.
+_BEGINNING = Cursor(-1, 0)
 
 
-def predicate(where: object) -> Places:
+class Looked(NamedTuple):
+    """The places of the messages of a page that match, in their order, among the first so many."""
+
+    places: list[int]
+    seen: int
+
+
+#: Looks at a page; at fewer than all of its messages where this is enough for one call.
+Matching: TypeAlias = Callable[[Batch], Awaitable[Looked]]
+
+
+def predicate(where: object, most_steps: int = EVERYTHING) -> Matching:
     """Return what finds the messages whose bodies match an expression; raises InvalidQuery."""
     try:
         # Imported here, as who asks for nothing by its body does not need the extra.
         from dwell.queue.query import Query
     except ModuleNotFoundError as error:
         raise InvalidQuery(f"where: a predicate needs dwell[query]: {error}") from None
-    return Query(where).places
+    query = Query(where, most_steps)
+
+    async def matching(page: Batch) -> Looked:
+        return Looked(*await query.places(page))
+
+    return matching
 
 
 async def search(
     scan: Callable[[Cursor | None, int], Awaitable[Page]],
-    matching: Places,
+    matching: Matching,
     cursor: Cursor | None,
     limit: int,
     *,
     most: int = EVERYTHING,
+    most_bytes: int = EVERYTHING,
     until_ms: int = EVERYTHING,
 ) -> tuple[list[Batch], Cursor | None]:
     """Return at most ``limit`` messages that match, in parts, and where to go on.
 
-    At most ``most`` are looked at, none after the first that is due at ``until_ms`` or later.
+    At most ``most`` are looked at, none after the first that is due at ``until_ms`` or later. The
+    first is given however large it is, and all of them are ``most_bytes`` at most otherwise.
     """
     found: list[Batch] = []
     missing, looked = limit, 0
     while missing and looked < most:
         page = await scan(cursor, _PAGE)
-        looked += len(page.messages)
-        places = (await matching(page.messages))[:missing]
-        missing -= len(places)
-        if places:
-            found.append(_at(page.messages, places))
-        if not missing and places[-1] + 1 < len(page.messages):
-            # The same page again, up to the last that was wanted, says where that one stands.
-            page = await scan(cursor, places[-1] + 1)
+        size = len(page.messages)
+        places, seen = await matching(page.messages)
+        fitting, size_bytes = _fitting(page.messages, places[:missing], most_bytes, bool(found))
+        if len(fitting) < len(places):
+            seen = places[len(fitting)]
+        missing, most_bytes, looked = missing - len(fitting), most_bytes - size_bytes, looked + seen
+        if fitting:
+            found.append(_at(page.messages, fitting))
+        if seen < size:
+            # The same page again, up to where this call goes, says where that is.
+            return found, (await scan(cursor, seen)).cursor if seen else cursor
         cursor = page.cursor
-        last_ms = page.messages.due_ms[-1] if len(page.messages) else until_ms
+        last_ms = page.messages.due_ms[-1] if size else until_ms
         if cursor is None or last_ms >= until_ms:
             return found, None
         await asyncio.sleep(0)
     return found, cursor
+
+
+def _fitting(
+    page: Batch, places: list[int], most_bytes: int, has_others: bool
+) -> tuple[list[int], int]:
+    """Return the first places whose messages have room, one at least if there are no others."""
+    size_bytes = 0
+    for count, place in enumerate(places):
+        one_bytes = len(page.bodies[place]) + len(page.extras[place])
+        if size_bytes + one_bytes > most_bytes and (count or has_others):
+            return places[:count], size_bytes
+        size_bytes += one_bytes
+    return places, size_bytes
 
 
 def _at(page: Batch, places: list[int]) -> Batch:
@@ -77,32 +112,34 @@ def _at(page: Batch, places: list[int]) -> Batch:
 async def find(
     store: Store,
     topic: str,
-    matching: Places,
+    matching: Matching,
     state: State,
     cursor: Cursor | None,
     limit: int,
     *,
     most: int = EVERYTHING,
+    most_bytes: int = EVERYTHING,
 ) -> Page:
     """Return messages of one state that match, from after ``cursor``, and where to go on."""
 
     async def scan(cursor: Cursor | None, limit: int) -> Page:
         return await store.scan(topic, state, cursor, limit)
 
-    parts, cursor = await search(scan, matching, cursor, limit, most=most)
+    parts, cursor = await search(scan, matching, cursor, limit, most=most, most_bytes=most_bytes)
     return Page(Batch.joined(parts, receipts=False), cursor)
 
 
 async def take_where(
     store: Store,
     topic: str,
-    matching: Places,
+    matching: Matching,
     cursor: Cursor | None,
     limit: int,
     lease_ms: int,
     owner: str,
     *,
     most: int = EVERYTHING,
+    most_bytes: int = EVERYTHING,
 ) -> Page:
     """Take ready messages that match, from after ``cursor``; the answer says where to go on.
 
@@ -116,20 +153,36 @@ async def take_where(
     try:
         while looked < most:
             page = await store.scan(topic, State.READY, cursor, _PAGE)
-            looked += len(page.messages)
-            cursor, places = page.cursor, await matching(page.messages)
+            places, seen = await matching(page.messages)
+            looked += seen
+            fitting, size_bytes = _fitting(page.messages, places, most_bytes, bool(taken))
+            if len(fitting) < len(places):
+                seen = places[len(fitting)]
+            most_bytes -= size_bytes
             # Others may have taken some of them since the scan: the next ones stand in for those.
-            while places and (missing := limit - sum(map(len, taken))):
-                ids = [page.messages.ids[at].encode() for at in places[:missing]]
-                await _take(store, topic, ids, lease_ms, owner, taken)
-                places = places[missing:]
-            if cursor is None or sum(map(len, taken)) == limit:
+            left = [page.messages.ids[at].encode() for at in fitting]
+            while left and (missing := limit - sum(map(len, taken))):
+                await _take(store, topic, left[:missing], lease_ms, owner, taken)
+                left = left[missing:]
+            if sum(map(len, taken)) == limit:
+                return Page(Batch.joined(taken), None)
+            if seen < len(page.messages):
+                # What was taken is not met again: the others say where this call stopped.
+                cursor = await _after(store, topic, cursor or _BEGINNING, seen - len(fitting))
+                return Page(Batch.joined(taken), cursor)
+            cursor = page.cursor
+            if cursor is None:
                 return Page(Batch.joined(taken), None)
             await asyncio.sleep(0)
     except BaseException:
         await finished(whole(_give_back(store, taken)))
         raise
     return Page(Batch.joined(taken), cursor)
+
+
+async def _after(store: Store, topic: str, cursor: Cursor, count: int) -> Cursor | None:
+    """Return where so many ready messages after a cursor end."""
+    return (await store.scan(topic, State.READY, cursor, count)).cursor if count else cursor
 
 
 async def take_ids(

@@ -21,6 +21,8 @@ class Gate:
         self.requests = 0
         self.size_bytes = 0
         self.refused = 0
+        #: Whose it is, as its refusals begin; nothing where it is the server's.
+        self.whose = ""
 
     def enter(self, size_bytes: int = 0, requests: int = 1) -> None:
         """Count requests in; raises ServerBusy or StoreFull when there is no room for them."""
@@ -33,7 +35,7 @@ class Gate:
         if is_over and others > 0:
             self.refused += requests
             raise ServerBusy(
-                f"{self.requests} requests of {self.size_bytes} bytes are under way, "
+                f"{self.whose}{self.requests} requests of {self.size_bytes} bytes are under way, "
                 f"at most {self.most_requests} of {self.most_bytes} may be: come again later"
             )
         if self.memory is not None:

@@ -136,6 +136,7 @@ class Server:
             most_waiting=settings.max_waiting,
             most_connections=self._most_connections,
             most_body_bytes=settings.max_body_bytes,
+            token_percent=settings.max_token_percent,
             hosts=Hosts(settings.host_names),
         )
 

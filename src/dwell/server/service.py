@@ -12,6 +12,7 @@ from dwell.message import MAX_BODY_BYTES
 from dwell.queue import Queue
 from dwell.server.gate import Gate
 from dwell.server.hosts import Hosts
+from dwell.server.shares import Share
 from dwell.server.tokens import Tokens
 
 #: Waiting takers of a topic are woken 250 times a second at most: what that costs in lateness is
@@ -31,12 +32,23 @@ class Service:
     most_waiting: int = 20_000
     most_connections: int = 20_000
     most_body_bytes: int = MAX_BODY_BYTES
+    token_percent: int = 100
     hosts: Hosts = field(default_factory=Hosts)
     lateness: Histogram = field(default_factory=Histogram)
     ports: "list[Port]" = field(default_factory=list)
+    shares: dict[str, Share] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.queue.space_takes(TAKE_SPACING_MS)
+
+    def share_of(self, token: str) -> Share:
+        """Return what a token has under way, by its name; all callers without one share one."""
+        share = self.shares.get(token)
+        if share is None:
+            whose = f"token {token}: " if token else "callers without a token: "
+            share = Share(whose, self.gate, self.most_waiting, self.token_percent)
+            self.shares[token] = share
+        return share
 
     def note_taken(self, batch: Batch) -> None:
         """Count how late messages were that were just taken for the first time.

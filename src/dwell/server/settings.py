@@ -109,6 +109,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Meta(ge=1, le=_MANY, description="How many takers may wait; over it, 429.")
     ] = 20_000
+    max_token_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="How much of these one token may have under way, as all callers without "
+            "one together may; over it, 429.",
+        ),
+    ] = 50
     max_connections: Annotated[
         int, Meta(ge=1, le=_MANY, description="How many connections a port may have.")
     ] = 20_000

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from dwell.errors import Forbidden, InvalidSettings, Unauthorized
+from dwell.errors import AccessDenied, Forbidden, InvalidSettings, Unauthorized
 from dwell.message import MAX_TOPIC_CHARS
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -124,22 +124,46 @@ class Tokens:
         for changed in self.on_change:
             changed()
 
-    def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> None:
+    def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> str:
         """Allow a caller's verb on some topics (None: on all), or refuse it.
 
-        Raises Unauthorized for a token that is missing or unknown, and Forbidden for one that is
-        known and lacks the right.
+        Returns the name of the token, empty for a caller without one. Raises Unauthorized for a
+        token that is missing or unknown, and Forbidden for one that is known and lacks the right.
         """
         if self.path is None:
-            return
+            return ""
         topics = None if topics is None else tuple(topics)
         if token is None:
             if not self._anonymous.allows(right, topics):
                 raise Unauthorized(f"a token is needed to {_verb(right)} {_on(topics)}")
-            return
+            return ""
         entry = self._find(token)
         if not entry.allows(right, topics):
             raise Forbidden(f"token {entry.name} may not {_verb(right)} {_on(topics)}")
+        return entry.name
+
+    def allows(self, token: str | None, right: Right, topic: str) -> bool:
+        """Tell whether a caller's verb is allowed on a topic that he did not name himself.
+
+        What is not has to look to him as if there was nothing: a refusal would tell that there is,
+        and of which topic.
+        """
+        try:
+            self.check(token, right, (topic,))
+        except AccessDenied:
+            return False
+        return True
+
+    def check_any(self, token: str | None, right: Right) -> None:
+        """Refuse a caller who has a right on no topic at all, as :meth:`check` does."""
+        if self.path is None:
+            return
+        grant = self._anonymous if token is None else self._find(token)
+        if not getattr(grant, right):
+            what = f"{_verb(right)} any topic"
+            if isinstance(grant, Entry):
+                raise Forbidden(f"token {grant.name} may not {what}")
+            raise Unauthorized(f"a token is needed to {what}")
 
     def _find(self, token: str) -> Entry:
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()

@@ -103,7 +103,10 @@ class PutAnswerColumns(msgspec.Struct, omit_defaults=True):
 
 
 class BatchColumns(msgspec.Struct, omit_defaults=True):
-    """Some messages; ``topic`` says for each which of ``topics`` is its own."""
+    """Some messages; ``topic`` says for each which of ``topics`` is its own.
+
+    ``next`` is the place of the first id that a get by ids had no room for.
+    """
 
     count: int
     topics: list[str]
@@ -124,6 +127,7 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     errors: dict[int, str] = {}
     receipts: bytes | None = None
     cursor: Cursor | None = None
+    next: int | None = None
 
 
 class SweepColumns(msgspec.Struct):
@@ -301,6 +305,7 @@ def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns
     """Return some messages as they are written."""
     topics, topic = _topics(batch.topics)
     receipts = batch.receipts
+    numbers: dict[str, Any] = {name: packed(getattr(batch, name)) for name in NUMBERS}
     return BatchColumns(
         count=len(batch),
         topics=topics,
@@ -312,7 +317,7 @@ def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns
         errors=batch.errors,
         receipts=None if receipts is None else packed_receipts(receipts),
         cursor=cursor,
-        **{name: packed(getattr(batch, name)) for name in NUMBERS},
+        **numbers,
     )
 
 

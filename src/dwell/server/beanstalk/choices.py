@@ -1,31 +1,59 @@
-"""What a session chooses for itself: the tube it uses, and those it watches."""
+"""What a session chooses for itself: the tube it uses, and those it watches.
+
+What it has no right to it cannot choose: others would see it among the tubes that there are.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.documents import tube_list
-from dwell.server.beanstalk.replies import BAD_FORMAT, NOT_IGNORED, OUT_OF_MEMORY, using, watching
+from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.replies import (
+    BAD_FORMAT,
+    NOT_IGNORED,
+    OUT_OF_MEMORY,
+    UNKNOWN_COMMAND,
+    using,
+    watching,
+)
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.tubes import topic_of
+from dwell.server.tokens import Right
 
 #: How many tubes one connection may watch.
 MOST_WATCHED = 1000
 
+Start: TypeAlias = Callable[[Session, Run], bytes | None]
 
-def use(session: Session, run: Run) -> bytes:
+
+def choices(hall: Hall) -> dict[Verb, Start]:
+    """Return the commands that are answered at once."""
+    return {**_CHOICES, Verb.USE: partial(use, hall), Verb.WATCH: partial(watch, hall)}
+
+
+def use(hall: Hall, session: Session, run: Run) -> bytes:
     """Put jobs into another tube from now on."""
     tube = run.items[0]
     topic = topic_of(tube)
     if topic is None:
         return BAD_FORMAT
+    # A tube is also used to look into it, and to kick its jobs.
+    if not any(hall.may(right, topic) for right in Right):
+        return UNKNOWN_COMMAND
     session.tube, session.topic = tube, topic
     return using(tube)
 
 
-def watch(session: Session, run: Run) -> bytes:
+def watch(hall: Hall, session: Session, run: Run) -> bytes:
     """Reserve jobs of one more tube."""
     tube = run.items[0]
     topic = topic_of(tube)
     if topic is None:
         return BAD_FORMAT
+    if not hall.may(Right.TAKE, topic):
+        return UNKNOWN_COMMAND
     if len(session.watched) >= MOST_WATCHED and tube not in session.watched:
         return OUT_OF_MEMORY
     session.watched[tube] = topic
@@ -62,10 +90,7 @@ def leave(session: Session, run: Run) -> None:
     session.leave()
 
 
-#: The commands that are answered at once.
-CHOICES = {
-    Verb.USE: use,
-    Verb.WATCH: watch,
+_CHOICES: dict[Verb, Start] = {
     Verb.IGNORE: ignore,
     Verb.LIST_TUBE_USED: used,
     Verb.LIST_TUBES_WATCHED: watched,

@@ -92,14 +92,14 @@ class Deletes:
         by_topic: dict[str, list[tuple[str, _Other]]] = {}
         for name, other in zip(await self._queue.named(numbers), others, strict=True):
             other.replies[other.place] = NOT_FOUND
-            if name is not None:
+            # To one who has no right on its topic a job is not there.
+            if name is not None and self._hall.may(Right.PUT, name[0]):
                 by_topic.setdefault(name[0], []).append((name[1], other))
         for topic, named in by_topic.items():
             await self._cancel_in(topic, named)
 
     async def _cancel_in(self, topic: str, named: Sequence[tuple[str, _Other]]) -> None:
         try:
-            self._hall.allow(Right.PUT, (topic,))
             results = await self._queue.cancel(topic, [id_ for id_, _ in named])
         except DwellError as error:
             for _, other in named:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dwell.server.beanstalk.arrivals import Arrivals
-from dwell.server.beanstalk.choices import CHOICES
+from dwell.server.beanstalk.choices import choices
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.deletes import Deletes
@@ -21,13 +21,13 @@ class Desk:
 
     def __init__(self, service: Service) -> None:
         self.hall = Hall(service)
-        self._arrivals = Arrivals(service.gate)
+        self._arrivals = Arrivals(self.hall.gate)
         receipts = Receipts(self.hall)
         self._receipts = receipts
         self._reserves = Reserves(self.hall, receipts)
         lookups = Lookups(self.hall, receipts, self._reserves)
         self._starts: dict[Verb, Callable[[Session, Run], bytes | None]] = {
-            **CHOICES,
+            **choices(self.hall),
             **dict.fromkeys(lookups.verbs, lookups.start),
             Verb.PUT: Putting(self.hall).start,
             Verb.RESERVE: self._reserves.start,

@@ -14,6 +14,7 @@ from dwell.server.beanstalk.decoder import Heads
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses
+from dwell.server.gate import Gate
 from dwell.server.service import Service
 from dwell.server.tokens import Right
 
@@ -96,6 +97,15 @@ class Hall:
         """Refuse what a caller without a token may not do; raises Unauthorized."""
         if not self._is_open:
             self.service.tokens.check(None, right, topics)
+
+    @property
+    def gate(self) -> Gate:
+        """Where puts are counted: all callers are without a token here."""
+        return self.service.gate if self._is_open else self.service.share_of("")
+
+    def may(self, right: Right, topic: str) -> bool:
+        """Tell whether a caller without a token may see that there is something of a topic."""
+        return self._is_open or self.service.tokens.allows(None, right, topic)
 
     def chosen_tubes(self) -> dict[str, str]:
         """Return the tubes that some connection uses or watches, with their topics."""

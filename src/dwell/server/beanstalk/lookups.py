@@ -75,13 +75,15 @@ class Lookups:
     # --- looking --------------------------------------------------------------------------------
 
     async def _message(self, number: int, right: Right) -> Message | None:
-        """Return the message of a number, if the caller has the right to it."""
+        """Return the message of a number, if the caller has the right to it.
+
+        To one who has not it is not there: numbers are easily guessed.
+        """
         if not 0 < number <= _MAX_NUMBER:
             return None
         name = (await self._queue.named([number]))[0]
-        if name is None:
+        if name is None or not self._hall.may(right, name[0]):
             return None
-        self._hall.allow(right, (name[0],))
         return await self._queue.get(*name)
 
     async def _peek(self, session: Session, number: int) -> bytes:
@@ -110,9 +112,8 @@ class Lookups:
     async def _stats_tube(self, session: Session, tube: str) -> bytes:
         stats = await self._queue.stats()
         topic = tubes_of(self._hall, stats).get(tube)
-        if topic is None:
+        if topic is None or not self._hall.may(Right.ADMIN, topic):
             return NOT_FOUND
-        self._hall.allow(Right.ADMIN, (topic,))
         return tube_stats(self._hall, tube, topic, stats.topics.get(topic, TopicStats()))
 
     async def _list_tubes(self, session: Session, item: None) -> bytes:
@@ -183,9 +184,8 @@ class Lookups:
 
     async def _pause(self, session: Session, pause: Pause) -> bytes:
         topic = tubes_of(self._hall, await self._queue.stats()).get(pause.tube)
-        if topic is None:
+        if topic is None or not self._hall.may(Right.ADMIN, topic):
             return NOT_FOUND
-        self._hall.allow(Right.ADMIN, (topic,))
         if not self._hall.pauses.pause(topic, pause.delay_s):
             return OUT_OF_MEMORY
         self._hall.totals[topic].pauses += 1

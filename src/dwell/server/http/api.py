@@ -48,12 +48,28 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("POST", "/v1/polls/{poll}/end", takes.end_wait, _TAKE, a.EndAnswer, group="take"),
     Endpoint(
-        "GET", "/v1/held", takes.held, _ADMIN, a.Messages, r.OwnerQuery, gives=_MANY, group="take"
+        "GET",
+        "/v1/held",
+        takes.held,
+        _ADMIN,
+        a.MessagePage,
+        r.OwnerQuery,
+        gives=_MANY,
+        group="take",
     ),
     Endpoint(
         "GET", f"{_T}/peek", takes.peek, _TAKE, a.Messages, r.PeekQuery, gives=_MANY, group="take"
     ),
-    Endpoint("GET", "/v1/push", push.push, _TAKE, None, r.PushQuery, gives=(), group="take"),
+    Endpoint(
+        "POST",
+        "/v1/push",
+        push.push,
+        _TAKE,
+        None,
+        body=r.PushRequest,
+        gives=(),
+        group="take",
+    ),
     Endpoint(
         "POST",
         "/v1/push/{stream}/credit",

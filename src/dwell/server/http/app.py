@@ -13,7 +13,7 @@ from dwell.server.http.delivery import Delivery
 from dwell.server.http.endpoint import Endpoint
 from dwell.server.http.media import Media
 from dwell.server.http.openapi import document
-from dwell.server.http.page import page
+from dwell.server.http.page import page, policy
 from dwell.server.http.routes import NotAllowed, Routes
 from dwell.server.http.waits import Waits
 from dwell.server.service import Service
@@ -33,8 +33,11 @@ def _document() -> bytes:
 
 
 async def docs(call: Call) -> Answer:
-    """Return the docs page."""
-    return Answer(page(), "text/html; charset=utf-8")
+    """Return the docs page, in which nothing runs and to which nothing is loaded."""
+    answer = Answer(page(), "text/html; charset=utf-8")
+    answer.headers["content-security-policy"] = policy()
+    answer.headers["x-content-type-options"] = "nosniff"
+    return answer
 
 
 _DOCUMENTS = (

@@ -1,6 +1,7 @@
 """A call: one request, read and checked, and how it is answered."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -19,6 +20,7 @@ from dwell.server.http.delivery import Delivery
 from dwell.server.http.media import Media
 from dwell.server.http.waits import Waits
 from dwell.server.service import Service
+from dwell.server.shares import Share
 from dwell.server.tokens import Right
 
 T = TypeVar("T")
@@ -67,6 +69,7 @@ class Call:
 
     __slots__ = (
         "_body",
+        "_gate",
         "_is_counted",
         "asked",
         "delivery",
@@ -98,6 +101,8 @@ class Call:
         self.asked: Media
         self._body: bytes | bytearray = b""
         self._is_counted = False
+        # The server's, until it is known whose request it is.
+        self._gate = service.gate
 
     # --- how much is under way -----------------------------------------------------------------
 
@@ -113,8 +118,25 @@ class Call:
     def leave(self) -> None:
         """Count the request out, and what came of it."""
         if self._is_counted:
-            self.service.gate.leave(self.size_bytes)
+            self._gate.leave(self.size_bytes)
             self._is_counted = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count it as one that only waits, for the length of a block; raises ServerBusy."""
+        self.check_waiting(len(self.waits))
+        with self._gate.left():
+            yield
+
+    def check_waiting(self, waiting: int) -> None:
+        """Refuse one waiting taker more than the server or the token may have."""
+        self.service.check_waiting(waiting)
+        if isinstance(self._gate, Share):
+            self._gate.check_waiting()
+
+    def streaming(self) -> AbstractContextManager[None]:
+        """Count it as one that waits after it was answered, for the length of a block."""
+        return self._gate.wait() if isinstance(self._gate, Share) else nullcontext()
 
     def add(self, data: bytes) -> None:
         """Take a part of the body, which is counted until the call is over.
@@ -125,7 +147,7 @@ class Call:
         if not self._is_counted:
             return
         self.check_size(self.size_bytes + len(data))
-        self.service.gate.enter(len(data), 0)
+        self._gate.enter(len(data), 0)
         self.size_bytes += len(data)
         if self._body:
             # Many small parts would cost more as objects than as bytes.
@@ -160,7 +182,11 @@ class Call:
             raise Refusal(403, refusal)
         if self.endpoint.right is None:
             return
-        self.allow(())
+        if not self.service.tokens.is_open:
+            name = self.service.tokens.check(self._token(), self.endpoint.right, ())
+            share = self.service.share_of(name)
+            share.join()
+            self._gate = share
         origin = self._header(b"origin")
         is_strange = origin is not None and urlsplit(origin).netloc != self._header(b"host")
         if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:
@@ -173,6 +199,21 @@ class Call:
         right = right or self.endpoint.right
         if right is not None and not self.service.tokens.is_open:
             self.service.tokens.check(self._token(), right, topics)
+
+    def may(self, topic: str, right: Right | None = None) -> bool:
+        """Tell whether the caller may see that there is something of a topic that he did not name.
+
+        Refuses one who has the right on no topic at all.
+        """
+        right = right or self.endpoint.right
+        tokens = self.service.tokens
+        if right is None or tokens.is_open:
+            return True
+        token = self._token()
+        if tokens.allows(token, right, topic):
+            return True
+        tokens.check_any(token, right)
+        return False
 
     def _token(self) -> str | None:
         """Return the caller's token."""

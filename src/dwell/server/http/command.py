@@ -2,7 +2,7 @@
 
 It is the protocol that Youzan published for its delay queue: the caller names every job, an id is
 unique over all topics, and every answer has the same shape. A job may also be named by topic and
-id, which finds it without a search.
+id, which finds it without a search. One of a topic on which the caller has no right is not there.
 """
 
 from collections import OrderedDict
@@ -94,12 +94,16 @@ def _at_hand(call: Call, topic: str | None, id_: str) -> str | None:
     receipts = _receipts(call)
     if id_ not in receipts or topic not in (None, receipts[id_][0]):
         return None
+    # The same id may have been popped from another's topic since.
+    if not call.may(receipts[id_][0], Right.TAKE):
+        return None
     return receipts.pop(id_)[1]
 
 
 async def _held(call: Call, topic: str | None, id_: str) -> str | None:
     for message in await call.queue.held(OWNER):
-        if message.id == id_ and topic in (None, message.topic):
+        is_it = message.id == id_ and topic in (None, message.topic)
+        if is_it and call.may(message.topic, Right.TAKE):
             return message.receipt
     return None
 
@@ -109,10 +113,9 @@ async def _ack(call: Call, receipt: str | None) -> bool:
     if receipt is None:
         return False
     if not call.service.tokens.is_open:
-        topics = await call.queue.taken_from([receipt])
-        call.allow([topic for topic in topics if topic is not None], Right.TAKE)
+        (topic,) = await call.queue.taken_from([receipt])
         # One that is not good now could be by the time of the ack, and another's.
-        if None in topics:
+        if topic is None or not call.may(topic, Right.TAKE):
             return False
     return await call.queue.ack(receipt) is Result.ACKED
 
@@ -122,7 +125,6 @@ async def _delete(call: Call, ask: Command) -> CommandAnswer:
     message = await _find(call, ask, id_)
     if message is None:
         return CommandAnswer(False, error="there is no such job", id=id_)
-    call.allow([message.topic], Right.PUT)
     result = await call.queue.cancel(message.topic, id_)
     if result is Result.LEASED:
         return CommandAnswer(False, error="a consumer has taken it", id=id_)
@@ -130,11 +132,10 @@ async def _delete(call: Call, ask: Command) -> CommandAnswer:
 
 
 async def _find(call: Call, ask: Command, id_: str) -> Message | None:
-    """Return the job of an id, looking through all topics where none is named."""
-    if ask.topic is not None:
-        return await call.queue.get(values.topic(ask.topic), id_)
-    for topic in (await call.queue.stats()).topics:
-        message = await call.queue.get(topic, id_)
+    """Return the job of an id, looking through all the caller's topics where none is named."""
+    named = None if ask.topic is None else values.topic(ask.topic)
+    for topic in (await call.queue.stats()).topics if named is None else (named,):
+        message = await call.queue.get(topic, id_) if call.may(topic, Right.PUT) else None
         if message is not None:
             return message
     return None

@@ -1,13 +1,14 @@
 """Filters: finding messages of a topic by state, due, key and headers."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor, Page
 from dwell.given import values
-from dwell.message import Message, State, decode_extra
+from dwell.message import MAX_BATCH_BYTES, State, decode_extra
 from dwell.queue import Queue
 from dwell.queue import search as pages
 from dwell.server.http.schemas.requests import Filter
@@ -16,16 +17,26 @@ from dwell.server.http.schemas.requests import Filter
 MOST_LOOKED_AT = 100_000
 
 
+class Named(NamedTuple):
+    """What a verb has to know of a message that matched; its body may be large."""
+
+    id: str
+    due_ms: int
+
+
 async def search(
     queue: Queue, topic: str, state: State, wanted: Filter, cursor: Cursor | None, limit: int
 ) -> tuple[list[Batch], Cursor | None]:
-    """Return at most ``limit`` messages that match, in parts, and where to go on."""
+    """Return at most ``limit`` messages that match, in parts, and where to go on.
+
+    They are no more than an answer may hold.
+    """
 
     async def scan(cursor: Cursor | None, limit: int) -> Page:
         return await queue.scan(topic, state, cursor=cursor, limit=limit)
 
-    async def matching(page: Batch) -> list[int]:
-        return _matching(page, wanted)
+    async def matching(page: Batch) -> pages.Looked:
+        return pages.Looked(_matching(page, wanted), len(page))
 
     start = Cursor(wanted.due_from_ms - 1, 2**63 - 1)
     cursor = start if cursor is None or cursor.due_ms < start.due_ms else cursor
@@ -35,17 +46,18 @@ async def search(
         cursor,
         limit,
         most=MOST_LOOKED_AT,
+        most_bytes=MAX_BATCH_BYTES,
         until_ms=wanted.due_to_ms,
     )
 
 
 async def collect(
     queue: Queue, topic: str, wanted: Filter, states: Sequence[State], limit: int
-) -> tuple[list[Message], bool]:
+) -> tuple[list[Named], bool]:
     """Return at most ``limit`` messages that match, and whether those are all."""
     if wanted.states is not None:
         states = [values.state(state) for state in wanted.states]
-    found: list[Message] = []
+    found: list[Named] = []
     is_complete = True
     for state in states:
         cursor: Cursor | None = None
@@ -53,7 +65,8 @@ async def collect(
             parts, cursor = await search(
                 queue, topic, state, wanted, cursor, min(limit - len(found), MOST_LOOKED_AT)
             )
-            found += (message for part in parts for message in part)
+            for part in parts:
+                found += map(Named, part.ids, part.due_ms.tolist())
             if cursor is None:
                 break
         is_complete &= cursor is None and len(found) < limit

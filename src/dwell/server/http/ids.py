@@ -4,18 +4,22 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
-from dwell.message import MAX_BATCH_MESSAGES, Message, State
+from dwell.given import columns
+from dwell.message import MAX_BATCH_MESSAGES, State
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
-from dwell.server.http.filters import collect
+from dwell.server.http.filters import Named, collect
 from dwell.server.http.media import Media
+from dwell.server.http.paging import first_of
 from dwell.server.http.rows import message_rows, reached
-from dwell.server.http.schemas.answers import Bulk, Found, Named
+from dwell.server.http.schemas.answers import Bulk, Found
+from dwell.server.http.schemas.answers import Named as NamedAnswer
 from dwell.server.http.schemas.answers import Results as ResultsAnswer
 from dwell.server.http.schemas.requests import (
     CancelRequest,
@@ -25,7 +29,7 @@ from dwell.server.http.schemas.requests import (
     NamedRequest,
     RescheduleRequest,
 )
-from dwell.server.http.takes import batch_answer
+from dwell.wire.columns import columns_of_batch
 from dwell.wire.rows import due_of, span_of
 
 _WAITING = (State.DELAYED, State.READY)
@@ -39,7 +43,7 @@ async def cancel(call: Call) -> Answer:
         return _words(call, await call.queue.cancel(topic, ask.ids))
     states = (*_WAITING, State.DEAD)
 
-    async def verb(part: list[Message]) -> Results:
+    async def verb(part: list[Named]) -> Results:
         return await call.queue.cancel(topic, [message.id for message in part])
 
     return await _bulk(call, topic, ask.filter, states, ask.limit, verb)
@@ -63,7 +67,7 @@ async def reschedule(call: Call) -> Answer:
     if isinstance(due, list):
         raise InvalidInput("due_ms: got a list beside a filter, expected one moment")
 
-    async def verb(part: list[Message]) -> Results:
+    async def verb(part: list[Named]) -> Results:
         ids = [message.id for message in part]
         if ask.shift_ms is None:
             return await call.queue.reschedule(topic, ids, delay=delay, due=due)
@@ -82,20 +86,30 @@ async def kick(call: Call) -> Answer:
             raise InvalidInput("filter: got it beside ids, expected one of them")
         return _words(call, await call.queue.kick(topic, ask.ids, delay=delay))
 
-    async def verb(part: list[Message]) -> Results:
+    async def verb(part: list[Named]) -> Results:
         return await call.queue.kick(topic, [message.id for message in part], delay=delay)
 
     return await _bulk(call, topic, ask.filter or Filter(), (State.DEAD,), ask.limit, verb)
 
 
 async def get(call: Call) -> Answer:
-    """Return messages by their ids, null where one is unknown."""
+    """Return messages by their ids, null where one is unknown, 16 MiB of them at most.
+
+    They are those of the first ids; ``next`` is the place of the first id of which nothing is said
+    yet, where the next request begins, and null when something was said of each.
+    """
     topic, ask = call.allowed_topic(), call.body(GetRequest)
-    found = await call.queue.get(topic, ask.ids)
+    columns.any_ids(ask.ids)
+    found = await first_of(call.queue, topic, ask.ids)
+    following = len(found) if len(found) < len(ask.ids) else None
+    there = [message for message in found if message is not None]
     if call.asked is Media.COLUMNS:
-        return batch_answer(call, Batch.of([message for message in found if message is not None]))
-    rows = iter(message_rows(m for m in found if m is not None))
-    return call.answer(Found([None if m is None else next(rows) for m in found]))  # type: ignore[misc]
+        told = columns_of_batch(Batch.of(there))
+        told.next = following
+        return Answer(msgspec.msgpack.encode(told), Media.COLUMNS)
+    rows = iter(message_rows(there))
+    each: Any = [None if m is None else next(rows) for m in found]
+    return call.answer(Found(each, following))
 
 
 async def get_one(call: Call) -> Answer:
@@ -117,7 +131,8 @@ async def named(call: Call) -> Answer:
     """Return topic and id of messages by their numbers."""
     call.allow(None)
     ask = call.body(NamedRequest)
-    return call.answer(Named([name and list(name) for name in await call.queue.named(ask.numbers)]))
+    names = await call.queue.named(ask.numbers)
+    return call.answer(NamedAnswer([name and list(name) for name in names]))
 
 
 def _one_of(**given: object) -> None:
@@ -137,7 +152,7 @@ async def _bulk(
     wanted: Filter | None,
     states: tuple[State, ...],
     limit: int,
-    verb: Callable[[list[Message]], Awaitable[Results]],
+    verb: Callable[[list[Named]], Awaitable[Results]],
 ) -> Answer:
     """Do a verb to all messages that match; all are found before the first one is changed."""
     assert wanted is not None

@@ -1,20 +1,18 @@
 """Looking: lists, events, counts, and the settings of topics."""
 
-import re
-
 import msgspec
 
 from dwell.batch.batch import Batch
-from dwell.batch.page import Cursor
 from dwell.batch.stats import Stats, TopicStats
 from dwell.batch.sweep import EVERY, Wanted
-from dwell.errors import InvalidHeaders, InvalidLimit
+from dwell.errors import InvalidHeaders
 from dwell.given import values
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.filters import search
 from dwell.server.http.media import Media
+from dwell.server.http.paging import cursor_of, page_answer, with_cursor
 from dwell.server.http.rows import as_lines, event_rows, message_rows
 from dwell.server.http.schemas.answers import (
     Counts,
@@ -30,11 +28,7 @@ from dwell.server.http.schemas.requests import (
     SettingsChange,
     SweepRequest,
 )
-from dwell.server.http.takes import batch_answer
 from dwell.wire.columns import SweepColumns, columns_of_batch, columns_of_events
-
-_CURSOR = "dwell-cursor"
-_CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,18})")
 
 
 async def list_messages(call: Call) -> Answer:
@@ -53,34 +47,12 @@ async def list_messages(call: Call) -> Answer:
     )
     if form is Media.COLUMNS and wanted == Filter():
         page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
-        return batch_answer(call, page.messages, page.cursor)
+        return page_answer(call, page.messages, page.cursor)
     parts, cursor = await search(call.queue, topic, state, wanted, cursor, ask.limit)
     found = Batch.joined(parts, receipts=False)
-    if form is Media.COLUMNS:
-        return batch_answer(call, found, cursor)
-    following = str(cursor) if cursor else None
     if form is Media.ARROW:
-        return _with_cursor(Answer(arrow.messages(found), form), following)
-    if form is Media.NDJSON:
-        return _with_cursor(Answer(as_lines(message_rows(found)), form), following)
-    rows = message_rows(found, packed=form is Media.MSGPACK)
-    return call.answer({"messages": rows, "cursor": following})
-
-
-def _with_cursor(answer: Answer, following: str | None) -> Answer:
-    if following is not None:
-        answer.headers[_CURSOR] = following
-    return answer
-
-
-def cursor_of(text: str | None) -> Cursor | None:
-    """Return a cursor from its text; raises InvalidLimit."""
-    if text is None:
-        return None
-    found = _CURSOR_TEXT.fullmatch(text)
-    if found is None:
-        raise values.refusal(InvalidLimit, "cursor", text, "the cursor of an answer")
-    return Cursor(int(found[1]), int(found[2]))
+        return with_cursor(Answer(arrow.messages(found), form), cursor)
+    return page_answer(call, found, cursor)
 
 
 def _header_of(text: str | None) -> dict[str, str]:

@@ -1,8 +1,10 @@
 """The docs page: the API in one HTML page that needs nothing from elsewhere."""
 
 import functools
+import hashlib
 import html
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -39,6 +41,16 @@ def page() -> bytes:
         *(_schema(name, schema) for name, schema in api["components"]["schemas"].items()),
     ]
     return "".join(parts).encode()
+
+
+@functools.cache
+def policy() -> str:
+    """Return what a browser may do for the page: show it with its own style, and no more."""
+    digest = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 def _groups(api: dict[str, Any]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Push: taken messages as server-sent events, as many as the reader has given credit for."""
 
+import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas.answers import CreditAnswer
-from dwell.server.http.schemas.requests import CreditRequest, PushQuery
+from dwell.server.http.schemas.requests import CreditRequest, PushRequest
 from dwell.server.http.waits import Stream
 
 #: How many messages one event carries at most.
@@ -31,17 +32,25 @@ async def push(call: Call) -> Answer:
     Each event ``messages`` holds some messages with their receipts. What was sent is leased until
     it is acked or its lease ends; what was not sent when the reader goes is given back.
     """
-    ask = call.query(PushQuery)
-    topics, owner = values.topics(ask.topics.split(",")), values.owner(ask.owner)
+    ask = call.body(PushRequest)
+    topics, owner = values.topics(ask.topics), values.owner(ask.owner)
     call.allow(topics)
-    call.service.check_waiting(len(call.waits) + len(call.waits.streams))
+    call.check_waiting(len(call.waits) + len(call.waits.streams))
     name, stream = secrets.token_hex(16), Stream(ask.credit)
     lease = values.Millis(ask.lease_ms) if ask.lease_ms else None
     take = partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
-    answer.parts = _events(call, topics, take, name, stream)
+    answer.parts = _counted(call, _events(call, topics, take, name, stream))
     return answer
+
+
+async def _counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """Yield events, and count their stream among those of the caller's token that wait."""
+    with call.streaming():
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
 
 
 async def _events(
@@ -50,7 +59,7 @@ async def _events(
     take: Callable[..., Coroutine[Any, Any, Batch]],
     name: str,
     stream: Stream,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     streams = call.waits.streams
     streams[name] = stream
     try:

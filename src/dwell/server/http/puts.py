@@ -9,7 +9,18 @@ from dwell.batch.blobs import sizes_of
 from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Put, Puts
 from dwell.errors import InvalidHeaders, InvalidTime
 from dwell.given import columns, values
-from dwell.message import I64, MAX_DELAY_MS, MAX_LEASE_MS, U8, U32, Extra, encode_extra
+from dwell.message import (
+    I64,
+    MAX_DELAY_MS,
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    MAX_LEASE_MS,
+    U8,
+    U32,
+    Extra,
+    encode_extra,
+)
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
@@ -29,6 +40,8 @@ from dwell.wire.columns import (
 
 _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
+#: A key and headers as they are written, with what stands before each text.
+_MOST_EXTRA_BYTES = 8 + MAX_KEY_BYTES + MAX_HEADERS_BYTES + 6 * MAX_HEADERS
 #: What was due so long ago by the caller's clock was not meant to be due now.
 _NOW_MS = 1_000
 
@@ -125,6 +138,9 @@ def _checked_extras(extras: list[bytes], size: int) -> list[bytes]:
 
 
 def _checked_extra(data: bytes, at: int) -> bytes:
+    if len(data) > _MOST_EXTRA_BYTES:
+        allowed = f"a key and at most {MAX_HEADERS} headers of {MAX_HEADERS_BYTES} bytes"
+        raise InvalidHeaders(f"extras[{at}]: got {len(data)} bytes, expected {allowed}")
     try:
         extra = _extra_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -9,23 +9,42 @@ import msgspec
 
 from dwell.batch.events import Event
 from dwell.batch.puts import Put, Row
-from dwell.errors import InvalidBody, InvalidId, InvalidInput, InvalidTime
+from dwell.errors import InvalidBody, InvalidHeaders, InvalidId, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.rows import row_of
 from dwell.given.values import Delay, Due
-from dwell.message import MAX_BATCH_MESSAGES, Message
+from dwell.message import MAX_BATCH_MESSAGES, MAX_HEADERS, MAX_HEADERS_BYTES, Message
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
 from dwell.wire.rows import Shown, body_of, due_of, shown, span_of
 
-_NEW_ROWS = NewMessage | list[NewMessage]
-_PACKED_ROWS = PackedMessage | list[PackedMessage]
-_decoder = msgspec.json.Decoder(NewMessage)
+_NO_HEADERS = msgspec.Raw()
 
 
-class _Counted(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _New(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message whose headers are unpacked when it is known that they are not too long."""
+
+    headers: msgspec.Raw = _NO_HEADERS  # type: ignore[assignment]
+
+
+class _Packed(PackedMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same in MessagePack."""
+
+    headers: msgspec.Raw = _NO_HEADERS  # type: ignore[assignment]
+
+
+_NEW_ROWS = _New | list[_New]
+_PACKED_ROWS = _Packed | list[_Packed]
+_decoder = msgspec.json.Decoder(_New)
+_headers_decoder = msgspec.json.Decoder(dict[str, str] | None)
+_packed_headers_decoder = msgspec.msgpack.Decoder(dict[str, str] | None)
+#: How long headers may be as they are written: JSON may say a sign in six, and more around each.
+_MOST_HEADERS_BYTES = 6 * MAX_HEADERS_BYTES + 16 * MAX_HEADERS
+
+
+class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message that is refused as it is read when it is one too many.
 
     A message in memory is a hundred times as large as the shortest that can be sent.
@@ -165,9 +184,24 @@ def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str
         expires=row.expires_ms,
         ttl=span_of(row.ttl),
         key=row.key,
-        headers=row.headers,
+        headers=_headers(row, named) if row.headers else None,
         named=named,
     )
+
+
+def _headers(row: NewMessage, named: Callable[[str], str]) -> dict[str, str] | None:
+    """Return the headers of a message; what is too long for them is not unpacked."""
+    data = memoryview(row.headers)  # type: ignore[arg-type]
+    field = named("headers")
+    if len(data) > _MOST_HEADERS_BYTES:
+        allowed = f"a mapping of text to text, at most {MAX_HEADERS} of {MAX_HEADERS_BYTES} bytes"
+        raise InvalidHeaders(f"{field}: got {len(data)} bytes of them, expected {allowed}")
+    decoder = _packed_headers_decoder if isinstance(row, PackedMessage) else _headers_decoder
+    try:
+        found: dict[str, str] | None = decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidHeaders(f"{field}: {error}") from None
+    return found
 
 
 def _check_ids(rows: Sequence[NewMessage]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dwell.errors import BatchTooLarge, InvalidInput
+from dwell.errors import BatchTooLarge, InvalidHeaders, InvalidInput
 from dwell.given import columns
-from dwell.message import MAX_BATCH_BYTES
+from dwell.message import MAX_BATCH_BYTES, MAX_HEADERS
 
 #: What a header of a message is, as the flatbuffers of Arrow number it.
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
@@ -60,10 +60,24 @@ class Table:
             )
         if self._pa.types.is_integer(column.type) and not column.null_count:
             return column.combine_chunks().to_numpy(zero_copy_only=False)
+        if self._pa.types.is_map(column.type):
+            _check_headers(column)
         try:
             return [_value(value) for value in column.to_pylist()]
         except (self._pa.ArrowException, ValueError, TypeError, OverflowError, KeyError) as error:
             raise InvalidInput(f"arrow: column {name!r}: {error}") from None
+
+
+def _check_headers(column: Any) -> None:
+    """Refuse more headers than a message may have, before an object is made for each."""
+    at = 0
+    for chunk in column.chunks:
+        counts = np.diff(chunk.offsets.to_numpy())
+        if len(counts) and counts.max() > MAX_HEADERS:
+            place = int(counts.argmax())
+            got = f"headers[{at + place}]: got {counts[place]} headers"
+            raise InvalidHeaders(f"{got}, expected at most {MAX_HEADERS}")
+        at += len(chunk)
 
 
 def _value(value: Any) -> Any:

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.batch.page import Cursor
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.given import columns
@@ -17,6 +16,7 @@ from dwell.message import U64, Result
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
+from dwell.server.http.paging import cursor_of, page_answer, part_of
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
 from dwell.server.http.schemas.answers import Results as ResultsAnswer
@@ -67,9 +67,8 @@ async def _take_due(
         batch = await take()
         if len(batch) or not ask.wait_ms:
             return batch
-    call.service.check_waiting(len(call.waits))
-    work = take(wait=Millis(ask.wait_ms))
-    with call.service.gate.left():
+    with call.waiting():
+        work = take(wait=Millis(ask.wait_ms))
         check = partial(call.allow, topics)
         waited = await call.waits.wait(call.delivery, work, check, ask.poll)
     return Batch.empty() if waited is None else waited
@@ -91,9 +90,14 @@ async def end_wait(call: Call) -> Answer:
 
 
 async def held(call: Call) -> Answer:
-    """Return again what an owner holds."""
+    """Return again what an owner holds, from after ``cursor``, 16 MiB of it at most.
+
+    There is more when the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
+    """
     call.allow(None)
-    return batch_answer(call, await call.queue.held(call.query(OwnerQuery).owner))
+    ask = call.query(OwnerQuery)
+    after = cursor_of(ask.cursor)
+    return page_answer(call, *part_of(await call.queue.held(ask.owner), after))
 
 
 async def peek(call: Call) -> Answer:
@@ -102,11 +106,11 @@ async def peek(call: Call) -> Answer:
     return batch_answer(call, await call.queue.peek(topic, call.query(PeekQuery).limit))
 
 
-def batch_answer(call: Call, batch: Batch, cursor: Cursor | None = None) -> Answer:
+def batch_answer(call: Call, batch: Batch) -> Answer:
     """Return messages in the form that the caller asks for."""
     form = call.asked
     if form is Media.COLUMNS:
-        return Answer(_encoder.encode(columns_of_batch(batch, cursor)), form)
+        return Answer(_encoder.encode(columns_of_batch(batch)), form)
     if form is Media.NDJSON:
         return Answer(as_lines(message_rows(batch)), form)
     return call.answer({"messages": message_rows(batch, packed=form is Media.MSGPACK)})
@@ -178,10 +182,8 @@ async def bury(call: Call) -> Answer:
 async def taken(call: Call) -> Answer:
     """Return the topics of the messages whose receipts are still good."""
     ask = call.body(AckRequest)
-    each = await call.queue.taken_from(columns.receipts(ask.receipts))
-    topics = sorted({topic for topic in each if topic is not None})
-    call.allow(topics)
-    return call.answer(Taken(topics, each))
+    each = _of_the_callers(call, await call.queue.taken_from(columns.receipts(ask.receipts)))
+    return call.answer(Taken(sorted({topic for topic in each if topic is not None}), each))
 
 
 def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
@@ -190,13 +192,15 @@ def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
 
 
 async def _done(call: Call, given: list[str] | U64, verb: _Verb) -> Results | Result:
-    """Do a verb to messages on whose topics the caller has the right; a single one is joined."""
+    """Do a verb to messages on whose topics the caller has the right; a single one is joined.
+
+    A receipt of another topic is stale, as one of which there is no message.
+    """
     what: Any = given[0] if isinstance(given, list) and len(given) == 1 else given
     if call.service.tokens.is_open or not len(given):
         return await verb(what)
     receipts = columns.receipts(given)
-    topics = await call.queue.taken_from(receipts)
-    call.allow({topic for topic in topics if topic is not None}, Right.TAKE)
+    topics = _of_the_callers(call, await call.queue.taken_from(receipts))
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale.
     good = np.array([topic is not None for topic in topics], np.bool_)
     codes = np.full(len(topics), Result.STALE, np.uint8)
@@ -205,6 +209,12 @@ async def _done(call: Call, given: list[str] | U64, verb: _Verb) -> Results | Re
         assert isinstance(done, Results)
         codes[good] = done.codes
     return Results(codes)
+
+
+def _of_the_callers(call: Call, topics: list[str | None]) -> list[str | None]:
+    """Return topics of receipts, None in place of those on which the caller has no right."""
+    may = {topic: topic is not None and call.may(topic, Right.TAKE) for topic in set(topics)}
+    return [topic if may[topic] else None for topic in topics]
 
 
 def _codes(results: Results | Result) -> Answer:

@@ -88,9 +88,13 @@ class ClearAnswer(Struct):
 
 
 class Found(Struct):
-    """A message for each id, null where it is unknown."""
+    """A message for each of the first ids, null where it is unknown.
+
+    ``next`` is the place of the first id that there was no room for, and null when there is none.
+    """
 
     messages: list[MessageRow | None]
+    next: int | None
 
 
 class Named(Struct):

@@ -34,6 +34,7 @@ Id: TypeAlias = Annotated[
 ]
 Ids: TypeAlias = Annotated[list[Id], Meta(max_length=MAX_BATCH_MESSAGES)]
 Topic: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9._:-]{1,200}$")]
+States: TypeAlias = Annotated[list[str], Meta(max_length=16)]
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 Wholes: TypeAlias = Annotated[list[Whole], Meta(max_length=256)]
 
@@ -80,7 +81,7 @@ class TakeRequest(Request):
     request, with which its waiting can be ended.
     """
 
-    topics: Topic | Annotated[list[Topic], Meta(min_length=1)]
+    topics: Topic | Annotated[list[Topic], Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)]
     limit: Limit = 1
     lease: Span | None = None
     lease_ms: Lease | None = None
@@ -112,9 +113,10 @@ class TakeWhereRequest(Request):
 
 
 class OwnerQuery(Request):
-    """Whose messages."""
+    """Whose messages, and from after which ``cursor``."""
 
     owner: str
+    cursor: str | None = None
 
 
 # --- by receipt -------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class Filter(Request):
     ``states`` are those that the verb works on when left out. ``due_to_ms`` is not included.
     """
 
-    states: list[str] | None = None
+    states: States | None = None
     due_from_ms: Moment = 0
     due_to_ms: Moment = 2**52
     key: str | None = None
@@ -191,7 +193,7 @@ class RescheduleRequest(Request):
     limit: Most = 100_000
     delay: Span | None = None
     due: str | int | None = None
-    due_ms: Moment | list[Moment] | None = None
+    due_ms: Moment | Annotated[list[Moment], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
     shift_ms: Annotated[int, Meta(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | None = None
 
 
@@ -249,8 +251,8 @@ class SweepRequest(Request):
     Without ``topics`` those of all, without ``states`` those in any.
     """
 
-    topics: list[Topic] = []
-    states: list[str] | None = None
+    topics: Annotated[list[Topic], Meta(max_length=MAX_BATCH_MESSAGES)] = []
+    states: States | None = None
     due_from_ms: Moment = 0
     due_to_ms: Moment = 2**52
     key: str | None = None
@@ -295,10 +297,10 @@ class SettingsChange(Request):
 # --- push and the job protocol ----------------------------------------------------------------
 
 
-class PushQuery(Request):
-    """Which topics (with commas), how many messages at first, and under which lease."""
+class PushRequest(Request):
+    """Which topics, how many messages at first, and under which lease."""
 
-    topics: str
+    topics: Topic | Annotated[list[Topic], Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)]
     credit: Annotated[int, Meta(ge=0, le=1_000_000)] = 100
     lease_ms: Lease = 0
     owner: str = ""

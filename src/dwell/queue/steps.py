@@ -1,0 +1,169 @@
+"""Steps: what JMESPath does with a body, counted as it is done, and ended where it is too much.
+
+A step is about what one node of an expression costs at one value. What an expression does again for
+each item of a list is counted before the first item, so that nothing is counted node by node; what
+the library does to many values in one call of Python's own is counted before that call.
+"""
+
+from typing import Any, TypeAlias
+
+import jmespath
+from jmespath.functions import Functions, signature
+from jmespath.visitor import TreeInterpreter
+
+from dwell.message import MAX_BODY_BYTES
+
+#: A node of an expression, as the library parses it.
+Node: TypeAlias = dict[str, Any]
+
+#: How many steps a call of a function is, and going on to the next item in one that does so.
+_CALL = 5
+_NEXT = 2
+#: How many signs of a text Python looks at, copies or compares in a step.
+_SIGNS = 1024
+#: From how many signs on a text is looked for in another without going back, and how many times
+#: a sign may be looked at in a step until then.
+_MOST_BACK = 100
+_SIGNS_AGAIN = 8192
+#: How many items of a list are looked at, copied or compared to each other in a step.
+_LOOKED_AT = 4
+_COPIED = 16
+_SORTED = 32
+
+_CONTAINERS = (list, dict)
+_PROJECTIONS = ("projection", "value_projection", "filter_projection", "flatten")
+#: Functions that look at no item of what they are given.
+_SHALLOW = frozenset(("length", "type", "not_null", "to_array", "abs", "ceil", "floor"))
+#: Functions that evaluate an expression at each item; where it stands among the arguments.
+_BY = {"map": 0, "sort_by": 1, "min_by": 1, "max_by": 1}
+
+
+class TooManySteps(Exception):
+    """More is done with one body than may be. No ValueError, as a body of another kind raises."""
+
+
+class Interpreter(TreeInterpreter):  # type: ignore[misc]
+    """The library's interpreter of one expression, which counts; one body after the other."""
+
+    def __init__(self, root: Node, most: int) -> None:
+        super().__init__(jmespath.Options(custom_functions=_Functions(self)))
+        usual = TreeInterpreter.COMPARATOR_FUNC
+        self._is_equal = usual["eq"]
+        self.COMPARATOR_FUNC = {**usual, "eq": self._equal, "ne": self._unequal}
+        self._root = _counted(root)
+        self._most = most
+        #: How many steps the last body took.
+        self.steps = 0
+
+    def search(self, value: object) -> object:
+        """Return what the expression finds in a value; raises TooManySteps."""
+        self.steps = self._root["steps"]
+        return self.visit(self._root, value)
+
+    def charge(self, steps: int) -> None:
+        """Count steps that are about to be taken; raises TooManySteps."""
+        self.steps += steps
+        if self.steps > self._most:
+            raise TooManySteps
+
+    def charge_whole(self, value: object) -> None:
+        """Count a value and all that it holds."""
+        self.charge(length(value))
+        if isinstance(value, _CONTAINERS):
+            for item in value.values() if isinstance(value, dict) else value:
+                if isinstance(item, str | list | dict):
+                    self.charge_whole(item)
+
+    def visit_each(self, node: Node, value: object) -> object:
+        """Return what a projection goes through, counted by what it does with each item."""
+        base = self.visit(node["children"][0], value)
+        if isinstance(base, _CONTAINERS):
+            self.charge(len(base) * node["value"])
+        return base
+
+    def visit_flatten(self, node: Node, value: object) -> object:
+        """Make one list of lists."""
+        made = super().visit_flatten(node, value)
+        self.charge(length(made) // _COPIED)
+        return made
+
+    def visit_slice(self, node: Node, value: object) -> object:
+        """Copy a part of a list."""
+        self.charge(length(value) // _COPIED)
+        return super().visit_slice(node, value)
+
+    def _equal(self, left: object, right: object) -> bool:
+        """Compare two values, to the bottom where they are of one kind and length."""
+        if type(left) is type(right) and isinstance(left, str | list | dict):
+            assert isinstance(right, str | list | dict)
+            if len(left) == len(right):
+                self.charge_whole(left)
+        return bool(self._is_equal(left, right))
+
+    def _unequal(self, left: object, right: object) -> bool:
+        return not self._equal(left, right)
+
+
+class _Functions(Functions):  # type: ignore[misc]
+    """The functions of JMESPath, counted; the one whose answer grows as a product is bounded."""
+
+    def __init__(self, counter: Interpreter) -> None:
+        self._counter = counter
+
+    def call_function(self, name: str, given: list[Any]) -> object:
+        """Call a function, counted by what it is given."""
+        counter, first = self._counter, given[0] if given else None
+        if name in _BY:
+            # What is no expression is refused by the function itself.
+            node = getattr(given[_BY[name]], "expression", {"steps": 0})
+            counter.charge(length(given[1 - _BY[name]]) * (_NEXT + node["steps"]))
+        if name in ("sort", "sort_by"):
+            counter.charge(length(first) * length(first).bit_length() // _SORTED)
+        if name == "contains":
+            self._charge_contains(*given)
+        elif name == "to_string" and not isinstance(first, str):
+            counter.charge_whole(first)
+        elif name not in _SHALLOW:
+            counter.charge(sum(map(length, given)) // _LOOKED_AT)
+        return super().call_function(name, given)
+
+    def _charge_contains(self, where: object, what: object) -> None:
+        if isinstance(where, str) and isinstance(what, str):
+            self._counter.charge(len(where) * min(len(what), _MOST_BACK) // _SIGNS_AGAIN)
+        elif isinstance(what, _CONTAINERS):
+            self._counter.charge_whole(where)
+        else:
+            self._counter.charge(length(where) // _LOOKED_AT)
+
+    @signature({"types": ["string"]}, {"types": ["array-string"]})  # type: ignore[untyped-decorator]
+    def _func_join(self, separator: str, parts: list[str]) -> str:
+        if len(separator) * len(parts) > MAX_BODY_BYTES:
+            raise ValueError("join: the text would be longer than a body may be")
+        return separator.join(parts)
+
+
+#: What each function takes, by its name.
+SIGNATURES: dict[str, Any] = {
+    name: entry["signature"] for name, entry in _Functions.FUNCTION_TABLE.items()
+}
+
+
+def length(value: object) -> int:
+    """Return in how many steps a value is gone through, without what its items hold."""
+    if isinstance(value, str):
+        return len(value) // _SIGNS
+    return len(value) if isinstance(value, _CONTAINERS) else 0
+
+
+def _counted(node: Node) -> Node:
+    """Return a copy of an expression in which each node says how many steps it is in itself.
+
+    Between a projection and what it goes through stands a node that counts that.
+    """
+    children = [_counted(one) if isinstance(one, dict) else one for one in node["children"]]
+    steps = [one["steps"] for one in children if isinstance(one, dict)]
+    if node["type"] in _PROJECTIONS:
+        each = {"type": "each", "children": children[:1], "value": 1 + sum(steps[1:])}
+        children[0] = {**each, "steps": steps[0]}
+    own = _CALL if node["type"] == "function_expression" else 1
+    return {**node, "children": children, "steps": own + sum(steps)}

@@ -1,0 +1,94 @@
+"""Paging: where an answer stops that would be too large, and how its caller goes on."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.blobs import sizes_of
+from dwell.batch.page import Cursor
+from dwell.errors import InvalidLimit
+from dwell.given import values
+from dwell.message import MAX_BATCH_BYTES, Message
+from dwell.queue import Queue
+from dwell.server.http.answer import Answer
+from dwell.server.http.call import Call
+from dwell.server.http.media import Media
+from dwell.server.http.rows import as_lines, message_rows
+from dwell.wire.columns import columns_of_batch
+
+_CURSOR = "dwell-cursor"
+_CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})")
+#: How many messages are read by their ids before it is looked at how large they are.
+_AT_ONCE = 64
+
+
+def cursor_of(text: str | None) -> Cursor | None:
+    """Return a cursor from its text; raises InvalidLimit."""
+    if text is None:
+        return None
+    found = _CURSOR_TEXT.fullmatch(text)
+    if found is None or int(found[2]) >= 2**63:
+        raise values.refusal(InvalidLimit, "cursor", text, "the cursor of an answer")
+    return Cursor(int(found[1]), int(found[2]))
+
+
+def page_answer(call: Call, batch: Batch, cursor: Cursor | None) -> Answer:
+    """Return a page of messages in the form that the caller asks for; Arrow is another's work."""
+    form = call.asked
+    if form is Media.COLUMNS:
+        return Answer(msgspec.msgpack.encode(columns_of_batch(batch, cursor)), form)
+    if form is Media.NDJSON:
+        return with_cursor(Answer(as_lines(message_rows(batch)), form), cursor)
+    rows = message_rows(batch, packed=form is Media.MSGPACK)
+    return call.answer({"messages": rows, "cursor": str(cursor) if cursor else None})
+
+
+def with_cursor(answer: Answer, cursor: Cursor | None) -> Answer:
+    """Return an answer that says in its head where the next page begins."""
+    if cursor is not None:
+        answer.headers[_CURSOR] = str(cursor)
+    return answer
+
+
+def part_of(batch: Batch, cursor: Cursor | None) -> tuple[Batch, Cursor | None]:
+    """Return what an answer holds of messages in order of due, and the cursor of the rest.
+
+    All of them stay in their order when they are not too many for one answer.
+    """
+    sizes = sizes_of(batch.bodies) + sizes_of(batch.extras)
+    if cursor is None and sizes.sum() <= MAX_BATCH_BYTES:
+        return batch, None
+    # Among those of one due the number decides: it stays, whatever becomes of the others.
+    order = np.lexsort((batch.numbers, batch.due_ms))
+    if cursor is not None:
+        due_ms, numbers = batch.due_ms[order], batch.numbers[order]
+        is_later = (due_ms == cursor.due_ms) & (numbers > np.uint64(cursor.arrival))
+        order = order[(due_ms > cursor.due_ms) | is_later]
+    ends = np.cumsum(sizes[order])
+    # One message at least, as the caller would not get any further otherwise.
+    count = max(int(np.searchsorted(ends, MAX_BATCH_BYTES, side="right")), min(len(order), 1))
+    part = batch.picked(order[:count].tolist())
+    if count == len(order):
+        return part, None
+    return part, Cursor(int(part.due_ms[-1]), int(part.numbers[-1]))
+
+
+async def first_of(queue: Queue, topic: str, ids: Sequence[str]) -> list[Message | None]:
+    """Return the messages of the first ids, of as many as an answer holds, of one at least."""
+    found: list[Message | None] = []
+    size_bytes = 0
+    while len(found) < len(ids):
+        for message in await queue.get(topic, ids[len(found) : len(found) + _AT_ONCE]):
+            if message is not None:
+                size_bytes += len(message.body) + _headers_bytes(message)
+            if size_bytes > MAX_BATCH_BYTES and found:
+                return found
+            found.append(message)
+    return found
+
+
+def _headers_bytes(message: Message) -> int:
+    return sum(len(name) + len(value) for name, value in message.headers.items())

@@ -1,0 +1,62 @@
+"""Shares: how much of what a server may have under way one token may, so that others have room."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dwell.errors import ServerBusy
+from dwell.server.gate import Gate
+
+
+class Share(Gate):
+    """What one token has under way. It counts at the gate of the server, too."""
+
+    def __init__(self, whose: str, server: Gate, most_waiting: int, percent: int) -> None:
+        super().__init__(_part(server.most_requests, percent), _part(server.most_bytes, percent))
+        self.whose = whose
+        self.most_waiting = _part(most_waiting, percent)
+        self.waiting = 0
+        self._server = server
+
+    def join(self) -> None:
+        """Count in a request that the server has counted already; raises ServerBusy."""
+        super().enter()
+
+    def enter(self, size_bytes: int = 0, requests: int = 1) -> None:
+        """Count requests in, here and at the server; raises ServerBusy or StoreFull."""
+        super().enter(size_bytes, requests)
+        try:
+            self._server.enter(size_bytes, requests)
+        except BaseException:
+            super().leave(size_bytes, requests)
+            raise
+
+    def leave(self, size_bytes: int = 0, requests: int = 1) -> None:
+        """Count requests out again, here and at the server."""
+        super().leave(size_bytes, requests)
+        self._server.leave(size_bytes, requests)
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Count one request out for the length of a block, in which it only waits."""
+        with self._server.left(), super().left(), self.wait():
+            yield
+
+    def check_waiting(self) -> None:
+        """Refuse one waiting taker more than this token may have; raises ServerBusy."""
+        if self.waiting >= self.most_waiting:
+            raise ServerBusy(
+                f"{self.whose}{self.waiting} takers wait, at most {self.most_waiting} may"
+            )
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Count one taker in that waits, for the length of a block."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+
+
+def _part(most: int, percent: int) -> int:
+    return max(most * percent // 100, 1)
