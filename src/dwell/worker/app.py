@@ -11,14 +11,16 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dwell.errors import InvalidInput
+from dwell.errors import InvalidInput, StoreClosed
 from dwell.given import values
 from dwell.given.values import Delay
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.store.base import RemoteStore
 from dwell.tasks import finished, whole
+from dwell.threads.bridge import RunningLoop
 from dwell.threads.pool import is_generator
+from dwell.threads.sync import SyncQueue
 from dwell.worker.runner import Runner, Subscription
 
 F = TypeVar("F", bound=Callable[[Any], Any])
@@ -48,7 +50,8 @@ class Worker:
     Returning acks. Raising Retry gives the message back for later, Bury sets it aside, and any
     other exception gives it back for its retry delay with the exception as its ``last_error``.
     SystemExit and KeyboardInterrupt (``sys.exit()``) do so too, then stop the worker gracefully.
-    While a handler runs its lease is kept alive. ``grace`` is how long handlers may still run
+    While a handler runs its lease is kept alive, and it may put to :attr:`queue` or, where it is a
+    plain function, to :attr:`sync_queue`. ``grace`` is how long handlers may still run
     after a stop; ``owner`` is the name under which messages are taken, by default host and
     process.
     """
@@ -66,6 +69,18 @@ class Worker:
         self._stopping = asyncio.Event()
         self._grace: asyncio.Future[None] | None = None
         self._exit: BaseException | None = None
+        self._queue: Queue | None = None
+        self._sync: SyncQueue | None = None
+
+    @property
+    def queue(self) -> Queue:
+        """The queue of a worker that runs, for asynchronous handlers; raises StoreClosed."""
+        return _running(self._queue)
+
+    @property
+    def sync_queue(self) -> SyncQueue:
+        """The same for plain handlers, which run in threads; raises StoreClosed."""
+        return _running(self._sync)
 
     def on(
         self,
@@ -141,14 +156,23 @@ class Worker:
         try:
             async with self._opened() as queue:
                 if queue is not None:
-                    await self._run_until_stopped(
-                        [Runner(queue, s, self._owner, self._end_all) for s in self._subscriptions]
-                    )
+                    await self._work(queue)
         finally:
             with self._lock:
                 self._loop = None
         if self._exit is not None:
             raise self._exit
+
+    async def _work(self, queue: Queue) -> None:
+        loop = RunningLoop()
+        self._queue, self._sync = queue, SyncQueue(queue, loop)
+        try:
+            await self._run_until_stopped(
+                [Runner(queue, s, self._owner, self._end_all) for s in self._subscriptions]
+            )
+        finally:
+            self._queue = self._sync = None
+            loop.close()
 
     def _begin(self) -> None:
         if not self._subscriptions:
@@ -240,6 +264,12 @@ class Worker:
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work returns; to be cancelled meanwhile ends the grace, not the work."""
         return await finished(whole(work), self._end_grace)
+
+
+def _running(queue: T | None) -> T:
+    if queue is None:
+        raise StoreClosed("the worker does not run, so it has no queue")
+    return queue
 
 
 async def _closed(opening: "asyncio.Task[Queue]") -> None:
