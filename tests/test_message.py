@@ -221,3 +221,10 @@ def test_a_delay_for_each_attempt_but_the_first_and_the_eighteen_levels() -> Non
     for delays in (RETRY_DELAYS_MS, DELAY_LEVELS_MS):
         assert list(delays) == sorted(set(delays))
     assert DELAY_LEVELS_MS[2:-1] == RETRY_DELAYS_MS
+
+
+def test_what_a_user_prints_says_what_it_is() -> None:
+    codes = np.array([1, 1, 2], dtype=np.uint8)
+    answer = PutAnswer(["a", "b", "c"], codes, np.zeros(3, dtype=np.uint64))
+    assert repr(answer) == "<PutAnswer of 3: 2 created, 1 kept>"
+    assert f"{State.READY} {Result.ACKED}" == "ready acked"

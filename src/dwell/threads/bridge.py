@@ -62,7 +62,12 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            task = whole(function(*args, **kwargs))
+            try:
+                task = whole(function(*args, **kwargs))
+            except Exception as error:
+                # Arguments that the function does not have.
+                answer.set_exception(error)
+                return
             tasks.append(task)
             task.add_done_callback(lambda task: _tell(answer, task))
 

@@ -163,7 +163,8 @@ def source(spark: SparkSession, settings: ScheduleSettings) -> DataFrame:
     reader = spark.read.format(format_ if format_ != "table" else "parquet")
     if format_ == "csv":
         # A table without names would have no columns to make messages of.
-        reader = reader.option("header", "true")
+        # And quotes are doubled inside quotes, as everybody but Spark writes them.
+        reader = reader.option("header", "true").option("escape", '"')
     reader = reader.options(**settings.option)
     if format_ == "table":
         rows = reader.table(name)
