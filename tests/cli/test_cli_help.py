@@ -112,7 +112,7 @@ def test_without_the_extra_it_says_what_to_install(missing, monkeypatch, capsys)
     )
 
 
-@pytest.mark.parametrize("args", [[], ["--store", "http://other"]])
+@pytest.mark.parametrize("args", [[], ["--store", "./other"]])
 def test_a_pipeline_takes_the_store_of_the_environment(cli, monkeypatch, args):
     given = []
     monkeypatch.setattr(pipeline, "_run", lambda name, options: given.append(options) or 0)
