@@ -158,8 +158,7 @@ def _priorities(column: pa.Array) -> list[Any]:
 
 
 def _check_refused(rows: pa.RecordBatch) -> None:
-    reasons = rows.column(REFUSED).drop_null() if REFUSED in rows.schema.names else ()
-    if len(reasons):
+    if REFUSED in rows.schema.names and len(reasons := rows.column(REFUSED).drop_null()):
         raise InvalidTime(reasons[0].as_py())
 
 
