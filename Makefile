@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test campaigns check format demo bench fuzz soak simulate mutants survive crash machines faults clean
+.PHONY: help setup packages test campaigns check format dist demo bench fuzz soak simulate mutants survive crash machines faults clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,10 @@ check: setup ## format, lint, types
 format: setup ## write the format that check wants
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+dist: setup ## wheel and sdist, in dist/
+	rm -rf dist
+	$(PY) -m build --quiet --no-isolation
 
 STORE := embedded
 demo: setup ## a year of real flights through Spark, the server killed once, ending in an audit (STORE=redis)

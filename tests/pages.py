@@ -49,6 +49,12 @@ def blocks_of(page: str) -> Iterator[Block]:
         yield Block(language, page[: block.start(3)].count("\n") + 1, block[3], expected)
 
 
+def files_of(page: str) -> dict[str, str]:
+    """Return the files that a page tells its reader to write."""
+    named = ((_FILE.match(block.text), block.text) for block in blocks_of(page))
+    return {name[1]: text for name, text in named if name}
+
+
 def run_page(path: Path) -> list[str]:
     """Run a page's blocks; return what did not print what the page says."""
     namespace: dict[str, Any] = {"__name__": "__page__"}

@@ -215,9 +215,16 @@ def test_retry_delays_step_up_and_stay() -> None:
     assert retry_delay_ms((), 3) == 0
 
 
-def test_the_sixteen_retries_and_the_eighteen_levels() -> None:
-    assert len(RETRY_DELAYS_MS) == TopicSettings().max_attempts == 16
+def test_a_delay_for_each_attempt_but_the_first_and_the_eighteen_levels() -> None:
+    assert len(RETRY_DELAYS_MS) + 1 == TopicSettings().max_attempts == 16
     assert len(DELAY_LEVELS_MS) == 18
     for delays in (RETRY_DELAYS_MS, DELAY_LEVELS_MS):
         assert list(delays) == sorted(set(delays))
-    assert DELAY_LEVELS_MS[2:] == RETRY_DELAYS_MS
+    assert DELAY_LEVELS_MS[2:-1] == RETRY_DELAYS_MS
+
+
+def test_what_a_user_prints_says_what_it_is() -> None:
+    codes = np.array([1, 1, 2], dtype=np.uint8)
+    answer = PutAnswer(["a", "b", "c"], codes, np.zeros(3, dtype=np.uint64))
+    assert repr(answer) == "<PutAnswer of 3: 2 created, 1 kept>"
+    assert f"{State.READY} {Result.ACKED}" == "ready acked"

@@ -40,9 +40,45 @@ async def test_memory():
     assert not queue.is_open
 
 
-def test_an_option_that_does_not_exist():
-    with pytest.raises(TypeError):
-        dwell.open("memory:", sync="never")
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("memory:", "max_events"),
+        ("./queue", "events_bytes, segment_bytes, sync"),
+        ("http://localhost:8410", "ca, connections, retries, timeout, token"),
+        (
+            "redis://localhost",
+            "ca, connections, home, max_events, min_replicas, prefix, shards, timeout",
+        ),
+    ],
+)
+def test_an_option_that_does_not_exist(url, known):
+    with pytest.raises(dwell.InvalidUrl) as caught:
+        dwell.open(url, tokn="x")
+    assert str(caught.value) == f"option: got 'tokn', expected one of {known}"
+
+
+def test_a_folder_that_is_held_says_what_to_do(tmp_path):
+    with dwell.open(tmp_path) as queue:
+        queue.put("t", b"")
+        with pytest.raises(dwell.StoreLocked) as caught, dwell.open(tmp_path):
+            pass
+        assert "which is this one: use the queue that it has open" in str(caught.value)
+        code = "import dwell, sys; dwell.open(sys.argv[1]).__enter__()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False
+        )
+    assert "let a server (dwell serve) have it" in done.stderr.splitlines()[-1]
+
+
+def test_a_word_that_a_verb_does_not_have(tmp_path):
+    """It is refused at once, and does not wait for an answer that never comes."""
+    with dwell.open(tmp_path) as queue:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'ids'"):
+            queue.put("t", b"", ids="x")
+        with pytest.raises(TypeError, match="unexpected keyword argument 'max'"):
+            queue.take("t", max=3)
+        assert queue.put("t", b"").result is dwell.Result.CREATED
 
 
 def test_the_embedded_store_is_loaded_only_when_it_is_used():

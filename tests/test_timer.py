@@ -28,6 +28,21 @@ def test_after_runs_once_from_a_plain_thread():
     assert seen == ["x"]
 
 
+def test_keywords_reach_the_function():
+    seen, done = [], threading.Event()
+
+    def greet(name, *, word):
+        seen.append(f"{word} {name}")
+        done.set()
+
+    with Timer() as timer:
+        timer.after("1ms", greet, "ann", word="hello")
+        assert done.wait(20)
+        with pytest.raises(dwell.InvalidInput, match="a generator"):
+            timer.after("1ms", (lambda x: (yield)), x=1)
+    assert seen == ["hello ann"]
+
+
 async def test_nothing_runs_before_its_time_and_in_order_of_due():
     clock = dwell.SimulatedClock(NOW)
 

@@ -359,7 +359,8 @@ def test_a_sweep_of_what_is_no_wish():
 BAD_SETTINGS = [
     {"lease": 5},
     {"lease_ms": 0},
-    {"lease_ms": "1s"},
+    {"lease_ms": "soon"},
+    {"lease_ms": "0s"},
     {"lease_ms": [1]},
     {"max_attempts": 0},
     {"max_attempts": 1.5},
@@ -372,7 +373,8 @@ BAD_SETTINGS = [
     {"max_pending": ENDLESS},
     {"retry_delays_ms": [ENDLESS]},
     {"on_full": "explode"},
-    {"delay_levels_ms": ["1s"]},
+    {"delay_levels_ms": ["1 s"]},
+    {"max_attempts": "1s"},
 ]
 
 
@@ -380,6 +382,53 @@ BAD_SETTINGS = [
 def test_bad_settings(changes):
     name = next(iter(changes))
     run_refused(dwell.InvalidSettings, [name], lambda q: q.configure("t", **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "expected"),
+    [
+        ({"lease_ms": "5m"}, "lease_ms", 300_000),
+        ({"lease_ms": 5_000}, "lease_ms", 5_000),
+        ({"remember_ms": timedelta(days=1)}, "remember_ms", 86_400_000),
+        (
+            {"retry_delays_ms": ["1s", 2_000, timedelta(seconds=3)]},
+            "retry_delays_ms",
+            (1000, 2000, 3000),
+        ),
+    ],
+)
+def test_settings_take_spans(changes, name, expected):
+    assert getattr(values.settings(dwell.TopicSettings(), changes), name) == expected
+
+
+#: What a clock of this century counts in seconds, and what is in 1970 as milliseconds.
+IN_SECONDS = 1_900_000_000
+TODAY_MS = 1_800_000_000_000
+
+
+@pytest.mark.parametrize("bad", [IN_SECONDS, 10**9, str(IN_SECONDS), np.int64(IN_SECONDS)])
+def test_seconds_are_taken_for_no_milliseconds(bad):
+    with pytest.raises(dwell.InvalidTime, match="expected milliseconds: those are seconds, so "):
+        values.due_ms(bad, TODAY_MS)
+    for many in ([TODAY_MS, bad], np.array([TODAY_MS, int(bad)])):
+        with pytest.raises(dwell.InvalidTime, match=r"due\[1\]: .* those are seconds"):
+            columns.dues(None, many, None, 2, TODAY_MS)
+
+
+def test_what_is_meant_as_1970_is_1970():
+    moment = datetime(1970, 1, 20, tzinfo=UTC)
+    assert values.due_ms(moment, TODAY_MS) == 19 * 86_400_000
+    assert values.due_ms(0, TODAY_MS) == 0
+    assert values.due_ms(1_900_000_000, 5) == 1_900_000_000
+    assert columns.dues(None, [moment], None, 1, TODAY_MS).tolist() == [19 * 86_400_000]
+
+
+@pytest.mark.parametrize(
+    "text", ["2030-01-31T09:00:00Z", "2030-01-31T10:00:00+01:00", "1896080400000"]
+)
+def test_a_due_may_be_text(text):
+    assert values.due_ms(text, TODAY_MS) == 1_896_080_400_000
+    assert columns.dues(None, [text, None], None, 2, 7).tolist() == [1_896_080_400_000, 7]
 
 
 # --- what is accepted -------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """The parts of the HTTP reference that are made from the endpoints and the columns."""
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 import numpy as np
 
+from dwell.server.http import openapi
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.endpoint import ROWS
 from dwell.server.http.media import Media
@@ -91,3 +94,69 @@ def _value(hint: Any, width: Any) -> str:
     for old, new in (("dwell.batch.page.", ""), ("dwell.wire.columns.", ""), ("bytes", "binary")):
         text = text.replace(old, new)
     return f"`{text}`".replace("|", "\\|")
+
+
+# --- what requests hold ---------------------------------------------------------------------------
+
+
+def requests() -> str:
+    """Return a table of the fields of each request: those of the query, and those of the body."""
+    document = openapi.document()
+    known = document["components"]["schemas"]
+    made: dict[str, list[str]] = {}
+    for e in ENDPOINTS:
+        path = re.sub(r"{(\w+):path}", r"{\1}", e.path)
+        operation = document["paths"][path][e.method.lower()]
+        query = {p["name"]: p for p in operation.get("parameters", ()) if p["in"] == "query"}
+        asked = {name: p["schema"] for name, p in query.items()}
+        needed = {name for name, p in query.items() if p.get("required")}
+        rows = list(_rows(asked, needed, known, "query"))
+        content = operation.get("requestBody", {}).get("content", {})
+        if schema := content.get("application/json", {}).get("schema"):
+            body = _resolved(schema, known)
+            rows += _rows(body.get("properties", {}), set(body.get("required", ())), known, "body")
+        if rows:
+            # Many endpoints take the same.
+            text = "\n".join(table(["field", "in", "value", "when left out"], rows))
+            made.setdefault(text, []).append(f"`{e.method} {path}`")
+    return "\n\n".join(f"**{', '.join(names)}**\n\n{text}" for text, names in made.items())
+
+
+def _rows(
+    fields: dict[str, Any], needed: set[str], known: dict[str, Any], place: str
+) -> Iterator[list[str]]:
+    for name, schema in fields.items():
+        default = schema.get("default")
+        left_out = "" if default is None else f"`{json.dumps(default)}`"
+        if name in needed:
+            left_out = "has to be there"
+        about = next((s["description"] for s in _parts(schema) if "description" in s), "")
+        shape = _shape(schema, known)
+        yield [f"`{name}`", place, f"{shape}: {about}" if about else shape, left_out]
+
+
+def _parts(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    return [schema, *schema.get("anyOf", ())]
+
+
+def _resolved(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Return the object that a body is, or that it may hold many of."""
+    for part in _parts(schema):
+        if "$ref" in part:
+            found: dict[str, Any] = known[part["$ref"].rpartition("/")[2]]
+            return found
+    return schema
+
+
+def _shape(schema: dict[str, Any], known: dict[str, Any]) -> str:
+    """Return what kinds of JSON a value may be, with the bounds of numbers and texts."""
+    if "anyOf" in schema:
+        words = dict.fromkeys(_shape(one, known) for one in schema["anyOf"])
+        return " or ".join(word for word in words if word != "null")
+    if "$ref" in schema:
+        return f"an object: {', '.join(f'`{f}`' for f in _resolved(schema, known)['properties'])}"
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_shape(schema.get('items', {}), known)}"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    return f"{kind} from {low} to {high}" if low is not None and high is not None else str(kind)

@@ -268,6 +268,7 @@ def _example(name: str) -> str:
 
 PARTS: dict[str, Callable[[str], str]] = {
     "endpoints": lambda _: http_docs.endpoints(),
+    "requests": lambda _: http_docs.requests(),
     "statuses": lambda _: http_docs.statuses(),
     "wire": lambda _: http_docs.column_maps(),
     "class": _class,

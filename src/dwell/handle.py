@@ -1,5 +1,6 @@
 """``dwell.open``: one function, one API, for every place that keeps messages."""
 
+import inspect
 import os
 import re
 from types import TracebackType
@@ -90,6 +91,7 @@ def store_at(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any])
         return _embedded(text, clock, options)
     scheme, rest = parts[1].lower(), parts[2]
     if scheme == "memory" and not rest:
+        _check_known(MemoryStore, options)
         return MemoryStore(clock, **options)
     if scheme == "file" and rest.removeprefix("//"):
         return _embedded(unquote(rest.removeprefix("//")), clock, options)
@@ -105,6 +107,7 @@ def _http(url: str, options: dict[str, Any]) -> Store:
         from dwell.client.store import HttpStore
     except ImportError as error:
         raise InvalidUrl(f"url: {shown(url)!r:.80} needs dwell[client]: {error}") from None
+    _check_known(HttpStore, options)
     return HttpStore(url, **options)
 
 
@@ -120,4 +123,15 @@ def _embedded(path: str, clock: Clock, options: dict[str, Any]) -> Store:
     # Imported here, so that who keeps messages elsewhere does not pay for it.
     from dwell.store.embedded import EmbeddedStore
 
+    _check_known(EmbeddedStore, options)
     return EmbeddedStore(path, clock=clock, **options)
+
+
+def _check_known(kind: type[Store], options: dict[str, Any]) -> None:
+    """Refuse an option that a kind of store does not have; raises InvalidUrl."""
+    given = inspect.signature(kind).parameters
+    if unknown := next((name for name in options if name not in given), None):
+        # Those that are objects of ours are for tests.
+        known = (p for p in given.values() if p.kind is p.KEYWORD_ONLY)
+        names = sorted(p.name for p in known if p.name not in ("clock", "disk", "limits"))
+        raise InvalidUrl(f"option: got {unknown!r:.80}, expected one of {', '.join(names)}")

@@ -59,6 +59,9 @@ class State(IntEnum):
     LEASED = 3
     DEAD = 4
 
+    def __str__(self) -> str:
+        return self.name.lower()
+
 
 class Result(IntEnum):
     """What a verb did to one message: the truth, one word a message."""

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 _S, _M, _H = 1_000, 60_000, 3_600_000
 
-#: The waits before the second, third ... attempt (the 16 that RocketMQ documents).
+#: The waits before the second, third ... attempt: 15, as there are 16 attempts.
 RETRY_DELAYS_MS = (
     10 * _S,
     30 * _S,
     *(minutes * _M for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
     1 * _H,
-    2 * _H,
 )
 
 

@@ -185,20 +185,22 @@ class Timer:
 
     # --- what a caller uses -------------------------------------------------------------------
 
-    def after(self, delay: Delay, function: Callable[..., Any], *args: Any) -> Call:
-        """Run ``function(*args)`` once, when ``delay`` is over."""
-        return self._add_span(values.delay_ms(delay), 0, function, args)
+    def after(self, delay: Delay, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+        """Run ``function(*args, **kwargs)`` once, when ``delay`` is over."""
+        return self._add_span(values.delay_ms(delay), 0, _bound(function, kwargs), args)
 
-    def at(self, due: Due, function: Callable[..., Any], *args: Any) -> Call:
-        """Run ``function(*args)`` once, at a point in time, at once when that has passed."""
+    def at(self, due: Due, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+        """Do so at a point in time, or at once when that has passed."""
         _check(function)
         due_ms = values.due_ms(due, self._clock.now_ms())
         with self._lock:
             self._check_open()
-            return self._post(Call(self, self._points, due_ms, 0, function, args))
+            return self._post(Call(self, self._points, due_ms, 0, _bound(function, kwargs), args))
 
-    def every(self, interval: Delay, function: Callable[..., Any], *args: Any) -> Call:
-        """Run ``function(*args)`` at a fixed rate, first when one ``interval`` is over.
+    def every(
+        self, interval: Delay, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Call:
+        """Run ``function(*args, **kwargs)`` at a fixed rate, first when one ``interval`` is over.
 
         Runs never overlap and never pile up: those that would have begun while one was running
         are left out.
@@ -206,7 +208,7 @@ class Timer:
         interval_ms = values.delay_ms(interval, "interval")
         if interval_ms == 0:
             raise values.refusal(InvalidTime, "interval", interval, "1 ms or more")
-        return self._add_span(interval_ms, interval_ms, function, args)
+        return self._add_span(interval_ms, interval_ms, _bound(function, kwargs), args)
 
     def __enter__(self) -> Self:
         self._check_new()
@@ -428,6 +430,13 @@ class Timer:
             inbox, wheel.inbox = wheel.inbox, []
         if inbox:
             self._keep(whole(wheel.apply(inbox)))
+
+
+def _bound(function: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    if not kwargs:
+        return function
+    _check(function)
+    return partial(function, **kwargs)
 
 
 def _check(function: Callable[..., Any]) -> None:

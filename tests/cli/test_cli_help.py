@@ -7,6 +7,7 @@ import pytest
 from typer.main import get_command
 
 import dwell.cli
+from dwell.cli import pipeline
 from dwell.cli.app import GROUPS, app
 from dwell.cli.exits import MEANINGS, Code, code_of
 from dwell.errors import AccessDenied, DwellError, InvalidInput, StoreError
@@ -109,3 +110,11 @@ def test_without_the_extra_it_says_what_to_install(missing, monkeypatch, capsys)
     assert capsys.readouterr().err == (
         f"dwell: {missing} is missing, which the command line needs: pip install 'dwell[cli]'\n"
     )
+
+
+@pytest.mark.parametrize("args", [[], ["--store", "./other"]])
+def test_a_pipeline_takes_the_store_of_the_environment(cli, monkeypatch, args):
+    given = []
+    monkeypatch.setattr(pipeline, "_run", lambda name, options: given.append(options) or 0)
+    cli.run(*args, "pipeline", "audit", "--out", "x")
+    assert list(given[0]) == ["--url", args[1] if args else cli.folder, "--out", "x"]

@@ -158,3 +158,18 @@ def test_looking_makes_no_store(cli, tmp_path, command):
     assert not (tmp_path / "queue").exists()
     (tmp_path / "queue").mkdir()
     cli.error(*command, code=3)
+
+
+def test_a_topic_that_is_not_there_is_named(cli):
+    cli.run("put", "orders", "x")
+    for args in (["list", "oders"], ["find", "oders", "a"]):
+        done = cli.run(*args)
+        assert done.stderr == "there is no topic oders; there are orders\n"
+        assert done.stdout == ""
+    assert cli.run("--json", "list", "oders").stdout == ""
+    assert cli.run("--quiet", "list", "oders").output == ""
+    assert cli.run("list", "orders", "--state", "dead").output == ""
+    for number in range(11):
+        cli.run("put", f"topic-{number:02}", "x")
+    said = cli.run("list", "oders").stderr
+    assert said.endswith("topic-08 and 2 more\n")

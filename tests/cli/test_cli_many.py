@@ -207,3 +207,8 @@ def test_batches_stay_below_the_limits_of_one_put():
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(cli):
     error = cli.error("--quiet", "put", "t", "--many", "-", stdin=b"x" * (MAX_LINE_BYTES + 1))
     assert error == f"InvalidInput: line 1: got more than {MAX_LINE_BYTES} bytes in one line"
+
+
+def test_an_unknown_field_is_answered_with_those_that_are_known(cli):
+    error = cli.run("--quiet", "put", "t", "--many", "-", stdin='{"boddy": 1}', code=2).stderr
+    assert "unknown field `boddy`, expected body, body_base64, delay, " in error

@@ -91,7 +91,11 @@ def test_a_delay_level_is_the_topics(cli):
         (["t", "x", "--delay", "5", "--due", "9"], "InvalidTime: delay: got delay and due"),
         (["t", "x", "--due", "2030-01-01T00:00:00"], "InvalidTime: due: got str '2030-01-01T"),
         (["t", "x", "--due", "tomorrow"], "InvalidTime: due: got str 'tomorrow'"),
-        (["t", "x", "--due", "9" * 18], "InvalidTime: due: got int"),
+        (["t", "x", "--due", "9" * 18], "InvalidTime: due: got str"),
+        (
+            ["t", "x", "--due", "1900000000"],
+            "InvalidTime: due: got str '1900000000', expected mill",
+        ),
         (["t", "x", "--due", "9" * 5000], "InvalidTime: due: got str '9999"),
         (["t", "x", "--priority", "-1"], "InvalidPriority: priority: got int -1"),
         (["t", "x", "--priority", "high"], "UsageError: Invalid value for '--priority'"),

@@ -30,7 +30,8 @@ def test_the_worker_of_the_module_runs(cli, module, monkeypatch, args, level):
     ran, levels = [], []
     monkeypatch.setattr(Worker, "run", lambda worker: ran.append(worker))
     monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
-    assert cli.run(*args, "work", f"{module}:worker").output == ""
+    said = "" if args else "serving nothing at memory:; Ctrl-C or SIGTERM stops it\n"
+    assert cli.run(*args, "work", f"{module}:worker").output == said
     assert ran == [sys.modules["jobs"].worker]
     assert levels == [level]
 
@@ -41,7 +42,8 @@ def test_what_the_store_cannot_do_ends_with_three(cli, module, monkeypatch):
 
     monkeypatch.setattr(Worker, "run", run)
     monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
-    assert cli.error("work", f"{module}:worker", code=3) == "StoreLocked: queue: is held"
+    error = cli.error("--quiet", "work", f"{module}:worker", code=3)
+    assert error == "StoreLocked: queue: is held"
 
 
 @pytest.mark.usefixtures("module")

@@ -834,3 +834,32 @@ async def test_bad_queries(path, body, error):
     async with calling() as caller:
         answer = await caller.post(path.replace(" ", "%20"), body)
         assert (caller.status, answer["error"]) == (400, error)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "known"),
+    [
+        ("/v1/topics/t/messages", {"boddy": 1}, "`boddy`, expected body, body_base64, delay, "),
+        ("/v1/topics/t/messages", [{"body": 1}, {"boddy": 1}], "expected body, body_base64, "),
+        ("/v1/take", {"topic": "t"}, "`topic`, expected ids, lease, lease_ms, limit, "),
+        (
+            "/v1/topics/t/cancel",
+            {"filter": {"kee": "k"}},
+            "`kee` - at `$.filter`, expected due_from_ms, ",
+        ),
+        ("/v1/ack", {"receipt": "x"}, "`receipt`, expected receipts"),
+    ],
+)
+async def test_an_unknown_field_is_answered_with_those_that_are_known(path, body, known):
+    async with calling() as caller:
+        problem = await caller.post(path, body)
+        assert caller.status == 400
+        assert known in problem["detail"], problem["detail"]
+
+
+async def test_seconds_are_taken_for_no_milliseconds():
+    async with calling() as caller:
+        for row in ({"due_ms": 1_900_000_000}, {"due": "1900000000"}, {"due": 1_900_000_000}):
+            problem = await caller.post("/v1/topics/t/messages", {"body": "x", **row})
+            assert (caller.status, problem["error"]) == (400, "InvalidTime")
+            assert "those are seconds" in problem["detail"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -235,15 +236,31 @@ def test_work_gives_back_what_it_has_not_done(cli, tmp_path, grace, said, left):
             assert (message.state, message.attempt) == (dwell.State.READY, 0)
 
 
-def test_work_without_its_server_ends_with_three(tmp_path):
-    (tmp_path / "jobs.py").write_text(JOBS.format(url="http://127.0.0.1:1", grace="1s"))
-    done = subprocess.run(
+def test_work_waits_for_its_server(tmp_path):
+    """A worker that is started first says so in a line, and serves when the server is there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    (tmp_path / "jobs.py").write_text(JOBS.format(url=f"http://127.0.0.1:{port}", grace="1s"))
+    worker = subprocess.Popen(
         [sys.executable, *COMMAND[1:], "work", "jobs:worker"],
         cwd=tmp_path,
-        capture_output=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
     )
-    assert done.returncode == 3
-    assert done.stderr.startswith("ServerUnreachable: http://127.0.0.1:1: ")
+    try:
+        first, second = worker.stderr.readline(), worker.stderr.readline()
+        assert first.startswith("serving ")
+        assert first.endswith(f"at http://127.0.0.1:{port}; Ctrl-C or SIGTERM stops it\n")
+        assert f"waiting for the server: http://127.0.0.1:{port}: " in second
+        with ServerProcess("--http", f"127.0.0.1:{port}", store=tmp_path / "queue") as server:
+            assert server.put("t", "0")[0] == 200
+            assert worker.stdout.readline().startswith("begin ")
+            assert worker.stdout.readline().startswith("end ")
+            worker.send_signal(signal.SIGTERM)
+            _, rest = worker.communicate(timeout=30)
+        assert worker.returncode == 0
+        assert "Traceback" not in rest
+    finally:
+        worker.kill()
+        worker.wait()

@@ -92,6 +92,14 @@ def test_what_a_caller_did_not_name_is_allowed_or_not_there(path):
     Tokens().check_any(None, Right.ADMIN)
 
 
+def test_who_has_no_token_and_asks_for_no_topic_yet_is_told_where_it_goes(path):
+    """A client asks first of which store the server is, whatever it is about to do."""
+    path.write_text("")
+    with pytest.raises(Unauthorized) as caught:
+        Tokens.load(path).check(None, Right.TAKE, ())
+    assert str(caught.value).startswith("a token is needed: DWELL_TOKEN, ")
+
+
 def test_no_error_tells_a_secret(path):
     with pytest.raises(Unauthorized) as caught:
         Tokens.load(path).check("hush-hush", Right.PUT, ["t"])

@@ -136,6 +136,15 @@ def test_an_error_of_a_worker_is_told_as_the_error_that_it_was():
     assert command._own_error("ValueError: x") is None
 
 
+def test_a_bad_row_is_the_last_line():
+    text = (
+        "Traceback...\ndwell.spark.badrows.BadRow: row {'id': 'b'}: due: got null\n SQLSTATE: 38000"
+    )
+    found = command._own_error(text)
+    assert type(found).__name__ == "BadRow"
+    assert str(found) == "row {'id': 'b'}: due: got null"
+
+
 def test_bad_input_ends_with_2_and_nothing_is_started(capsys):
     assert command.main("schedule", ["--url", "u"]) == 2
     found = capsys.readouterr()

@@ -176,16 +176,29 @@ def test_nothing_is_due_before_the_start(queue, run, csv):
     assert found == [NINE_MS + day * 86_400_000 for day in range(3, 9)]
 
 
+def test_quotes_inside_quotes_arrive_whole(queue, run, tmp_path):
+    path = tmp_path / "quotes.csv"
+    path.write_text('id,text\n1,"he said ""hi"", ok"\n2,back\\slash\n')
+    assert run(path, delay="'1h'", body="text", topic="quotes").startswith("2 rows; 2 created")
+    found = {m.id: m.body for page in queue.pages("quotes") for m in page}
+    assert found == {"1": b'he said "hi", ok', "2": b"back\\slash"}
+
+
 def test_bad_rows_are_named_or_set_aside(spark, queue, run, csv, tmp_path):
     given = {"due": "if(id = '5', 'noon', at)", "topic": "bad", "pace": "10/s"}
-    with pytest.raises(Exception, match="due: got null"):
+    with pytest.raises(Exception, match="due: got 'noon', expected a timestamp"):
         run(csv, **given)
     bad = tmp_path / "bad"
     line = run(csv, **given, bad_rows=str(bad))
     assert line.startswith("90 rows; ")
     assert line.endswith(", 1 bad")
     assert len(dues(queue, "bad")) == 89
-    assert [row.id for row in spark.read.parquet(str(bad)).collect()] == ["5"]
+    (row,) = spark.read.parquet(str(bad)).collect()
+    assert (row.id, row.reason) == (
+        "5",
+        "due: got 'noon', expected a timestamp, or epoch milliseconds",
+    )
+    assert "due_refused" not in row.asDict()
     delays = {"delay": "if(id = '5', 'long', '5m')", "bad_rows": str(tmp_path / "bad2")}
     assert run(csv, **delays, topic="bad2").endswith(", 1 bad")
 

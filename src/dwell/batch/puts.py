@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.blobs import picked, total_bytes
-from dwell.batch.results import results_of
+from dwell.batch.results import counts_text, results_of
 from dwell.message import I64, U8, U16, U32, U64, Result
 
 #: What of a message was counted from the time at which it was put.
@@ -132,6 +132,9 @@ class PutAnswer(Sequence[Put]):
 
     def __len__(self) -> int:
         return len(self.results)
+
+    def __repr__(self) -> str:
+        return f"<PutAnswer of {len(self)}: {counts_text(self.results)}>"
 
     def __iter__(self) -> Iterator[Put]:
         return map(Put, self.ids, results_of(self.results), self.numbers.tolist())

@@ -50,6 +50,10 @@ class Results(Sequence[Result]):
         return results_of(self.codes) == list(other)
 
     def __repr__(self) -> str:
-        codes, counts = np.unique(self.codes, return_counts=True)
-        said = [f"{n} {Result(int(c))}" for c, n in zip(codes, counts, strict=True)]
-        return f"<Results of {len(self)}: {', '.join(said)}>"
+        return f"<Results of {len(self)}: {counts_text(self.codes)}>"
+
+
+def counts_text(codes: U8) -> str:
+    """Return how many messages had which result, in words."""
+    found, counts = np.unique(codes, return_counts=True)
+    return ", ".join(f"{n} {Result(int(c))}" for c, n in zip(found, counts, strict=True))

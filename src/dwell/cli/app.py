@@ -136,6 +136,7 @@ def start(
     context.obj = Session(
         store=store,
         store_given=source is not None and source.name == "COMMANDLINE",
+        store_named=source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"),
         out=Output(json=as_json, quiet=quiet),
     )
 

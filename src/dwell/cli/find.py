@@ -24,4 +24,5 @@ def find(
     session = session_of(context)
     with session.queue() as queue:
         found = queue.find(topic, where, state=state, limit=limit)
-    print_messages(session.out, iter(found))
+        if not print_messages(session.out, iter(found)):
+            session.say_if_missing(queue, topic)

@@ -14,7 +14,7 @@ from dwell.cli.texts import printable
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput
 from dwell.message import Message, Result
-from dwell.wire.rows import due_of, message_object, span_of
+from dwell.wire.rows import message_object, span_of
 
 
 def get(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
@@ -51,7 +51,7 @@ def reschedule(
     due: DueOption = None,
 ) -> None:
     """Change when messages fall due: one of --delay and --due has to be given."""
-    span, point = span_of(delay), due_of(due)
+    span, point = span_of(delay), due
     session_of(context).apply(
         "id",
         ids,

@@ -12,6 +12,7 @@ from dwell.given import columns, values
 from dwell.given.rows import row_of
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.wire.rows import Line, body_of, words_of
+from dwell.wire.unknown import explained
 
 BATCH_LINES = 1000
 
@@ -69,7 +70,7 @@ class Reader:
             line = self._decoder.decode(data.decode())
             return self._checked(_merged(line, self._defaults))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInput(str(error)) from None
+            raise InvalidInput(explained(error, Line)) from None
 
     def _checked(self, line: Line) -> Row:
         """Return a line as a row; raises what :meth:`dwell.Queue.put` would raise."""

@@ -43,7 +43,9 @@ def list_messages(
     size = _PAGE if most is None else min(most, _PAGE)
     with session.queue() as queue:
         messages = _messages(queue, topic, states, size)
-        print_messages(session.out, islice(messages, most))
+        count = print_messages(session.out, islice(messages, most))
+        if not count:
+            session.say_if_missing(queue, topic)
         if most is not None and next(messages, None) is not None:
             session.out.note("there are more: a larger --limit, or --all, shows them")
 
@@ -59,12 +61,15 @@ def _messages(
             yield from page.messages
 
 
-def print_messages(out: Output, messages: Iterator[Message]) -> None:
-    """Print messages as objects, or in tables."""
+def print_messages(out: Output, messages: Iterator[Message]) -> int:
+    """Print messages as objects, or in tables; return how many there were."""
+    count = 0
     if out.json:
-        for message in messages:
+        for count, message in enumerate(messages, 1):  # noqa: B007 - the last one is the count
             out.object(message_object(message))
-        return
+        return count
     # A table a page, so that a list of millions needs no more room than one of a thousand.
     while page := list(islice(messages, _PAGE)):
         out.show(message_table(page, RealClock().now_ms()))
+        count += len(page)
+    return count

@@ -64,9 +64,9 @@ def about(name: str) -> str:
 
 
 def _store(context: typer.Context) -> Sequence[str]:
-    """Return the store that was given before the command; a later ``--url`` counts instead."""
+    """Return the store that was given, by --store or DWELL_STORE; a later --url counts instead."""
     session = session_of(context)
-    return ["--url", session.store] if session.store_given else []
+    return ["--url", session.store] if session.store_named else []
 
 
 def _run(name: str, options: Sequence[str]) -> int:

@@ -14,20 +14,28 @@ from dwell.batch.results import Results
 from dwell.cli import given
 from dwell.cli.exits import refused_after, require
 from dwell.cli.output import Output
+from dwell.cli.texts import printable
 from dwell.errors import NotAStore
 from dwell.message import Result
 from dwell.threads.sync import SyncQueue
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+#: How many topics an error names.
+_NAMES = 10
 _FILE = re.compile(r"file:(?://)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Session:
-    """One run of the command line. ``store_given`` says that ``--store`` stood on it."""
+    """One run of the command line.
+
+    ``store_given`` says that ``--store`` stood on it, ``store_named`` that this or DWELL_STORE
+    names the store.
+    """
 
     store: str
     store_given: bool
+    store_named: bool
     out: Output
 
     @contextmanager
@@ -39,6 +47,13 @@ class Session:
             require_store(folder)
         with handle as queue:
             yield queue
+
+    def say_if_missing(self, queue: SyncQueue, topic: str) -> None:
+        """Say beside an empty answer that it is the topic which is not there, if it is so."""
+        topics = sorted(queue.stats().topics)
+        if topic not in topics:
+            others = f"; there are {shortened(topics)}" if topics else ""
+            self.out.note(f"there is no topic {printable(topic)}{others}")
 
     def apply(
         self,
@@ -66,6 +81,12 @@ def session_of(context: typer.Context) -> Session:
     session = context.find_object(Session)
     assert session is not None
     return session
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return some of many names, and how many more there are."""
+    more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
+    return ", ".join(map(printable, names[:_NAMES])) + more
 
 
 def folder_of(url: str) -> Path | None:

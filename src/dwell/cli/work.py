@@ -40,6 +40,7 @@ def work(
     level = logging.ERROR if session.out.quiet else logging.INFO
     # Where the module has set up logging of its own, this does nothing.
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    session.out.note(f"{worker.described}; Ctrl-C or SIGTERM stops it")
     worker.run()
 
 

@@ -333,7 +333,14 @@ def _due_points(given: object, size: int, now_ms: int) -> I64:
     def one(value: object, name: str) -> int:
         return now_ms if value is None else values.due_ms(value, now_ms, name)
 
-    return _column(given, size, "due", InvalidTime, one, 0, now_ms + MAX_DELAY_MS)
+    column = _column(given, size, "due", InvalidTime, one, 0, now_ms + MAX_DELAY_MS)
+    seconds = values.SECONDS
+    if size and column.min() < seconds.stop < now_ms:
+        places = np.flatnonzero((column >= seconds.start) & (column < seconds.stop))
+        many: Any = given if _is_many(given) else [given] * size
+        for at in places.tolist():
+            one(many[at], f"due[{at}]")
+    return column
 
 
 def _expiry_points(given: object, size: int, now_ms: int) -> I64:

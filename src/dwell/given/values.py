@@ -61,8 +61,8 @@ class Millis(msgspec.Struct, frozen=True):
 #: A span of time: "30m", "1h30m", "250ms", seconds as a number, or a timedelta, also NumPy's.
 Delay: TypeAlias = str | int | float | timedelta | np.timedelta64 | Millis
 
-#: A point in time: epoch milliseconds, or a datetime that knows its zone.
-Due: TypeAlias = int | datetime
+#: A point in time: epoch milliseconds, a datetime that knows its zone, or either as text.
+Due: TypeAlias = int | datetime | str
 
 CONFLICTS = ("keep", "replace", "error")
 
@@ -75,8 +75,16 @@ _NUMPY_PARTS = {"us": 10**3, "ns": 10**6, "ps": 10**9, "fs": 10**12, "as": 10**1
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
 _SPAN_FORMS = '"30m", "1h30m", "250ms", seconds as a number, or a timedelta'
+_DUE_FORMS = (
+    "ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, epoch milliseconds, "
+    "or a datetime that knows its zone"
+)
+# Bounded, as Python does not read numbers of thousands of digits.
+_MILLISECONDS = re.compile(r"[0-9]{1,18}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+#: What are seconds from 2001 to 2286, and as milliseconds some weeks of 1970: nobody means those.
+SECONDS = range(10**9, 10**10)
 _MAX_SPAN_CHARS = 64
 _WHOLE = (int, np.integer)
 _MARK = QUEUE_ID_MARK.encode()
@@ -275,20 +283,29 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
     return ms
 
 
+def _moment(text: str) -> datetime | int | None:
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
 def due_ms(value: object, now_ms: int, field: str = "due") -> int:
     """Return a point in time as epoch milliseconds; raises InvalidTime."""
-    if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            raise refusal(InvalidTime, field, value, "a datetime that knows its zone")
-        ms = -(-(value - _EPOCH) // _MILLISECOND)
-    elif is_whole(value):
-        ms = int(value)
+    moment = _moment(value) if isinstance(value, str) else value
+    if isinstance(moment, datetime) and moment.utcoffset() is not None:
+        ms = -(-(moment - _EPOCH) // _MILLISECOND)
+    elif is_whole(moment):
+        ms = int(moment)
     else:
-        allowed = "epoch milliseconds as a whole number, or a datetime that knows its zone"
-        raise refusal(InvalidTime, field, value, allowed)
+        raise refusal(InvalidTime, field, value, _DUE_FORMS)
     if not 0 <= ms <= now_ms + MAX_DELAY_MS:
         allowed = f"a time from 1970 to {MAX_DELAY_MS} ms from now"
         raise refusal(InvalidTime, field, value, allowed)
+    if ms in SECONDS and now_ms > SECONDS.stop and not isinstance(moment, datetime):
+        raise refusal(InvalidTime, field, value, f"milliseconds: those are seconds, so {ms}000")
     return ms
 
 
@@ -426,6 +443,7 @@ _MAX_LEVELS = 256
 
 def settings(current: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
     """Return a topic's settings with some changed; raises InvalidSettings."""
+    changes = {name: _setting(name, value) for name, value in changes.items()}
     for name, value in changes.items():
         _check_setting(name, value)
     merged = {**msgspec.to_builtins(current), **changes}
@@ -433,6 +451,18 @@ def settings(current: TopicSettings, changes: Mapping[str, object]) -> TopicSett
         return msgspec.convert(merged, TopicSettings)
     except msgspec.ValidationError as error:
         raise InvalidSettings(f"settings: {error}") from None
+
+
+def _setting(name: str, value: Any) -> Any:
+    """Return a setting with its spans in milliseconds; a number is of milliseconds already."""
+    if isinstance(value, list | tuple):
+        return [_setting(name, item) for item in value]
+    if not name.endswith("_ms") or not isinstance(value, str | timedelta | np.timedelta64):
+        return value
+    try:
+        return delay_ms(value, name)
+    except InvalidTime as error:
+        raise InvalidSettings(str(error)) from None
 
 
 def _check_setting(name: str, value: Any) -> None:

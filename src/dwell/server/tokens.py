@@ -33,6 +33,7 @@ from dwell.message import MAX_TOPIC_CHARS
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _PREFIX = re.compile(rf"[A-Za-z0-9._:-]{{0,{MAX_TOPIC_CHARS}}}")
+_WAYS = "DWELL_TOKEN, the option token, or the header Authorization says which"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -135,7 +136,7 @@ class Tokens:
         topics = None if topics is None else tuple(topics)
         if token is None:
             if not self._anonymous.allows(right, topics):
-                raise Unauthorized(f"a token is needed to {_verb(right)} {_on(topics)}")
+                raise Unauthorized(f"a token is needed{_to(right, topics)}: {_WAYS}")
             return ""
         entry = self._find(token)
         if not entry.allows(right, topics):
@@ -240,6 +241,11 @@ def _check_unique(where: str, field: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
             raise InvalidSettings(f"{where}: two tokens have the {field} {value}")
+
+
+def _to(right: Right, topics: tuple[str, ...] | None) -> str:
+    """Return what is asked for; the first question of a client is of no verb and no topic."""
+    return "" if topics == () else f" to {_verb(right)} {_on(topics)}"
 
 
 def _verb(right: Right) -> str:

@@ -8,6 +8,7 @@ import pyarrow.fs
 import pyarrow.parquet
 
 from dwell.errors import InvalidInput
+from dwell.spark.rows import REFUSED
 
 _SHOWN_CHARS = 300
 
@@ -29,6 +30,9 @@ class BadRows:
 
     def add(self, row: pa.RecordBatch, error: InvalidInput) -> None:
         """Take in one row; raises BadRow where there is no place for it."""
+        if REFUSED in row.schema.names:
+            # The reason says it.
+            row = row.drop_columns([REFUSED])
         if self._folder is None:
             raise BadRow(f"row {_shown(row)}: {error}")
         self._rows.append(row)

@@ -36,6 +36,9 @@ KNOWN = (
     "ttl",
 )
 
+#: A column of pipelines: why a row has no due, where something came that is none.
+REFUSED = "due_refused"
+
 #: What each verb beside put may be told.
 _ALLOWED = {
     "cancel": {"id", "topic"},
@@ -54,7 +57,7 @@ def check_columns(names: list[str], options: WriteOptions) -> None:
         raise InvalidSettings("columns: got due and delay, expected one of them")
     if options.op == "put":
         if "body" in names:
-            _refuse(names, set(KNOWN), "put with a body")
+            _refuse(names, {*KNOWN, REFUSED}, "put with a body")
         return
     if "id" not in names:
         raise InvalidSettings(f"columns: got {names}, expected id for op={options.op}")
@@ -116,6 +119,7 @@ def puts_of_rows(
         if name in KNOWN and name not in ("id", "topic", "body", "due", "expires", "priority")
     }
     if "due" in names:
+        _check_refused(rows)
         values["due"] = moments(rows.column("due"), "due")
     elif "delay" not in names:
         raise InvalidTime("due: got neither due nor delay, expected one of them")
@@ -151,6 +155,11 @@ def _priorities(column: pa.Array) -> list[Any]:
         many: list[Any] = column.cast(pa.int64()).fill_null(DEFAULT_PRIORITY).to_pylist()
         return many
     return [DEFAULT_PRIORITY if one is None else number(one) for one in column.to_pylist()]
+
+
+def _check_refused(rows: pa.RecordBatch) -> None:
+    if REFUSED in rows.schema.names and len(reasons := rows.column(REFUSED).drop_null()):
+        raise InvalidTime(reasons[0].as_py())
 
 
 def moments(column: pa.Array, name: str) -> I64:

@@ -62,7 +62,12 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            task = whole(function(*args, **kwargs))
+            try:
+                task = whole(function(*args, **kwargs))
+            except Exception as error:
+                # Arguments that the function does not have.
+                answer.set_exception(error)
+                return
             tasks.append(task)
             task.add_done_callback(lambda task: _tell(answer, task))
 
@@ -136,6 +141,30 @@ class LoopThread:
             for answer in list(self._asked):
                 with contextlib.suppress(Exception):
                     answer.set_exception(StoreClosed("the queue was closed"))
+
+
+class RunningLoop(LoopThread):
+    """The same for the event loop that calls this, which is not ended by close."""
+
+    def __init__(self) -> None:
+        self._is_closing = False
+        self._pid = os.getpid()
+        self._asked = set()
+        self._thread = threading.current_thread()
+        self.loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """Answer nobody any more: who waits and who comes later is told StoreClosed."""
+        self._is_closing = True
+        for answer in list(self._asked):
+            with contextlib.suppress(Exception):
+                answer.set_exception(StoreClosed("the queue was closed"))
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        # Who asks is known by now, so that either this or close sees the other.
+        if self._is_closing:
+            raise StoreClosed("the queue was closed")
+        super()._soon(function)
 
 
 def _tell(answer: "Future[T]", task: "asyncio.Task[T]") -> None:

@@ -27,9 +27,10 @@ class SyncQueue:
     taken is given back.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, thread: LoopThread | None = None) -> None:
+        """Take a queue that is not open, or one that is, and whose loop a thread runs."""
         self._queue = queue
-        self._thread: LoopThread | None = None
+        self._thread = thread
 
     def open(self) -> None:
         """Start the event loop and open the store; raises StoreError."""

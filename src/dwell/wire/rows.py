@@ -7,20 +7,16 @@ text goes as ``body_base64``, or as binary data in MessagePack.
 import binascii
 import re
 from base64 import b64decode, b64encode
-from datetime import datetime
 from typing import Any, overload
 
 import msgspec
 
-from dwell.errors import InvalidBody, InvalidTime
+from dwell.errors import InvalidBody
 from dwell.given import values
-from dwell.given.values import Delay, Due
+from dwell.given.values import Delay
 from dwell.message import Message, State
 
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
-# Bounded, as Python does not read numbers of thousands of digits.
-_MILLISECONDS = re.compile(r"[0-9]{1,18}")
-_DUE_FORMS = "ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, or epoch milliseconds"
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,26 +51,11 @@ def span_of(given: Delay | None) -> Delay | None:
     return given
 
 
-def due_of(given: str | int | None) -> Due | None:
-    """Return a point in time from ISO 8601 with a zone or from epoch milliseconds."""
-    if not isinstance(given, str):
-        return given
-    if _MILLISECONDS.fullmatch(given):
-        return int(given)
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        moment = None
-    if moment is None or moment.utcoffset() is None:
-        raise values.refusal(InvalidTime, "due", given, _DUE_FORMS)
-    return moment
-
-
 def words_of(line: Line) -> dict[str, Any]:
     """Return what a line says beside its body, in the words of :meth:`dwell.Queue.put`."""
     plain = {name: getattr(line, name) for name in _PLAIN}
     spans = {name: span_of(getattr(line, name)) for name in ("delay", "lease", "ttl")}
-    return {**plain, **spans, "due": line.due_ms if line.due is None else due_of(line.due)}
+    return {**plain, **spans, "due": line.due_ms if line.due is None else line.due}
 
 
 def body_of(line: Line) -> bytes | str:

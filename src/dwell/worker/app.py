@@ -11,14 +11,18 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dwell.errors import InvalidInput
+from dwell.errors import InvalidInput, ServerUnreachable, StoreClosed
 from dwell.given import values
 from dwell.given.values import Delay
+from dwell.handle import Handle
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.store.base import RemoteStore
 from dwell.tasks import finished, whole
+from dwell.threads.bridge import RunningLoop
 from dwell.threads.pool import is_generator
+from dwell.threads.sync import SyncQueue
+from dwell.urls import shown
 from dwell.worker.runner import Runner, Subscription
 
 F = TypeVar("F", bound=Callable[[Any], Any])
@@ -28,6 +32,10 @@ _log = logging.getLogger(__name__)
 
 #: How long to wait for a server to answer what was asked, when all has ended.
 _CLOSING_SECONDS = 3.0
+
+#: How soon to try again to reach a server at the start, and how often to say so.
+_AGAIN_SECONDS = 0.5
+_SAY_EACH_SECONDS = 30.0
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -48,7 +56,8 @@ class Worker:
     Returning acks. Raising Retry gives the message back for later, Bury sets it aside, and any
     other exception gives it back for its retry delay with the exception as its ``last_error``.
     SystemExit and KeyboardInterrupt (``sys.exit()``) do so too, then stop the worker gracefully.
-    While a handler runs its lease is kept alive. ``grace`` is how long handlers may still run
+    While a handler runs its lease is kept alive, and it may put to :attr:`queue` or, where it is a
+    plain function, to :attr:`sync_queue`. ``grace`` is how long handlers may still run
     after a stop; ``owner`` is the name under which messages are taken, by default host and
     process.
     """
@@ -66,6 +75,25 @@ class Worker:
         self._stopping = asyncio.Event()
         self._grace: asyncio.Future[None] | None = None
         self._exit: BaseException | None = None
+        self._queue: Queue | None = None
+        self._sync: SyncQueue | None = None
+
+    @property
+    def described(self) -> str:
+        """What it serves and where, in a line for people."""
+        source = self._source
+        place = "its queue" if isinstance(source, Queue) else shown(os.fspath(source))
+        return f"serving {'; '.join(map(str, self._subscriptions)) or 'nothing'} at {place}"
+
+    @property
+    def queue(self) -> Queue:
+        """The queue of a worker that runs, for asynchronous handlers; raises StoreClosed."""
+        return _running(self._queue)
+
+    @property
+    def sync_queue(self) -> SyncQueue:
+        """The same for plain handlers, which run in threads; raises StoreClosed."""
+        return _running(self._sync)
 
     def on(
         self,
@@ -141,14 +169,23 @@ class Worker:
         try:
             async with self._opened() as queue:
                 if queue is not None:
-                    await self._run_until_stopped(
-                        [Runner(queue, s, self._owner, self._end_all) for s in self._subscriptions]
-                    )
+                    await self._work(queue)
         finally:
             with self._lock:
                 self._loop = None
         if self._exit is not None:
             raise self._exit
+
+    async def _work(self, queue: Queue) -> None:
+        loop = RunningLoop()
+        self._queue, self._sync = queue, SyncQueue(queue, loop)
+        try:
+            await self._run_until_stopped(
+                [Runner(queue, s, self._owner, self._end_all) for s in self._subscriptions]
+            )
+        finally:
+            self._queue = self._sync = None
+            loop.close()
 
     def _begin(self) -> None:
         if not self._subscriptions:
@@ -208,7 +245,7 @@ class Worker:
             return
         handle = source if isinstance(source, Queue) else open_queue(source)
         loop = asyncio.get_running_loop()
-        opening = loop.create_task(handle.__aenter__())
+        opening = loop.create_task(_open_when_there(handle))
         stopping = loop.create_task(self._stopping.wait())
         try:
             await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -240,6 +277,25 @@ class Worker:
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work returns; to be cancelled meanwhile ends the grace, not the work."""
         return await finished(whole(work), self._end_grace)
+
+
+async def _open_when_there(handle: Handle | Queue) -> Queue:
+    """Open a queue; a server that cannot be reached is waited for."""
+    loop, said_at = asyncio.get_running_loop(), float("-inf")
+    while True:
+        try:
+            return await handle.__aenter__()
+        except ServerUnreachable as error:
+            if loop.time() - said_at >= _SAY_EACH_SECONDS:
+                _log.warning("waiting for the server: %s", error)
+                said_at = loop.time()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+
+def _running(queue: T | None) -> T:
+    if queue is None:
+        raise StoreClosed("the worker does not run, so it has no queue")
+    return queue
 
 
 async def _closed(opening: "asyncio.Task[Queue]") -> None:

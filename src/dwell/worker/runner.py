@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dwell.batch.batch import Batch
-from dwell.errors import AccessDenied, StoreClosed, StoreError, StoreFailed
+from dwell.errors import AccessDenied, DwellError, StoreClosed, StoreError, StoreFailed
 from dwell.given.values import Millis
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
@@ -49,6 +49,10 @@ class Subscription:
     lease_ms: int
     by_key: bool
     retry_ms: tuple[int, ...]
+
+    def __str__(self) -> str:
+        how = ", by key" if self.by_key else ""
+        return f"{', '.join(self.topics)} ({self.concurrency} at once{how})"
 
     @property
     def lease(self) -> float | None:
@@ -94,9 +98,11 @@ class Runner:
                 batch = await self._take()
             except (StoreClosed, StoreFailed, AccessDenied):
                 raise
-            except Exception:
+            except Exception as error:
                 # Whatever it was, another answer may be better.
-                _log.exception("%s: could not take", ", ".join(self._sub.topics))
+                is_known = isinstance(error, DwellError)
+                topics = ", ".join(self._sub.topics)
+                _log.warning("%s: could not take: %s", topics, error, exc_info=not is_known)
                 await self._queue.clock.sleep(_BACKOFF_MS)
             else:
                 self._accept(batch)

@@ -22,6 +22,7 @@ from dwell.server.http.waits import Waits
 from dwell.server.service import Service
 from dwell.server.shares import Share
 from dwell.server.tokens import Right
+from dwell.wire.unknown import explained
 
 T = TypeVar("T")
 
@@ -312,7 +313,7 @@ def decoded(data: bytes, kind: Any, form: Media) -> Any:
     try:
         return _decoder(kind, form).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"body: {error}") from None
+        raise InvalidInput(f"body: {explained(error, kind)}") from None
 
 
 @cache

@@ -30,7 +30,7 @@ from dwell.server.http.schemas.requests import (
     RescheduleRequest,
 )
 from dwell.wire.columns import columns_of_batch
-from dwell.wire.rows import due_of, span_of
+from dwell.wire.rows import span_of
 
 _WAITING = (State.DELAYED, State.READY)
 
@@ -54,7 +54,8 @@ async def reschedule(call: Call) -> Answer:
     topic, ask = call.allowed_topic(), call.body(RescheduleRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     _one_of(delay=ask.delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
-    delay, due = span_of(ask.delay), ask.due_ms if ask.due is None else due_of(ask.due)
+    delay = span_of(ask.delay)
+    due: Any = ask.due_ms if ask.due is None else ask.due
     if not isinstance(due, list):
         due = reached(due, call.queue.clock.now_ms(), call.their_ms)
     if ask.ids is not None:

@@ -18,7 +18,8 @@ from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
-from dwell.wire.rows import Shown, body_of, due_of, shown, span_of
+from dwell.wire.rows import Shown, body_of, shown, span_of
+from dwell.wire.unknown import explained
 
 _NO_HEADERS = msgspec.Raw()
 
@@ -110,7 +111,8 @@ def lines_of(data: bytes) -> list[NewMessage]:
             try:
                 rows.append(_decoder.decode(line))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                raise InvalidInput(f"line {number}: {error}") from None
+                told = explained(error, NewMessage)
+                raise InvalidInput(f"line {number}: {told}") from None
     return rows
 
 
@@ -216,7 +218,7 @@ def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
         return None
     if row.due is not None and row.due_ms is not None:
         raise InvalidTime("due: got due and due_ms together, expected one of them")
-    when = reached(row.due_ms if row.due is None else due_of(row.due), now_ms, their_ms)
+    when = reached(row.due_ms if row.due is None else row.due, now_ms, their_ms)
     # Without a time it is due now by the clock of the store, which can be another than ours.
     is_now = when == now_ms and their_ms and row.delay is None and row.delay_level is None
     return None if is_now else when

@@ -20,14 +20,14 @@ from pyspark.sql import SparkSession
 import dwell.spark
 from dwell import errors
 from dwell.errors import DwellError, InvalidInput, StoreError
-from dwell.spark import events
+from dwell.spark import badrows, events
 from dwell.spark.pipelines import progress
 from dwell.spark.pipelines.options import Wanted, parse
 from dwell.spark.session import session
 
 # What an error of the queue's looks like at the end of a traceback from another process.
 _OWN_ERROR = re.compile(
-    r"^(?:[\w.]+: )?dwell\.(?:errors|spark\.events)\.(\w+): (.+)$", re.MULTILINE
+    r"^(?:[\w.]+: )?dwell\.(?:errors|spark\.events|spark\.badrows)\.(\w+): (.+)$", re.MULTILINE
 )
 
 # Spark's loggers that print an error which is raised as well, with its whole stack.
@@ -128,7 +128,8 @@ def _own_error(text: str) -> DwellError | None:
     if not found:
         return None
     name, message = found[-1]
-    cls: Any = getattr(errors, name, getattr(events, name, DwellError))
+    modules = (errors, events, badrows)
+    cls: Any = next((getattr(one, name) for one in modules if hasattr(one, name)), DwellError)
     return cls(message) if issubclass(cls, DwellError) else None
 
 

@@ -18,6 +18,7 @@ from dwell.errors import InvalidInput, InvalidSettings
 from dwell.given import values
 from dwell.spark.pipelines import decision, expressions, pace, sink
 from dwell.spark.pipelines.command import main
+from dwell.spark.rows import REFUSED
 
 _FORMATS = {
     ".csv": "csv",
@@ -163,7 +164,8 @@ def source(spark: SparkSession, settings: ScheduleSettings) -> DataFrame:
     reader = spark.read.format(format_ if format_ != "table" else "parquet")
     if format_ == "csv":
         # A table without names would have no columns to make messages of.
-        reader = reader.option("header", "true")
+        # And quotes are doubled inside quotes, as everybody but Spark writes them.
+        reader = reader.option("header", "true").option("escape", '"')
     reader = reader.options(**settings.option)
     if format_ == "table":
         rows = reader.table(name)
@@ -209,6 +211,7 @@ def messages(rows: DataFrame, settings: ScheduleSettings) -> DataFrame:
     if settings.headers is not None:
         columns["headers"] = column("headers", settings.headers).cast("map<string,string>")
     columns["due"] = _due_ms(rows, settings)
+    columns[REFUSED] = _refused(rows, settings, columns["due"])
     made = rows.select(*[value.alias(name) for name, value in columns.items()])
     made = made.withColumn("due", F.col("due") + pace.jitter_ms(F.col("id"), settings.spread))
     return pace.paced(made, "due", pace.pace(settings.pace), [F.col("id")])
@@ -223,6 +226,15 @@ def _due_ms(rows: DataFrame, settings: ScheduleSettings) -> Column:
         return due_ms if start_ms is None else F.when(~late, F.lit(start_ms)).otherwise(due_ms)
     delay = expressions.column(rows, "delay", settings.delay or "")
     return F.lit(pace.now_ms() if start_ms is None else start_ms) + _delay_ms(rows, delay)
+
+
+def _refused(rows: DataFrame, settings: ScheduleSettings, due_ms: Column) -> Column:
+    """Return why a row has no due, where something came that is none; else null."""
+    name, text = ("delay", settings.delay) if settings.due is None else ("due", settings.due)
+    given = expressions.column(rows, name, text or "").cast("string")
+    forms = "a span" if name == "delay" else "a timestamp, or epoch milliseconds"
+    said = F.concat(F.lit(f"{name}: got '"), given, F.lit(f"', expected {forms}"))
+    return F.when(due_ms.isNull(), said)
 
 
 def _delay_ms(rows: DataFrame, delay: Column) -> Column:

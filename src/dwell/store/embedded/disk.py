@@ -71,12 +71,23 @@ class Disk:
         except OSError:
             holder = self.system.read(fd, 20, 0).decode(errors="replace").strip() or "unknown"
             self.system.close(fd)
-            raise StoreLocked(f"{path.parent}: held by process {holder}") from None
+            raise StoreLocked(
+                f"{path.parent}: held by process {holder}{self._way(holder)}"
+            ) from None
         # Who holds it is told as a courtesy: on a full disk there may be no room even for that.
         with contextlib.suppress(OSError):
             self.system.truncate(fd, 0)
             self.system.write(fd, [str(self.system.process_number()).encode()], 0)
         return fd
+
+    def _way(self, holder: str) -> str:
+        """Return what to do about a folder that somebody holds."""
+        if holder == str(self.system.process_number()):
+            return ", which is this one: use the queue that it has open, or close that first"
+        return (
+            "; only one can have it open, so let a server (dwell serve) have it, and all others "
+            "open http://localhost:8410"
+        )
 
     def create(self, path: Path, size_bytes: int) -> int:
         """Return a new file that has its room on the disk; raises DiskFull, leaving nothing.

@@ -22,6 +22,7 @@ _NUMBERS = {
     "connections": (1, 10_000, 64),
     "packed": (1, 1_000, PACKED),
 }
+_KNOWN = ", ".join(sorted({*_NUMBERS, "prefix", "timeout", "ca"} - {"packed"}))
 _LONGEST_S = 86_400.0
 # Python does not read numbers of thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,18}")
@@ -57,7 +58,7 @@ def options_of(url: str, keywords: Mapping[str, Any]) -> Options:
     if "limits" in keywords:
         del given["limits"]
     if given:
-        raise InvalidUrl(f"url: got the option {next(iter(given))!r:.80}, which is unknown")
+        raise InvalidUrl(f"option: got {next(iter(given))!r:.80}, expected one of {_KNOWN}")
     if not prefix or set(prefix) & set("{}\0"):
         raise InvalidUrl(f"prefix: got {prefix!r:.80}, expected text without braces")
     if numbers["min_replicas"] and address.kind == "cluster":

@@ -1,0 +1,44 @@
+"""What is wrong with an object that came: of an unknown field, also which ones are known."""
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+_UNKNOWN = re.compile(r"contains unknown field `[^`]*`(?: - at `\$(?P<path>[^`]*)`)?")
+_STEP = re.compile(r"\[[^\]]*\]|\.([^.\[]+)")
+
+
+def explained(error: Exception, kind: Any) -> str:
+    """Return what an error of msgspec says of a value that should have been of a type.
+
+    Of a field that is unknown the known ones are listed.
+    """
+    told = str(error)
+    found = _UNKNOWN.search(told)
+    if found is None or not isinstance(error, msgspec.ValidationError):
+        return told
+    at = [inspect.type_info(kind)]
+    for step in _STEP.finditer(found["path"] or ""):
+        at = [into for one in at for into in _inside(one, step[1])]
+    known = {field.encode_name for one in _structs(at) for field in one.fields}
+    return f"{told}, expected {', '.join(sorted(known))}" if known else told
+
+
+def _inside(one: inspect.Type, name: str | None) -> list[inspect.Type]:
+    """Return what a type has at a field, or at any place of a list."""
+    found: list[inspect.Type] = []
+    for part in one.types if isinstance(one, inspect.UnionType) else (one,):
+        if name is None and isinstance(part, inspect.ListType | inspect.VarTupleType):
+            found.append(part.item_type)
+        elif isinstance(part, inspect.StructType):
+            found += [field.type for field in part.fields if field.encode_name == name]
+    return found
+
+
+def _structs(many: list[inspect.Type]) -> list[inspect.StructType]:
+    parts = [
+        p for one in many for p in (one.types if isinstance(one, inspect.UnionType) else [one])
+    ]
+    return [part for part in parts if isinstance(part, inspect.StructType)]

@@ -1,0 +1,57 @@
+"""What `make dist` builds can be installed where nothing else is, and does what the README says."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.pages import blocks_of
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.campaign
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """Wheel and sdist, built without the network from what is installed here."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(build, check=True, capture_output=True, text=True, timeout=200)
+    return folder
+
+
+def test_the_sdist_holds_what_is_needed(dist):
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as found:
+        names = {name.partition("/")[2] for name in found.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "src/dwell/__init__.py"} <= names
+    assert not [name for name in names if name.startswith((".venv", "tmp"))]
+
+
+def test_the_wheel_runs_the_hello_world_of_the_readme(dist, tmp_path):
+    """In an environment of its own, from a folder that knows nothing of the checkout."""
+    (wheel,) = dist.glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]"]
+    subprocess.run(install, check=True, capture_output=True, timeout=250)
+    hello = next(b for b in blocks_of((ROOT / "README.md").read_text()) if b.language == "python")
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    assert run(python, "-c", hello.text) == hello.expected
+    dwell = python.with_name("dwell")
+    assert run(dwell, "put", "letters", "hello", "--id", "one") == "created  one\n"
+    assert "one" in run(dwell, "list", "letters")
+    assert "dwell/__init__.py" in run(python, "-c", "import dwell; print(dwell.__file__)")

@@ -1,0 +1,83 @@
+"""The queue of a worker that runs, which handlers put to."""
+
+import asyncio
+import threading
+
+import pytest
+
+import dwell
+from dwell.worker import Worker
+from tests.waiting import until_async
+from tests.worker.serving import serving
+
+
+@pytest.mark.parametrize("place", ["memory:", "folder"])
+async def test_handlers_put_to_the_queue_that_they_are_fed_from(tmp_path, place):
+    worker = Worker(place if place == "memory:" else tmp_path / "queue")
+    seen = []
+
+    @worker.on("plain")
+    def plain(message):
+        worker.sync_queue.put("second", message.body, id="from-plain")
+
+    @worker.on("second")
+    async def second(message):
+        await worker.queue.put("third", message.body)
+
+    @worker.on("third")
+    async def third(message):
+        seen.append(message.body)
+
+    async with serving(worker):
+        await until_async(lambda: worker._queue is not None)
+        await worker.queue.put("plain", "hello")
+        await until_async(lambda: seen == [b"hello"])
+
+
+def test_a_worker_that_does_not_run_has_no_queue():
+    worker = Worker("memory:")
+    for name in ("queue", "sync_queue"):
+        with pytest.raises(dwell.StoreClosed, match="the worker does not run"):
+            getattr(worker, name)
+
+
+async def test_a_thread_that_outlives_its_worker_is_told(tmp_path):
+    """Its calls fail, and none of them hangs."""
+    worker = Worker("memory:", grace="10ms")
+    begun, ended, told = threading.Event(), threading.Event(), []
+
+    @worker.on("t")
+    def slow(message):
+        queue = worker.sync_queue
+        begun.set()
+        ended.wait(20)
+        try:
+            queue.put("t", b"")
+        except dwell.StoreClosed as error:
+            told.append(error)
+
+    async with serving(worker) as task:
+        await until_async(lambda: worker._queue is not None)
+        await worker.queue.put("t", b"")
+        await until_async(begun.is_set)
+        worker.stop()
+        await task
+    ended.set()
+    await until_async(lambda: told)
+
+
+async def test_a_blocking_call_in_the_loop_is_refused():
+    worker = Worker("memory:")
+    failed = asyncio.get_running_loop().create_future()
+
+    @worker.on("t")
+    async def wrong(message):
+        try:
+            worker.sync_queue.put("t", b"")
+        except RuntimeError as error:
+            failed.set_result(error)
+
+    async with serving(worker):
+        await until_async(lambda: worker._queue is not None)
+        await worker.queue.put("t", b"")
+        assert "blocking call" in str(await failed)
