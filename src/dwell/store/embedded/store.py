@@ -55,7 +55,7 @@ class EmbeddedStore(Store):
     """
 
     # One sync is under way at a time, and covers all that was written before it.
-    most_small = 1
+    is_one_at_a_time = True
 
     def __init__(
         self,
