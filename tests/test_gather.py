@@ -187,7 +187,7 @@ async def test_who_is_refused_costs_the_others_little():
 class SlowStore(CountingStore):
     """One whose calls end when the test lets them, and of which one is under way at a time."""
 
-    is_one_at_a_time = True
+    most_small = 1
 
     def __init__(self):
         super().__init__()
@@ -237,43 +237,14 @@ async def test_small_calls_gather_while_one_is_under_way():
         assert sorted(store.sizes[1:]) == [("put", "t", 10), ("take", ("t",), 10)]
 
 
-async def test_of_small_calls_the_largest_begins_first():
+async def test_calls_of_one_turn_begin_together():
     async with slowly() as (queue, store):
-        calls = [asyncio.ensure_future(queue.put("first", "x"))]
+        calls = [asyncio.ensure_future(queue.put(f"t{n}", "x")) for n in range(3)]
+        calls += [asyncio.ensure_future(queue.take("t"))]
         await turns()
-        for topic, count in (("small", 1), ("middle", 9), ("large", 20)):
-            calls += [asyncio.ensure_future(queue.put(topic, "x")) for _ in range(count)]
-        await turns()
+        assert len(store.sizes) == 4
         store.gate.set()
         await asyncio.gather(*calls)
-        assert [topic for _, topic, _ in store.sizes] == ["first", "large", "middle", "small"]
-
-
-async def test_a_small_call_is_passed_over_a_few_times_at_most():
-    async with slowly() as (queue, store):
-        small = asyncio.ensure_future(queue.put("small", "x"))
-        calls = [asyncio.ensure_future(queue.put("large", "x")) for _ in range(9)]
-        while not small.done():
-            store.gate.set()
-            await turns(1)
-            store.gate.clear()
-            calls += [asyncio.ensure_future(queue.put("large", "x")) for _ in range(9)]
-            assert len(store.sizes) < 10
-        store.gate.set()
-        await asyncio.gather(*calls)
-
-
-async def test_a_caller_that_is_alone_waits_for_nobody():
-    """After many have called it waits for two passes of the loop, and then not any more."""
-    async with slowly() as (queue, store):
-        store.gate.set()
-        await asyncio.gather(*(queue.put("t", "x") for _ in range(64)))
-        await queue.put("t", "x")
-        store.sizes.clear()
-        call = asyncio.ensure_future(queue.put("t", "x"))
-        await turns(2)
-        assert store.sizes == [("put", "t", 1)]
-        await call
 
 
 async def test_a_call_that_has_become_large_waits_for_nobody():

@@ -112,7 +112,7 @@ class Queue(Verbs):
             self._store.plan = self._ticker.plan
         await self._store.open()
         home = self._home = Home(asyncio.get_running_loop())
-        self._turns.is_one = self._store.is_one_at_a_time
+        self._turns.most = self._store.most_small
         for gatherer in self._gatherers:
             gatherer.open(home, self._store.most_joined)
         self._takers.open(home, self._store.most_joined)

@@ -1,21 +1,15 @@
 """Turns: when small calls of the store begin, so that they become few and larger ones.
 
-A call of a store that syncs costs as much as a hundred messages in it. While one is under way what
-comes gathers; when it has ended the largest of what has gathered begins, and the others are passed
-over a few times at most. As many messages as were answered or wait are expected back: a call that
-is smaller waits while each pass of the event loop brings more, and for two passes that bring
-nothing. By that callers who do the same end up in step; one who is alone waits for nobody. Large
-calls begin at once, so that the disk has work while the next one is made.
+A call of a store that syncs costs as much as a hundred messages in it. While one is under way the
+calls that come gather, and begin together when it has ended; those of one turn of the event loop
+begin together in any case, and a queue that nobody else uses waits for nobody. Large calls begin at
+once, so that the disk has work while the next one is made.
 """
 
 import asyncio
 
 #: A call of so many messages needs no company.
 ENOUGH = 128
-#: How many passes of the event loop may bring nothing while company is expected.
-_IDLE_PASSES = 2
-#: How often a call lets larger ones go first.
-_MOST_PASSED = 3
 
 
 class Turn:
@@ -29,11 +23,6 @@ class Turn:
         self.is_counted = False
         self._begun: asyncio.Future[None] | None = None
 
-    @property
-    def weight(self) -> tuple[bool, int]:
-        """How much it is its turn."""
-        return self.passed >= _MOST_PASSED, self.count
-
     def begin(self) -> None:
         """Let it begin, if it waits."""
         if self._begun is not None and not self._begun.done():
@@ -46,14 +35,12 @@ class Turn:
 
 
 class Turns:
-    """Lets small calls begin one after another, where the store is better off (``is_one``)."""
+    """Counts the small calls that are under way, ``most`` turns of them at a time."""
 
     def __init__(self) -> None:
-        self.is_one = True
-        self._is_under_way = False
-        self._is_watching = False
-        self._expected = 1
-        self._seen = self._idle = 0
+        self.most = 1
+        self._is_turn = False
+        self._under_way = 0
         self._waiting: list[Turn] = []
 
     def note(self, turn: Turn) -> None:
@@ -63,62 +50,22 @@ class Turns:
 
     async def come(self, turn: Turn) -> None:
         """Return when a call may begin; :meth:`end` says that it has ended."""
-        if not self.is_one or turn.count >= ENOUGH:
-            return
-        if self._is_under_way or self._waiting or turn.count < self._expected:
+        if turn.count < ENOUGH and not (self._is_turn or self._under_way < self.most):
             self._waiting.append(turn)
-            self._watch()
-            try:
-                await turn.wait()
-            except BaseException:
-                self._leave(turn)
-                self.end(turn)
-                raise
-            self._leave(turn)
-        if turn.count < ENOUGH:
-            turn.is_counted = self._is_under_way = True
+            await turn.wait()
+        turn.is_counted = turn.count < ENOUGH
+        self._under_way += turn.is_counted
+        if turn.is_counted and not self._is_turn:
+            self._is_turn = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
 
     def end(self, turn: Turn) -> None:
-        """Say that a call has ended; the next one of those that wait begins."""
-        if turn.is_counted:
-            self._is_under_way = False
-            self._expected = turn.count + self._gathered
-            self._watch()
+        """Say that a call has ended; those that waited for that begin."""
+        self._under_way -= turn.is_counted
+        if self._waiting and self._under_way < self.most:
+            waiting, self._waiting = self._waiting, []
+            for other in waiting:
+                other.begin()
 
-    def _leave(self, turn: Turn) -> None:
-        """Let a call wait no more that became large meanwhile, or was cut off."""
-        if turn in self._waiting:
-            self._waiting.remove(turn)
-
-    @property
-    def _gathered(self) -> int:
-        return sum(turn.count for turn in self._waiting)
-
-    def _watch(self) -> None:
-        """Look at what has gathered, once the event loop has handed over what came meanwhile."""
-        if self._waiting and not (self._is_under_way or self._is_watching):
-            self._is_watching = True
-            self._seen, self._idle = -1, 0
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        self._is_watching = False
-        if self._is_under_way or not self._waiting:
-            return
-        gathered = self._gathered
-        self._idle = self._idle + 1 if gathered == self._seen else 0
-        self._seen = gathered
-        if gathered >= self._expected or self._idle >= _IDLE_PASSES:
-            self._begin_largest()
-        else:
-            self._is_watching = True
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _begin_largest(self) -> None:
-        first = max(self._waiting, key=lambda turn: turn.weight)
-        self._waiting.remove(first)
-        for other in self._waiting:
-            other.passed += 1
-        # Until its task runs nothing else may begin.
-        self._is_under_way = first.is_counted = True
-        first.begin()
+    def _end_turn(self) -> None:
+        self._is_turn = False

@@ -60,8 +60,8 @@ class Store(ABC):
     secret: bytes = b""
     #: How many messages of several callers are worth one call.
     most_joined: int = MAX_BATCH_MESSAGES
-    #: Whether one small call at a time, with what gathers meanwhile, does more than several.
-    is_one_at_a_time: bool = False
+    #: How many small calls are worth having under way at a time.
+    most_small: int = 10_000
     #: How long things took, by what they are called in the metrics, in seconds.
     timings: Mapping[str, Histogram] = MappingProxyType({})
     wake: Callable[[str, int], None] = staticmethod(lambda topic, count: None)

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from dwell.queue.rounds import Rounds
-from dwell.queue.turns import Turns
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Heads
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.session import Session
+from dwell.server.beanstalk.steps import Steps
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses
 from dwell.server.gate import Gate
 from dwell.server.service import Service
@@ -63,7 +63,7 @@ class Hall:
         self.commands: Counter[Verb] = Counter()
         self.totals = _Totals()
         self.id = secrets.token_hex(8)
-        self._turns = Turns()
+        self._steps = Steps()
         self._rounds: list[Rounds[Any, Part]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +74,7 @@ class Hall:
 
     def rounds(self, work: Work) -> Rounds[Any, Part]:
         """Return what gathers runs that are done by ``work``, in turn with all other runs."""
-        rounds: Rounds[Any, Part] = Rounds(partial(_do, work), _lose, self._turns)
+        rounds: Rounds[Any, Part] = Rounds(partial(_do, work), _lose, self._steps)
         self._rounds.append(rounds)
         return rounds
 

@@ -55,7 +55,7 @@ class EmbeddedStore(Store):
     """
 
     # One sync is under way at a time, and covers all that was written before it.
-    is_one_at_a_time = True
+    most_small = 1
 
     def __init__(
         self,
