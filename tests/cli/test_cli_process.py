@@ -82,6 +82,7 @@ def test_a_worker_lets_its_handler_end_after_sigterm(tmp_path):
     assert child.stdout.readline() == "handling a\n"
     child.send_signal(signal.SIGTERM)
     out, err = child.communicate("\n", 60)
-    assert (child.returncode, out, err) == (0, "", "")
+    serving = "serving t (8 at once) at queue; Ctrl-C or SIGTERM stops it\n"
+    assert (child.returncode, out, err) == (0, "", serving)
     with dwell.open(tmp_path / "queue") as queue:
         assert [message is None for message in queue.get("t", ["a", "b"])] == [True, False]

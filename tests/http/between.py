@@ -28,6 +28,7 @@ class Between:
         self.let_go = asyncio.Event()
         self.connections = 0
         self.requests = 0
+        self.faults = 0
         self._writers: set[asyncio.StreamWriter] = set()
 
     def break_(self, how: str, requests: int | None = None, only: bytes = b"") -> None:
@@ -53,6 +54,7 @@ class Between:
         if self.only not in data:
             return "pass"
         how = self.how
+        self.faults += how != "pass"
         if self.left is not None:
             self.left -= 1
             if self.left <= 0:
