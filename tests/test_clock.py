@@ -3,7 +3,10 @@
 import asyncio
 import time
 
+import pytest
+
 from dwell.clock import RealClock, SimulatedClock
+from dwell.clock.alarm import Alarm
 
 
 async def settle() -> None:
@@ -58,6 +61,16 @@ async def test_simulated_sleep_of_nothing_ends_at_once() -> None:
     clock = SimulatedClock()
     await asyncio.wait_for(clock.sleep(0), 1)
     await asyncio.wait_for(clock.sleep(-5), 1)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_an_alarm_is_woken_by_a_move_that_comes_as_it_goes_to_sleep(turns):
+    clock = SimulatedClock()
+    sleeping = asyncio.create_task(Alarm(clock).sleep(10))
+    for _ in range(turns + 1):
+        await asyncio.sleep(0)
+    clock.advance(10)
+    await asyncio.wait_for(sleeping, 30)
 
 
 async def test_simulated_clock_that_jumps_back_wakes_nobody_early() -> None:

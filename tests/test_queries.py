@@ -18,7 +18,7 @@ from dwell.message import MAX_BATCH_MESSAGES, MAX_BODY_BYTES, MAX_QUERY_CHARS
 from dwell.queue import Queue
 from dwell.queue import query as query_module
 from dwell.queue.query import Query
-from dwell.server.http import queries
+from dwell.server.http import filters
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
@@ -501,7 +501,7 @@ def serve(test, **options):
 
 
 def test_a_server_does_a_part_at_a_time(monkeypatch):
-    monkeypatch.setattr(queries, "MOST_LOOKED_AT", 1_000)
+    monkeypatch.setattr(filters, "MOST_LOOKED_AT", 1_000)
 
     async def test(server):
         asked = []
@@ -525,7 +525,7 @@ def test_a_server_does_a_part_at_a_time(monkeypatch):
 
 
 def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
-    monkeypatch.setattr(queries, "MOST_STEPS", 2_000)
+    monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
 
     async def test(server):
         asked = []

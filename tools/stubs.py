@@ -13,14 +13,19 @@ SOURCE = Path(__file__).parents[1] / "src" / "dwell"
 STUB = SOURCE / "threads" / "sync.pyi"
 
 # The modules whose classes make up the queue, and the class in each.
-_PARTS = (("queue/queue.py", "Queue"), ("queue/verbs.py", "Verbs"))
+_PARTS = (
+    ("queue/queue.py", "Queue"),
+    ("queue/selecting.py", "Selecting"),
+    ("queue/verbs.py", "Verbs"),
+)
 
-_HEAD = """# Made by `python -m tools.stubs` from queue/queue.py and queue/verbs.py: change those.
+_HEAD = """# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
 from collections.abc import Iterator
 from types import TracebackType
 from dwell.queue import Queue
+from dwell.queue.selecting import States, Which
 from dwell.queue.verbs import ManyTaken, Taken
 from dwell.threads.bridge import LoopThread
 """

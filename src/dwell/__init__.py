@@ -11,10 +11,12 @@
 """
 
 from dwell.batch.batch import Batch
+from dwell.batch.changed import Changed
 from dwell.batch.events import Event, EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import Put, PutAnswer
 from dwell.batch.results import Results
+from dwell.batch.selection import Selection
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock, SimulatedClock
@@ -54,6 +56,7 @@ from dwell.errors import (
     TopicFull,
     Unauthorized,
 )
+from dwell.given.selecting import select
 from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
 from dwell.message import Kind, Message, Result, State, TopicSettings
 from dwell.queue import Queue
@@ -63,6 +66,7 @@ __all__ = [
     "AccessDenied",
     "Batch",
     "BatchTooLarge",
+    "Changed",
     "Clock",
     "Cursor",
     "DiskFull",
@@ -97,6 +101,7 @@ __all__ = [
     "RealClock",
     "Result",
     "Results",
+    "Selection",
     "ServerBusy",
     "ServerDraining",
     "ServerUnreachable",
@@ -119,4 +124,5 @@ __all__ = [
     "Unauthorized",
     "Wanted",
     "open",
+    "select",
 ]

@@ -97,14 +97,14 @@ class Served:
 
 
 @contextlib.contextmanager
-def beanstalkd(folder: Path | None = None) -> Iterator[int]:
+def beanstalkd(folder: Path | None = None, most_bytes: int = MAX_JOB_BYTES) -> Iterator[int]:
     """Run the real server, and yield the number of its port."""
     need("beanstalkd", "the Debian package beanstalkd")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         number: int = probe.getsockname()[1]
     options = ["-b", str(folder)] if folder else []
-    command = ["beanstalkd", "-l", "127.0.0.1", "-p", str(number), "-z", str(MAX_JOB_BYTES)]
+    command = ["beanstalkd", "-l", "127.0.0.1", "-p", str(number), "-z", str(most_bytes)]
     server = subprocess.Popen(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

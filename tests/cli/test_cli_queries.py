@@ -74,13 +74,13 @@ class TestQueries:
     @pytest.mark.parametrize(
         ("args", "error"),
         [
-            (["find", "t"], "UsageError: Missing argument 'EXPRESSION'"),
+            (["find", "t"], "InvalidInput: find: expected an EXPRESSION or some of --where, "),
             (["find", "a b", "@"], "InvalidTopic: "),
             (["find", "t", "a["], "InvalidQuery: where: got str 'a['"),
             (["find", "t", "@", "--state", "gone"], "InvalidInput: state: got str 'gone'"),
             (["find", "t", "@", "--limit", "10001"], "InvalidLimit: limit: got int 10001"),
-            (["take", "t", "u", "--where", "@"], "InvalidInput: where: expected one topic"),
-            (["take", "t", "--where", "@", "--wait", "1s"], "InvalidInput: where: expected one"),
+            (["take", "t", "u", "--where", "@"], "InvalidInput: take: expected one topic"),
+            (["take", "t", "--where", "@", "--wait", "1s"], "InvalidInput: take: expected one"),
             (["take", "t", "--where", "nope(@)"], "InvalidQuery: where: got str 'nope(@)'"),
             (["clear"], "UsageError: Missing argument 'TOPIC'"),
             (["clear", "a b", "--yes"], "InvalidTopic: "),

@@ -7,7 +7,7 @@ import io
 import json
 from base64 import b64encode
 from datetime import UTC, datetime
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
@@ -401,9 +401,20 @@ async def test_cancel_shift_and_kick_by_filter():
     async with calling() as caller:
         await _fill(caller)
         answer = await caller.post("/v1/topics/t/cancel", {"filter": {"key": "k0"}, "limit": 500})
-        assert answer == {"matched": 500, "results": {"cancelled": 500}, "is_complete": False}
+        # There are more of them, from after the last one that was found.
+        assert answer == {
+            "matched": 500,
+            "results": {"cancelled": 500},
+            "is_complete": False,
+            "cursor": "delayed.4000000001499.1500",
+        }
         answer = await caller.post("/v1/topics/t/cancel", {"filter": {"key": "k0"}})
-        assert answer == {"matched": 334, "results": {"cancelled": 334}, "is_complete": True}
+        assert answer == {
+            "matched": 334,
+            "results": {"cancelled": 334},
+            "is_complete": True,
+            "cursor": None,
+        }
         answer = await caller.post(
             "/v1/topics/t/reschedule", {"filter": {"headers": {"half": "0"}}, "shift_ms": 60_000}
         )
@@ -815,7 +826,6 @@ async def test_find_and_take_where_as_json():
 @pytest.mark.parametrize(
     ("path", "body", "error"),
     [
-        ("/v1/topics/t/find", {}, "InvalidInput"),
         ("/v1/topics/t/find", {"where": ""}, "InvalidInput"),
         ("/v1/topics/t/find", {"where": "a["}, "InvalidQuery"),
         ("/v1/topics/t/find", {"where": "@", "state": "gone"}, "InvalidInput"),
@@ -836,6 +846,54 @@ async def test_bad_queries(path, body, error):
         assert (caller.status, answer["error"]) == (400, error)
 
 
+@pytest.mark.parametrize("path", ["find", "take-where", "cancel", "reschedule", "kick", "list"])
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        (
+            {"due_from_ms": 20, "due_to_ms": 10},
+            "due_to_ms: got int 10, expected a time that is not before due_from_ms, 20",
+        ),
+        ({"attempt_from": -1}, "Expected `int` >= 0"),
+        ({"attempt_from": 3, "attempt_to": 2}, "attempt_to: got int 2, expected a number that is"),
+        ({"error": ""}, "Expected `str` of length >= 1"),
+        ({"key": ""}, "key: got str '', expected text of 1-256 bytes"),
+        ({"where": "a["}, "where: got str 'a[', expected an expression of JMESPath"),
+    ],
+)
+async def test_bad_selections(path, said, detail):
+    async with calling() as caller:
+        if path == "list":
+            problem = await caller.get(f"/v1/topics/t/messages?{urlencode(said)}")
+        else:
+            is_change = path in ("cancel", "reschedule", "kick")
+            ask = {"filter": said} if is_change else dict(said)
+            ask |= {"delay": "1h"} if path == "reschedule" else {}
+            problem = await caller.post(f"/v1/topics/t/{path}", ask)
+        assert caller.status == 400
+        assert detail in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("cancel", {"filter": {"states": ["gone"]}}, "state: got str 'gone', expected delayed,"),
+        ("cancel", {"filter": {"states": []}}, "state: got tuple (), expected one or more of"),
+        ("cancel", {"filter": {}, "cursor": "1.1"}, "cursor: got str '1.1', expected the cursor"),
+        ("cancel", {"filter": {}, "cursor": "dead.x"}, "cursor: got str 'dead.x', expected the"),
+        ("kick", {"cursor": "ready.1.1"}, "cursor: got str 'ready.1.1', expected that of the same"),
+        ("kick", {"ids": ["a"], "dry_run": True}, "dry_run: got it beside ids, expected a filter"),
+        ("cancel", {"ids": ["a"], "cursor": "dead.1.1"}, "cursor: got it beside ids, expected a"),
+        ("reschedule", {"ids": ["a"], "delay": 1, "dry_run": True}, "dry_run: got it beside ids"),
+    ],
+)
+async def test_bad_changes(path, body, detail):
+    async with calling() as caller:
+        problem = await caller.post(f"/v1/topics/t/{path}", body)
+        assert caller.status == 400
+        assert detail in problem["detail"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "known"),
     [
@@ -845,7 +903,7 @@ async def test_bad_queries(path, body, error):
         (
             "/v1/topics/t/cancel",
             {"filter": {"kee": "k"}},
-            "`kee` - at `$.filter`, expected due_from_ms, ",
+            "`kee` - at `$.filter`, expected attempt_from, attempt_to, due_from_ms, ",
         ),
         ("/v1/ack", {"receipt": "x"}, "`receipt`, expected receipts"),
     ],

@@ -164,10 +164,10 @@ async def test_a_worker_keeps_the_leases_of_what_it_handles():
         worker = Worker(server.url)
         attempts = []
 
-        @worker.on("jobs", lease="300ms")
+        @worker.on("jobs", lease="3s")
         async def handle(message):
             attempts.append(message.attempt)
-            await asyncio.sleep(1)
+            await asyncio.sleep(4)
             worker.stop()
 
         await server.queue.put("jobs", "x")

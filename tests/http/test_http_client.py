@@ -80,10 +80,10 @@ def test_a_server_that_is_not_there():
     url = f"http://127.0.0.1:{free_port()}"
 
     async def main():
-        async with dwell.open(url):
+        async with dwell.open(url, retries=2):
             pass
 
-    for call in (lambda: asyncio.run(main()), lambda: dwell.open(url).__enter__()):
+    for call in (lambda: asyncio.run(main()), lambda: dwell.open(url, retries=2).__enter__()):
         start = time.monotonic()
         with pytest.raises(dwell.errors.ServerUnreachable, match=url):
             call()
@@ -401,7 +401,7 @@ def test_a_server_that_is_another():
             ):
                 said = head
                 with pytest.raises(error, match=r"hello|Dwell server"):
-                    async with dwell.open(url):
+                    async with dwell.open(url, retries=1):
                         pass
 
     said = b""
@@ -790,7 +790,7 @@ def test_a_server_whose_clock_is_set(monkeypatch, jump_s):
 
 
 def test_before_the_first_answer_the_time_is_this_machines():
-    assert abs(ServerClock().now_ms() - time.time() * 1000) < 100
+    assert abs(ServerClock().now_ms() - time.time() * 1000) < 5_000
 
 
 async def test_delay_levels_are_the_topics():

@@ -151,7 +151,12 @@ async def test_verbs_by_filter_see_all_messages():
     async with calling() as caller:
         await fill(caller)
         done = await caller.post("/v1/topics/t/cancel", {"filter": {}})
-        assert done == {"matched": COUNT, "results": {"cancelled": COUNT}, "is_complete": True}
+        assert done == {
+            "matched": COUNT,
+            "results": {"cancelled": COUNT},
+            "is_complete": True,
+            "cursor": None,
+        }
 
 
 async def test_a_take_and_a_peek_stop_where_a_batch_does():

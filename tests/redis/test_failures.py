@@ -33,13 +33,17 @@ def counts(**given: int) -> dict[str, int]:
     return {"delayed": 0, "ready": 0, "leased": 0, "dead": 0} | given
 
 
+#: What a busy machine may add; what hangs takes twice as long, or for ever.
+BUSY_S = 5
+
+
 @contextlib.contextmanager
 def within(least: float, most: float):
     """See that something takes about as long as it should."""
     start = time.monotonic()
     yield
     took = time.monotonic() - start
-    assert least <= took <= most, f"it took {took:.2f} s"
+    assert least <= took <= most + BUSY_S, f"it took {took:.2f} s"
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -379,7 +383,7 @@ async def test_close_does_not_hang_on_an_engine_that_hangs():
             await queue.put("t", "x")
             server.stop()
             closing = time.monotonic()
-        assert time.monotonic() - closing < 3
+        assert time.monotonic() - closing < 3 + BUSY_S
 
 
 async def test_a_verb_that_is_cancelled_leaves_the_queue_usable():

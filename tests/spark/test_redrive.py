@@ -255,3 +255,45 @@ def test_a_run_that_was_killed_is_ended_by_the_next(
     }
     # What is ended is over: the next run decides anew.
     assert run(topic, **given).startswith("5 chosen; 5 kicked")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"error": "no answer"}, "123"),
+        ({"error": "no answer", "key": "a"}, "12"),
+        ({"header": {"size": "large"}}, "2"),
+        ({"attempt_from": 2}, "3"),
+        ({"attempt_to": 2, "where": "key = 'a'"}, "12"),
+        ({"due_from": "1970-01-01T00:00:00.002Z", "due_to": "4"}, "23"),
+        ({"state": "ready", "due_from": "5"}, "5"),
+    ],
+)
+def test_the_words_of_a_selection(queue, run, given, expected):
+    topic = "-".join(["words", *given])
+    queue.put("other", {"n": 1})
+    for n, key in zip(range(1, 6), "aabbc", strict=True):
+        headers = {"size": "large"} if n in (2, 4) else {}
+        queue.put(topic, {"n": n}, id=f"{n}", key=key, headers=headers)
+        for _ in range(n == 3):
+            queue.release(queue.take_ids(topic, "3"))
+        queue.reschedule(topic, f"{n}", due=n)
+        if n < 4:
+            queue.bury(queue.take_ids(topic, f"{n}"), "timeout: no answer")
+    run(topic, start=START, **given)
+    moved = [m.id for page in queue.pages(topic, "delayed") for m in page]
+    assert sorted(moved) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"due_from": "soon"}, "due_from: got str 'soon', expected ISO 8601"),
+        ({"due_from": "20", "due_to": "10"}, "due_to: got int 10, expected a time that is not"),
+        ({"attempt_from": -1}, "attempt_from: got int -1, expected a whole number"),
+        ({"error": ""}, "error: got str '', expected text"),
+    ],
+)
+def test_a_bad_selection_is_refused(given, words):
+    with pytest.raises(InvalidInput, match="^" + words.replace("(", r"\(")):
+        redrive.RedriveSettings(url="http://localhost:1", **given)

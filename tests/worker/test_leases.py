@@ -29,11 +29,11 @@ async def test_a_lease_is_kept_alive_on_the_real_clock():
 
     def slow(message):
         attempts.append(message.attempt)
-        time.sleep(1.5)
+        time.sleep(4)
 
     async with opened(dwell.RealClock()) as queue:
         worker = Worker(queue)
-        worker.on("t", lease="600ms")(slow)
+        worker.on("t", lease="3s")(slow)
         await queue.put("t", b"")
         serving = asyncio.create_task(worker.serve())
         while not (await queue.stats()).totals.get("ack"):

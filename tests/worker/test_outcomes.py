@@ -607,7 +607,7 @@ async def test_who_cancels_others_takes_no_attempt_of_theirs():
         attempts, done = [], []
         worker = Worker(queue)
 
-        @worker.on("t", concurrency=3, lease="1s")
+        @worker.on("t", concurrency=3, lease="5s")
         async def handle(message):
             attempts.append((message.id, message.attempt))
             if message.id == "bad":

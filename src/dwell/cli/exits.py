@@ -8,8 +8,8 @@ from enum import IntEnum
 from typing import Any, TextIO
 
 import typer
-from typer.core import TyperGroup
 
+from dwell.cli.flags import Group
 from dwell.cli.output import OutputClosed, flush
 from dwell.cli.texts import count_text, printable
 from dwell.errors import AccessDenied, DwellError, InvalidInput, StoreError
@@ -75,7 +75,7 @@ def require(is_as_asked: bool) -> None:
         raise typer.Exit(Code.OTHER)
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """A group of commands whose errors are one line each, and whose end is an exit code."""
 
     def main(self, *args: Any, **options: Any) -> Any:

@@ -1,30 +1,62 @@
 """Messages by topic and id: ``get``, ``cancel``, ``reschedule`` and ``kick``."""
 
+from contextlib import closing
+from itertools import islice
 from typing import Annotated
 
 import typer
 
+from dwell.batch.changed import Changed
+from dwell.batch.selection import ALL, Selection
 from dwell.cli import given
 from dwell.cli.exits import require
+from dwell.cli.listing import matching, note_more
 from dwell.cli.messages import message_block
-from dwell.cli.options import DelayOption, DueOption, IdsArgument, TopicArgument
+from dwell.cli.options import DelayOption, DueOption, ShiftOption, TopicArgument
 from dwell.cli.output import Output
+from dwell.cli.selecting import (
+    Bulk,
+    DryRunOption,
+    MostOption,
+    OptionalIds,
+    YesOption,
+    check_either,
+    selecting,
+)
 from dwell.cli.session import session_of
 from dwell.cli.texts import printable
 from dwell.clock import RealClock
-from dwell.errors import InvalidInput
-from dwell.message import Message, Result
+from dwell.message import MAX_CHANGE_MESSAGES, Message, Result
+from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import message_object, span_of
 
+#: How many messages a selection shows where nobody says how many.
+_SHOWN = 100
 
-def get(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
-    """Print messages by id, with everything about them."""
+
+@selecting()
+def get(
+    context: typer.Context,
+    topic: TopicArgument,
+    ids: OptionalIds = None,
+    limit: MostOption = None,
+    *,
+    which: Selection | None = None,
+) -> None:
+    """Print messages with everything about them: by id, or those that the options say."""
+    check_either("get", ids, which, limit=limit)
     session, are_known = session_of(context), True
     with session.queue() as queue:
-        for chunk in given.chunks(ids):
-            for id_, message in zip(chunk, queue.get(topic, chunk), strict=True):
-                _print(session.out, topic, id_, message)
-                are_known &= message is not None
+        if which is not None:
+            most = _SHOWN if limit is None else limit
+            with closing(matching(queue, topic, which, most)) as messages:
+                for message in islice(messages, most):
+                    _print(session.out, topic, message.id, message)
+                note_more(session.out, messages)
+        for chunk in given.chunks(ids or ()):
+            for id_, found in zip(chunk, queue.get(topic, chunk), strict=True):
+                _print(session.out, topic, id_, found)
+                are_known &= found is not None
     require(are_known)
 
 
@@ -36,56 +68,110 @@ def _print(out: Output, topic: str, id_: str, message: Message | None) -> None:
         out.answer(message_object(message), message_block(message, RealClock().now_ms()))
 
 
-def cancel(context: typer.Context, topic: TopicArgument, ids: IdsArgument) -> None:
-    """Forget messages that nobody has taken."""
-    session_of(context).apply(
-        "id", ids, Result.CANCELLED, lambda queue, chunk: queue.cancel(topic, chunk)
-    )
+@selecting()
+def cancel(
+    context: typer.Context,
+    topic: TopicArgument,
+    ids: OptionalIds = None,
+    limit: MostOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    *,
+    which: Selection | None = None,
+) -> None:
+    """Forget messages that nobody has taken: by id, or those that the options say.
+
+    Of the latter it says how many there are, and asks.
+    """
+    check_either("cancel", ids, which, limit=limit, dry_run=dry_run)
+    session, most = session_of(context), _most(limit)
+    if which is None:
+        return session.apply(
+            "id", ids or (), Result.CANCELLED, lambda queue, chunk: queue.cancel(topic, chunk)
+        )
+    return Bulk(
+        "Cancel",
+        Result.CANCELLED,
+        lambda queue, dry: queue.cancel_where(topic, which, limit=most, dry_run=dry),
+    ).run(session, topic, yes=yes, dry_run=dry_run)
 
 
+@selecting()
 def reschedule(
     context: typer.Context,
     topic: TopicArgument,
-    ids: IdsArgument,
+    ids: OptionalIds = None,
     delay: DelayOption = None,
     due: DueOption = None,
+    shift: ShiftOption = None,
+    limit: MostOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    *,
+    which: Selection | None = None,
 ) -> None:
-    """Change when messages fall due: one of --delay and --due has to be given."""
-    span, point = span_of(delay), due
-    session_of(context).apply(
-        "id",
-        ids,
-        Result.MOVED,
-        lambda queue, chunk: queue.reschedule(topic, chunk, delay=span, due=point),
-    )
+    """Change when messages fall due: one of --delay, --due and --shift has to be given.
+
+    They are named by id, or those that the options say. Of the latter it says how many there are,
+    and asks.
+    """
+    check_either("reschedule", ids, which, shift=shift, limit=limit, dry_run=dry_run)
+    session, most, span, by = session_of(context), _most(limit), span_of(delay), span_of(shift)
+    if which is None:
+        return session.apply(
+            "id",
+            ids or (),
+            Result.MOVED,
+            lambda queue, chunk: queue.reschedule(topic, chunk, delay=span, due=due),
+        )
+
+    def verb(queue: SyncQueue, dry: bool) -> Changed:
+        return queue.reschedule_where(
+            topic, which, delay=span, due=due, shift=by, limit=most, dry_run=dry
+        )
+
+    return Bulk("Move", Result.MOVED, verb).run(session, topic, yes=yes, dry_run=dry_run)
 
 
+@selecting()
 def kick(
     context: typer.Context,
     topic: TopicArgument,
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ID",
-            help="Ids, or - to read one a line from standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Without ids: how many at most, those that were due first."),
-    ] = None,
+    ids: OptionalIds = None,
+    limit: MostOption = None,
     delay: Annotated[str, typer.Option(metavar="SPAN", help="How long until they are due.")] = "0s",
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    *,
+    which: Selection | None = None,
 ) -> None:
-    """Bring dead messages back, with their attempts anew: by id, or a number of them by --limit."""
-    session, span = session_of(context), span_of(delay)
-    if (limit is None) == (not ids):
-        raise InvalidInput("kick: expected either ids or --limit")
+    """Bring dead messages back, with their attempts anew: by id, or those that the options say.
+
+    Of the latter it says how many there are, and asks. --limit alone brings back a number of them,
+    those that were due first.
+    """
+    is_number = limit is not None and which is None and not ids
+    if is_number and dry_run:
+        which = ALL
+    if not is_number:
+        check_either("kick", ids, which, limit=limit, dry_run=dry_run)
+    session, span, most = session_of(context), span_of(delay), _most(limit)
     if ids:
         session.apply(
             "id", ids, Result.KICKED, lambda queue, chunk: queue.kick(topic, chunk, delay=span)
         )
-    elif limit is not None:
+    elif which is not None:
+        chosen = which
+        Bulk(
+            "Kick",
+            Result.KICKED,
+            lambda queue, dry: queue.kick_where(topic, chosen, delay=span, limit=most, dry_run=dry),
+        ).run(session, topic, yes=yes, dry_run=dry_run)
+    else:
         with session.queue() as queue:
-            kicked = queue.kick(topic, limit=limit, delay=span).count(Result.KICKED)
+            kicked = queue.kick(topic, limit=most, delay=span).count(Result.KICKED)
         session.out.confirm({"topic": topic, "kicked": kicked}, f"{kicked:,} kicked")
+
+
+def _most(limit: int | None) -> int:
+    return MAX_CHANGE_MESSAGES if limit is None else limit

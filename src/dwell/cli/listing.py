@@ -1,17 +1,18 @@
 """``dwell list``: the messages of a topic, by state and due."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import islice
-from typing import Annotated
 
 import typer
 
+from dwell.batch.selection import ALL, Selection
 from dwell.cli.messages import message_table
 from dwell.cli.options import AllOption, LimitOption, TopicArgument
 from dwell.cli.output import Output
+from dwell.cli.selecting import selecting
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
-from dwell.given import values
 from dwell.message import Message, State
 from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import message_object
@@ -22,43 +23,41 @@ _PAGE = 1000
 _STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
 
 
+@selecting()
 def list_messages(
     context: typer.Context,
     topic: TopicArgument,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATE",
-            help="Only delayed, ready, leased or dead; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
     limit: LimitOption = 100,
     everything: AllOption = False,
+    *,
+    which: Selection | None = None,
 ) -> None:
-    """List a topic's messages: state after state, each by due."""
+    """List a topic's messages, or those that the options say: state after state, each by due."""
     session = session_of(context)
-    states = list(dict.fromkeys(map(values.state, state))) if state else _STATES
     most = None if everything else limit
-    size = _PAGE if most is None else min(most, _PAGE)
-    with session.queue() as queue:
-        messages = _messages(queue, topic, states, size)
+    with session.queue() as queue, closing(matching(queue, topic, which, most)) as messages:
         count = print_messages(session.out, islice(messages, most))
         if not count:
             session.say_if_missing(queue, topic)
-        if most is not None and next(messages, None) is not None:
-            session.out.note("there are more: a larger --limit, or --all, shows them")
+        if most is not None:
+            note_more(session.out, messages, ", or --all,")
 
 
-def _messages(
-    queue: SyncQueue, topic: str, states: Iterable[State], size: int
-) -> Iterator[Message]:
-    for state in states:
-        page = queue.scan(topic, state, limit=size)
-        yield from page.messages
-        while page.cursor is not None:
-            page = queue.scan(topic, state, cursor=page.cursor, limit=size)
-            yield from page.messages
+def matching(
+    queue: SyncQueue, topic: str, which: Selection | None, most: int | None
+) -> Generator[Message]:
+    """Yield the messages of a topic that match, page by page; somebody wants ``most`` of them."""
+    wanted = which or ALL
+    states = None if wanted.states else _STATES
+    size = _PAGE if most is None else min(most, _PAGE)
+    for page in queue.pages(topic, states, which=wanted, limit=size):
+        yield from page
+
+
+def note_more(out: Output, messages: Iterator[Message], others: str = "") -> None:
+    """Say that there are messages left, if there are."""
+    if next(messages, None) is not None:
+        out.note(f"there are more: a larger --limit{others} shows them")
 
 
 def print_messages(out: Output, messages: Iterator[Message]) -> int:

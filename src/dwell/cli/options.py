@@ -8,14 +8,6 @@ import typer
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)
 ]
-IdsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="ID",
-        help="Ids, or - to read one a line from standard input.",
-        show_default=False,
-    ),
-]
 ReceiptsArgument = Annotated[
     list[str],
     typer.Argument(
@@ -37,6 +29,14 @@ DueOption = Annotated[
     typer.Option(
         metavar="TIME",
         help="When: ISO 8601 with a zone (2030-01-31T09:00:00Z), or epoch milliseconds.",
+        show_default=False,
+    ),
+]
+ShiftOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPAN",
+        help="How much later than each would be due: 30m; or earlier: -30m. Without ids.",
         show_default=False,
     ),
 ]

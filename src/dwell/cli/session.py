@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import typer
@@ -22,6 +23,7 @@ from dwell.threads.sync import SyncQueue
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 #: How many topics an error names.
 _NAMES = 10
+_RETRIES = 4
 _FILE = re.compile(r"file:(?://)?", re.IGNORECASE)
 
 
@@ -41,7 +43,10 @@ class Session:
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[SyncQueue]:
         """Open the store; only with ``create`` is one made where there is none."""
-        handle = dwell.open(self.store)
+        # Who waits at a terminal is to hear soon that there is no server at an address.
+        is_server = self.store.startswith(("http:", "https:"))
+        patience: dict[str, Any] = {"retries": _RETRIES} if is_server else {}
+        handle = dwell.open(self.store, **patience)
         folder = folder_of(self.store)
         if folder is not None and not create:
             require_store(folder)

@@ -5,11 +5,13 @@ from typing import Annotated
 import typer
 
 from dwell.batch.batch import Batch
+from dwell.batch.selection import Selection
 from dwell.cli.exits import require
 from dwell.cli.interrupts import held_back
 from dwell.cli.messages import message_block
-from dwell.cli.options import WHERE_HELP, LeaseOption
+from dwell.cli.options import LeaseOption
 from dwell.cli.output import Output, flush
+from dwell.cli.selecting import NAMES, selecting
 from dwell.cli.session import session_of
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput
@@ -19,6 +21,7 @@ from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import message_object, span_of
 
 
+@selecting(has_state=False)
 def take(
     context: typer.Context,
     topics: Annotated[
@@ -35,28 +38,23 @@ def take(
     owner: Annotated[
         str, typer.Option(metavar="NAME", help="Who takes them.", show_default=False)
     ] = "",
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EXPRESSION",
-            help=f"{WHERE_HELP} Then of one topic, by due, without --wait.",
-            show_default=False,
-        ),
-    ] = None,
+    *,
+    which: Selection | None = None,
 ) -> None:
     """Take messages that are due, and print them with their receipts.
 
     They are yours until the lease ends: ack, release or bury them by receipt before that, or they
-    come back. Those that cannot be printed are given back at once.
+    come back. Those that cannot be printed are given back at once. Options that say which take
+    messages of one topic, by due, without --wait.
     """
     session = session_of(context)
     span, waiting = span_of(lease), span_of(wait)
-    if where is not None and (len(topics) != 1 or values.delay_ms(waiting, "wait")):
-        raise InvalidInput("where: expected one topic, and no --wait")
+    if which is not None and (len(topics) != 1 or values.delay_ms(waiting, "wait")):
+        raise InvalidInput(f"take: expected one topic and no --wait beside {', '.join(NAMES)}")
 
     def taken(queue: SyncQueue) -> Batch:
-        if where is not None:
-            return queue.take_where(topics[0], where, limit, lease=span, owner=owner)
+        if which is not None:
+            return queue.take_where(topics[0], which, limit, lease=span, owner=owner)
         return queue.take(topics, limit, lease=span, owner=owner, wait=waiting)
 
     # A wait may be interrupted; what has come by then is shown, or given back.
@@ -64,7 +62,7 @@ def take(
         batch = taken(queue)
         _show(session.out, queue, batch)
     if not batch:
-        is_like_it = "" if where is None else " that matches"
+        is_like_it = "" if which is None else " that matches"
         session.out.note(f"nothing{is_like_it} is due in {', '.join(topics)}")
     require(len(batch) > 0)
 

@@ -36,6 +36,14 @@ class Cleared(msgspec.Struct):
     is_complete: bool
 
 
+class Bulk(msgspec.Struct):
+    """How many messages matched and had which result, and where there may be more."""
+
+    matched: int
+    results: dict[str, int]
+    cursor: str | None
+
+
 class Sizes(msgspec.Struct):
     """The counts of a topic, for each shard."""
 

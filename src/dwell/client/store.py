@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,13 +14,16 @@ import msgspec
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import LazyIds
+from dwell.batch.changed import Changed
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.selection import ALL, Selection
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.client.answers import (
     STRANGE,
+    Bulk,
     Cleared,
     Ended,
     Named,
@@ -80,7 +84,8 @@ class HttpStore(RemoteStore):
     ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any
     waiting that was asked for; ``connections`` is how many requests are under way at once, beside
     those of takes that wait; ``ca`` is a file of certificates to trust. A verb that is safe to
-    repeat is repeated, ``retries`` times at most, when the server cannot be reached or is busy.
+    repeat is repeated, ``retries`` times at most (9 take 10 seconds), when the server cannot be
+    reached or is busy.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class HttpStore(RemoteStore):
         token: str | None = None,
         timeout: float = 30.0,
         connections: int = 64,
-        retries: int = 4,
+        retries: int = 9,
         ca: str | None = None,
     ) -> None:
         self.clock: ServerClock = ServerClock()
@@ -204,10 +209,10 @@ class HttpStore(RemoteStore):
         return (await self._take("/v1/take", ask)).messages
 
     async def take_where(
-        self, topic: str, where: str, limit: int, lease_ms: int, owner: str
+        self, topic: str, which: Selection, limit: int, lease_ms: int, owner: str
     ) -> Batch:
-        """Lease ready messages whose bodies match, which the server looks for."""
-        ask = {"where": where, "lease_ms": lease_ms, "owner": owner}
+        """Lease ready messages that match, which the server looks for."""
+        ask = {**_words_of(which), "lease_ms": lease_ms, "owner": owner}
         taken: list[Batch] = []
         try:
             cursor: Cursor | None = None
@@ -313,6 +318,29 @@ class HttpStore(RemoteStore):
             codes = bytes(_CODES[word] for word in answer.results)
         return results_of(codes, len(ask["ids"]))
 
+    async def change(
+        self, topic: str, verb: str, which: Selection, limit: int, words: Mapping[str, Any]
+    ) -> Changed:
+        """Do a verb to messages that match, in as many requests as it takes the server.
+
+        Messages that were moved are met again by who goes on, so that of those there is one.
+        """
+        wanted = _words_of(which)
+        if which.states is not None:
+            wanted["states"] = [state.name.lower() for state in which.states]
+        ask = {**words, "filter": wanted, "limit": limit}
+        done = Changed(0, Counter(), is_complete=False)
+        while True:
+            found: Bulk = await self._post(f"{_topic(topic)}/{verb}", ask, Bulk, is_safe=False)
+            done.matched += found.matched
+            with reading():
+                done.results.update({Result[w.upper()]: n for w, n in found.results.items()})
+            ask |= {"limit": limit - done.matched, "cursor": found.cursor}
+            goes_on = verb != "reschedule" or words["dry_run"]
+            if found.cursor is None or ask["limit"] <= 0 or not goes_on:
+                done.is_complete = found.cursor is None
+                return done
+
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id, as many a request as an answer holds."""
         texts, found = _texts(ids), dict[str, Message]()
@@ -341,19 +369,13 @@ class HttpStore(RemoteStore):
             path += f"&cursor={cursor}"
         return await self._look(path)
 
-    async def find(self, topic: str, where: str, state: State, limit: int) -> Batch:
-        """Return messages whose bodies match, which the server looks for."""
-        ask = {"where": where, "state": state.name.lower()}
-        found: list[Batch] = []
-        cursor: Cursor | None = None
-        while missing := limit - sum(map(len, found)):
-            part = ask | {"limit": missing, "cursor": str(cursor) if cursor else None}
-            page = page_of(await self._columns_of(f"{_topic(topic)}/find", part))
-            found.append(page.messages)
-            cursor = page.cursor
-            if cursor is None:
-                break
-        return Batch.joined(found, receipts=False)
+    async def find(
+        self, topic: str, which: Selection, state: State, cursor: Cursor | None, limit: int
+    ) -> Page:
+        """Return messages of one state that match, which the server looks for."""
+        ask = {**_words_of(which), "state": state.name.lower(), "limit": limit}
+        ask["cursor"] = str(cursor) if cursor else None
+        return page_of(await self._columns_of(f"{_topic(topic)}/find", ask))
 
     async def _look(self, path: str) -> Page:
         return page_of(await self._get(path, BatchColumns, accept=columns.MEDIA_TYPE))
@@ -451,6 +473,12 @@ class HttpStore(RemoteStore):
             "POST", path, _encode(ask), content=media, accept=media, is_safe=is_safe
         )
         return decoded(data, kind)
+
+
+def _words_of(which: Selection) -> dict[str, Any]:
+    """Return what is said of messages, but for their states."""
+    said = msgspec.structs.asdict(which)
+    return {n: v for n, v in said.items() if n != "states" and v != getattr(ALL, n)}
 
 
 def _words(wanted: Wanted) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections.abc import Awaitable
 from typing import Protocol
 
 
@@ -25,7 +26,7 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Return a time in milliseconds that no step of the wall clock moves."""
 
-    async def sleep(self, delay_ms: float) -> None:
+    def sleep(self, delay_ms: float) -> Awaitable[None]:
         """Return after ``delay_ms`` milliseconds."""
 
 
@@ -61,13 +62,16 @@ class SimulatedClock:
         """Return the simulated time: this clock has only one."""
         return self._now_ms
 
-    async def sleep(self, delay_ms: float) -> None:
-        """Return once the clock was moved ``delay_ms`` milliseconds on."""
+    def sleep(self, delay_ms: float) -> "asyncio.Future[None]":
+        """Return once the clock was moved ``delay_ms`` milliseconds on from this call.
+
+        A coroutine would count from its first step, and miss a move in between.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (self._now_ms + max(delay_ms, 0), next(self._order), future)
         heapq.heappush(self._sleepers, entry)
         self._wake()
-        await future
+        return future
 
     def advance(self, delta_ms: int) -> None:
         """Move the clock by ``delta_ms`` (back when negative) and wake who has slept enough."""

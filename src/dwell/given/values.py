@@ -340,9 +340,10 @@ def lease_ms(value: object, field: str = "lease") -> int:
 # --- numbers ----------------------------------------------------------------------------------
 
 
-def _whole(
+def whole(
     value: object, low: int, high: int, field: str, error: type[InvalidInput], what: str
 ) -> int:
+    """Return a whole number within bounds; raises an error that says what it should be."""
     if (type(value) is int or is_whole(value)) and low <= value <= high:
         return int(value)
     raise refusal(error, field, value, f"{what} from {low} to {high}")
@@ -353,24 +354,24 @@ def priority(value: object, field: str = "priority") -> int:
     # Nearly every put says the default.
     if value is None or (type(value) is int and value == DEFAULT_PRIORITY):
         return DEFAULT_PRIORITY
-    return _whole(value, 0, MAX_PRIORITY, field, InvalidPriority, "a whole number")
+    return whole(value, 0, MAX_PRIORITY, field, InvalidPriority, "a whole number")
 
 
 def max_attempts(value: object, field: str = "max_attempts") -> int:
     """Return how often a message may be taken; None is 0, the topic's own."""
     if value is None:
         return 0
-    return _whole(value, 1, MAX_ATTEMPTS, field, InvalidAttempts, "a whole number")
+    return whole(value, 1, MAX_ATTEMPTS, field, InvalidAttempts, "a whole number")
 
 
 def limit(value: object, field: str = "limit") -> int:
     """Return how many messages are asked for at most; raises InvalidLimit."""
-    return _whole(value, 1, MAX_BATCH_MESSAGES, field, InvalidLimit, "a whole number")
+    return whole(value, 1, MAX_BATCH_MESSAGES, field, InvalidLimit, "a whole number")
 
 
 def position(value: object, field: str = "position") -> int:
     """Return a position in the events, or a place; raises InvalidLimit."""
-    return _whole(value, 0, 2**63 - 1, field, InvalidLimit, "a whole number")
+    return whole(value, 0, 2**63 - 1, field, InvalidLimit, "a whole number")
 
 
 # --- words ------------------------------------------------------------------------------------
@@ -404,7 +405,7 @@ def cursor(value: object) -> Cursor | None:
         return None
     if not isinstance(value, Cursor):
         raise refusal(InvalidLimit, "cursor", value, "the cursor of a page")
-    _whole(value.due_ms, *_TIMES_MS, "cursor.due_ms", InvalidLimit, "a whole number")
+    whole(value.due_ms, *_TIMES_MS, "cursor.due_ms", InvalidLimit, "a whole number")
     position(value.arrival, "cursor.arrival")
     return value
 
@@ -418,7 +419,7 @@ def wanted(value: object) -> Wanted:
     if value.key is not None and not isinstance(value.key, str):
         raise refusal(InvalidKey, "key", value.key, "text, or None")
     for name in ("due_from_ms", "due_to_ms"):
-        _whole(getattr(value, name), *_TIMES_MS, name, InvalidTime, "a whole number")
+        whole(getattr(value, name), *_TIMES_MS, name, InvalidTime, "a whole number")
     is_any = isinstance(value.topics, _COLLECTIONS) and not value.topics
     return msgspec.structs.replace(
         value,
@@ -476,6 +477,6 @@ def _check_setting(name: str, value: Any) -> None:
                 f"{name}: got {len(items)} values, expected {_MAX_LEVELS} or fewer"
             )
         for item in items:
-            _whole(item, *_SETTING_RANGES[name], name, InvalidSettings, "a whole number")
+            whole(item, *_SETTING_RANGES[name], name, InvalidSettings, "a whole number")
     if name == "on_full" and not (isinstance(value, str) and value in ("refuse", "drop")):
         raise refusal(InvalidSettings, name, value, "refuse or drop")

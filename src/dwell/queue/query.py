@@ -7,7 +7,7 @@ runs (:mod:`dwell.queue.steps`).
 
 import asyncio
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jmespath
 import msgspec
@@ -85,14 +85,28 @@ class Query:
             return bool(found)
         return found is not None and found is not False
 
-    async def places(self, batch: Batch) -> tuple[list[int], int]:
-        """Return the places of the messages of a batch whose bodies match; raises InvalidQuery.
+    @property
+    def is_spent(self) -> bool:
+        """Whether as many steps were taken as it may take."""
+        return self._left < 0
 
-        Beside them it says at how many messages it looked. After some of them, by what was done
-        with them, everybody else has a turn.
+    def value(self, content: object) -> object:
+        """Return what the expression makes of a value; None where it makes nothing of it."""
+        self._interpreter.steps = 0
+        try:
+            return self._interpreter.search(content)
+        except (*_MISFITS, TooManySteps):
+            return None
+
+    async def places(self, batch: Batch, among: Sequence[int]) -> tuple[list[int], int]:
+        """Return which of some places of a batch have bodies that match; raises InvalidQuery.
+
+        Beside them it says at how many messages of the batch it looked. After some of them, by what
+        was done with them, everybody else has a turn.
         """
-        found, turn = [], _TURN
-        for at, body in enumerate(batch.bodies):
+        found, turn, bodies = [], _TURN, batch.bodies
+        for at in among:
+            body = bodies[at]
             try:
                 if self.matches(body):
                     found.append(at)
@@ -101,7 +115,7 @@ class Query:
             steps = self._interpreter.steps + len(body) // _BYTES
             self._left -= steps
             turn -= steps
-            if self._left < 0:
+            if self.is_spent:
                 return found, at + 1
             if turn < 0:
                 await asyncio.sleep(0)

@@ -5,7 +5,7 @@ What happens to messages is the store's.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -26,14 +26,15 @@ from dwell.queue.bulk import PutKey, put_fitting, put_joined, put_rows, puts_of
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
+from dwell.queue.selecting import Selecting
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
-from dwell.queue.verbs import ManyTaken, Verbs
+from dwell.queue.verbs import ManyTaken
 from dwell.store.base import RemoteStore, Store
 from dwell.tasks import finished, whole
 
 
-class Queue(Verbs):
+class Queue(Selecting):
     """A delay queue over a store, for one event loop.
 
     Opened with ``async with``, or with :meth:`open` and :meth:`close`. Every method raises
@@ -318,23 +319,6 @@ class Queue(Verbs):
             return await self._store.take_ids(topic, many, lease_ms, owner)
         return await search.take_ids(self._store, topic, many, lease_ms, owner)
 
-    async def take_where(
-        self, topic: str, where: str, limit: int = 1, *, lease: Delay | None = None, owner: str = ""
-    ) -> Batch:
-        """Take at most ``limit`` ready messages whose bodies match, by due, without waiting.
-
-        ``where`` is an expression of JMESPath, as for :meth:`find`; a paused topic gives none. When
-        the call is cancelled, what it had taken is given back. Raises InvalidQuery.
-        """
-        topic, where, limit = values.topic(topic), values.where(where), values.limit(limit)
-        lease_ms, owner = values.lease_ms(lease), values.owner(owner)
-        self.check_open()
-        if isinstance(self._store, RemoteStore):
-            return await self._store.take_where(topic, where, limit, lease_ms, owner)
-        matching = search.predicate(where)
-        page = await search.take_where(self._store, topic, matching, None, limit, lease_ms, owner)
-        return page.messages
-
     async def peek(self, topic: str, limit: int = 1) -> Batch:
         """Return the ready messages that a take would give first, and leave them as they are."""
         topic, limit = values.topic(topic), values.limit(limit)
@@ -367,35 +351,6 @@ class Queue(Verbs):
         cursor = values.cursor(cursor)
         self.check_open()
         return await self._store.scan(topic, state, cursor, limit)
-
-    async def pages(
-        self, topic: str, state: State | str = State.DELAYED, *, limit: int = 1000
-    ) -> AsyncIterator[Batch]:
-        """Yield all of a topic's messages of one state, by due, ``limit`` at a time."""
-        page = await self.scan(topic, state, limit=limit)
-        while True:
-            if len(page.messages):
-                yield page.messages
-            if page.cursor is None:
-                return
-            page = await self.scan(topic, state, cursor=page.cursor, limit=limit)
-
-    async def find(
-        self, topic: str, where: str, *, state: State | str = State.READY, limit: int = 1000
-    ) -> Batch:
-        """Return at most ``limit`` messages of one state whose bodies match, by due.
-
-        ``where`` is an expression of JMESPath over the body, decoded as JSON: ``city == 'Rome'``. A
-        message matches when the answer is anything but false, null or empty; a body that is not
-        JSON, or not of the kind that the expression is for, does not. Raises InvalidQuery.
-        """
-        topic, where = values.topic(topic), values.where(where)
-        state, limit = values.state(state), values.limit(limit)
-        self.check_open()
-        if isinstance(self._store, RemoteStore):
-            return await self._store.find(topic, where, state, limit)
-        matching = search.predicate(where)
-        return (await search.find(self._store, topic, matching, state, None, limit)).messages
 
     async def clear(self, topic: str) -> int:
         """Cancel every message of a topic that nobody has taken; return how many those were.

@@ -7,74 +7,47 @@ pages everybody else has a turn.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor, Page
-from dwell.errors import InvalidQuery, StoreError
+from dwell.errors import StoreError
 from dwell.message import Result, State
+from dwell.queue.matcher import EVERYTHING, Matcher
 from dwell.store.base import Store
 from dwell.tasks import finished, whole
-
-#: No bound.
-EVERYTHING = 2**62
 
 _PAGE = 1000
 
 #: Before every message that a scan can give.
-_BEGINNING = Cursor(-1, 0)
+BEGINNING = Cursor(-1, 0)
 
 
-class Looked(NamedTuple):
-    """The places of the messages of a page that match, in their order, among the first so many."""
-
-    places: list[int]
-    seen: int
-
-
-#: Looks at a page; at fewer than all of its messages where this is enough for one call.
-Matching: TypeAlias = Callable[[Batch], Awaitable[Looked]]
-
-
-def predicate(where: object, most_steps: int = EVERYTHING) -> Matching:
-    """Return what finds the messages whose bodies match an expression; raises InvalidQuery."""
-    try:
-        # Imported here, as who asks for nothing by its body does not need the extra.
-        from dwell.queue.query import Query
-    except ModuleNotFoundError as error:
-        raise InvalidQuery(f"where: a predicate needs dwell[query]: {error}") from None
-    query = Query(where, most_steps)
-
-    async def matching(page: Batch) -> Looked:
-        return Looked(*await query.places(page))
-
-    return matching
-
-
-async def search(
-    scan: Callable[[Cursor | None, int], Awaitable[Page]],
-    matching: Matching,
+async def find(
+    store: Store,
+    topic: str,
+    matcher: Matcher,
+    state: State,
     cursor: Cursor | None,
     limit: int,
     *,
     most: int = EVERYTHING,
     most_bytes: int = EVERYTHING,
-    until_ms: int = EVERYTHING,
-) -> tuple[list[Batch], Cursor | None]:
-    """Return at most ``limit`` messages that match, in parts, and where to go on.
+) -> Page:
+    """Return at most ``limit`` messages of one state that match, by due, and where to go on.
 
-    At most ``most`` are looked at, none after the first that is due at ``until_ms`` or later. The
-    first is given however large it is, and all of them are ``most_bytes`` at most otherwise.
+    At most ``most`` are looked at, fewer when the matcher is spent. The first is given however
+    large it is, and all of them are ``most_bytes`` at most otherwise.
     """
     found: list[Batch] = []
-    missing, looked = limit, 0
-    while missing and looked < most:
-        page = await scan(cursor, _PAGE)
+    missing, looked, until_ms = limit, 0, matcher.selection.due_to_ms
+    cursor = matcher.start(cursor)
+    while missing and looked < most and not matcher.is_spent:
+        page = await store.scan(topic, state, cursor, _PAGE)
         size = len(page.messages)
-        places, seen = await matching(page.messages)
+        places, seen = await matcher.places(page.messages)
         fitting, size_bytes = _fitting(page.messages, places[:missing], most_bytes, bool(found))
         if len(fitting) < len(places):
             seen = places[len(fitting)]
@@ -83,13 +56,15 @@ async def search(
             found.append(_at(page.messages, fitting))
         if seen < size:
             # The same page again, up to where this call goes, says where that is.
-            return found, (await scan(cursor, seen)).cursor if seen else cursor
+            if seen:
+                cursor = (await store.scan(topic, state, cursor, seen)).cursor
+            break
         cursor = page.cursor
-        last_ms = page.messages.due_ms[-1] if size else until_ms
-        if cursor is None or last_ms >= until_ms:
-            return found, None
+        if cursor is None or _has_come_to(page.messages, until_ms):
+            cursor = None
+            break
         await asyncio.sleep(0)
-    return found, cursor
+    return Page(Batch.joined(found, receipts=False), cursor)
 
 
 def _fitting(
@@ -105,34 +80,19 @@ def _fitting(
     return places, size_bytes
 
 
+def _has_come_to(page: Batch, until_ms: int) -> bool:
+    """Tell whether all that is due before a moment stands on this page or on those before it."""
+    return not len(page) or bool(page.due_ms[-1] >= until_ms)
+
+
 def _at(page: Batch, places: list[int]) -> Batch:
     return page if len(places) == len(page) else page.picked(places)
-
-
-async def find(
-    store: Store,
-    topic: str,
-    matching: Matching,
-    state: State,
-    cursor: Cursor | None,
-    limit: int,
-    *,
-    most: int = EVERYTHING,
-    most_bytes: int = EVERYTHING,
-) -> Page:
-    """Return messages of one state that match, from after ``cursor``, and where to go on."""
-
-    async def scan(cursor: Cursor | None, limit: int) -> Page:
-        return await store.scan(topic, state, cursor, limit)
-
-    parts, cursor = await search(scan, matching, cursor, limit, most=most, most_bytes=most_bytes)
-    return Page(Batch.joined(parts, receipts=False), cursor)
 
 
 async def take_where(
     store: Store,
     topic: str,
-    matching: Matching,
+    matcher: Matcher,
     cursor: Cursor | None,
     limit: int,
     lease_ms: int,
@@ -149,11 +109,12 @@ async def take_where(
     if (await store.settings(topic)).paused:
         return Page(Batch.empty(), None)
     taken: list[Batch] = []
-    looked = 0
+    looked, until_ms = 0, matcher.selection.due_to_ms
+    cursor = matcher.start(cursor)
     try:
-        while looked < most:
+        while looked < most and not matcher.is_spent:
             page = await store.scan(topic, State.READY, cursor, _PAGE)
-            places, seen = await matching(page.messages)
+            places, seen = await matcher.places(page.messages)
             looked += seen
             fitting, size_bytes = _fitting(page.messages, places, most_bytes, bool(taken))
             if len(fitting) < len(places):
@@ -168,10 +129,10 @@ async def take_where(
                 return Page(Batch.joined(taken), None)
             if seen < len(page.messages):
                 # What was taken is not met again: the others say where this call stopped.
-                cursor = await _after(store, topic, cursor or _BEGINNING, seen - len(fitting))
+                cursor = await _after(store, topic, cursor or BEGINNING, seen - len(fitting))
                 return Page(Batch.joined(taken), cursor)
             cursor = page.cursor
-            if cursor is None:
+            if cursor is None or _has_come_to(page.messages, until_ms):
                 return Page(Batch.joined(taken), None)
             await asyncio.sleep(0)
     except BaseException:

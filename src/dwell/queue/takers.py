@@ -61,7 +61,7 @@ class Taker:
         self.is_waiting = False
         self.is_parked = False
         self.was_woken = False
-        self.sleeper: asyncio.Task[None] | None = None
+        self.sleeper: asyncio.Future[None] | None = None
 
 
 class Take:
@@ -310,8 +310,7 @@ class Takers:
             taker.is_waiting = True
             taker.future.add_done_callback(lambda _: self._forget(taker))
             if taker.wait_ms is not None:
-                loop = asyncio.get_running_loop()
-                taker.sleeper = loop.create_task(self._store.clock.sleep(taker.wait_ms))
+                taker.sleeper = asyncio.ensure_future(self._store.clock.sleep(taker.wait_ms))
                 taker.sleeper.add_done_callback(lambda _: self._end_wait(taker))
 
     def _end_wait(self, taker: Taker) -> None:

@@ -33,11 +33,14 @@ All arrays are NumPy arrays of one dimension and of the batch's length, unless a
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from dwell.batch.batch import Batch
+from dwell.batch.changed import Changed
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.selection import Selection
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
@@ -248,17 +251,28 @@ class RemoteStore(Store):
         """
 
     @abstractmethod
-    async def find(self, topic: str, where: str, state: State, limit: int) -> Batch:
-        """Return at most ``limit`` messages of one state whose bodies match a predicate."""
+    async def find(
+        self, topic: str, which: Selection, state: State, cursor: Cursor | None, limit: int
+    ) -> Page:
+        """Return at most ``limit`` messages of one state that match, from after ``cursor``.
+
+        There may be more as long as the page has a cursor, even when it has no messages.
+        """
 
     @abstractmethod
     async def take_where(
-        self, topic: str, where: str, limit: int, lease_ms: int, owner: str
+        self, topic: str, which: Selection, limit: int, lease_ms: int, owner: str
     ) -> Batch:
-        """Lease at most ``limit`` ready messages whose bodies match a predicate.
+        """Lease at most ``limit`` ready messages that match.
 
         When the call is cancelled, what it would have given is given back.
         """
+
+    @abstractmethod
+    async def change(
+        self, topic: str, verb: str, which: Selection, limit: int, words: Mapping[str, Any]
+    ) -> Changed:
+        """Do a verb to at most ``limit`` messages that match; ``words`` say how."""
 
     @abstractmethod
     async def clear(self, topic: str) -> int:

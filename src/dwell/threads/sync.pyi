@@ -1,4 +1,4 @@
-# Made by `python -m tools.stubs` from queue/queue.py and queue/verbs.py: change those.
+# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from dwell.batch.batch import Batch
+from dwell.batch.changed import Changed
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import Put, PutAnswer, Puts, Row
@@ -13,8 +14,18 @@ from dwell.batch.results import Results
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.given.values import Delay, Due
-from dwell.message import DEFAULT_PRIORITY, I64, U64, Message, Result, State, TopicSettings
+from dwell.message import (
+    DEFAULT_PRIORITY,
+    I64,
+    MAX_CHANGE_MESSAGES,
+    U64,
+    Message,
+    Result,
+    State,
+    TopicSettings,
+)
 from dwell.queue import Queue
+from dwell.queue.selecting import States, Which
 from dwell.queue.verbs import ManyTaken, Taken
 from dwell.threads.bridge import LoopThread
 
@@ -85,9 +96,6 @@ class SyncQueue:
     def take_ids(
         self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
     ) -> Batch: ...
-    def take_where(
-        self, topic: str, where: str, limit: int = 1, *, lease: Delay | None = None, owner: str = ""
-    ) -> Batch: ...
     def peek(self, topic: str, limit: int = 1) -> Batch: ...
     def held(self, owner: str) -> Batch: ...
     def named(self, numbers: Sequence[int] | U64) -> list[tuple[str, str] | None]: ...
@@ -95,12 +103,6 @@ class SyncQueue:
     def scan(
         self, topic: str, state: State | str, *, cursor: Cursor | None = None, limit: int = 1000
     ) -> Page: ...
-    def pages(
-        self, topic: str, state: State | str = State.DELAYED, *, limit: int = 1000
-    ) -> Iterator[Batch]: ...
-    def find(
-        self, topic: str, where: str, *, state: State | str = State.READY, limit: int = 1000
-    ) -> Batch: ...
     def clear(self, topic: str) -> int: ...
     def sweep(
         self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000
@@ -111,6 +113,49 @@ class SyncQueue:
     def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]: ...
     def configure(self, topic: str, **changes: Any) -> TopicSettings: ...
     def settings(self, topic: str) -> TopicSettings: ...
+    def find(
+        self, topic: str, which: Which, *, state: States | None = None, limit: int = 1000
+    ) -> Batch: ...
+    def pages(
+        self,
+        topic: str,
+        state: States | None = None,
+        *,
+        which: Which | None = None,
+        limit: int = 1000,
+    ) -> Iterator[Batch]: ...
+    def take_where(
+        self,
+        topic: str,
+        which: Which,
+        limit: int = 1,
+        *,
+        lease: Delay | None = None,
+        owner: str = "",
+    ) -> Batch: ...
+    def cancel_where(
+        self, topic: str, which: Which, *, limit: int = MAX_CHANGE_MESSAGES, dry_run: bool = False
+    ) -> Changed: ...
+    def reschedule_where(
+        self,
+        topic: str,
+        which: Which,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        shift: Delay | None = None,
+        limit: int = MAX_CHANGE_MESSAGES,
+        dry_run: bool = False,
+    ) -> Changed: ...
+    def kick_where(
+        self,
+        topic: str,
+        which: Which,
+        *,
+        delay: Delay = 0,
+        limit: int = MAX_CHANGE_MESSAGES,
+        dry_run: bool = False,
+    ) -> Changed: ...
     @overload
     def ack(self, what: Taken) -> Result: ...
     @overload

@@ -1,7 +1,5 @@
 """Messages by topic and id, or by a filter."""
 
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -9,30 +7,30 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
-from dwell.errors import InvalidInput
-from dwell.given import columns
-from dwell.message import MAX_BATCH_MESSAGES, State
+from dwell.errors import InvalidInput, InvalidLimit
+from dwell.given import columns, values
+from dwell.queue import changes
+from dwell.queue.changes import Change
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
-from dwell.server.http.filters import Named, collect
+from dwell.server.http.filters import matcher_of, selection_of
 from dwell.server.http.media import Media
-from dwell.server.http.paging import first_of
+from dwell.server.http.paging import first_of, place_of, place_text
 from dwell.server.http.rows import message_rows, reached
 from dwell.server.http.schemas.answers import Bulk, Found
 from dwell.server.http.schemas.answers import Named as NamedAnswer
 from dwell.server.http.schemas.answers import Results as ResultsAnswer
 from dwell.server.http.schemas.requests import (
     CancelRequest,
+    ChangeRequest,
     Filter,
     GetRequest,
     KickRequest,
     NamedRequest,
     RescheduleRequest,
 )
+from dwell.server.http.spans import span
 from dwell.wire.columns import columns_of_batch
-from dwell.wire.rows import span_of
-
-_WAITING = (State.DELAYED, State.READY)
 
 
 async def cancel(call: Call) -> Answer:
@@ -40,25 +38,22 @@ async def cancel(call: Call) -> Answer:
     topic, ask = call.allowed_topic(), call.body(CancelRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
+        _check_ids_alone(ask)
         return _words(call, await call.queue.cancel(topic, ask.ids))
-    states = (*_WAITING, State.DEAD)
-
-    async def verb(part: list[Named]) -> Results:
-        return await call.queue.cancel(topic, [message.id for message in part])
-
-    return await _bulk(call, topic, ask.filter, states, ask.limit, verb)
+    return await _bulk(call, topic, ask, changes.cancel())
 
 
 async def reschedule(call: Call) -> Answer:
     """Change when messages fall due: moved, leased or unknown (also when dead)."""
     topic, ask = call.allowed_topic(), call.body(RescheduleRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
-    _one_of(delay=ask.delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
-    delay = span_of(ask.delay)
+    delay = span(ask, "delay")
+    _one_of(delay=delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
     due: Any = ask.due_ms if ask.due is None else ask.due
     if not isinstance(due, list):
         due = reached(due, call.queue.clock.now_ms(), call.their_ms)
     if ask.ids is not None:
+        _check_ids_alone(ask)
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")
         when: Any = due
@@ -67,30 +62,22 @@ async def reschedule(call: Call) -> Answer:
         return _words(call, await call.queue.reschedule(topic, ask.ids, delay=delay, due=when))
     if isinstance(due, list):
         raise InvalidInput("due_ms: got a list beside a filter, expected one moment")
-
-    async def verb(part: list[Named]) -> Results:
-        ids = [message.id for message in part]
-        if ask.shift_ms is None:
-            return await call.queue.reschedule(topic, ids, delay=delay, due=due)
-        dues_ms = np.array([message.due_ms for message in part], np.int64) + ask.shift_ms
-        return await call.queue.reschedule(topic, ids, due=np.maximum(dues_ms, 0))
-
-    return await _bulk(call, topic, ask.filter, _WAITING, ask.limit, verb)
+    if ask.shift_ms is not None:
+        return await _bulk(call, topic, ask, changes.shift(ask.shift_ms))
+    (due_ms,) = columns.dues(delay, due, None, 1, call.queue.clock.now_ms()).tolist()
+    return await _bulk(call, topic, ask, changes.move(due_ms))
 
 
 async def kick(call: Call) -> Answer:
     """Bring dead messages back, with their attempts anew: kicked or unknown."""
     topic, ask = call.allowed_topic(), call.body(KickRequest)
-    delay = span_of(ask.delay)
+    delay = span(ask, "delay") or 0
     if ask.ids is not None:
         if ask.filter is not None:
             raise InvalidInput("filter: got it beside ids, expected one of them")
+        _check_ids_alone(ask)
         return _words(call, await call.queue.kick(topic, ask.ids, delay=delay))
-
-    async def verb(part: list[Named]) -> Results:
-        return await call.queue.kick(topic, [message.id for message in part], delay=delay)
-
-    return await _bulk(call, topic, ask.filter or Filter(), (State.DEAD,), ask.limit, verb)
+    return await _bulk(call, topic, ask, changes.kick(values.delay_ms(delay)))
 
 
 async def get(call: Call) -> Answer:
@@ -147,18 +134,28 @@ def _words(call: Call, results: Results) -> Answer:
     return call.answer(ResultsAnswer(list(map(str, results))))
 
 
-async def _bulk(
-    call: Call,
-    topic: str,
-    wanted: Filter | None,
-    states: tuple[State, ...],
-    limit: int,
-    verb: Callable[[list[Named]], Awaitable[Results]],
-) -> Answer:
-    """Do a verb to all messages that match; all are found before the first one is changed."""
-    assert wanted is not None
-    found, is_complete = await collect(call.queue, topic, wanted, states, limit)
-    counts: Counter[str] = Counter()
-    for at in range(0, len(found), MAX_BATCH_MESSAGES):
-        counts.update(map(str, await verb(found[at : at + MAX_BATCH_MESSAGES])))
-    return call.answer(Bulk(len(found), dict(counts), is_complete))
+def _check_ids_alone(ask: ChangeRequest) -> None:
+    """Refuse beside ids what only goes with a filter."""
+    for name in ("cursor", "dry_run"):
+        if getattr(ask, name):
+            raise InvalidInput(f"{name}: got it beside ids, expected a filter")
+
+
+async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answer:
+    """Do a verb to messages that match; all are found before the first one is changed."""
+    wanted, start = ask.filter or Filter(), place_of(ask.cursor)
+    which = selection_of(wanted, wanted.headers, wanted.states)
+    if start is not None and start.state not in (which.states or how.states):
+        raise values.refusal(InvalidLimit, "cursor", ask.cursor, "that of the same request")
+    changed, following = await changes.change(
+        call.queue.store,
+        topic,
+        matcher_of(which),
+        how,
+        ask.limit,
+        start=start,
+        dry_run=ask.dry_run,
+    )
+    results = {str(result): count for result, count in changed.results.items()}
+    cursor = None if following is None else place_text(following)
+    return call.answer(Bulk(changed.matched, results, changed.is_complete, cursor))

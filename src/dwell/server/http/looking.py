@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dwell.batch.batch import Batch
+from dwell.batch.selection import ALL
 from dwell.batch.stats import Stats, TopicStats
 from dwell.batch.sweep import EVERY, Wanted
 from dwell.errors import InvalidHeaders
@@ -10,7 +10,7 @@ from dwell.given import values
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
-from dwell.server.http.filters import search
+from dwell.server.http.filters import look, selection_of
 from dwell.server.http.media import Media
 from dwell.server.http.paging import cursor_of, page_answer, with_cursor
 from dwell.server.http.rows import as_lines, event_rows, message_rows
@@ -23,7 +23,6 @@ from dwell.server.http.schemas.answers import (
 )
 from dwell.server.http.schemas.requests import (
     EventsQuery,
-    Filter,
     ListQuery,
     SettingsChange,
     SweepRequest,
@@ -39,20 +38,14 @@ async def list_messages(call: Call) -> Answer:
     topic, ask = call.allowed_topic(), call.query(ListQuery)
     state, cursor = values.state(ask.state), cursor_of(ask.cursor)
     form = call.asked
-    wanted = Filter(
-        due_from_ms=ask.due_from_ms,
-        due_to_ms=ask.due_to_ms,
-        key=ask.key,
-        headers=_header_of(ask.header),
-    )
-    if form is Media.COLUMNS and wanted == Filter():
+    which = selection_of(ask, _header_of(ask.header))
+    if form is Media.COLUMNS and which == ALL:
         page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
-        return page_answer(call, page.messages, page.cursor)
-    parts, cursor = await search(call.queue, topic, state, wanted, cursor, ask.limit)
-    found = Batch.joined(parts, receipts=False)
+    else:
+        page = await look(call, topic, which, state, cursor, ask.limit)
     if form is Media.ARROW:
-        return with_cursor(Answer(arrow.messages(found), form), cursor)
-    return page_answer(call, found, cursor)
+        return with_cursor(Answer(arrow.messages(page.messages), form), page.cursor)
+    return page_answer(call, page.messages, page.cursor)
 
 
 def _header_of(text: str | None) -> dict[str, str]:

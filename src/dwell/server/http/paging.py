@@ -11,8 +11,9 @@ from dwell.batch.blobs import sizes_of
 from dwell.batch.page import Cursor
 from dwell.errors import InvalidLimit
 from dwell.given import values
-from dwell.message import MAX_BATCH_BYTES, Message
+from dwell.message import MAX_BATCH_BYTES, Message, State
 from dwell.queue import Queue
+from dwell.queue.changes import Place
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.media import Media
@@ -21,6 +22,7 @@ from dwell.wire.columns import columns_of_batch
 
 _CURSOR = "dwell-cursor"
 _CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})")
+_WORDS = {str(state): state for state in State if state is not State.GONE}
 #: How many messages are read by their ids before it is looked at how large they are.
 _AT_ONCE = 64
 
@@ -33,6 +35,23 @@ def cursor_of(text: str | None) -> Cursor | None:
     if found is None or int(found[2]) >= 2**63:
         raise values.refusal(InvalidLimit, "cursor", text, "the cursor of an answer")
     return Cursor(int(found[1]), int(found[2]))
+
+
+def place_of(text: str | None) -> Place | None:
+    """Return where a search that goes state by state goes on; raises InvalidLimit."""
+    if text is None:
+        return None
+    word, _, cursor = text.partition(".")
+    if word not in _WORDS or not _CURSOR_TEXT.fullmatch(cursor):
+        raise values.refusal(InvalidLimit, "cursor", text, "the cursor of an answer")
+    found = cursor_of(cursor)
+    assert found is not None
+    return Place(_WORDS[word], found)
+
+
+def place_text(place: Place) -> str:
+    """Return where such a search stopped as text."""
+    return f"{place.state}.{place.cursor}"
 
 
 def page_answer(call: Call, batch: Batch, cursor: Cursor | None) -> Answer:

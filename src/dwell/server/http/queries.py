@@ -1,43 +1,32 @@
-"""Queries: messages by their bodies, and all messages of a topic, a bounded part a request."""
+"""Queries: messages that match, and all messages of a topic, a bounded part a request."""
 
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES
 from dwell.queue import search
+from dwell.server.http import filters
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
-from dwell.server.http.filters import MOST_LOOKED_AT
 from dwell.server.http.paging import cursor_of, page_answer
 from dwell.server.http.schemas.answers import ClearAnswer
 from dwell.server.http.schemas.requests import FindRequest, TakeWhereRequest
 from dwell.server.http.takes import lease_of
 
-#: How many steps an expression may take in one request: some seconds.
-MOST_STEPS = 10_000_000
-
 
 async def find(call: Call) -> Answer:
-    """Return messages of one state whose bodies match ``where``, by due, from after ``cursor``.
+    """Return messages of one state that match, by due, from after ``cursor``.
 
     A request looks at 100,000 messages at most, fewer where that is much work, and its answer
     holds 16 MiB of them: there may be more as long as the answer has a cursor, even when it has no
     messages.
     """
     topic, ask = call.allowed_topic(), call.body(FindRequest)
-    page = await search.find(
-        call.queue.store,
-        topic,
-        search.predicate(ask.where, MOST_STEPS),
-        values.state(ask.state),
-        cursor_of(ask.cursor),
-        ask.limit,
-        most=MOST_LOOKED_AT,
-        most_bytes=MAX_BATCH_BYTES,
-    )
+    which, state = filters.selection_of(ask, ask.headers), values.state(ask.state)
+    page = await filters.look(call, topic, which, state, cursor_of(ask.cursor), ask.limit)
     return page_answer(call, page.messages, page.cursor)
 
 
 async def take_where(call: Call) -> Answer:
-    """Take ready messages whose bodies match ``where``, by due, from after ``cursor``, at once.
+    """Take ready messages that match, by due, from after ``cursor``, at once.
 
     A request looks at 100,000 messages at most, fewer where that is much work, and its answer
     holds 16 MiB of them: there may be more as long as the answer has a cursor. It has none when as
@@ -47,12 +36,12 @@ async def take_where(call: Call) -> Answer:
     page = await search.take_where(
         call.queue.store,
         topic,
-        search.predicate(ask.where, MOST_STEPS),
+        filters.matcher_of(filters.selection_of(ask, ask.headers)),
         cursor_of(ask.cursor),
         ask.limit,
         values.lease_ms(lease_of(ask)),
         values.owner(ask.owner),
-        most=MOST_LOOKED_AT,
+        most=filters.MOST_LOOKED_AT,
         most_bytes=MAX_BATCH_BYTES,
     )
     call.note_taken(page.messages)
@@ -65,5 +54,5 @@ async def clear(call: Call) -> Answer:
     A request cancels about 100,000 messages at most, and says whether those were all.
     """
     topic = call.allowed_topic()
-    count, is_complete = await search.clear(call.queue.store, topic, most=MOST_LOOKED_AT)
+    count, is_complete = await search.clear(call.queue.store, topic, most=filters.MOST_LOOKED_AT)
     return call.answer(ClearAnswer(count, is_complete))

@@ -12,13 +12,14 @@ from dwell.batch.puts import Put, Row
 from dwell.errors import InvalidBody, InvalidHeaders, InvalidId, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.rows import row_of
-from dwell.given.values import Delay, Due
+from dwell.given.values import Due
 from dwell.message import MAX_BATCH_MESSAGES, MAX_HEADERS, MAX_HEADERS_BYTES, Message
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
-from dwell.wire.rows import Shown, body_of, shown, span_of
+from dwell.server.http.spans import span
+from dwell.wire.rows import Shown, body_of, shown
 from dwell.wire.unknown import explained
 
 _NO_HEADERS = msgspec.Raw()
@@ -170,21 +171,22 @@ def _rows(rows: Sequence[NewMessage], bodies: Sequence[bytes], times: _Times) ->
 
 def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str] = str) -> Row:
     """Return what a message says, checked; raises InvalidInput."""
-    if row.ttl is not None and row.expires_ms is not None and named is not str:
+    has_ttl = row.ttl is not None or row.ttl_ms is not None
+    if has_ttl and row.expires_ms is not None and named is not str:
         raise InvalidTime("ttl: got ttl and expires_ms together, expected one of them")
     return row_of(
         body,
         times.now_ms,
         times.levels_ms,
-        delay=span_of(row.delay),
+        delay=span(row, "delay"),
         due=_due(row, times.now_ms, times.their_ms),
         delay_level=row.delay_level,
         id=row.id,
         priority=row.priority,
-        lease=_lease(row),
+        lease=span(row, "lease"),
         max_attempts=row.max_attempts,
         expires=row.expires_ms,
-        ttl=span_of(row.ttl),
+        ttl=span(row, "ttl"),
         key=row.key,
         headers=_headers(row, named) if row.headers else None,
         named=named,
@@ -220,7 +222,8 @@ def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
         raise InvalidTime("due: got due and due_ms together, expected one of them")
     when = reached(row.due_ms if row.due is None else row.due, now_ms, their_ms)
     # Without a time it is due now by the clock of the store, which can be another than ours.
-    is_now = when == now_ms and their_ms and row.delay is None and row.delay_level is None
+    others = (row.delay, row.delay_ms, row.delay_level)
+    is_now = when == now_ms and their_ms and others == (None, None, None)
     return None if is_now else when
 
 
@@ -241,12 +244,6 @@ def _body(row: NewMessage, at: int) -> object:
         raise type(error)(f"messages[{at}]: {error}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidBody(f"messages[{at}].body: {error}") from None
-
-
-def _lease(row: NewMessage) -> Delay | None:
-    if row.lease is not None and row.lease_ms is not None:
-        raise InvalidInput("lease: got lease and lease_ms together, expected one of them")
-    return span_of(row.lease) if row.lease_ms is None else values.Millis(row.lease_ms)
 
 
 # --- out --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
-from dwell.given import columns
+from dwell.given import columns, values
 from dwell.given.values import Delay, Millis
 from dwell.message import U64, Result
 from dwell.server.http.answer import Answer
@@ -21,6 +21,7 @@ from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
 from dwell.server.http.schemas.answers import Results as ResultsAnswer
 from dwell.server.http.schemas.requests import (
+    MOST_WAIT_MS,
     AckRequest,
     BuryRequest,
     OwnerQuery,
@@ -30,6 +31,7 @@ from dwell.server.http.schemas.requests import (
     TakeWhereRequest,
     TouchRequest,
 )
+from dwell.server.http.spans import span
 from dwell.server.tokens import Right
 from dwell.wire.columns import (
     ReceiptColumns,
@@ -63,12 +65,13 @@ async def _take_due(
 ) -> Batch:
     """Take what is due, at once if that may be, and wait only when there is nothing."""
     take = partial(call.queue.take, topics, ask.limit, lease=lease, owner=ask.owner)
-    if not ask.wait_ms or not call.queue.would_wait(topics, ask.limit):
+    wait_ms = values.delay_ms(span(ask, "wait") or 0, "wait", MOST_WAIT_MS)
+    if not wait_ms or not call.queue.would_wait(topics, ask.limit):
         batch = await take()
-        if len(batch) or not ask.wait_ms:
+        if len(batch) or not wait_ms:
             return batch
     with call.waiting():
-        work = take(wait=Millis(ask.wait_ms))
+        work = take(wait=Millis(wait_ms))
         check = partial(call.allow, topics)
         waited = await call.waits.wait(call.delivery, work, check, ask.poll)
     return Batch.empty() if waited is None else waited
@@ -148,7 +151,7 @@ async def release(call: Call) -> Answer:
     ask = call.body(ReleaseRequest)
     verb = partial(
         call.queue.release,
-        delay=span_of(ask.delay),
+        delay=span(ask, "delay") or 0,
         retry=ask.retry,
         error=ask.error,
         counted=ask.counted,
@@ -164,7 +167,7 @@ async def touch(call: Call) -> Answer:
         lease = Millis(how.lease_ms) if how.lease_ms else None
         return _codes(await _done(call, receipts, partial(call.queue.touch, lease=lease)))
     ask = call.body(TouchRequest)
-    verb = partial(call.queue.touch, lease=span_of(ask.lease))
+    verb = partial(call.queue.touch, lease=span(ask, "lease"))
     return _words(call, await _done(call, ask.receipts, verb))
 
 

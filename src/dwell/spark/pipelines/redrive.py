@@ -13,15 +13,18 @@ from msgspec import Meta
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from dwell.batch.selection import Selection
 from dwell.errors import InvalidSettings
 from dwell.given import values
+from dwell.given.selecting import select
 from dwell.message import MAX_ID_BYTES
-from dwell.spark.pipelines import decision, expressions, pace, sink
+from dwell.spark.pipelines import decision, expressions, pace, selected, sink
 from dwell.spark.pipelines.command import main
 from dwell.spark.pipelines.pace import START_FORM
 
 Text = str | None
 
+_TIME = "ISO 8601 with a zone, or epoch milliseconds."
 _PLACE, _NEW_DUE = "place", "new_due_ms"
 _CHOSEN, _DECIDED = "chosen", "decided"
 _WHAT, _BACK, _OVER = "what", "back", "over"
@@ -40,6 +43,17 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Literal["dead", "ready", "delayed"],
         Meta(description="Only messages in this state."),
     ] = "dead"
+    key: Annotated[Text, Meta(description="Only messages with this key.")] = None
+    header: Annotated[dict[str, str], Meta(description="Only messages with this header.")] = {}
+    error: Annotated[
+        Text, Meta(description="Only messages whose last error has this text in it.")
+    ] = None
+    attempt_from: Annotated[
+        int | None, Meta(description="Only messages with so many attempts or more.")
+    ] = None
+    attempt_to: Annotated[int | None, Meta(description="Only messages with fewer attempts.")] = None
+    due_from: Annotated[Text, Meta(description=f"Only messages due then or later: {_TIME}")] = None
+    due_to: Annotated[Text, Meta(description=f"Only messages due before: {_TIME}")] = None
     where: Annotated[
         Text, Meta(description="Only these, in SQL: \"last_error LIKE '%timeout%'\".")
     ] = None
@@ -87,12 +101,26 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Refuse settings that do not go together; raises InvalidInput."""
         for name in (*self.topics, *self.copy_to):
             values.topic(name)
+        self.which()
         pace.pace(self.pace)
         pace.start_ms(self.start)
         if self.spread is not None:
             values.delay_ms(self.spread, "--spread")
         if self.skip and self.limit is None:
             raise InvalidSettings("--skip: got it without --limit, over which it would drop")
+
+    def which(self) -> Selection:
+        """Return what was said of the messages, but for SQL; raises InvalidInput."""
+        return select(
+            state=self.state,
+            key=self.key,
+            headers=self.header,
+            error=self.error,
+            attempt_from=self.attempt_from,
+            attempt_to=self.attempt_to,
+            due_from=self.due_from,
+            due_to=self.due_to,
+        )
 
     @property
     def verb(self) -> str:
@@ -186,9 +214,8 @@ def _chosen(spark: SparkSession, settings: RedriveSettings, place: str | None) -
     """Return the chosen messages, numbered in their order where somebody asks for it."""
     reader = spark.read.format("dwell").option("url", settings.url).option("view", "messages")
     view = reader.option("topics", ",".join(settings.topics)).load()
-    found = expressions.chosen(
-        view.where(F.col("state") == settings.state), "where", settings.where
-    )
+    fitting = selected.fitting(view, settings.which())
+    found = expressions.chosen(fitting, "where", settings.where)
     names = [*_KNOWN, *(_COPIED if settings.copy_to else ())]
     order = _order(found, settings)
     columns = [F.col(name) for name in names]

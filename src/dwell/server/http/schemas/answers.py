@@ -72,12 +72,13 @@ class Results(Struct):
 class Bulk(Struct):
     """What a verb by filter did: how many messages matched, and how many had which result.
 
-    ``is_complete`` is false when there may be more than ``limit``.
+    ``is_complete`` is false when there may be more, and ``cursor`` then leads to those.
     """
 
     matched: int
     results: dict[str, int]
     is_complete: bool
+    cursor: str | None
 
 
 class ClearAnswer(Struct):

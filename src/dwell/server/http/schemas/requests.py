@@ -8,13 +8,18 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from dwell.message import (
     MAX_ATTEMPTS,
     MAX_BATCH_MESSAGES,
+    MAX_CHANGE_MESSAGES,
     MAX_DELAY_MS,
+    MAX_ERROR_CHARS,
     MAX_ID_BYTES,
     MAX_LEASE_MS,
     MAX_PRIORITY,
     MAX_QUERY_CHARS,
 )
 from dwell.wire.rows import Line
+
+#: How long a request may wait.
+MOST_WAIT_MS = 300_000
 
 Span: TypeAlias = Annotated[
     str | int | float, Meta(description='A span of time: "30m", "1h30m", "250ms", or seconds.')
@@ -25,7 +30,7 @@ Moment: TypeAlias = Annotated[
     int, Meta(ge=0, le=2**52, description="Milliseconds since the epoch.")
 ]
 Priority: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
-Wait: TypeAlias = Annotated[int, Meta(ge=0, le=300_000)]
+Wait: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_WAIT_MS)]
 Lease: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_LEASE_MS)]
 Receipt: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$")]
 Receipts: TypeAlias = Annotated[list[Receipt], Meta(max_length=MAX_BATCH_MESSAGES)]
@@ -47,16 +52,45 @@ class Nothing(Request):
     """A request without parameters."""
 
 
+Where: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_QUERY_CHARS,
+        description="An expression of JMESPath over the body, decoded as JSON.",
+    ),
+]
+Attempts: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS + 1)]
+
+
+class Which(Request):
+    """Which messages of a topic: all that is said must hold, beside what else a request says.
+
+    ``due_from_ms`` and ``attempt_from`` are in, ``due_to_ms`` and ``attempt_to`` are out; ``error``
+    is a part of the last error.
+    """
+
+    due_from_ms: Moment = 0
+    due_to_ms: Moment = 2**52
+    key: str | None = None
+    error: Annotated[str, Meta(min_length=1, max_length=MAX_ERROR_CHARS)] | None = None
+    attempt_from: Attempts = 0
+    attempt_to: Attempts = MAX_ATTEMPTS + 1
+    where: Where | None = None
+
+
 # --- put --------------------------------------------------------------------------------------
 
 
 class NewMessage(Line, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message to be put: a body, and whatever else it says.
 
-    At most one of ``delay``, ``due``, ``due_ms`` and ``delay_level``, and of ``ttl`` and
-    ``expires_ms``.
+    At most one of ``delay``, ``delay_ms``, ``due``, ``due_ms`` and ``delay_level``, and of
+    ``ttl``, ``ttl_ms`` and ``expires_ms``.
     """
 
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
     lease_ms: int | None = None
     expires_ms: int | None = None
 
@@ -86,25 +120,16 @@ class TakeRequest(Request):
     lease: Span | None = None
     lease_ms: Lease | None = None
     owner: str = ""
-    wait_ms: Wait = 0
+    wait: Span | None = None
+    wait_ms: Wait | None = None
     ids: Ids | None = None
     poll: str = ""
 
 
-Where: TypeAlias = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=MAX_QUERY_CHARS,
-        description="An expression of JMESPath over the body, decoded as JSON.",
-    ),
-]
-
-
-class TakeWhereRequest(Request):
+class TakeWhereRequest(Which):
     """Which ready messages to take, for how long, and from after which ``cursor``."""
 
-    where: Where
+    headers: dict[str, str] = {}
     limit: Limit = 1
     lease: Span | None = None
     lease_ms: Lease | None = None
@@ -132,7 +157,8 @@ class ReleaseRequest(Request):
     """The receipts of messages to give back, and when they fall due again."""
 
     receipts: Receipts
-    delay: Span = 0
+    delay: Span | None = None
+    delay_ms: Whole | None = None
     retry: bool = False
     error: str | None = None
     counted: bool = True
@@ -144,6 +170,7 @@ class TouchRequest(Request):
 
     receipts: Receipts
     lease: Span | None = None
+    lease_ms: Annotated[int, Meta(ge=1, le=MAX_LEASE_MS)] | None = None
 
 
 class BuryRequest(Request):
@@ -157,53 +184,56 @@ class BuryRequest(Request):
 # --- by id and by filter ----------------------------------------------------------------------
 
 
-class Filter(Request):
+class Filter(Which):
     """Which messages of a topic: all that is said must hold.
 
-    ``states`` are those that the verb works on when left out. ``due_to_ms`` is not included.
+    ``states`` are those that the verb works on when left out.
     """
 
     states: States | None = None
-    due_from_ms: Moment = 0
-    due_to_ms: Moment = 2**52
-    key: str | None = None
     headers: dict[str, str] = {}
 
 
-Most: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
+Most: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_CHANGE_MESSAGES)]
 
 
-class CancelRequest(Request):
-    """The messages to cancel: by ids or by a filter, then at most ``limit`` of them."""
+class ChangeRequest(Request):
+    """Messages by ids or by a filter; then at most ``limit`` of them, from after ``cursor``.
+
+    ``dry_run`` (with a filter) counts them, and changes nothing.
+    """
 
     ids: Ids | None = None
     filter: Filter | None = None
     limit: Most = 100_000
+    cursor: str | None = None
+    dry_run: bool = False
 
 
-class RescheduleRequest(Request):
-    """The messages to move, by ids or by a filter, and when they fall due.
+class CancelRequest(ChangeRequest):
+    """The messages to cancel."""
+
+
+class RescheduleRequest(ChangeRequest):
+    """The messages to move, and when they fall due.
 
     ``due_ms`` may be one moment or one for each id; ``shift_ms`` (with a filter) moves each from
     its own due.
     """
 
-    ids: Ids | None = None
-    filter: Filter | None = None
-    limit: Most = 100_000
     delay: Span | None = None
+    delay_ms: Whole | None = None
     due: str | int | None = None
     due_ms: Moment | Annotated[list[Moment], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
     shift_ms: Annotated[int, Meta(ge=-MAX_DELAY_MS, le=MAX_DELAY_MS)] | None = None
 
 
-class KickRequest(Request):
+class KickRequest(ChangeRequest):
     """The dead messages to bring back: by ids, by a filter, or the first ``limit``."""
 
-    ids: Ids | None = None
-    filter: Filter | None = None
     limit: Most = 1000
-    delay: Span = 0
+    delay: Span | None = None
+    delay_ms: Whole | None = None
 
 
 class GetRequest(Request):
@@ -221,22 +251,19 @@ class NamedRequest(Request):
 # --- looking ----------------------------------------------------------------------------------
 
 
-class ListQuery(Request):
+class ListQuery(Which):
     """Which messages to list, by due. ``header`` is ``name:value``."""
 
     state: str = "delayed"
-    due_from_ms: Moment = 0
-    due_to_ms: Moment = 2**52
-    key: str | None = None
     header: str | None = None
     cursor: str | None = None
     limit: Limit = 1000
 
 
-class FindRequest(Request):
+class FindRequest(Which):
     """Which messages of one state to return, from after which ``cursor``."""
 
-    where: Where
+    headers: dict[str, str] = {}
     state: str = "ready"
     cursor: str | None = None
     limit: Limit = 1000

@@ -1,0 +1,52 @@
+"""Which messages of a topic somebody means."""
+
+import msgspec
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.message import MAX_ATTEMPTS, State, decode_extra
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages of a topic: all that is said must hold; what is left out does not choose.
+
+    ``due_from_ms`` and ``attempt_from`` are in, ``due_to_ms`` and ``attempt_to`` are out.
+    ``headers`` are some of the message's, ``error`` is a part of its ``last_error``. ``where`` is
+    an expression of JMESPath, true of its body. Without ``states`` the verb says which.
+    """
+
+    states: tuple[State, ...] | None = None
+    due_from_ms: int = 0
+    due_to_ms: int = 2**52
+    key: str | None = None
+    headers: dict[str, str] = {}
+    error: str | None = None
+    attempt_from: int = 0
+    attempt_to: int = MAX_ATTEMPTS + 1
+    where: str | None = None
+
+    def places(self, batch: Batch) -> list[int]:
+        """Return the places of the messages of a batch that fit, whatever ``where`` says."""
+        fits = (batch.due_ms >= self.due_from_ms) & (batch.due_ms < self.due_to_ms)
+        fits &= (batch.attempt >= self.attempt_from) & (batch.attempt < self.attempt_to)
+        if self.states is not None:
+            fits &= np.isin(batch.state, self.states)
+        places: list[int] = np.flatnonzero(fits).tolist()
+        if self.error is not None:
+            errors = batch.errors
+            places = [at for at in places if self.error in errors.get(at, "")]
+        if self.key is not None or self.headers:
+            extras = batch.extras
+            places = [at for at in places if self._has(extras[at])]
+        return places
+
+    def _has(self, data: bytes) -> bool:
+        """Tell whether a message has the key and the headers; ``data`` are all that it has."""
+        extra = decode_extra(data)
+        if self.key is not None and extra.key != self.key:
+            return False
+        return self.headers.items() <= extra.headers.items()
+
+
+#: All messages.
+ALL = Selection()

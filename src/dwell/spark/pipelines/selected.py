@@ -1,0 +1,31 @@
+"""Messages of the view that fit a selection, as the other faces have it."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from dwell.batch.selection import ALL, Selection
+
+
+def fitting(view: DataFrame, which: Selection) -> DataFrame:
+    """Return the rows that fit, but for an expression over the body, which is said in SQL here.
+
+    What is left out is not compared with: so Spark pushes down only what was said.
+    """
+    found = view
+    if which.states is not None:
+        found = found.where(F.col("state").isin([str(state) for state in which.states]))
+    if which.due_from_ms > ALL.due_from_ms:
+        found = found.where(F.col("due") >= F.timestamp_millis(F.lit(which.due_from_ms)))
+    if which.due_to_ms < ALL.due_to_ms:
+        found = found.where(F.col("due") < F.timestamp_millis(F.lit(which.due_to_ms)))
+    if which.attempt_from > ALL.attempt_from:
+        found = found.where(F.col("attempt") >= which.attempt_from)
+    if which.attempt_to < ALL.attempt_to:
+        found = found.where(F.col("attempt") < which.attempt_to)
+    if which.key is not None:
+        found = found.where(F.col("key") == which.key)
+    if which.error is not None:
+        found = found.where(F.col("last_error").contains(which.error))
+    for name, value in which.headers.items():
+        found = found.where(F.col("headers")[name] == value)
+    return found
