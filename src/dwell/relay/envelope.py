@@ -1,0 +1,104 @@
+"""How a record stands in the queue: as a message that people can read, find and cancel.
+
+Key and headers stand as text, as far as a message can say them. What it cannot (bytes that are no
+text, a name that comes twice, no body at all) is kept beside them, byte for byte, in the header
+``dwell-raw``: Base64 of MessagePack ``[key, [[name, value], ...], has no body]``. What only one
+kind of broker knows of a message is in ``dwell-properties``, in Base64.
+"""
+
+from base64 import b64decode, b64encode
+
+import msgspec
+
+from dwell.batch.batch import Batch
+from dwell.given import values
+from dwell.message import MAX_KEY_BYTES, Extra, decode_extra, encode_extra
+from dwell.relay.record import Headers, Record
+
+#: Where a record goes.
+TO = "dwell-to"
+#: Which record of which source it was, where its id does not say it.
+FROM = "dwell-from"
+_RAW = "dwell-raw"
+_PROPERTIES = "dwell-properties"
+
+#: What tells a relay something; these do not travel.
+OURS = "dwell-"
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[bytes | None, list[tuple[str, bytes | None]], bool])
+
+
+def extra_of(record: Record, target: str | None) -> bytes:
+    """Return a record's key and headers as a message keeps them; raises InvalidHeaders."""
+    headers = {} if target is None else {TO: target}
+    if record.origin not in ("", record.id):
+        headers[FROM] = record.origin
+    if record.properties:
+        headers[_PROPERTIES] = b64encode(record.properties).decode()
+    key = _text(record.key, MAX_KEY_BYTES)
+    is_plain = record.body is not None and (key is not None or record.key is None)
+    if not record.headers and is_plain:
+        return encode_extra(key, headers)
+    for name, value in record.headers:
+        text = _text(value)
+        if text is None or name in headers:
+            is_plain = False
+        else:
+            headers[name] = text
+    if not is_plain:
+        raw = _encoder.encode((record.key, record.headers, record.body is None))
+        headers[_RAW] = b64encode(raw).decode()
+    return encode_extra(key, values.headers(headers))
+
+
+def records_of(batch: Batch, to: str = "") -> list[Record]:
+    """Return the records that a batch holds, with where each goes as its topic, or ``to``.
+
+    Their ids are not asked for, as most are never needed.
+    """
+    return [_record_of(*pair, to) for pair in zip(batch.bodies, batch.extras, strict=True)]
+
+
+def _record_of(body: bytes, data: bytes, to: str) -> Record:
+    extra = decode_extra(data)
+    said = extra.headers
+    record = _plain_record_of(body, extra, to)
+    if _RAW in said:
+        record.key, record.headers, has_no_body = _decoder.decode(b64decode(said[_RAW]))
+        record.body = None if has_no_body else body
+    if _PROPERTIES in said:
+        record.properties = b64decode(said[_PROPERTIES])
+    return record
+
+
+def _plain_record_of(body: bytes, extra: Extra, to: str) -> Record:
+    said = extra.headers
+    key = None if extra.key is None else extra.key.encode()
+    if len(said) == 1 and TO in said:
+        return Record(said[TO], "", body, key)
+    headers: Headers = [
+        (name, value.encode()) for name, value in said.items() if not name.startswith(OURS)
+    ]
+    return Record(said.get(TO, to), "", body, key, headers)
+
+
+def origins_of(batch: Batch) -> list[str]:
+    """Return of each message of a batch which record of which source it was."""
+    pairs = zip(batch.ids, batch.extras, strict=True)
+    return [decode_extra(data).headers.get(FROM, id_) for id_, data in pairs]
+
+
+def travelling(headers: Headers) -> Headers:
+    """Return the headers without those that tell a relay something."""
+    return [(name, value) for name, value in headers if not name.startswith(OURS)]
+
+
+def _text(data: bytes | None, most: int | None = None) -> str | None:
+    """Return bytes as a text, or None where they are none."""
+    if data is None or (most is not None and not 0 < len(data) <= most):
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None

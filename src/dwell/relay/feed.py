@@ -1,0 +1,185 @@
+"""The queue's own events into a topic of a broker, as they happen: change data capture.
+
+Each event is a record: its key is the id of the message, so that the events of one message keep
+their order, and its body an object of JSON with the fields of :class:`dwell.batch.events.Event`.
+How far the feed is stands in the queue itself, as a message that never falls due, and is written
+after the broker has what comes before it. So each event arrives at least once, and ``position``
+tells those that arrive twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from dwell.batch.events import Event, EventPage
+from dwell.errors import DwellError, InvalidInput, InvalidSettings, StoreClosed
+from dwell.given.values import Millis
+from dwell.message import MAX_DELAY_MS
+from dwell.queue import Queue
+from dwell.relay.contract import BrokerUnreachable, Sink
+from dwell.relay.record import Record, Refusal
+from dwell.relay.tally import Tally
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.5
+#: How often the queue is asked whether something happened.
+_LOOK_S = 0.05
+_NAME = "position"
+_YEAR_MS = 366 * 24 * 3_600_000
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """How far a feed is: the position of the next event, and the history that leads there."""
+
+    position: int = 0
+    history: str = ""
+
+
+_encoder = msgspec.json.Encoder()
+_places = msgspec.json.Decoder(_Place)
+
+
+class Feed:
+    """Sends every event of an open queue to one topic; ``hold`` is the topic of its position.
+
+    One process at a time: a second one would send everything again.
+    """
+
+    def __init__(self, queue: Queue, sink: Sink, *, to: str, hold: str, batch: int) -> None:
+        self._queue = queue
+        self._sink = sink
+        self._to = to
+        self._hold = hold
+        self._batch = batch
+        self._stopping = asyncio.Event()
+        self._is_running = False
+        self.tally = Tally()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Send until told to stop; raises what nothing can be done about."""
+        self._stopping = stopping
+        self._is_running = True
+        try:
+            place = await self._begin()
+            while place is not None and not stopping.is_set():
+                place = await self._go_on(place)
+        finally:
+            self._is_running = False
+            await self._sink.close()
+
+    def why_not_ready(self) -> str | None:
+        """Return what cannot be done just now, or None when all goes on."""
+        if not self._is_running:
+            return "not running"
+        return next(iter(self.tally.trouble.values()), None)
+
+    async def _begin(self) -> _Place | None:
+        """Return where it goes on, once the broker and the queue are there; None if stopped."""
+        while not self._stopping.is_set():
+            try:
+                await self._sink.open()
+                found = await self._queue.get(self._hold, _NAME)
+            except (InvalidInput, StoreClosed):
+                raise
+            except DwellError as error:
+                await self._wait("start", error)
+            else:
+                self.tally.trouble.pop("start", None)
+                return _Place() if found is None else _places.decode(found.body)
+        return None
+
+    async def _go_on(self, place: _Place) -> _Place:
+        """Send what comes next; return where that ended."""
+        try:
+            page = await self._queue.events(place.position, self._batch)
+        except StoreClosed:
+            raise
+        except DwellError as error:
+            await self._wait("queue", error)
+            return place
+        self.tally.trouble.pop("queue", None)
+        self._check(place, page)
+        if not len(page.events):
+            await self._pause(_LOOK_S)
+            return place
+        self.tally.read += len(page.events)
+        if not await self._send(page.events):
+            return place
+        after = _Place(page.next_position, page.history)
+        # That it was written is an event as well, which is sent, and not a reason to write again.
+        if set(page.events.topics) != {self._hold}:
+            await self._save(after)
+        return after
+
+    def _check(self, place: _Place, page: EventPage) -> None:
+        """Tell of events that are gone; raises InvalidSettings where others are in their place."""
+        if place.position < page.first_position:
+            lost = page.first_position - place.position
+            _log.warning("%d events from position %d on are gone", lost, place.position)
+        elif place.history and page.since and place.history != page.since:
+            raise InvalidSettings(
+                f"--hold: the events before position {place.position} are not those that were "
+                f"sent, as after a backup was restored; cancel {_NAME!r} in the topic "
+                f"{self._hold} to send all that are there, or name another topic"
+            )
+
+    async def _send(self, events: Sequence[Event]) -> bool:
+        records = [self._record(event) for event in events]
+        while not self._stopping.is_set():
+            try:
+                refused = [why for why in await self._sink.send(records) if why is not None]
+            except BrokerUnreachable as error:
+                await self._wait("broker", error)
+                continue
+            if not refused:
+                self.tally.trouble.pop("broker", None)
+                self.tally.sent += len(records)
+                return True
+            await self._wait("broker", _worst(refused))
+        return False
+
+    def _record(self, event: Event) -> Record:
+        fields = {**msgspec.structs.asdict(event), "kind": str(event.kind)}
+        return Record(self._to, "", _encoder.encode(fields), event.id.encode())
+
+    async def _save(self, place: _Place) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._queue.put(
+                    self._hold,
+                    msgspec.json.encode(place),
+                    id=_NAME,
+                    delay=Millis(MAX_DELAY_MS - _YEAR_MS),
+                    on_conflict="replace",
+                )
+            except StoreClosed:
+                raise
+            except DwellError as error:
+                await self._wait("queue", error)
+            else:
+                self.tally.trouble.pop("queue", None)
+                return
+
+    async def _wait(self, who: str, error: object) -> None:
+        if who not in self.tally.trouble:
+            _log.warning("events wait: %s", error)
+        self.tally.trouble[who] = str(error)
+        await self._pause(_AGAIN_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for so long, or until told to stop."""
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+def _worst(refused: Sequence[Refusal]) -> str:
+    """Return a reason; raises InvalidSettings for what no later try mends."""
+    for refusal in refused:
+        if refusal.is_final:
+            raise InvalidSettings(f"--to: {refusal.reason}")
+    return refused[0].reason

@@ -1,0 +1,62 @@
+"""A queue of Dwell's own as a sink: records become messages, due now."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dwell.errors import DwellError, InvalidInput
+from dwell.given import values
+from dwell.given.rows import row_of
+from dwell.queue import Queue
+from dwell.relay import envelope
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.record import Record, Refusal
+
+
+class QueueSink:
+    """The topics of an open queue. Ids travel, so a record that comes again is kept once."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def open(self) -> None:
+        """Do nothing: the queue is open."""
+
+    async def send(self, records: Sequence[Record]) -> Sequence[Refusal | None]:
+        """Put records, topic by topic."""
+        refused: list[Refusal | None] = [None] * len(records)
+        topics: dict[str, list[int]] = {}
+        for at, record in enumerate(records):
+            topics.setdefault(record.topic, []).append(at)
+        for topic, places in topics.items():
+            await self._put(topic, places, records, refused)
+        return refused
+
+    async def _put(
+        self,
+        topic: str,
+        places: Sequence[int],
+        records: Sequence[Record],
+        refused: list[Refusal | None],
+    ) -> None:
+        now_ms, rows, good = self._queue.clock.now_ms(), [], []
+        for at in places:
+            record = records[at]
+            try:
+                row = row_of(values.body(record.body or b""), now_ms, id=record.id)
+                extra = envelope.extra_of(record, None)
+            except InvalidInput as error:
+                refused[at] = Refusal(str(error), is_final=True)
+            else:
+                rows.append(msgspec.structs.replace(row, extra=extra))
+                good.append(at)
+        try:
+            await self._queue.put_rows(values.topic(topic), rows)
+        except InvalidInput as error:
+            for at in good:
+                refused[at] = Refusal(str(error), is_final=True)
+        except DwellError as error:
+            raise BrokerUnreachable(f"dwell: {error}") from None
+
+    async def close(self) -> None:
+        """Do nothing: whoever opened the queue closes it."""

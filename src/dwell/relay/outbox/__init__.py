@@ -1,0 +1,1 @@
+"""The outbox of an application as a source of relays. Needs the extra ``outbox``."""

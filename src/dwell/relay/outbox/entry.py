@@ -1,0 +1,160 @@
+"""A row of an outbox, and what becomes of it: a message that is as it was put.
+
+It needs no rules of when and where: a row says its own topic, due and options, all in milliseconds.
+So it is read by a reader of its own, and shares all else with what comes from brokers. Where a
+broker gets it, priority and expiry hold while it waits; lease and attempts are a worker's.
+"""
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from dwell.errors import (
+    InvalidAttempts,
+    InvalidBody,
+    InvalidHeaders,
+    InvalidInput,
+    InvalidPriority,
+    InvalidTime,
+)
+from dwell.given import values
+from dwell.message import (
+    DEFAULT_PRIORITY,
+    MAX_ATTEMPTS,
+    MAX_LEASE_MS,
+    MAX_PRIORITY,
+    encode_extra,
+)
+from dwell.relay import envelope
+from dwell.relay.record import Record
+from dwell.relay.rules import Held
+
+#: The columns in the order in which a row is read; the first two are what it is deleted by.
+COLUMNS = (
+    *("seq", "id", "topic", "body", "due_ms", "priority", "lease_ms", "max_attempts"),
+    *("expires_ms", "key", "headers"),
+)
+#: What is read of a body, of headers and of other text. More can be in no message, and who writes
+#: it is not to use up a relay's memory.
+MOST_BODY_BYTES = 1_048_577
+MOST_HEADERS_CHARS = 200_000
+MOST_TEXT_CHARS = 1_000
+
+_ROW = "dwell-row"
+#: What is shown of a column, characters.
+_MOST_SHOWN = 100
+
+_headers = msgspec.json.Decoder(dict[str, str])
+
+
+class Entry(Record, gc=False):
+    """A row that was read; what it says is found out by :class:`Reader`."""
+
+    row: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, table: str, row: tuple[Any, ...]) -> "Entry":
+        """Return a row of a table as a record, by the place of which it is deleted."""
+        return cls("", "", None, place=row[:2], origin=f"{table}-{row[0]}", row=row)
+
+
+class Reader:
+    """Reads rows; with ``is_named`` the message says where it goes, as a broker gets it."""
+
+    def __init__(self, *, is_named: bool) -> None:
+        self._is_named = is_named
+
+    def read(self, record: Record, now_ms: int) -> Held:
+        """Say what becomes of a row; raises InvalidInput for one that is no message.
+
+        The record of such a row is what people are to see of it.
+        """
+        assert isinstance(record, Entry)
+        try:
+            return self._held(record, now_ms)
+        except InvalidInput:
+            _show(record)
+            raise
+
+    def _held(self, record: Entry, now_ms: int) -> Held:
+        _, id_, topic, body, due, priority, lease, attempts, expires, key, headers = record.row
+        record.topic = values.topic(_text(topic))
+        record.id = values.own_id(_text(id_)).decode()
+        record.body = _body(body)
+        due_ms = _at_ms(due, now_ms, "due_ms")
+        priority = _whole(priority, MAX_PRIORITY, "priority", InvalidPriority, DEFAULT_PRIORITY)
+        lease_ms = _whole(lease, MAX_LEASE_MS, "lease_ms", InvalidTime)
+        attempts = _whole(attempts, MAX_ATTEMPTS, "max_attempts", InvalidAttempts)
+        expires_ms = _at_ms(expires, now_ms, "expires_ms") if expires else 0
+        key = None if key is None else values.key(_text(key))
+        said = None if headers is None else _headers_of(headers)
+        if not self._is_named:
+            extra = encode_extra(key, said)
+            return Held(
+                record, record.topic, due_ms, extra, priority, lease_ms, attempts, expires_ms
+            )
+        record.key = None if key is None else key.encode()
+        said = {} if said is None else said
+        record.headers = envelope.travelling([(name, one.encode()) for name, one in said.items()])
+        extra = envelope.extra_of(record, record.topic)
+        return Held(record, record.topic, due_ms, extra, priority, expires_ms=expires_ms)
+
+
+def _show(record: Entry) -> None:
+    """Make a record what is kept of a row that is no message: its body, and all else as text.
+
+    The id is one that no other row has, also none of another database, and this one has each time.
+    """
+    digest = blake2b(repr(record.row).encode("utf-8", "backslashreplace"), digest_size=8)
+    body = record.row[3]
+    record.topic = ""
+    record.id = f"{record.origin}-{digest.hexdigest()}"
+    record.body = body if isinstance(body, bytes) else repr(body).encode("utf-8", "replace")
+    record.key = None
+    rest = {name: one for name, one in zip(COLUMNS, record.row, strict=True) if name != "body"}
+    shown = ", ".join(f"{name}={repr(_text(one))[:_MOST_SHOWN]}" for name, one in rest.items())
+    record.headers = [(_ROW, shown.encode("utf-8", "backslashreplace"))]
+
+
+# --- the columns: of whatever kind a database lets stand in them ----------------------------------
+
+
+def _text(value: object) -> object:
+    """Return bytes that are text as text; whatever else it is, it is refused by its name."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return value
+
+
+def _body(value: object) -> bytes:
+    if not isinstance(value, bytes | str):
+        raise values.refusal(InvalidBody, "body", value, "bytes")
+    return values.body(value)
+
+
+def _at_ms(value: object, now_ms: int, field: str) -> int:
+    if not values.is_whole(value):
+        raise values.refusal(InvalidTime, field, value, "epoch milliseconds")
+    return values.due_ms(value, now_ms, field)
+
+
+def _whole(
+    value: object, most: int, field: str, error: type[InvalidInput], default: int = 0
+) -> int:
+    if value is None or value == default:
+        return default
+    return values.whole(value, 0, most, field, error, "a whole number")
+
+
+def _headers_of(value: object) -> dict[str, str] | None:
+    if isinstance(value, bytes | str):
+        try:
+            value = _headers.decode(value)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            allowed = f"a JSON object of texts ({error})"
+            raise values.refusal(InvalidHeaders, "headers", value, allowed) from None
+    return values.headers(value)

@@ -1,0 +1,167 @@
+"""An outbox in PostgreSQL: rows are locked while the queue is told of them, and others skip those.
+
+A second connection hears of commits. Where notices do not come through, such as by way of some
+poolers, the table is looked at once in a while all the same.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, IsolationLevel, sql
+from psycopg.conninfo import conninfo_to_dict
+
+from dwell.errors import InvalidUrl
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.outbox.address import Address
+from dwell.relay.outbox.entry import MOST_BODY_BYTES, MOST_HEADERS_CHARS, MOST_TEXT_CHARS
+from dwell.relay.outbox.source import Place
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.5
+#: What holds where the address says nothing: a server that is gone is known to be within a minute.
+_OPTIONS = {
+    "application_name": "dwell relay",
+    "connect_timeout": "10",
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+# Sizes are added up over rows that are locked already, which a window of their own cannot lock. The
+# first row comes however large it is.
+_SELECT = """
+SELECT seq, id, topic, body, due_ms, priority, lease_ms, max_attempts, expires_ms, key, headers
+FROM (
+    SELECT *, sum(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) - size AS before
+    FROM (
+        SELECT seq, left(id, {text}) AS id, left(topic, {text}) AS topic,
+            CASE WHEN length(body) > {body} THEN substr(body, 1, {body}) ELSE body END AS body,
+            due_ms, priority, lease_ms, max_attempts, expires_ms, left(key, {text}) AS key,
+            left(headers, {headers}) AS headers,
+            coalesce(length(body), 0) + coalesce(length(headers), 0) AS size
+        FROM {table} ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED
+    ) AS locked
+) AS sized
+WHERE before < %s ORDER BY seq
+"""
+# What is locked is still the row that was read. Where the lock was lost a number alone may mean
+# another row by now, if somebody has restored the table, say.
+_DELETE_LOCKED = "DELETE FROM {table} WHERE seq = ANY(%s::bigint[])"
+_DELETE = """
+DELETE FROM {table} AS had USING unnest(%s::bigint[], %s::text[]) AS gone (seq, id)
+WHERE had.seq = gone.seq AND left(had.id, {text}) IS NOT DISTINCT FROM gone.id
+"""
+
+
+class PostgresRows:
+    """The table of an address, with one connection that reads and one that listens."""
+
+    def __init__(self, address: Address) -> None:
+        try:
+            self._options: dict[str, Any] = _OPTIONS | conninfo_to_dict(address.database)
+        except psycopg.Error:
+            # What the driver says of it may show a part of a password.
+            raise InvalidUrl("--from: is no address that PostgreSQL's own programs take") from None
+        names = [address.table] if address.schema is None else [address.schema, address.table]
+        words: dict[str, Any] = {
+            "table": sql.Identifier(*names),
+            "text": sql.Literal(MOST_TEXT_CHARS),
+            "body": sql.Literal(MOST_BODY_BYTES),
+            "headers": sql.Literal(MOST_HEADERS_CHARS),
+        }
+        self._select = sql.SQL(_SELECT).format(**words)
+        self._delete_locked = sql.SQL(_DELETE_LOCKED).format(**words)
+        self._delete = sql.SQL(_DELETE).format(**words)
+        self._listen = sql.SQL("LISTEN {}").format(sql.Identifier(address.table))
+        self._link: AsyncConnection[Any] | None = None
+        self._has_locked = False
+        self._woken = asyncio.Event()
+        self._hearing: asyncio.Task[None] | None = None
+
+    async def select(self, limit: int, most_bytes: int) -> Sequence[tuple[Any, ...]]:
+        """Return rows that are locked until they are deleted."""
+        if self._hearing is None:
+            self._hearing = asyncio.get_running_loop().create_task(self._hear())
+        self._woken.clear()
+        async with self._connected() as link:
+            # The transaction begins on the same way to the server.
+            async with link.pipeline():
+                cursor = await link.execute(self._select, (limit, most_bytes), binary=True)
+            rows: list[tuple[Any, ...]] = await cursor.fetchall()
+            self._has_locked = bool(rows)
+            if not rows:
+                await link.rollback()
+            return rows
+
+    async def delete(self, places: Sequence[Place]) -> None:
+        """Delete in the transaction that has locked the rows, or in a new one if that is lost."""
+        seqs, ids = zip(*places, strict=True)
+        async with self._connected() as link, link.pipeline():
+            if self._has_locked:
+                # As text, which costs a tenth of what a list does.
+                await link.execute(self._delete_locked, [f"{{{','.join(map(str, seqs))}}}"])
+            else:
+                await link.execute(self._delete, (list(seqs), list(ids)))
+            await link.commit()
+            self._has_locked = False
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> Any:
+        """Give the connection; one that something went wrong with is not used again."""
+        try:
+            if self._link is None:
+                self._link = await self._connect()
+                await self._link.set_isolation_level(IsolationLevel.READ_COMMITTED)
+            yield self._link
+        except (psycopg.Error, OSError) as error:
+            link, self._link, self._has_locked = self._link, None, False
+            if link is not None:
+                await link.close()
+            raise BrokerUnreachable(f"postgresql: {_first_line(error)}") from None
+
+    async def _connect(self, *, autocommit: bool = False) -> AsyncConnection[Any]:
+        # Statements with names would be another's where a pooler stands between.
+        return await AsyncConnection.connect(
+            autocommit=autocommit, prepare_threshold=None, client_encoding="utf8", **self._options
+        )
+
+    async def changed(self, seconds: float) -> bool:
+        """Wait for a notice."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        return self._woken.is_set()
+
+    async def _hear(self) -> None:
+        """Listen for as long as the relay works."""
+        is_told = False
+        while True:
+            try:
+                async with await self._connect(autocommit=True) as link:
+                    await link.execute(self._listen)
+                    is_told = False
+                    # What was written before is not told any more.
+                    self._woken.set()
+                    async for _ in link.notifies():
+                        self._woken.set()
+            except (psycopg.Error, OSError) as error:
+                if not is_told:
+                    _log.info("postgresql: no notices come: %s", _first_line(error))
+                is_told = True
+            await asyncio.sleep(_AGAIN_S)
+
+    async def close(self) -> None:
+        """Give back what is locked."""
+        if self._hearing is not None:
+            self._hearing.cancel()
+        if self._link is not None:
+            await self._link.close()
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

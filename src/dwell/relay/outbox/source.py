@@ -1,0 +1,141 @@
+"""An outbox as a source: rows are read, held by the queue, and then deleted, batch by batch.
+
+What was put says its own topic and options (see :mod:`dwell.relay.outbox.entry`). All else is what
+comes from brokers: the way in, dead letters, what is told to those who watch, and the way out
+where ``--to`` names a broker.
+
+A batch is deleted before the next is read. That keeps the order of a table with one relay, and
+one transaction open where rows are locked. Rows that the queue has and that cannot be deleted yet
+are not forgotten: they are deleted when the database is back, so that they do not come again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dwell.errors import DwellError
+from dwell.message import MAX_BATCH_BYTES
+from dwell.relay.contract import BrokerUnreachable, Lanes
+from dwell.relay.outbox.entry import Entry, Reader
+from dwell.relay.record import Record
+
+_log = logging.getLogger(__name__)
+
+#: How much is read at once, with as much again for what is longer in the queue than here.
+_MOST_BYTES = MAX_BATCH_BYTES // 2
+#: How long an empty table is not looked at when nobody says that it changed, seconds.
+_POLL_S = 1.0
+#: How long a read waits before it says that there is nothing, so that a relay can stop.
+_LOOK_S = 0.1
+#: How long a database may take before people are told, and as a relay ends, seconds.
+_PATIENCE_S = 5.0
+_END_S = 3.0
+
+Place = tuple[Any, ...]
+
+
+class Rows(Protocol):
+    """A table in a database. Each raises BrokerUnreachable when it cannot be done now."""
+
+    async def select(self, limit: int, most_bytes: int) -> Sequence[tuple[Any, ...]]:
+        """Return the first rows that no other relay has, not much larger than so many bytes."""
+
+    async def delete(self, places: Sequence[Place]) -> None:
+        """Delete rows, so that it is on the disk; those that are not there any more are done."""
+
+    async def changed(self, seconds: float) -> bool:
+        """Wait until rows were written since they were last selected; False after so long."""
+
+    async def close(self) -> None:
+        """Let go of what was selected."""
+
+
+class OutboxSource:
+    """Rows of an outbox as records, in the order in which they were inserted."""
+
+    has_lanes = False
+
+    def __init__(self, name: str, rows: Rows) -> None:
+        self._name = name
+        self._rows = rows
+        self._given = 0
+        self._owed: list[Place] = []
+        self._turn: asyncio.Task[list[Entry]] | None = None
+        self._free = asyncio.Event()
+        self._next_s = 0.0
+
+    def reader(self, *, is_named: bool) -> Reader:
+        """Return what reads the records."""
+        return Reader(is_named=is_named)
+
+    async def open(self, lanes: Lanes) -> None:
+        """Do nothing: the database is asked with the first read."""
+
+    async def read(self, limit: int) -> Sequence[Record]:
+        """Return the next rows, when those before are deleted."""
+        if self._given:
+            # The queue is being told of them.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._free.wait(), _LOOK_S)
+            if self._given:
+                return []
+        if self._is_idle() and not await self._rows.changed(_LOOK_S):
+            return []
+        records = await self._patiently(limit)
+        self._next_s = 0.0 if records else time.monotonic() + _POLL_S
+        self._given = len(records)
+        return records
+
+    def _is_idle(self) -> bool:
+        return self._turn is None and not self._owed and time.monotonic() < self._next_s
+
+    async def _patiently(self, limit: int) -> list[Entry]:
+        """Go on with a turn of the database; raises BrokerUnreachable while it takes too long.
+
+        What takes long is not broken off: that could end no better.
+        """
+        self._next_s = 0.0
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().create_task(self._take_turn(limit))
+        await asyncio.wait([self._turn], timeout=_PATIENCE_S)
+        if not self._turn.done():
+            raise BrokerUnreachable(f"{self._name}: no answer for {_PATIENCE_S:.0f} s")
+        turn, self._turn = self._turn, None
+        return turn.result()
+
+    async def _take_turn(self, limit: int) -> list[Entry]:
+        await self._delete()
+        found = await self._rows.select(limit, _MOST_BYTES)
+        return [Entry.of(self._name, row) for row in found]
+
+    async def _delete(self) -> None:
+        if self._owed:
+            await self._rows.delete(self._owed)
+            self._owed = []
+
+    async def done(self, records: Sequence[Record]) -> None:
+        """Let rows be deleted with the next read: the queue has them."""
+        self._owed = [record.place for record in records]
+        self._given = 0
+        self._free.set()
+        self._free = asyncio.Event()
+
+    def is_committed(self, origin: str) -> bool:
+        """Say no: nobody asks, as there are no lanes."""
+        return False
+
+    async def close(self) -> None:
+        """Delete what the queue has, and let go of the rest, for others."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Task[Any] = self._turn or loop.create_task(self._delete())
+        done, _ = await asyncio.wait([turn], timeout=_END_S)
+        if not done:
+            turn.cancel()
+        elif isinstance(error := turn.exception(), DwellError):
+            _log.warning(
+                "%d rows were not deleted, and will be kept once: %s", len(self._owed), error
+            )
+        await self._rows.close()

@@ -1,0 +1,136 @@
+"""An outbox in a file of SQLite, which is looked at often, as nobody tells of commits.
+
+Rows are not locked while the queue is told of them: that would lock the file, and an application
+would wait for the queue. Two relays may put the same rows; their ids make that harmless.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.outbox.address import Address
+from dwell.relay.outbox.entry import MOST_BODY_BYTES, MOST_HEADERS_CHARS, MOST_TEXT_CHARS
+from dwell.relay.outbox.source import Place
+
+T = TypeVar("T")
+
+#: How long to wait for another writer, and between looks at the file's version, seconds.
+_BUSY_S = 5.0
+_LOOK_S = 0.02
+
+# What is called text may be anything here, also bytes that are none, so bytes are what is read.
+_SELECT = """
+SELECT seq, CAST(substr(id, 1, {text}) AS BLOB), CAST(substr(topic, 1, {text}) AS BLOB),
+    CASE WHEN length(body) > {body} THEN substr(body, 1, {body}) ELSE body END,
+    due_ms, priority, lease_ms, max_attempts, expires_ms,
+    CAST(substr(key, 1, {text}) AS BLOB), CAST(substr(headers, 1, {headers}) AS BLOB)
+FROM {table} ORDER BY seq LIMIT ?
+"""
+_DELETE = """
+DELETE FROM {table} WHERE seq = ? AND CAST(substr(id, 1, {text}) AS BLOB) IS ?
+"""
+
+
+class SqliteRows:
+    """The table of an address, in a thread of its own."""
+
+    def __init__(self, address: Address) -> None:
+        self._path = Path(address.database)
+        words: dict[str, Any] = {
+            "table": f'"{address.table}"',
+            "text": MOST_TEXT_CHARS,
+            "body": MOST_BODY_BYTES,
+            "headers": MOST_HEADERS_CHARS,
+        }
+        self._select, self._delete = _SELECT.format(**words), _DELETE.format(**words)
+        self._thread = ThreadPoolExecutor(1, "dwell-outbox")
+        self._link: sqlite3.Connection | None = None
+        self._version = -1
+
+    async def select(self, limit: int, most_bytes: int) -> Sequence[tuple[Any, ...]]:
+        """Return the first rows."""
+        return await self._done(partial(self._select_now, limit, most_bytes))
+
+    async def delete(self, places: Sequence[Place]) -> None:
+        """Delete rows in a transaction."""
+        await self._done(partial(self._delete_now, places))
+
+    async def changed(self, seconds: float) -> bool:
+        """Look at the file's version, which changes with each commit of somebody else."""
+        return await self._done(partial(self._changed_now, seconds))
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._done(self._close_now)
+        self._thread.shutdown(wait=False)
+
+    async def _done(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._told, work)
+
+    # --- in the thread --------------------------------------------------------------------------
+
+    def _told(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            self._close_now()
+            raise BrokerUnreachable(f"sqlite: {self._path}: {error}") from None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._link is None:
+            # A file that is not there is not made: the application does that.
+            uri = f"{self._path.absolute().as_uri()}?mode=rw"
+            self._link = sqlite3.connect(
+                uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            self._link.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
+        return self._link
+
+    def _select_now(self, limit: int, most_bytes: int) -> list[tuple[Any, ...]]:
+        link = self._opened()
+        # Read before the rows are, so that what comes meanwhile is seen as a change.
+        self._version = _version(link)
+        with contextlib.closing(link.execute(self._select, (limit,))) as cursor:
+            return list(_until_full(cursor, most_bytes))
+
+    def _delete_now(self, places: Sequence[Place]) -> None:
+        link = self._opened()
+        link.execute("BEGIN IMMEDIATE")
+        link.executemany(self._delete, places)
+        link.execute("COMMIT")
+
+    def _changed_now(self, seconds: float) -> bool:
+        # A look costs less than the way to this thread, so the thread sleeps between looks.
+        link, end_s = self._opened(), time.monotonic() + seconds
+        while _version(link) == self._version:
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def _close_now(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link, self._version = None, -1
+
+
+def _version(link: sqlite3.Connection) -> int:
+    found: tuple[int] = link.execute("PRAGMA data_version").fetchone()
+    return found[0]
+
+
+def _until_full(rows: Iterator[tuple[Any, ...]], most_bytes: int) -> Iterator[tuple[Any, ...]]:
+    """Yield rows until they are as large as may be read at once; the first comes in any case."""
+    size = 0
+    for row in rows:
+        size += sum(len(one) for one in row if isinstance(one, bytes | str))
+        yield row
+        if size > most_bytes:
+            return

@@ -1,0 +1,325 @@
+"""The way out: messages that fall due go to a sink, and are acked when the broker has them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.results import Results
+from dwell.errors import DwellError, StoreClosed
+from dwell.given.values import Millis
+from dwell.message import U64, Result
+from dwell.queue import Queue
+from dwell.relay import envelope
+from dwell.relay.contract import BrokerUnreachable, LaneLost, OnceSink, Sink
+from dwell.relay.dead import DeadLetters
+from dwell.relay.record import Record, Refusal
+from dwell.relay.tally import Tally
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_WAIT = "1h"
+#: How long to wait before what could not be done is tried again, seconds.
+_AGAIN_S = 0.5
+_LOOK_S = 0.1
+
+
+class Way(NamedTuple):
+    """What an outlet takes: at most ``limit`` messages of a topic at once, as ``owner``.
+
+    They are its own for ``lease_ms``, which is longer than the broker may take for them. ``to`` is
+    where a message goes that does not say it itself.
+    """
+
+    queue: Queue
+    topic: str
+    lease_ms: int
+    to: str | None = None
+    owner: str = ""
+    limit: int = 5_000
+
+
+class Outlet:
+    """Sends what one topic holds, batch after batch, in its order, until it is stopped."""
+
+    def __init__(self, way: Way, sink: Sink, dead: DeadLetters, tally: Tally) -> None:
+        self._queue, self._topic, self._lease_ms, self._to, self._owner, self._limit = way
+        self._sink = sink
+        self._dead = dead
+        self._tally = tally
+        self._is_stopping = False
+        self._taking: asyncio.Task[Batch] | None = None
+
+    async def run(self) -> None:
+        """Take and send until stopped; raises StoreClosed."""
+        while not self._is_stopping:
+            try:
+                batch = await self._take()
+            except StoreClosed:
+                raise
+            except DwellError as error:
+                _log.warning("%s: nothing can be taken: %s", self._topic, error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if len(batch):
+                await self._pass_on(batch)
+
+    def stop(self) -> None:
+        """Take nothing more; what was taken is sent, or given back."""
+        self._is_stopping = True
+        if self._taking is not None:
+            self._taking.cancel()
+
+    async def _take(self) -> Batch:
+        take = self._queue.take(
+            self._topic, self._limit, lease=Millis(self._lease_ms), owner=self._owner, wait=_WAIT
+        )
+        self._taking = asyncio.get_running_loop().create_task(take)
+        try:
+            return await self._taking
+        except asyncio.CancelledError:
+            if not self._is_stopping:
+                raise
+            return Batch.empty()
+        finally:
+            self._taking = None
+
+    async def _pass_on(self, batch: Batch) -> None:
+        batch, records = await self._records(batch)
+        try:
+            refused = await self._sink.send(records)
+        except BrokerUnreachable as error:
+            await self._give_back(batch, str(error))
+        else:
+            await self._settle(batch, records, refused)
+
+    async def _records(self, batch: Batch) -> tuple[Batch, list[Record]]:
+        """Return what a batch holds; messages that say no target are set aside."""
+        records = envelope.records_of(batch, self._to or "")
+        lost = [at for at, record in enumerate(records) if not record.topic]
+        if not lost:
+            return batch, records
+        reason = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
+        await self._bury(batch.picked(lost), reason)
+        good = [at for at, record in enumerate(records) if record.topic]
+        return batch.picked(good), [records[at] for at in good]
+
+    async def _settle(
+        self, batch: Batch, records: Sequence[Record], refused: Sequence[Refusal | None]
+    ) -> None:
+        if not any(refused):
+            await self._sent(batch)
+            return
+        places: dict[str, list[int]] = {"sent": [], "back": [], "dead": []}
+        for at, refusal in enumerate(refused):
+            kind = "sent" if refusal is None else "dead" if refusal.is_final else "back"
+            places[kind].append(at)
+        if places["sent"]:
+            await self._sent(batch.picked(places["sent"]))
+        if places["dead"]:
+            dead = [(at, records[at], refused[at]) for at in places["dead"]]
+            await self._set_aside(batch, dead)  # type: ignore[arg-type]
+        if places["back"]:
+            first = refused[places["back"][0]]
+            await self._give_back(batch.picked(places["back"]), first.reason if first else "")
+
+    async def _sent(self, batch: Batch) -> None:
+        """Say that messages are done, and how late they were."""
+        self._count_sent(batch)
+        await self._ack(batch)
+
+    def _count_sent(self, batch: Batch) -> None:
+        self._tally.trouble.pop(self._topic, None)
+        self._tally.sent += len(batch)
+        self._tally.add_late(batch.due_ms, self._queue.clock.now_ms())
+
+    async def _set_aside(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> None:
+        """Make dead letters of what the broker never takes; what is no letter either is buried."""
+        self._tally.dead["sink"] += len(dead)
+        letters = self._letters(batch, dead)
+        try:
+            refused = await self._sink.send(letters)
+        except BrokerUnreachable as error:
+            await self._give_back(batch.picked([at for at, _, _ in dead]), str(error))
+            return
+        for (at, _, refusal), again in zip(dead, refused, strict=True):
+            one = batch.picked([at])
+            if again is None:
+                await self._ack(one)
+            else:
+                await self._bury(one, refusal.reason)
+
+    def _letters(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> list[Record]:
+        part = batch.picked([at for at, _, _ in dead])
+        origins = envelope.origins_of(part)
+        letters = []
+        for (_, record, refusal), id_, origin in zip(dead, part.ids, origins, strict=True):
+            record.id, record.origin = id_, origin
+            letters.append(self._dead.letter(record, refusal.reason))
+        return letters
+
+    async def _give_back(self, batch: Batch, reason: str) -> None:
+        """Give messages back as they were before they were taken, and wait a little."""
+        _log.warning("%s: %d messages wait for the broker: %s", self._topic, len(batch), reason)
+        self._tally.trouble[self._topic] = reason
+        await self.patiently(
+            lambda: self._queue.release(batch, 0, counted=False, error=reason[:200])
+        )
+        await asyncio.sleep(_AGAIN_S)
+
+    async def _bury(self, batch: Batch, reason: str) -> None:
+        await self.patiently(lambda: self._queue.bury(batch, reason))
+
+    async def _ack(self, batch: Batch) -> Results | None:
+        results = await self.patiently(lambda: self._queue.ack(batch))
+        if results is not None and (stale := results.count(Result.STALE)):
+            _log.warning("%s: %d leases had ended before the ack", self._topic, stale)
+        return results
+
+    async def patiently(self, verb: Callable[[], Awaitable[T]]) -> T | None:
+        """Do a verb until it is done or the leases are over, which is None."""
+        until_ms = self._queue.clock.now_ms() + self._lease_ms
+        while True:
+            try:
+                return await verb()
+            except StoreClosed:
+                raise
+            except DwellError as error:
+                if self._queue.clock.now_ms() > until_ms:
+                    _log.exception("%s: the leases end by themselves", self._topic)
+                    return None
+                _log.warning("%s: trying again: %s", self._topic, error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def alone(self) -> None:
+        """Return when nobody else has a message of the topic: it was sent, or its lease is over.
+
+        So what a relay that died had taken leaves before what comes after it.
+        """
+        until_ms = self._queue.clock.now_ms() + self._lease_ms
+        while not self._is_stopping and self._queue.clock.now_ms() <= until_ms:
+            with contextlib.suppress(DwellError):
+                found = (await self._queue.stats()).topics.get(self._topic)
+                if found is None or not found.leased:
+                    return
+            await asyncio.sleep(_LOOK_S)
+
+
+class OnceOutlet(Outlet):
+    """Sends what one lane holds exactly once, to a sink that has transactions.
+
+    ``is_committed`` tells whether the source knows that a message is held: until then it may give
+    it again, and the queue need not remember what has left already.
+    """
+
+    def __init__(
+        self,
+        way: Way,
+        sink: OnceSink,
+        dead: DeadLetters,
+        tally: Tally,
+        lane: str,
+        is_committed: Callable[[str], bool],
+    ) -> None:
+        super().__init__(way, sink, dead, tally)
+        self._once = sink
+        self._lane = lane
+        self._is_committed = is_committed
+        #: The numbers of messages that were sent and may be in the queue all the same.
+        self._numbers: U64 | None = None
+
+    async def _pass_on(self, batch: Batch) -> None:
+        try:
+            numbers = await self._entered()
+        except StoreClosed:
+            raise
+        except DwellError as error:
+            await self._give_back(batch, str(error))
+            return
+        again = np.isin(batch.numbers, numbers)
+        if again.any():
+            self._tally.repeated += int(again.sum())
+            await self._acked(batch.picked(np.flatnonzero(again).tolist()))
+            batch = batch.picked(np.flatnonzero(~again).tolist())
+        batch, records = await self._records(batch)
+        if len(batch) and await self._wait_for_commits(batch):
+            await self._send_once(batch, records)
+
+    async def _entered(self) -> U64:
+        """Return what was sent and may still be here, once the lane is this relay's."""
+        if self._numbers is None:
+            told = await self._once.enter(self._lane)
+            self._numbers = await self._living(told)
+        return self._numbers
+
+    async def _living(self, numbers: U64) -> U64:
+        if not len(numbers):
+            return numbers
+        names = await self._queue.named(numbers)
+        return numbers[[name is not None for name in names]]
+
+    async def _wait_for_commits(self, batch: Batch) -> bool:
+        """Return True when all are committed; what takes too long is given back."""
+        until_ms = self._queue.clock.now_ms() + self._lease_ms // 4
+        origins = envelope.origins_of(batch)
+        while not all(map(self._is_committed, origins)):
+            if self._queue.clock.now_ms() > until_ms or self._is_stopping:
+                await self._give_back(batch, "the source has not committed them yet")
+                return False
+            await asyncio.sleep(_LOOK_S / 10)
+        return True
+
+    async def _send_once(self, batch: Batch, records: list[Record]) -> None:
+        assert self._numbers is not None
+        numbers = np.concatenate([self._numbers, batch.numbers])
+        while True:
+            try:
+                refused = await self._once.send_once(self._lane, records, numbers)
+            except (BrokerUnreachable, LaneLost) as error:
+                # Whether they were sent is known when the lane was entered again.
+                self._numbers = None
+                await self._give_back(batch, str(error))
+                return
+            if not any(refused):
+                break
+            waiting = next((r for r in refused if r is not None and not r.is_final), None)
+            if waiting is not None or not self._replaced(batch, records, refused):
+                await self._give_back(batch, waiting.reason if waiting else "refused")
+                return
+        self._numbers = numbers
+        self._count_sent(batch)
+        await self._acked(batch)
+
+    def _replaced(
+        self, batch: Batch, records: list[Record], refused: Sequence[Refusal | None]
+    ) -> bool:
+        """Put letters in the place of records that were refused; False where one was a letter."""
+        told = [(at, records[at], why) for at, why in enumerate(refused) if why is not None]
+        if any(record.topic == self._dead.topic for _, record, _ in told):
+            return False
+        self._tally.dead["sink"] += len(told)
+        for (at, _, _), letter in zip(told, self._letters(batch, told), strict=True):
+            records[at] = letter
+        return True
+
+    async def _acked(self, batch: Batch) -> None:
+        """Ack messages; those that were are never seen again, so they are forgotten."""
+        results = await self._ack(batch)
+        assert self._numbers is not None
+        if results is not None:
+            gone = batch.numbers[results.codes == Result.ACKED]
+            self._numbers = self._numbers[~np.isin(self._numbers, gone)]
+        if len(self._numbers) > self._limit:
+            # Somebody may have cancelled what was sent and could not be acked.
+            with contextlib.suppress(DwellError):
+                self._numbers = await self._living(self._numbers)
+
+    async def leave(self) -> None:
+        """End with the lane."""
+        await self._once.leave(self._lane)

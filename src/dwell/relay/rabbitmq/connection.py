@@ -1,0 +1,86 @@
+"""One channel of a connection of its own, and what goes wrong with it, in words.
+
+It connects when it is asked to, and not by itself: whoever reads or sends knows when that is of
+use, and which of its messages went with the connection before.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import aio_pika
+from aio_pika.exceptions import AMQPError
+
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.rabbitmq.address import Address
+
+#: What a client raises when a broker is away or closes what it works on.
+FAULTS = (AMQPError, OSError, TimeoutError, RuntimeError, asyncio.CancelledError)
+
+_CONNECT_S = 5.0
+_CLOSE_S = 2.0
+
+
+class Connection:
+    """A connection to the broker of an address, with the one channel that is worked on."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection: Any = None
+        self._channel: Any = None
+        #: Which channel it is: the numbers of messages mean nothing on another.
+        self.generation = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the channel was open when last looked at."""
+        return self._channel is not None and not self._channel.is_closed
+
+    async def channel(self) -> Any:
+        """Return an open channel with publisher confirms; raises BrokerUnreachable."""
+        if self.is_open:
+            return self._channel
+        try:
+            if self._connection is None or self._connection.is_closed:
+                await self.close()
+                # The client says at each try what it also raises.
+                logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+                async with asyncio.timeout(_CONNECT_S):
+                    self._connection = await aio_pika.connect(self._address.url)
+            async with asyncio.timeout(_CONNECT_S):
+                channel = await self._connection.channel(on_return_raises=True)
+                self._channel = await channel.get_underlay_channel()
+        except FAULTS as error:
+            if _is_cancelled(error):
+                raise
+            await self.close()
+            raise BrokerUnreachable(f"{self._address.name}: {words(error)}") from None
+        self.generation += 1
+        return self._channel
+
+    def unreachable(self, error: BaseException) -> BrokerUnreachable:
+        """Return what to raise for an error of the channel."""
+        return BrokerUnreachable(f"{self._address.name}: {words(error)}")
+
+    async def close(self) -> None:
+        """Let go of the connection, also when the broker answers no more."""
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(*FAULTS):
+                async with asyncio.timeout(_CLOSE_S):
+                    await connection.close()
+
+
+def words(error: BaseException) -> str:
+    """Return what happened; the client's errors hold no address."""
+    if isinstance(error, TimeoutError):
+        return "did not answer in time"
+    told = ", ".join(str(one) for one in error.args if one is not None)
+    return told or type(error).__name__
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Tell whether it is this task that is to end, and not the client's."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and bool(task and task.cancelling())

@@ -1,0 +1,146 @@
+"""What a message of AMQP has beside its body: its properties, and headers of any type.
+
+Headers that are texts stand in a record as such. The rest is kept as MessagePack in
+``Record.properties``: an array of message_id, delivery_mode, content_type, content_encoding,
+priority, correlation_id, reply_to, expiration, timestamp (seconds), type, app_id, and the headers
+that are no texts, each with its value as AMQP writes it.
+"""
+
+from typing import Any
+
+import msgspec
+
+from dwell.relay.rabbitmq import table
+from dwell.relay.record import Headers
+
+#: As RabbitMQ writes a message to its disk.
+PERSISTENT = 2
+#: What RabbitMQ says of a delivery, and not of a message.
+_OF_DELIVERY = "x-delivery-count"
+_OURS = "dwell-"
+_DELAY = "x-delay"
+_HEADERS_FLAG = 1 << 13
+
+
+class Properties(msgspec.Struct, array_like=True, gc=False):
+    """The properties of a message; None for those that it does not have."""
+
+    message_id: str
+    delivery_mode: int | None = PERSISTENT
+    content_type: str | None = None
+    content_encoding: str | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    app_id: str | None = None
+    typed: dict[str, bytes] = {}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Properties).decode
+
+
+def kept(found: Any, message_id: str, headers: dict[str, Any], *, expires: bool) -> bytes:
+    """Return what a record keeps of properties, as the client has them, and of their headers.
+
+    The ``user_id`` does not travel: RabbitMQ takes only the connection's own. ``expires`` says
+    that the expiration is no delay, so that it holds where the message goes.
+    """
+    timestamp = found.timestamp
+    return _encode(
+        Properties(
+            message_id,
+            found.delivery_mode,
+            found.content_type,
+            found.content_encoding,
+            found.priority,
+            found.correlation_id,
+            found.reply_to,
+            found.expiration if expires else None,
+            None if timestamp is None else int(timestamp.timestamp()),
+            found.message_type,
+            found.app_id,
+            _typed(headers),
+        )
+    )
+
+
+def _typed(headers: dict[str, Any]) -> dict[str, bytes]:
+    typed = {}
+    for name, value in headers.items():
+        if isinstance(value, (str, bytes)) or name.startswith(_OURS) or name == _OF_DELIVERY:
+            continue
+        # A delay that is over is negative, as the plugin has it: it does not count once more.
+        is_delay = name == _DELAY and isinstance(value, int)
+        typed[name] = table.value(-abs(value) if is_delay else value)
+    return typed
+
+
+def texts(headers: dict[str, Any]) -> Headers:
+    """Return the headers that are texts, or numbers, which are easily read as such."""
+    found: Headers = []
+    for name, value in headers.items():
+        if isinstance(value, str):
+            found.append((name, value.encode()))
+        elif isinstance(value, bytes):
+            found.append((name, value))
+        elif isinstance(value, (int, float)) and name != _OF_DELIVERY:
+            found.append((name, _number(value).encode()))
+    return found
+
+
+def _number(value: float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def read(data: bytes) -> Properties | None:
+    """Return the properties that a record keeps, if any."""
+    return _decode(data) if data else None
+
+
+def wire(found: Properties, headers: Headers) -> bytes:
+    """Return properties and headers as they stand in a frame."""
+    flags, parts = 0, list[bytes]()
+    for flag, part in (
+        (1 << 15, _short(found.content_type)),
+        (1 << 14, _short(found.content_encoding)),
+        (_HEADERS_FLAG, _table(headers, found.typed)),
+        (1 << 12, _octet(found.delivery_mode)),
+        (1 << 11, _octet(found.priority)),
+        (1 << 10, _short(found.correlation_id)),
+        (1 << 9, _short(found.reply_to)),
+        (1 << 8, _short(found.expiration)),
+        (1 << 7, _short(found.message_id)),
+        (1 << 6, None if found.timestamp is None else found.timestamp.to_bytes(8)),
+        (1 << 5, _short(found.type)),
+        (1 << 3, _short(found.app_id)),
+    ):
+        if part is not None:
+            flags |= flag
+            parts.append(part)
+    return flags.to_bytes(2) + b"".join(parts)
+
+
+def _short(given: str | None) -> bytes | None:
+    if given is None:
+        return None
+    data = given.encode()
+    return len(data).to_bytes(1) + data
+
+
+def _octet(given: int | None) -> bytes | None:
+    return None if given is None else given.to_bytes(1)
+
+
+def _table(headers: Headers, typed: dict[str, bytes]) -> bytes | None:
+    if not headers and not typed:
+        return None
+    # A table has a name once: the last counts, and what has a type more than its text.
+    entries = {name: b"V" if one is None else table.text(one) for name, one in headers} | typed
+    data = b"".join(table.entry(name, one) for name, one in entries.items())
+    return len(data).to_bytes(4) + data

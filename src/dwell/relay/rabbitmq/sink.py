@@ -1,0 +1,196 @@
+"""Exchanges and queues of RabbitMQ: mandatory, with publisher confirms.
+
+Messages are published one after another and their confirms gathered, as a batch costs about what
+its slowest message does. What the broker returns, since no queue takes it, is refused for good.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from aiormq.exceptions import (
+    ChannelAccessRefused,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    DeliveryError,
+    PublishError,
+)
+
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.dead import REASON
+from dwell.relay.rabbitmq import properties
+from dwell.relay.rabbitmq.address import Address
+from dwell.relay.rabbitmq.connection import FAULTS, Connection, words
+from dwell.relay.rabbitmq.properties import Properties
+from dwell.relay.rabbitmq.target import parts_of
+from dwell.relay.record import Record, Refusal
+
+_log = logging.getLogger(__name__)
+
+#: How RabbitMQ says that a message cannot be taken: it closes the channel, with all that is on it.
+_FINAL = (ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed)
+_MOST_KEY_BYTES = 255
+_NO_ANSWER = Refusal("the broker did not confirm it in time", is_final=False)
+
+
+class _Ready:
+    """Properties that are in the form of the wire already, as the client asks for them."""
+
+    __slots__ = ("_data", "message_id")
+
+    def __init__(self, message_id: str, data: bytes) -> None:
+        self.message_id = message_id
+        self._data = data
+
+    def marshal(self) -> bytes:
+        return self._data
+
+
+class _Outgoing(NamedTuple):
+    """A message as it is published; ``at`` is its place among those that were given."""
+
+    at: int
+    exchange: str
+    routing_key: str
+    ready: _Ready
+    body: bytes
+
+
+class RabbitMQSink:
+    """The exchanges of a broker; ``most_ms`` is how long it may take for a batch."""
+
+    def __init__(self, url: str, most_ms: int) -> None:
+        self._connection = Connection(Address.of(url))
+        self._most_s = most_ms / 1000
+        self._sending = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Connect; raises BrokerUnreachable."""
+        await self._connection.channel()
+
+    async def send(self, records: Sequence[Record]) -> Sequence[Refusal | None]:
+        """Send records; what takes longer than the broker may is refused for now."""
+        refused: list[Refusal | None] = [None] * len(records)
+        async with self._sending:
+            ready = list(_all_ready(records, refused))
+            for flight in _flights(ready):
+                await self._settle(flight, refused)
+        return refused
+
+    async def _settle(self, flight: list[_Outgoing], refused: list[Refusal | None]) -> None:
+        """Publish messages; of those that a channel was closed for, find out which it was."""
+        groups = [flight]
+        while groups:
+            group = groups.pop()
+            errors = await self._fly(group)
+            for one, error in zip(group, errors, strict=True):
+                refused[one.at] = None if error is None else _refusal(error)
+            hit = [one for one, error in zip(group, errors, strict=True) if _is_shared(error)]
+            if len(hit) > 1:
+                half = len(hit) // 2
+                groups += [hit[half:], hit[:half]]
+
+    async def _fly(self, group: list[_Outgoing]) -> list[BaseException | None]:
+        """Publish messages and wait for their confirms; return what went wrong with each."""
+        try:
+            channel = await self._connection.channel()
+        except BrokerUnreachable as error:
+            return [error] * len(group)
+        tasks = [asyncio.ensure_future(_publish(channel, one)) for one in group]
+        _, waiting = await asyncio.wait(tasks, timeout=self._most_s)
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await self._connection.close()
+            await asyncio.wait(waiting)
+        return [_error_of(task) for task in tasks]
+
+    async def close(self) -> None:
+        """End; nothing is on its way after a send."""
+        await self._connection.close()
+
+
+async def _publish(channel: Any, one: _Outgoing) -> None:
+    await channel.basic_publish(
+        one.body,
+        exchange=one.exchange,
+        routing_key=one.routing_key,
+        properties=one.ready,
+        mandatory=True,
+        wait=False,
+    )
+
+
+def _error_of(task: "asyncio.Future[None]") -> BaseException | None:
+    if task.cancelled():
+        return TimeoutError()
+    return task.exception()
+
+
+def _is_shared(error: BaseException | None) -> bool:
+    """Tell whether an error may be that of another message; a missing exchange is that of all."""
+    return isinstance(error, (ChannelAccessRefused, ChannelPreconditionFailed))
+
+
+def _refusal(error: BaseException) -> Refusal:
+    if isinstance(error, PublishError):
+        returned: Any = error.frame
+        where = f"exchange {returned.exchange!r}, routing key {returned.routing_key!r}"
+        return Refusal(f"{returned.reply_text}: no queue takes it ({where})", is_final=True)
+    if isinstance(error, DeliveryError):
+        return Refusal("the broker refused it, as a full queue does", is_final=False)
+    if isinstance(error, TimeoutError):
+        return _NO_ANSWER
+    if isinstance(error, (*_FINAL, ValueError)):
+        return Refusal(words(error), is_final=True)
+    if isinstance(error, (*FAULTS, BrokerUnreachable)):
+        return Refusal(words(error), is_final=False)
+    raise error
+
+
+def _flights(ready: list[_Outgoing]) -> Iterator[list[_Outgoing]]:
+    """Cut messages into flights: of one exchange each, and no message_id twice.
+
+    A channel is closed for an exchange that is not there, and a message that is returned is known
+    by its message_id alone.
+    """
+    by_exchange: dict[str, list[_Outgoing]] = {}
+    for one in ready:
+        by_exchange.setdefault(one.exchange, []).append(one)
+    for mine in by_exchange.values():
+        flight, seen = list[_Outgoing](), set[str]()
+        for one in mine:
+            if one.ready.message_id in seen:
+                yield flight
+                flight, seen = [], set()
+            flight.append(one)
+            seen.add(one.ready.message_id)
+        yield flight
+
+
+def _all_ready(records: Sequence[Record], refused: list[Refusal | None]) -> Iterator[_Outgoing]:
+    for at, record in enumerate(records):
+        try:
+            yield _ready(at, record)
+        except ValueError as error:
+            refused[at] = Refusal(str(error), is_final=True)
+
+
+def _ready(at: int, record: Record) -> _Outgoing:
+    """Return a record as it is published; raises ValueError for what AMQP cannot say."""
+    exchange, routing_key = parts_of(record.topic)
+    if routing_key is None:
+        routing_key = (record.key or b"").decode()
+    if max(len(routing_key.encode()), len(exchange.encode())) > _MOST_KEY_BYTES:
+        raise ValueError(f"target: got {record.topic!r:.80}, expected at most 255 bytes each")
+    found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
+    if record.headers and any(name == REASON for name, _ in record.headers):
+        # A dead letter is to be found, whenever somebody looks.
+        found.expiration = None
+    try:
+        data = properties.wire(found, record.headers)
+    except OverflowError:
+        raise ValueError("headers: got a name over 255 bytes, expected less") from None
+    return _Outgoing(at, exchange, routing_key, _Ready(found.message_id, data), record.body or b"")

@@ -1,0 +1,182 @@
+"""Messages of a queue of RabbitMQ, each acked when Dwell holds it.
+
+AMQP gives a message no name of its own: one that is delivered again, since its ack was lost with
+the connection, is held again, unless it has an id that says so.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from dwell.errors import InvalidInput, InvalidUrl
+from dwell.given import values
+from dwell.message import MAX_DELAY_MS
+from dwell.relay.contract import Lanes
+from dwell.relay.rabbitmq import properties
+from dwell.relay.rabbitmq.address import Address
+from dwell.relay.rabbitmq.connection import FAULTS, Connection
+from dwell.relay.rabbitmq.death import expired
+from dwell.relay.record import Record
+from dwell.relay.rules import is_said
+
+_log = logging.getLogger(__name__)
+
+#: How long a read waits for the first message, seconds.
+_WAIT_S = 0.1
+_ASK_S = 10.0
+#: What an interceptor of RabbitMQ writes, when it is told to: when the broker got the message.
+_AT = "timestamp_in_ms"
+
+
+class RabbitMQSource:
+    """The queue of an address. Any number of relays may read it; the broker deals it out."""
+
+    has_lanes = False
+
+    def __init__(self, url: str) -> None:
+        self._address = Address.of(url)
+        if not self._address.queue:
+            raise InvalidUrl("--from: got no queue, expected ?queue=NAME")
+        self._connection = Connection(self._address)
+        self._tag = ""
+        self._records: deque[Record] = deque()
+        self._came = asyncio.Event()
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+        return self._address.queue
+
+    async def count(self) -> int:
+        """Return how many messages wait and are on their way to nobody; raises BrokerUnreachable.
+
+        It asks by a connection of its own, as a question that fails closes the channel.
+        """
+        asking = Connection(self._address)
+        try:
+            channel = await asking.channel()
+            async with asyncio.timeout(_ASK_S):
+                told = await channel.queue_declare(self._address.queue, passive=True)
+        except FAULTS as error:
+            raise asking.unreachable(error) from None
+        finally:
+            await asking.close()
+        return int(told.message_count)
+
+    async def open(self, lanes: Lanes) -> None:
+        """Do nothing: the first read connects, and waits for a broker that is away."""
+
+    async def read(self, limit: int) -> Sequence[Record]:
+        """Return the messages that were delivered; what an earlier connection gave comes again."""
+        channel = await self._channel()
+        if not self._records:
+            self._came.clear()
+            try:
+                async with asyncio.timeout(_WAIT_S):
+                    await self._came.wait()
+            except TimeoutError:
+                if self._tag not in channel.consumers and not channel.is_closed:
+                    # The queue was deleted, or has moved to another node.
+                    await self._connection.close()
+                return []
+        count = min(limit, len(self._records))
+        return [self._records.popleft() for _ in range(count)]
+
+    async def _channel(self) -> Any:
+        """Return the channel that messages come by, a new one where the last is gone."""
+        if self._connection.is_open:
+            return await self._connection.channel()
+        self._records.clear()
+        channel = await self._connection.channel()
+        generation = self._connection.generation
+
+        async def came(message: Any) -> None:
+            # What an old channel had still to say is delivered again on the new one.
+            if generation == self._connection.generation:
+                self._records.append(self._record(message, generation))
+                self._came.set()
+
+        try:
+            async with asyncio.timeout(_ASK_S):
+                await channel.basic_qos(prefetch_count=self._address.prefetch)
+                told = await channel.basic_consume(self._address.queue, came)
+        except FAULTS as error:
+            unreachable = self._connection.unreachable(error)
+            await self._connection.close()
+            raise unreachable from None
+        self._tag = told.consumer_tag
+        return channel
+
+    def _record(self, message: Any, generation: int) -> Record:
+        delivery, found = message.delivery, message.header.properties
+        headers = found.headers or {}
+        said = properties.texts(headers)
+        after_ms = None if is_said(said) else _after_ms(found.expiration)
+        if after_ms is not None:
+            headers = expired(
+                headers,
+                queue=self._address.queue,
+                exchange=delivery.exchange or "",
+                routing_key=delivery.routing_key or "",
+                after_ms=after_ms,
+            )
+            said = [*properties.texts(headers), ("dwell-delay", f"{after_ms}ms".encode())]
+        name = str(uuid.uuid4())
+        is_expiring = found.expiration is not None and after_ms is None
+        return Record(
+            self._address.queue,
+            self._id(found.message_id, name),
+            message.body,
+            (delivery.routing_key or "").encode() or None,
+            said,
+            _at_ms(headers),
+            place=(generation, delivery.delivery_tag),
+            origin=f"{self._address.queue} {found.message_id or name}",
+            properties=properties.kept(
+                found, found.message_id or name, headers, expires=is_expiring
+            ),
+        )
+
+    def _id(self, message_id: str | None, name: str) -> str:
+        """Return the id that a message is held by: its own where the user says that it is one."""
+        if not self._address.is_by_message_id or not message_id:
+            return name
+        try:
+            return values.own_id(message_id, "message_id").decode()
+        except InvalidInput:
+            return str(uuid.uuid5(uuid.NAMESPACE_OID, message_id))
+
+    async def done(self, records: Sequence[Record]) -> None:
+        """Ack messages: all up to the last, as they are held in the order of their delivery."""
+        generation, tag = records[-1].place
+        if generation != self._connection.generation or not self._connection.is_open:
+            return
+        try:
+            channel = await self._connection.channel()
+            await channel.basic_ack(tag, multiple=True)
+        except FAULTS as error:
+            _log.warning("%s", self._connection.unreachable(error))
+
+    def is_committed(self, origin: str) -> bool:
+        """Tell nothing of use: there are no lanes."""
+        return True
+
+    async def close(self) -> None:
+        """Let go of what was not acked, which the broker gives to others."""
+        await self._connection.close()
+
+
+def _after_ms(expiration: str | None) -> int | None:
+    """Return the milliseconds after which a message was to expire."""
+    if expiration is None or not (expiration.isascii() and expiration.isdigit()):
+        return None
+    return min(int(expiration), MAX_DELAY_MS)
+
+
+def _at_ms(headers: dict[str, Any]) -> int:
+    """Return when the broker got a message, if it says so in milliseconds."""
+    at_ms = headers.get(_AT)
+    return at_ms if isinstance(at_ms, int) else 0

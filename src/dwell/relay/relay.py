@@ -1,0 +1,237 @@
+"""A relay: one way in, a way out for each lane, and the queue between them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dwell.errors import DwellError
+from dwell.given import values
+from dwell.queue import Queue
+from dwell.relay.contract import BrokerUnreachable, OnceSink, Reader, Sink, Source
+from dwell.relay.dead import DeadLetters
+from dwell.relay.house import QueueSink
+from dwell.relay.intake import Intake
+from dwell.relay.outlet import OnceOutlet, Outlet, Way
+from dwell.relay.rules import Cancelled, Held
+from dwell.relay.tally import Tally
+
+_log = logging.getLogger(__name__)
+
+#: A relay that is killed again and again must not use up what a message has: it never failed.
+_MAX_ATTEMPTS = 65_535
+_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a relay holds and where.
+
+    ``hold`` is the topic that holds what comes, and the first part of the names of those of the
+    lanes; ``remember_ms`` is how long an id is known after its message has left, ``lease_ms`` how
+    long what a relay has taken is its own. ``to`` is where a message goes that does not say it,
+    ``dead`` the topic for what can go nowhere.
+    """
+
+    hold: str = "relay"
+    to: str | None = None
+    dead: str = "relay-dead"
+    remember_ms: int = 600_000
+    lease_ms: int = 30_000
+    batch: int = 5_000
+    topics: tuple[str, ...] = ()
+
+
+class Relay:
+    """Moves records from a source to a sink by way of an open queue.
+
+    Without a source it sends what the topics of the plan hold. Without a sink what comes stays in
+    the queue, in the topics that the rules name, for workers; dead letters go to ``letters``.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        plan: Plan,
+        rules: Reader,
+        *,
+        source: Source | None,
+        sink: Sink | None,
+        letters: Sink,
+        owner: str = "relay",
+    ) -> None:
+        self._queue = queue
+        self._plan = plan
+        self._source = source
+        self._sink = sink
+        self._sinks = [letters, *([] if sink is None or sink is letters else [sink])]
+        self._owner = owner
+        self._dead = DeadLetters(letters, plan.dead, QueueSink(queue))
+        self.tally = Tally()
+        self._is_stopping = False
+        self._holds: dict[str, str] = {}
+        self._ways: dict[str, tuple[Outlet, asyncio.Task[None]]] = {}
+        self._ended: asyncio.Future[None] | None = None
+        self._intake: Intake | None = None
+        if source is not None:
+            self._intake = Intake(
+                source,
+                queue,
+                rules,
+                self._dead,
+                self.tally,
+                topic_of=self._topic_of,
+                topics=self._topics,
+                limit=plan.batch,
+            )
+
+    # --- lifetime -----------------------------------------------------------------------------
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Work until told to stop, and end what was begun.
+
+        Raises what nothing can be done about. A broker that is not there yet is waited for.
+        """
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        working = loop.create_task(self._work())
+        working.add_done_callback(self._note_end)
+        stop = loop.create_task(stopping.wait())
+        futures: list[asyncio.Future[Any]] = [stop, self._ended]
+        try:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            await self._end(working)
+        if self._ended.done():
+            self._ended.result()
+
+    async def _work(self) -> None:
+        for sink in self._sinks:
+            await self._patiently(sink.open)
+        if self._source is None or self._intake is None:
+            await self.open(self._plan.topics)
+            return
+        await self._source.open(self)
+        if not self._source.has_lanes:
+            await self.open([""])
+        await self._intake.run()
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        while not self._is_stopping:
+            try:
+                await work()
+            except BrokerUnreachable as error:
+                _log.warning("%s; trying again", error)
+                self.tally.trouble["broker"] = str(error)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self.tally.trouble.pop("broker", None)
+                return
+
+    def why_not_ready(self) -> str | None:
+        """Return what cannot be done just now, or None when all goes on."""
+        if self._ended is None or self._ended.done():
+            return "not running"
+        return next(iter(self.tally.trouble.values()), None)
+
+    async def _end(self, working: "asyncio.Task[None]") -> None:
+        self._is_stopping = True
+        self._dead.stop()
+        if self._intake is not None:
+            self._intake.stop()
+        await asyncio.wait([working])
+        if self._intake is not None and self._source is not None:
+            with contextlib.suppress(DwellError):
+                await self._intake.idle()
+            # A group's lanes are closed as it is left.
+            await self._source.close()
+        await self.close(list(self._ways))
+        for sink in self._sinks:
+            await sink.close()
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        """Let the whole end with the first part that ends of itself."""
+        if self._ended is None or self._ended.done() or task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._ended.set_exception(error)
+
+    # --- lanes --------------------------------------------------------------------------------
+
+    async def open(self, lanes: Sequence[str]) -> None:
+        """Begin to send what the lanes hold."""
+        if self._sink is None:
+            return
+        for lane in lanes:
+            if lane not in self._ways:
+                outlet = self._outlet(lane)
+                task = asyncio.get_running_loop().create_task(self._send(outlet, lane))
+                task.add_done_callback(self._note_end)
+                self._ways[lane] = (outlet, task)
+        self.tally.lanes = len(self._ways)
+
+    async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:
+        """End with lanes: what was read of them is held, and what was taken is sent."""
+        if self._intake is not None and not is_lost:
+            with contextlib.suppress(DwellError):
+                await self._intake.idle()
+        ways = [self._ways.pop(lane) for lane in lanes if lane in self._ways]
+        self.tally.lanes = len(self._ways)
+        for outlet, _ in ways:
+            outlet.stop()
+        if ways and not is_lost:
+            await asyncio.wait([task for _, task in ways])
+
+    async def _send(self, outlet: Outlet, lane: str) -> None:
+        if self._source is not None:
+            await outlet.patiently(lambda: self._prepare(self._hold_of(lane)))
+            if self._source.has_lanes:
+                await outlet.alone()
+        try:
+            await outlet.run()
+        finally:
+            if isinstance(outlet, OnceOutlet):
+                await outlet.leave()
+
+    def _outlet(self, lane: str) -> Outlet:
+        plan, sink = self._plan, self._sink
+        assert sink is not None
+        way = Way(self._queue, self._hold_of(lane), plan.lease_ms, plan.to, self._owner, plan.batch)
+        if isinstance(sink, OnceSink):
+            assert self._source is not None
+            return OnceOutlet(way, sink, self._dead, self.tally, lane, self._source.is_committed)
+        return Outlet(way, sink, self._dead, self.tally)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def _hold_of(self, lane: str) -> str:
+        """Return the topic that holds a lane's messages."""
+        if self._source is None:
+            return lane
+        return values.topic(f"{self._plan.hold}.{lane}" if lane else self._plan.hold)
+
+    def _topic_of(self, one: Held | Cancelled) -> str:
+        if self._sink is None:
+            return values.topic(one.target)
+        lane = one.record.lane
+        topic = self._holds.get(lane)
+        if topic is None:
+            topic = self._holds[lane] = self._hold_of(lane)
+        return topic
+
+    async def _topics(self) -> Iterable[str]:
+        found = (await self._queue.stats()).topics
+        if self._sink is None:
+            return ()
+        hold = self._plan.hold
+        return [name for name in found if name == hold or name.startswith(f"{hold}.")]
+
+    async def _prepare(self, topic: str) -> None:
+        """Let a topic know ids for long enough, and not bury what only a dying relay took."""
+        settings = await self._queue.settings(topic)
+        remember_ms = max(self._plan.remember_ms, settings.remember_ms)
+        if (settings.remember_ms, settings.max_attempts) != (remember_ms, _MAX_ATTEMPTS):
+            await self._queue.configure(topic, remember_ms=remember_ms, max_attempts=_MAX_ATTEMPTS)

@@ -1,0 +1,208 @@
+"""What becomes of a record: when it falls due, where it goes, or that it cancels another.
+
+The first that says something counts. The due: the header ``dwell-due-ms`` (epoch milliseconds or
+ISO 8601), ``dwell-delay`` (a span such as ``30m``), ``dwell-delay-level`` (1 to 18, as RocketMQ
+has them), ``x-delay`` (milliseconds, as the plugin of RabbitMQ has it); an expression of JMESPath
+over the body; the name of the topic (``orders.delay-30m``, ``delay-level-3``); and what holds for
+all. The target: the header ``dwell-to``, an expression over the body, and what holds for all.
+
+Spans count from when the record was sent, as far as the broker says that, and never from a time
+to come.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from dwell.errors import InvalidInput
+from dwell.given import values
+from dwell.given.values import Millis
+from dwell.message import DEFAULT_PRIORITY, DELAY_LEVELS_MS, MAX_BODY_BYTES, MAX_DELAY_MS
+from dwell.queue.query import Query
+from dwell.relay import envelope
+from dwell.relay.envelope import OURS, TO
+from dwell.relay.record import Headers, Record
+
+CANCEL = "dwell-cancel"
+ID = "dwell-id"
+
+_SPAN_AT_END = re.compile(r"(?:^|[._-])delay-((?:[0-9]+(?:ms|[smhdw]))+)$")
+_LEVEL_AT_END = re.compile(r"(?:^|[._-])delay-level-([0-9]{1,3})$")
+_WAYS = (
+    "a header dwell-due-ms, dwell-delay, dwell-delay-level or x-delay, a topic such as delay-30m, "
+    "--due, --delay or --default-delay"
+)
+
+Say = Callable[[str, int], int]
+
+
+class Held(msgspec.Struct, gc=False):
+    """A record that is to be held until ``due_ms``; ``extra`` is the rest of its message.
+
+    Brokers say no more; what does is put as it says. 0 is the topic's own, and no expiry.
+    """
+
+    record: Record
+    target: str
+    due_ms: int
+    extra: bytes
+    priority: int = DEFAULT_PRIORITY
+    lease_ms: int = 0
+    max_attempts: int = 0
+    expires_ms: int = 0
+
+
+class Cancelled(msgspec.Struct, gc=False):
+    """A record that says of another, by its id, that it is not to leave; its own target if any."""
+
+    record: Record
+    target: str
+    id: str
+
+
+class Rules:
+    """How a relay reads records; raises InvalidInput for expressions that are none.
+
+    ``due`` and ``delay`` are expressions over the body; ``target`` is one as well, ``to`` a name.
+    With ``is_named`` the message says itself where it goes.
+    """
+
+    def __init__(
+        self,
+        *,
+        to: str | None = None,
+        target: str | None = None,
+        due: str | None = None,
+        delay: str | None = None,
+        default_delay_ms: int | None = None,
+        is_named: bool = True,
+    ) -> None:
+        self._is_named = is_named
+        self._to = to
+        self._target = None if target is None else Query(target)
+        self._due = None if due is None else Query(due)
+        self._delay = None if delay is None else Query(delay)
+        self._default_ms = default_delay_ms
+        self._reads_bodies = any((self._target, self._due, self._delay))
+
+    def read(self, record: Record, now_ms: int) -> Held | Cancelled:
+        """Say what becomes of a record; raises InvalidInput for one that says no time or target.
+
+        The id of the record becomes the one that it names itself, if it does.
+        """
+        said = {
+            name: value
+            for name, value in record.headers
+            if value is not None and (name.startswith(OURS) or name in _BY_HEADER)
+        }
+        if CANCEL in said:
+            target = _text(said[TO]) if TO in said else self._to or ""
+            return Cancelled(record, target, values.any_id(_text(said[CANCEL]), CANCEL).decode())
+        if ID in said:
+            record.id = values.own_id(_text(said[ID]), ID).decode()
+        if record.body is not None and len(record.body) > MAX_BODY_BYTES:
+            # Says what came and what is allowed.
+            values.body(record.body)
+        content = self._content(record) if self._reads_bodies else None
+        due_ms = self._due_ms(record, said, content, now_ms)
+        target = self._target_of(said, content)
+        if said:
+            record.headers = envelope.travelling(record.headers)
+        return Held(
+            record, target, due_ms, envelope.extra_of(record, target if self._is_named else None)
+        )
+
+    def _content(self, record: Record) -> object:
+        try:
+            return msgspec.json.decode(record.body or b"")
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"body: is not JSON ({error})") from None
+
+    def _due_ms(self, record: Record, said: dict[str, bytes], content: object, now_ms: int) -> int:
+        from_ms = min(record.at_ms, now_ms) if record.at_ms > 0 else now_ms
+        for name in said:
+            if name in _BY_HEADER:
+                return _BY_HEADER[name](_text(said[name]), from_ms, now_ms, name)
+        if self._due is not None and (found := self._due.value(content)) is not None:
+            return values.due_ms(found, now_ms, "due")
+        if self._delay is not None and (found := self._delay.value(content)) is not None:
+            return from_ms + values.delay_ms(found)
+        span_ms = _span_of_topic(record.topic)
+        if span_ms is None:
+            span_ms = self._default_ms
+        if span_ms is None:
+            raise InvalidInput(f"due: got none, expected {_WAYS}")
+        return from_ms + span_ms
+
+    def _target_of(self, said: dict[str, bytes], content: object) -> str:
+        if TO in said:
+            found: Any = _text(said[TO])
+        elif self._target is not None and (named := self._target.value(content)) is not None:
+            found = named
+        else:
+            found = self._to
+        if not isinstance(found, str) or not found:
+            raise InvalidInput(
+                f"target: got {found!r:.80}, expected a name: a header {TO}, --target, or a topic "
+                "in the address of --to"
+            )
+        return found
+
+
+def is_said(headers: Headers) -> bool:
+    """Tell whether headers say when a record falls due, or that it cancels another."""
+    return any(name in _BY_HEADER or name == CANCEL for name, _ in headers)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        # Shows what came, and is no time, name or id.
+        return repr(data)
+
+
+# --- the ways to say a due ------------------------------------------------------------------------
+
+
+def _by_due(text: str, _from_ms: int, now_ms: int, name: str) -> int:
+    # Milliseconds until the year 2286, which nearly all are, cost a third.
+    if len(text) == 13 and text.isascii() and text.isdigit() and int(text) <= now_ms + MAX_DELAY_MS:
+        return int(text)
+    return values.due_ms(text, now_ms, name)
+
+
+def _by_delay(text: str, from_ms: int, _now_ms: int, name: str) -> int:
+    given = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
+    return from_ms + values.delay_ms(given, name)
+
+
+def _by_level(text: str, from_ms: int, _now_ms: int, name: str) -> int:
+    given = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else text
+    return from_ms + values.level_ms(given, DELAY_LEVELS_MS, name)
+
+
+def _by_plugin(text: str, from_ms: int, _now_ms: int, name: str) -> int:
+    is_number = text.lstrip("-").isdigit() and text.isascii() and len(text) < 16
+    # To the plugin a negative delay is none.
+    return from_ms + values.delay_ms(Millis(max(int(text), 0)) if is_number else text, name)
+
+
+_BY_HEADER = {
+    "dwell-due-ms": _by_due,
+    "dwell-delay": _by_delay,
+    "dwell-delay-level": _by_level,
+    "x-delay": _by_plugin,
+}
+
+
+@lru_cache(maxsize=4096)
+def _span_of_topic(topic: str) -> int | None:
+    if found := _SPAN_AT_END.search(topic):
+        return values.delay_ms(found[1])
+    if found := _LEVEL_AT_END.search(topic):
+        return values.level_ms(int(found[1]), DELAY_LEVELS_MS, f"topic {topic!r}")
+    return None

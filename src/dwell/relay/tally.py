@@ -1,0 +1,36 @@
+"""What a relay has done, in numbers."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dwell.message import I64
+
+#: Upper ends of how late records left, milliseconds.
+LATE_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000)
+
+
+@dataclass
+class Tally:
+    """Counts since the start; ``late`` has one number for each end of :data:`LATE_MS`, and more."""
+
+    read: int = 0
+    held: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    repeated: int = 0
+    #: Records that went to the dead letters, by what refused them.
+    dead: Counter[str] = field(default_factory=Counter)
+    late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
+    late_ms: int = 0
+    lanes: int = 0
+    #: What cannot be done just now, by who tries it: the relay is not ready meanwhile.
+    trouble: dict[str, str] = field(default_factory=dict)
+
+    def add_late(self, due_ms: I64, now_ms: int) -> None:
+        """Count how late records left; what was due before it came counts from then on."""
+        late_ms = np.maximum(now_ms - due_ms, 0)
+        places = np.searchsorted(LATE_MS, late_ms)
+        for place, count in enumerate(np.bincount(places, minlength=len(self.late)).tolist()):
+            self.late[place] += count
+        self.late_ms += int(late_ms.sum())

@@ -1,0 +1,314 @@
+"""A relay between queues of a real RabbitMQ, run as users run it."""
+
+import contextlib
+import json
+import signal
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from bench.servers import free_port
+from tests.relay.kafka import RelayProcess, relaying
+from tests.relay.rabbitmq import Queues, headers_of
+from tests.relay.test_kafka import asked
+from tests.spark.conftest import ServerProcess
+from tests.waiting import until
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def ends(mine: Queues, *more: str) -> list[str]:
+    return ["--from", mine.source, "--to", mine.sink, *more]
+
+
+def test_messages_leave_when_due_with_all_they_had(queues, tmp_path):
+    mine = queues()
+    due_ms = now_ms() + 2_000
+    headers = {
+        "dwell-due-ms": due_ms,
+        "text": "ä",
+        "number": 7,
+        "big": 2**40,
+        "no": False,
+        "half": 0.5,
+        "none": None,
+        "money": Decimal("12.34"),
+        "when": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "list": [1, "two", {"three": 3}],
+        "table": {"a": {"b": [True]}},
+    }
+    said = {
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "priority": 3,
+        "correlation_id": "c-1",
+        "reply_to": "answers",
+        "message_id": "m-1",
+        "timestamp": datetime(2026, 5, 6, 7, 8, 9, tzinfo=UTC),
+        "message_type": "order",
+        "app_id": "shop",
+    }
+    mine.say(b"\x00body", headers, **said)
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log"):
+        (found,) = mine.read(mine.goes, 1)
+    assert now_ms() >= due_ms
+    assert found.body == b"\x00body"
+    del headers["dwell-due-ms"]
+    assert headers_of(found) == headers
+    properties = found.header.properties
+    assert {name: getattr(properties, name) for name in said} == said
+    assert properties.delivery_mode == 2
+
+
+def begin(mine: Queues) -> None:
+    """Return when a relay reads: what expires in the broker's own queue before is its to drop."""
+    mine.say(b"first", {"x-delay": 0})
+    assert [one.body for one in mine.read(mine.goes, 1)] == [b"first"]
+
+
+def test_the_plugins_header_and_expiration_say_a_delay(queues, tmp_path):
+    mine = queues()
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log"):
+        begin(mine)
+        sent_ms = now_ms()
+        mine.say(b"ttl", None, expiration="4000")
+        mine.say(b"plugin", {"x-delay": 700})
+        found = mine.read(mine.goes, 2)
+    assert [one.body for one in found] == [b"plugin", b"ttl"]
+    assert now_ms() >= sent_ms + 4_000
+    # As the plugin has it, a delay that is over is negative.
+    assert headers_of(found[0]) == {"x-delay": -700}
+    (death,) = headers_of(found[1])["x-death"]
+    assert (death["reason"], death["queue"], death["count"]) == ("expired", mine.came, 1)
+    assert death["original-expiration"] == "4000"
+    assert found[1].header.properties.expiration is None
+
+
+def test_a_long_delay_does_not_hold_up_a_short_one(queues, tmp_path):
+    """What a queue with a time to live by message does: it looks at its head alone."""
+    mine = queues()
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log"):
+        begin(mine)
+        mine.say(b"long", None, expiration="3600000")
+        mine.say(b"short", None, expiration="3000")
+        assert [one.body for one in mine.read(mine.goes, 1)] == [b"short"]
+
+
+def test_exchanges_and_keys(queues, tmp_path):
+    mine = queues()
+    exchange = f"{mine.name}-topic"
+    mine.exchange(exchange, "topic", mine.goes, "order.*")
+    mine.exchange(exchange, "topic", mine.dead, "mail.#")
+    soon = {"x-delay": 1}
+    mine.say(b"fixed", soon)
+    mine.say(b"own", {**soon, "dwell-to": f"{exchange}/mail.sent"})
+    mine.say(b"queue", {**soon, "dwell-to": mine.goes})
+    to = f"{mine.hosts}/?exchange={exchange}&routing_key=order.new"
+    with relaying(
+        tmp_path / "store", ["--from", mine.source, "--to", to, "--dead", "x"], tmp_path / "log"
+    ):
+        found = mine.read(mine.goes, 2)
+        (other,) = mine.read(mine.dead, 1)
+    assert sorted(one.body for one in found) == [b"fixed", b"queue"]
+    assert other.body == b"own"
+
+
+def test_what_can_go_nowhere_is_a_dead_letter_and_stops_nothing(queues, tmp_path):
+    mine = queues()
+    mine.say(b"no due")
+    mine.say(b"bad", {"dwell-delay": "soon"})
+    mine.say(b"no queue", {"x-delay": 1, "dwell-to": "nobody has it"})
+    mine.say(b"no exchange", {"x-delay": 1, "dwell-to": "nothing/key"})
+    mine.say(b"good", {"x-delay": 1})
+    options = ends(mine, "--dead", mine.dead)
+    with relaying(tmp_path / "store", options, tmp_path / "log"):
+        (good,) = mine.read(mine.goes, 1)
+        dead = mine.read(mine.dead, 4)
+    assert good.body == b"good"
+    reasons = {one.body: headers_of(one)["dwell-reason"] for one in dead}
+    assert "due: got none" in reasons[b"no due"]
+    assert "dwell-delay: got str 'soon'" in reasons[b"bad"]
+    assert "no queue takes it" in reasons[b"no queue"]
+    assert "nothing" in reasons[b"no exchange"]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_many_leave_in_order_and_are_acked(queues, tmp_path, kind):
+    mine = queues(**{"x-queue-type": kind})
+    due_ms = now_ms() + 1_500
+    mine.say_all([(b"%d" % at, {"dwell-due-ms": due_ms}) for at in range(3_000)])
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log") as relay:
+        found = mine.read(mine.goes, 3_000)
+        assert relay.end() == 0
+    assert [int(one.body) for one in found] == list(range(3_000))
+    assert mine.ready(mine.came) == 0
+
+
+def test_a_queue_that_is_full_is_waited_for(queues, tmp_path):
+    """It refuses what comes (reject-publish), until somebody reads."""
+    mine = queues()
+    small = f"{mine.name}-small"
+    mine.declare(small, **{"x-max-length": 10, "x-overflow": "reject-publish"})
+    mine.say_all([(b"%d" % at, {"x-delay": 1, "dwell-to": small}) for at in range(40)])
+    address = f"127.0.0.1:{free_port()}"
+    seen: set[int] = set()
+    with relaying(tmp_path / "store", ends(mine, "--http", address), tmp_path / "log"):
+        until(lambda: asked(address, "readyz")[0] == 503)
+
+        def all_seen() -> bool:
+            seen.update(int(one.body) for one in mine.read(small, 0))
+            return len(seen) == 40
+
+        until(all_seen)
+
+
+def test_an_id_of_the_senders_is_held_once(queues, tmp_path):
+    mine = queues()
+    for _ in range(3):
+        mine.say(b"x", {"x-delay": 300}, message_id="same")
+    options = ["--from", f"{mine.source}&id=message_id", "--to", mine.sink]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        mine.read(mine.goes, 1)
+        until(lambda: mine.ready(mine.came) == 0)
+        assert relay.end() == 0
+    assert mine.ready(mine.goes) == 0
+
+
+@pytest.mark.parametrize("more", ["kafka-first", "rabbitmq-first"])
+def test_one_broker_into_the_other(queues, topics, tmp_path, more):
+    mine, theirs = queues(), topics(1)
+    if more == "kafka-first":
+        theirs.say(b"body", {"dwell-delay": "1ms", "trace": "t"}, "key")
+        theirs.flush()
+        with relaying(
+            tmp_path / "store", ["--from", theirs.source, "--to", mine.sink], tmp_path / "log"
+        ):
+            (found,) = mine.read(mine.goes, 1)
+        assert (found.body, headers_of(found)) == (b"body", {"trace": "t"})
+        return
+    mine.say(b"body", {"x-delay": 1, "trace": "t"})
+    with relaying(
+        tmp_path / "store", ["--from", mine.source, "--to", theirs.sink], tmp_path / "log"
+    ):
+        (found,) = theirs.read(theirs.goes, 1)
+    assert found.value() == b"body"
+    assert ("trace", b"t") in found.headers()
+
+
+@pytest.mark.campaign
+def test_a_relay_that_is_killed_is_taken_over(queues, tmp_path):
+    mine = queues()
+    server = ServerProcess(tmp_path)
+    due_ms = now_ms()
+    mine.say_all([(b"%d" % at, {"dwell-due-ms": due_ms + at}) for at in range(2_000)])
+    options = ends(mine, "--batch", "50", "--lease", "4s")
+    try:
+        with (
+            relaying(server.url, options, tmp_path / "log0") as first,
+            relaying(server.url, options, tmp_path / "log1"),
+        ):
+            found = mine.read(mine.goes, 300)
+            first.end(signal.SIGKILL)
+
+            def all_there() -> bool:
+                found.extend(mine.read(mine.goes, 0))
+                return len({one.body for one in found}) == 2_000
+
+            until(all_there)
+    finally:
+        server.stop()
+
+
+def test_a_broker_that_is_away_is_waited_for_and_told(tmp_path):
+    port, address = free_port(), f"127.0.0.1:{free_port()}"
+    place = f"amqp://guest:secret@127.0.0.1:{port}"
+    options = ["--from", f"{place}/?queue=a", "--to", f"{place}/?queue=b", "--http", address]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        until(lambda: asked(address, "readyz")[0] == 503)
+        assert "secret" not in asked(address, "readyz")[1]
+        assert relay.end() == 0
+        assert "secret" not in relay.log
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "message"),
+    [
+        ("amqp://h/", "amqp://h/?queue=b", "--from: got no queue"),
+        ("amqp://h/?queue=a", "amqp://h/?quux=b", "got the option 'quux'"),
+        ("amqp://h/?queue=a", "amqp://h/?queue=b&exchange=c", "expected one of them"),
+        ("amqp://h/?queue=a&prefetch=0", "amqp://h/?queue=b", "prefetch: got '0'"),
+        ("amqp:///?queue=a", "amqp://h/?queue=b", "expected amqp://USER"),
+    ],
+)
+def test_a_bad_address_is_refused(tmp_path, source, sink, message):
+    options = ["--from", source, "--to", sink]
+    relay = RelayProcess(tmp_path / "store", options, tmp_path / "log")
+    assert relay.process.wait(60) == 2
+    assert message in relay.log
+
+
+# --- campaigns ------------------------------------------------------------------------------------
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_broker_that_is_killed_again_and_again_loses_nothing(tmp_path):
+    from bench.brokers import rabbitmq_server
+
+    with rabbitmq_server() as broker:
+        mine = Queues(broker.hosts, "killed", {"x-queue-type": "quorum"})
+        seen: Counter[int] = Counter()
+        total = 0
+        with relaying(tmp_path / "store", ends(mine, "--lease", "5s"), tmp_path / "log") as relay:
+            for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
+                due_ms = now_ms() + 500
+                said = [
+                    (b"%d" % (total + at), {"dwell-due-ms": due_ms + at}) for at in range(3_000)
+                ]
+                mine.say_all(said)
+                total += 3_000
+                until(lambda: len(read_all(mine, seen)) > 0)
+                broker.kill(number)
+                broker.start()
+            until(lambda: len(read_all(mine, seen)) == total, seconds=120)
+            assert relay.end() == 0
+    assert set(seen) == set(range(total))
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_relay_that_is_killed_forty_times_loses_nothing(queues, tmp_path):
+    mine = queues()
+    server = ServerProcess(tmp_path)
+    seen: Counter[int] = Counter()
+    total = 0
+    try:
+        for round_ in range(40):
+            due_ms = now_ms()
+            said = [(b"%d" % (total + at), {"dwell-due-ms": due_ms + at}) for at in range(500)]
+            mine.say_all(said)
+            total += 500
+            relay = RelayProcess(
+                server.url, ends(mine, "--lease", "3s", "--batch", "100"), tmp_path / "log"
+            )
+            before = len(seen)
+            with contextlib.suppress(AssertionError):
+                until(lambda: len(read_all(mine, seen)) > before, seconds=1.5)  # noqa: B023
+            time.sleep(0.01 * (round_ % 7))
+            relay.end(signal.SIGKILL)
+        with relaying(server.url, ends(mine, "--lease", "3s"), tmp_path / "log"):
+            until(lambda: len(read_all(mine, seen)) == total, seconds=120)
+    finally:
+        server.stop()
+    assert set(seen) == set(range(total))
+
+
+def read_all(mine: Queues, seen: "Counter[int]") -> "Counter[int]":
+    with contextlib.suppress(OSError, Exception):
+        seen.update(json.loads(one.body) for one in mine.read(mine.goes, 0))
+    return seen
