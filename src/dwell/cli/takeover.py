@@ -1,0 +1,94 @@
+"""``dwell takeover``: what waits elsewhere moves into the store."""
+
+from typing import Annotated, Any
+
+import typer
+
+from dwell.cli.exits import require
+from dwell.cli.session import session_of
+from dwell.errors import DwellError
+from dwell.takeover.contract import Counts
+from dwell.takeover.process import run
+from dwell.takeover.takeover import Report
+
+
+def takeover(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM",
+            help="beanstalk://HOST:PORT?tube=NAME, amqp://HOST/VHOST?queue=NAME, or another store.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="Of another store, only this topic.")
+    ] = None,
+    into: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="One topic that everything goes to.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")] = False,
+) -> None:
+    """Move what waits elsewhere into the store, while both run, and count what became of it.
+
+    What is delayed keeps its due. What a worker there has stays with it, and what is dead stays
+    where it is. A run that was cut off is made again: what it had put is known by its ids.
+    """
+    session = session_of(context)
+    moved = 0
+    with session.out.notes.status("moving") as status:
+
+        def tell(report: Report) -> None:
+            nonlocal moved
+            moved = report.moved
+            status.update(f"{moved:,} moved")
+
+        try:
+            report = run(
+                session.store, source, topics=topic or (), into=into, dry_run=dry_run, tell=tell
+            )
+        except DwellError:
+            session.out.note(f"{moved:,} moved before this; run it again")
+            raise
+    session.out.confirm(_object(report), _text(report, dry_run=dry_run))
+    require(dry_run or (report.balances and report.is_whole))
+
+
+def _object(report: Report) -> dict[str, Any]:
+    return {
+        "moved": report.moved,
+        "put": dict(report.put),
+        "elsewhere": report.elsewhere,
+        "found": report.found and report.found._asdict(),
+        "left": report.left and report.left._asdict(),
+        "came": report.came,
+        "finished": report.gone,
+        "balances": report.balances,
+        "is_whole": report.is_whole,
+    }
+
+
+def _text(report: Report, *, dry_run: bool) -> str:
+    found = _counts_text(report.found)
+    if dry_run:
+        return f"there: {found}; nothing was moved"
+    lines = [f"{report.moved:,} moved ({report.put['kept']:,} of them had been put before)"]
+    if report.put["dead"]:
+        lines.append(f"{report.put['dead']:,} of them are no messages: see takeover-dead")
+    if report.elsewhere:
+        lines.append(f"{report.elsewhere:,} others had got there by then: they may be done twice")
+    if report.found is not None:
+        lines.append(f"there were {found}; {report.came:,} came, {report.gone:,} were finished")
+        lines.append(f"left there: {_counts_text(report.left)}")
+    if not report.is_whole:
+        lines.append("stopped before the end; run it again")
+    lines.append("the count balances" if report.balances else "the count DOES NOT BALANCE")
+    return "\n".join(lines)
+
+
+def _counts_text(counts: Counts | None) -> str:
+    if counts is None:
+        return "an unknown number"
+    named = zip(("delayed", "ready", "leased", "dead"), counts, strict=False)
+    return ", ".join(f"{count:,} {name}" for name, count in named)

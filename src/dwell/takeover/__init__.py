@@ -1,0 +1,1 @@
+"""Takeover: what waits elsewhere moves into a queue, while both run."""

@@ -1,0 +1,96 @@
+"""A queue of RabbitMQ that is emptied: a relay without a sink, which ends when nothing is left.
+
+RabbitMQ cannot say what has come and gone; what the count at the end differs by from the one at the
+beginning is taken for that.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from dwell.errors import InvalidInput, InvalidUrl
+from dwell.given import values
+from dwell.queue import Queue
+from dwell.relay.house import QueueSink
+from dwell.relay.rabbitmq.source import RabbitMQSource
+from dwell.relay.relay import Plan, Relay
+from dwell.relay.rules import Rules
+from dwell.relay.tally import Tally
+from dwell.takeover.contract import Counts
+from dwell.takeover.takeover import Report
+
+_LOOK_S = 0.3
+
+
+class Drain:
+    """Moves what waits in a queue of RabbitMQ to the topic of its name, or ``into`` another.
+
+    A message that says no delay is due at once; one that is no message becomes a dead letter, in
+    the topic ``dead`` of the queue.
+    """
+
+    def __init__(
+        self, url: str, queue: Queue, tell: Callable[[Report], None], into: str | None = None
+    ) -> None:
+        self._source = RabbitMQSource(url)
+        rules = Rules(to=into or _topic_of(self._source.queue), default_delay_ms=0, is_named=False)
+        letters = QueueSink(queue)
+        plan = Plan(dead="takeover-dead")
+        self._relay = Relay(queue, plan, rules, source=self._source, sink=None, letters=letters)
+        self._tell = tell
+        self._stopping = asyncio.Event()
+        self.report = Report()
+
+    def stop(self) -> None:
+        """Move nothing more; what is under way is finished."""
+        self._stopping.set()
+
+    async def run(self, *, dry_run: bool = False) -> Report:
+        """Move until nothing waits; raises DwellError. With ``dry_run`` only count."""
+        self.report.found = Counts(ready=await self._source.count())
+        if dry_run:
+            await self._source.close()
+            return self.report
+        running = asyncio.ensure_future(self._relay.run(self._stopping))
+        try:
+            await self._until_empty(running)
+        finally:
+            self._stopping.set()
+            await running
+        await self._close_books()
+        return self.report
+
+    async def _until_empty(self, running: "asyncio.Future[None]") -> None:
+        """Return when nothing came between two looks, and all that came is held."""
+        before = -1
+        while not running.done() and not self._stopping.is_set():
+            tally = self._relay.tally
+            self._note(tally)
+            if tally.read == before and not tally.trouble and not await self._source.count():
+                self.report.is_whole = tally.read == self.report.moved
+                if self.report.is_whole:
+                    return
+            before = tally.read
+            await asyncio.wait([running], timeout=_LOOK_S)
+
+    def _note(self, tally: Tally) -> None:
+        self.report.put.clear()
+        self.report.put.update(tally.held)
+        self.report.put["dead"] = tally.dead.total()
+        self._tell(self.report)
+
+    async def _close_books(self) -> None:
+        self._note(self._relay.tally)
+        assert self.report.found is not None
+        left = await self._source.count()
+        await self._source.close()
+        drift = left + self.report.moved - self.report.found.ready
+        self.report.left = Counts(
+            ready=left, came=max(drift, 0), gone=self.report.moved + max(-drift, 0)
+        )
+
+
+def _topic_of(queue: str) -> str:
+    try:
+        return values.topic(queue)
+    except InvalidInput as error:
+        raise InvalidUrl(f"queue {queue!r:.80}: needs --into, as {error}") from None

@@ -1,0 +1,71 @@
+"""What a takeover asks of a place that messages leave."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from dwell.batch.puts import Puts
+from dwell.message import TopicSettings
+
+
+class Counts(NamedTuple):
+    """What a place holds now, by state, and what has come and gone in all its life.
+
+    So ``delayed + ready + leased + dead`` grows by what comes and shrinks by what goes.
+    """
+
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    dead: int = 0
+    came: int = 0
+    gone: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many a takeover moves."""
+        return self.delayed + self.ready
+
+    @property
+    def here(self) -> int:
+        """How many there are."""
+        return self.waiting + self.leased + self.dead
+
+
+class Load(NamedTuple):
+    """Messages that a place has lent, and what it needs to let them go."""
+
+    puts: Puts
+    place: Any
+
+
+class Place(Protocol):
+    """A place whose messages can be lent: while they are, it gives them to nobody else.
+
+    What is lent and never let go comes back to its place, so that a takeover that dies loses
+    nothing; and each message has the same id every time, so that a second one puts it once.
+    """
+
+    async def open(self) -> None:
+        """Begin; raises DwellError."""
+
+    async def counts(self) -> Counts | None:
+        """Return what there is, or None where the place cannot say."""
+
+    async def settings(self) -> dict[str, TopicSettings]:
+        """Return the settings that the topics have there."""
+
+    async def lend(self, limit: int) -> Sequence[Load] | None:
+        """Lend at most ``limit`` messages; none when others fall due soon, None at the end."""
+
+    async def let_go(self, load: Load, places: Sequence[int]) -> int:
+        """Forget those of a load at some places, as the queue has them.
+
+        Returns how many somebody else had got by then: a worker there, or another takeover. Nobody
+        can say which, so they stay in the queue: a worker's are done twice then, and none is lost.
+        """
+
+    async def take_back(self, load: Load, places: Sequence[int]) -> None:
+        """Keep those of a load at some places, as they were before they were lent."""
+
+    async def close(self) -> None:
+        """End."""

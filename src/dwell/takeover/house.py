@@ -1,0 +1,154 @@
+"""Another store of Dwell's own as a place that messages leave, of whichever kind it is.
+
+What is ready there is taken, put and acked. What is delayed cannot be taken, so it is put and
+cancelled; one that falls due within seconds is left until it is ready. A message keeps its id; one
+that its queue had made becomes a caller's, made of the store's address and that id.
+"""
+
+import zlib
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.batch.puts import Puts
+from dwell.given import values
+from dwell.message import QUEUE_ID_MARK, Result, State, TopicSettings
+from dwell.queue import Queue
+from dwell.takeover.contract import Counts, Load
+
+_LEASE = "60s"
+_OWNER = "takeover"
+_STEP = 1_000
+#: A delayed message that falls due sooner is waited for: a worker may be about to get it.
+_SOON_MS = 5_000
+
+
+class _Lent(NamedTuple):
+    """What was lent: taken, or only looked at."""
+
+    batch: Batch
+    is_taken: bool
+
+
+class HousePlace:
+    """All topics of an open queue, or some; ``name`` is what tells its ids from another's.
+
+    Each goes to the topic of its name, or all ``into`` one.
+
+    What is leased stays with its takers, and what is dead where it is.
+    """
+
+    def __init__(
+        self, queue: Queue, name: str, topics: Collection[str] = (), into: str | None = None
+    ) -> None:
+        self._queue = queue
+        self._mark = f"moved-{zlib.crc32(name.encode()):08x}-"
+        self._wanted = frozenset(map(values.topic, topics))
+        self._into = None if into is None else values.topic(into)
+        self._round: list[str] = []
+        self._is_again = False
+        self._held: list[Batch] = []
+
+    async def open(self) -> None:
+        """Look which topics there are, and what a takeover that was cut off still holds."""
+        self._round = await self._all_topics()
+        held = await self._queue.held(_OWNER)
+        for topic in self._round:
+            mine = [at for at, name in enumerate(held.topics) if name == topic]
+            self._held += [held.picked(mine[at : at + _STEP]) for at in range(0, len(mine), _STEP)]
+
+    async def _all_topics(self) -> list[str]:
+        return sorted(self._wanted or (await self._queue.stats()).topics)
+
+    async def counts(self) -> Counts:
+        """Return what the whole store holds."""
+        stats = await self._queue.stats()
+        found, totals = stats.topics.values(), stats.totals
+        return Counts(
+            delayed=sum(topic.delayed for topic in found),
+            ready=sum(topic.ready for topic in found),
+            leased=sum(topic.leased for topic in found),
+            dead=sum(topic.dead for topic in found),
+            came=totals.get("put", 0),
+            gone=totals.get("ack", 0) + totals.get("cancel", 0),
+        )
+
+    async def settings(self) -> dict[str, TopicSettings]:
+        """Return those of the topics that go to topics of the same names."""
+        if self._into is not None:
+            return {}
+        return {topic: await self._queue.settings(topic) for topic in self._round}
+
+    async def lend(self, limit: int) -> Sequence[Load] | None:
+        """Take what is ready in a topic, or look at what is delayed; topic after topic."""
+        if self._held:
+            return [self._load(self._held.pop(), is_taken=True)]
+        while self._round:
+            load = await self._lend_of(self._round[-1], limit)
+            if load is not None:
+                self._is_again = True
+                return [load]
+            self._round.pop()
+        if not self._is_again:
+            return None
+        # What came meanwhile, and what has become ready, is in the next round.
+        self._is_again = False
+        self._round = await self._all_topics()
+        return ()
+
+    async def _lend_of(self, topic: str, limit: int) -> Load | None:
+        taken = await self._take(topic, limit)
+        if len(taken):
+            return self._load(taken, is_taken=True)
+        page = (await self._queue.scan(topic, State.DELAYED, limit=limit)).messages
+        if not len(page) and len(taken := await self._take(topic, limit)):
+            # It fell due between the take and the scan.
+            return self._load(taken, is_taken=True)
+        late = np.flatnonzero(page.due_ms > self._queue.clock.now_ms() + _SOON_MS).tolist()
+        if late:
+            return self._load(page.picked(late), is_taken=False)
+        self._is_again = self._is_again or len(page) > 0
+        return None
+
+    async def _take(self, topic: str, limit: int) -> Batch:
+        return await self._queue.take(topic, limit, lease=_LEASE, owner=_OWNER)
+
+    def _load(self, batch: Batch, *, is_taken: bool) -> Load:
+        puts = Puts(
+            topic=self._into or batch.topics[0],
+            bodies=batch.bodies,
+            due_ms=batch.due_ms,
+            priority=batch.priority,
+            lease_ms=batch.lease_ms,
+            max_attempts=batch.max_attempts,
+            expires_ms=batch.expires_ms,
+            ids=[self._id(id_).encode() for id_ in batch.ids],
+            extras=batch.extras,
+        )
+        return Load(puts, _Lent(batch, is_taken))
+
+    def _id(self, id_: str) -> str:
+        return self._mark + id_[1:] if id_.startswith(QUEUE_ID_MARK) else id_
+
+    async def let_go(self, load: Load, places: Sequence[int]) -> int:
+        """Ack what was taken, and cancel the others."""
+        batch, is_taken = load.place
+        batch = batch.picked(places)
+        done: int
+        if is_taken:
+            done = (await self._queue.ack(batch)).count(Result.ACKED)
+        else:
+            results = await self._queue.cancel(batch.topics[0], list(batch.ids))
+            done = results.count(Result.CANCELLED)
+        return len(batch) - done
+
+    async def take_back(self, load: Load, places: Sequence[int]) -> None:
+        """Release what was taken, as it was."""
+        batch, is_taken = load.place
+        if is_taken:
+            await self._queue.release(batch.picked(places), 0, counted=False)
+
+    async def close(self) -> None:
+        """Do nothing: whoever opened the queue closes it."""

@@ -1,0 +1,48 @@
+"""A takeover as a process: signals, and both ends."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Collection
+
+from dwell.clock import RealClock
+from dwell.errors import InvalidSettings
+from dwell.handle import store_at
+from dwell.queue import Queue
+from dwell.takeover.places import mover_from
+from dwell.takeover.takeover import Report
+
+
+def run(
+    store: str,
+    source: str,
+    *,
+    topics: Collection[str] = (),
+    into: str | None = None,
+    dry_run: bool = False,
+    tell: Callable[[Report], None],
+) -> Report:
+    """Move what waits at ``source`` into a store, until all is moved, SIGTERM or Ctrl-C.
+
+    Raises DwellError; ``tell`` was given what was done until then.
+    """
+    if store == source:
+        raise InvalidSettings(f"from: got {store!r:.80}, expected another place than --store")
+    return asyncio.run(_run(store, source, topics, into, dry_run, tell))
+
+
+async def _run(
+    store: str,
+    source: str,
+    topics: Collection[str],
+    into: str | None,
+    dry_run: bool,
+    tell: Callable[[Report], None],
+) -> Report:
+    async with (
+        Queue(store_at(store, RealClock(), {})) as queue,
+        mover_from(source, queue, tell, topics=topics, into=into) as mover,
+    ):
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, mover.stop)
+        return await mover.run(dry_run=dry_run)

@@ -1,0 +1,130 @@
+"""The takeover itself: lend, put, let go, until nothing waits there, with a count that balances."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dwell.errors import DwellError, TopicFull
+from dwell.message import Result, TopicSettings
+from dwell.queue import Queue
+from dwell.takeover.contract import Counts, Load, Place
+
+_AGAIN_S = 0.2
+_LIMIT = 1_000
+_MOVED = (Result.CREATED, Result.KEPT)
+
+
+@dataclass
+class Report:
+    """What a takeover found, did and left.
+
+    ``put`` counts what the queue said of each message: ``created``, ``kept`` where a takeover
+    before this one had put it, or ``dead`` for what is no message. ``elsewhere`` are those that
+    somebody else there had got by then. ``is_whole`` says that nothing is left to move.
+    """
+
+    found: Counts | None = None
+    left: Counts | None = None
+    put: Counter[str] = field(default_factory=Counter)
+    elsewhere: int = 0
+    is_whole: bool = False
+
+    @property
+    def moved(self) -> int:
+        """How many messages are in the queue and no longer there."""
+        return self.put["created"] + self.put["kept"] + self.put["dead"] - self.elsewhere
+
+    @property
+    def came(self) -> int:
+        """How many came there meanwhile."""
+        return 0 if self.found is None or self.left is None else self.left.came - self.found.came
+
+    @property
+    def gone(self) -> int:
+        """How many others finished there meanwhile."""
+        if self.found is None or self.left is None:
+            return 0
+        return self.left.gone - self.found.gone - self.moved
+
+    @property
+    def balances(self) -> bool:
+        """Tell whether what was there and what came is what is left, moved or finished."""
+        if self.found is None or self.left is None:
+            return True
+        return self.gone >= 0 and (
+            self.found.here + self.came == self.left.here + self.moved + self.gone
+        )
+
+
+class Takeover:
+    """Moves what waits in a place into an open queue; ``tell`` is called after each batch."""
+
+    def __init__(self, place: Place, queue: Queue, tell: Callable[[Report], None]) -> None:
+        self._place = place
+        self._queue = queue
+        self._tell = tell
+        self._is_stopping = False
+        self.report = Report()
+
+    def stop(self) -> None:
+        """Move nothing more; what is under way is finished."""
+        self._is_stopping = True
+
+    async def run(self, *, dry_run: bool = False) -> Report:
+        """Move until nothing waits; raises DwellError, and then the report says what was done.
+
+        With ``dry_run`` the place is only counted.
+        """
+        report = self.report
+        try:
+            await self._place.open()
+            report.found = await self._place.counts()
+            if not dry_run:
+                await self._settle()
+                try:
+                    await self._move()
+                finally:
+                    report.left = await self._place.counts()
+        finally:
+            await self._place.close()
+        return report
+
+    async def _settle(self) -> None:
+        """Give topics the settings that they had there, where they have none of their own here."""
+        plain = TopicSettings()
+        for topic, settings in (await self._place.settings()).items():
+            if settings != plain and await self._queue.settings(topic) == plain:
+                said = {name: getattr(settings, name) for name in settings.__struct_fields__}
+                await self._queue.configure(topic, **said)
+
+    async def _move(self) -> None:
+        while not self._is_stopping:
+            loads = await self._place.lend(_LIMIT)
+            if loads is None:
+                self.report.is_whole = True
+                return
+            if not loads:
+                await asyncio.sleep(_AGAIN_S)
+            for load in loads:
+                await self._take_over(load)
+                self._tell(self.report)
+
+    async def _take_over(self, load: Load) -> None:
+        everything = range(len(load.puts))
+        try:
+            answer = await self._queue.put_puts(load.puts)
+        except DwellError:
+            await self._place.take_back(load, everything)
+            raise
+        for code, count in enumerate(np.bincount(answer.results).tolist()):
+            if count:
+                self.report.put[str(Result(code))] += count
+        is_put = np.isin(answer.results, _MOVED)
+        places = np.flatnonzero(is_put).tolist()
+        self.report.elsewhere += await self._place.let_go(load, places)
+        if not is_put.all():
+            await self._place.take_back(load, np.flatnonzero(~is_put).tolist())
+            raise TopicFull(f"topic: {load.puts.topic} is full and drops what comes; it went back")

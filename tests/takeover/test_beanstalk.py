@@ -1,0 +1,241 @@
+"""What waits in a beanstalkd moves into a queue, and nothing is lost, doubled or early."""
+
+import asyncio
+import os
+import signal
+import time
+
+import greenstalk
+import pytest
+
+import dwell
+from dwell.clock import RealClock
+from dwell.errors import InvalidInput, InvalidUrl, StoreError
+from dwell.message import MAX_BODY_BYTES, State
+from dwell.takeover.beanstalk import BeanstalkPlace
+from dwell.takeover.process import run
+from dwell.takeover.takeover import Takeover
+from tests.beanstalk.served import beanstalkd
+from tests.waiting import until
+
+JOBS = 3_000
+
+
+@pytest.fixture
+def number():
+    with beanstalkd(most_bytes=2 * MAX_BODY_BYTES) as number:
+        yield number
+
+
+@pytest.fixture
+def client(number):
+    with greenstalk.Client(("127.0.0.1", number), encoding=None) as client:
+        yield client
+
+
+def address(number, *tubes):
+    return f"beanstalk://127.0.0.1:{number}?" + "&".join(f"tube={tube}" for tube in tubes)
+
+
+def moved(folder, url, **how):
+    return run(str(folder), url, tell=lambda report: None, **how)
+
+
+def fill(client, tube="orders", count=JOBS):
+    client.use(tube)
+    for at in range(count):
+        client.put(b"%d" % at, at % 9, 3_600 if at % 3 else 0, 1 + at % 100)
+
+
+def test_all_that_waits_moves_as_it_is(client, number, tmp_path):
+    fill(client)
+    client.use("mails")
+    client.put(b"", delay=100)
+    before_ms = time.time_ns() // 1_000_000
+    report = moved(tmp_path, address(number))
+    after_ms = time.time_ns() // 1_000_000
+    assert (report.moved, report.put["created"]) == (JOBS + 1, JOBS + 1)
+    assert report.balances
+    assert report.is_whole
+    assert report.left.here == 0
+    with dwell.open(tmp_path) as queue:
+        assert [m.body for m in queue.scan("mails", "delayed").messages] == [b""]
+        found = [
+            message
+            for state in (State.DELAYED, State.READY)
+            for page in queue.pages("orders", state)
+            for message in page
+        ]
+    assert sorted(int(m.body) for m in found) == list(range(JOBS))
+    for message in found:
+        at = int(message.body)
+        assert message.priority == at % 9
+        assert message.lease_ms == (1 + at % 100) * 1000
+        if at % 3:
+            assert message.state is State.DELAYED
+            assert message.due_ms <= after_ms + 3_601_000
+            assert message.due_ms >= before_ms + 3_600_000 - 60_000
+        else:
+            assert message.due_ms <= after_ms
+
+
+def test_a_delayed_job_is_never_early(client, number, tmp_path):
+    client.use("orders")
+    ends = {}
+    for delay in range(6, 10):
+        for _ in range(20):
+            job = client.put(b"", delay=delay)
+            ends[job] = time.time_ns() // 1_000_000 + delay * 1000 - 1
+    moved(tmp_path, address(number))
+    with dwell.open(tmp_path) as queue:
+        for message in queue.scan("orders", "delayed").messages:
+            due_ms = ends[int(message.id.rpartition("-")[2])]
+            # The server's own second, and the time that a put takes to be answered.
+            assert due_ms - 1000 <= message.due_ms <= due_ms + 2_500
+
+
+def test_what_falls_due_soon_is_waited_for(client, number, tmp_path):
+    client.use("orders")
+    for delay in (0, 1, 2):
+        client.put(b"%d" % delay, delay=delay)
+    assert moved(tmp_path, address(number)).moved == 3
+    with dwell.open(tmp_path) as queue:
+        assert sorted(m.body for m in queue.take("orders", 10)) == [b"0", b"1", b"2"]
+
+
+def test_what_others_hold_or_have_buried_stays(client, number, tmp_path):
+    fill(client, count=10)
+    client.watch("orders")
+    held, buried = client.reserve(), client.reserve()
+    client.bury(buried)
+    report = moved(tmp_path, address(number))
+    assert report.moved == 8
+    assert (report.left.leased, report.left.dead) == (1, 1)
+    assert report.balances
+    client.delete(held)
+
+
+def test_only_the_tubes_that_are_named_move(client, number, tmp_path):
+    for tube in ("a", "b", "c"):
+        fill(client, tube, 5)
+    assert moved(tmp_path, address(number, "a", "b"), into="all").moved == 10
+    with dwell.open(tmp_path) as queue:
+        assert set(queue.stats().topics) == {"all"}
+    assert client.stats_tube("c")["total-jobs"] == 5
+
+
+def test_a_dry_run_counts_and_moves_nothing(client, number, tmp_path):
+    fill(client, count=9)
+    report = moved(tmp_path, address(number), dry_run=True)
+    assert (report.found.delayed, report.found.ready, report.moved) == (6, 3, 0)
+    assert client.stats_tube("orders")["cmd-delete"] == 0
+
+
+def test_what_is_too_large_stays_and_stops_nothing(client, number, tmp_path):
+    client.use("orders")
+    client.put(b"x" * (MAX_BODY_BYTES + 1))
+    client.put(b"y" * (MAX_BODY_BYTES + 1), delay=3600)
+    client.put(b"z" * MAX_BODY_BYTES)
+    report = moved(tmp_path, address(number))
+    assert report.moved == 1
+    assert (report.left.ready, report.left.delayed) == (1, 1)
+    assert report.balances
+
+
+def test_a_tube_that_can_be_no_topic_needs_another_name(client, number, tmp_path):
+    fill(client, "a/b", 1)
+    with pytest.raises(InvalidUrl, match=r"tube 'a/b': needs --into"):
+        moved(tmp_path, address(number))
+    assert moved(tmp_path, address(number), into="a.b").moved == 1
+
+
+@pytest.mark.parametrize("url", ["beanstalk://", "beanstalk://h/x", "beanstalk://h?tub=x"])
+def test_a_bad_address_is_refused(url, tmp_path):
+    with pytest.raises(InvalidInput, match=r"url: got .* expected beanstalk://HOST:PORT"):
+        moved(tmp_path, url)
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(StoreError, match=r"beanstalkd at 127\.0\.0\.1:1: "):
+        moved(tmp_path, "beanstalk://127.0.0.1:1")
+
+
+def test_a_server_that_drains_itself_is_told(tmp_path):
+    with beanstalkd() as number:
+        with greenstalk.Client(("127.0.0.1", number)) as client:
+            os.kill(client.stats()["pid"], signal.SIGUSR1)
+            until(lambda: client.stats()["draining"] in ("true", True))
+        with pytest.raises(StoreError, match="DRAINING"):
+            moved(tmp_path, address(number))
+
+
+def test_a_second_run_puts_nothing_twice(client, number, tmp_path):
+    """The first one dies after it has put what it then cannot delete."""
+
+    class Dying(BeanstalkPlace):
+        async def let_go(self, load, places):
+            raise KeyboardInterrupt
+
+    async def die():
+        place = Dying(address(number), RealClock())
+        async with dwell.open(tmp_path) as queue:
+            await Takeover(place, queue, lambda report: None).run()
+
+    fill(client, count=100)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(die())
+    report = moved(tmp_path, address(number))
+    assert report.moved == 100
+    assert report.put["kept"] > 0
+    assert report.balances
+    with dwell.open(tmp_path) as queue:
+        counts = queue.stats().topics["orders"]
+    assert counts.ready + counts.delayed == 100
+
+
+@pytest.mark.campaign
+def test_workers_there_and_here_do_each_job_once(client, number, tmp_path):
+    """Both go on working while it moves."""
+    done: list[int] = []
+    jobs = 600
+
+    async def work_there(stop):
+        def one():
+            try:
+                job = worker.reserve(timeout=0)
+            except (greenstalk.TimedOutError, greenstalk.DeadlineSoonError):
+                return
+            worker.delete(job)
+            done.append(int(job.body))
+
+        while not stop.is_set():
+            await asyncio.to_thread(one)
+
+    async def work_here(queue, stop):
+        while not stop.is_set():
+            batch = await queue.take("orders", 50, wait="100ms")
+            results = await queue.ack(batch) if len(batch) else []
+            assert all(str(result) == "acked" for result in results)
+            done.extend(int(body) for body in batch.bodies)
+
+    async def both():
+        stop = asyncio.Event()
+        async with dwell.open(tmp_path) as queue:
+            workers = [asyncio.create_task(work_there(stop))]
+            workers += [asyncio.create_task(work_here(queue, stop))]
+            place = BeanstalkPlace(address(number), RealClock())
+            report = await Takeover(place, queue, lambda report: None).run()
+            while len(done) < jobs:
+                await asyncio.sleep(0.01)
+            stop.set()
+            await asyncio.gather(*workers)
+        return report
+
+    client.use("orders")
+    for at in range(jobs):
+        client.put(b"%d" % at, 5, 0 if at % 2 else 1 + at % 4)
+    with greenstalk.Client(("127.0.0.1", number), encoding=None, watch=["orders"]) as worker:
+        report = asyncio.run(asyncio.wait_for(both(), 60))
+    assert sorted(done) == list(range(jobs))
+    assert report.balances
+    assert report.found.gone + report.gone + report.moved == jobs

@@ -1,0 +1,246 @@
+"""Messages move from one store of Dwell's own into another, while both are at work."""
+
+import asyncio
+import time
+
+import pytest
+
+import dwell
+from dwell.batch.stats import TopicStats
+from dwell.errors import InvalidSettings, TopicFull
+from dwell.message import State
+from dwell.takeover.house import HousePlace
+from dwell.takeover.process import run
+from dwell.takeover.takeover import Takeover
+from tests.spark.conftest import ServerProcess
+
+MESSAGES = 2_500
+
+
+@pytest.fixture(params=["folder", "http"])
+def old(request, tmp_path):
+    """The address of a store that messages leave."""
+    if request.param == "folder":
+        yield str(tmp_path / "old")
+        return
+    server = ServerProcess(tmp_path)
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+def new(tmp_path):
+    return str(tmp_path / "new")
+
+
+def moved(new, old, **how):
+    return run(new, old, tell=lambda report: None, **how)
+
+
+def everything(queue, topic):
+    return [m for s in (State.DELAYED, State.READY) for page in queue.pages(topic, s) for m in page]
+
+
+def test_all_that_waits_moves_as_it_is(old, new):
+    due_ms = time.time_ns() // 1_000_000 + 3_600_000
+    with dwell.open(old) as queue:
+        queue.configure("orders", max_attempts=3, lease_ms="7s")
+        for first in range(0, MESSAGES, 500):
+            at = range(first, first + 500)
+            queue.put_many(
+                "orders",
+                [b"%d" % i for i in at],
+                due=[due_ms + i if i % 2 else i for i in at],
+                ids=[f"order-{i}" for i in at] if first % 1000 else None,
+                priority=[i % 5 for i in at],
+                key=[f"k{i % 7}" for i in at],
+                headers=[{"n": str(i)} for i in at],
+                lease=[1 + i % 9 for i in at],
+                max_attempts=[1 + i % 3 for i in at],
+                expires=[due_ms + 10_000_000 + i for i in at],
+            )
+        queue.put("mails", b"", delay="1h")
+    report = moved(new, old)
+    assert (report.moved, report.put["created"]) == (MESSAGES + 1, MESSAGES + 1)
+    assert report.balances
+    assert report.is_whole
+    assert report.left.here == 0
+    with dwell.open(new) as queue:
+        found = everything(queue, "orders")
+        assert queue.settings("orders").max_attempts == 3
+        assert len(everything(queue, "mails")) == 1
+    assert sorted(int(m.body) for m in found) == list(range(MESSAGES))
+    for m in found:
+        at = int(m.body)
+        assert m.due_ms == (due_ms + at if at % 2 else at)
+        assert (m.priority, m.key, m.headers) == (at % 5, f"k{at % 7}", {"n": str(at)})
+        assert (m.lease_ms, m.max_attempts) == (1000 * (1 + at % 9), 1 + at % 3)
+        assert m.expires_ms == due_ms + 10_000_000 + at
+        assert (m.id == f"order-{at}") == bool(at // 500 * 500 % 1000)
+
+
+def test_what_is_held_or_dead_stays(old, new):
+    with dwell.open(old) as queue:
+        queue.put_many("orders", [b"held", b"dead", b"waits"])
+        _, dead = queue.take("orders", 2, lease="1h")
+        queue.bury(dead.receipt, "no")
+    report = moved(new, old)
+    assert report.moved == 1
+    assert (report.left.leased, report.left.dead) == (1, 1)
+    assert report.balances
+
+
+def test_some_topics_into_one(old, new):
+    with dwell.open(old) as queue:
+        for topic in ("a", "b", "c"):
+            queue.put_many(topic, [b"1", b"2"], delay="1h")
+    assert moved(new, old, topics=["a", "c"], into="all").moved == 4
+    with dwell.open(new) as queue:
+        assert set(queue.stats().topics) == {"all"}
+    with dwell.open(old) as queue:
+        assert len(everything(queue, "b")) == 2
+
+
+def test_what_falls_due_soon_is_waited_for(old, new):
+    with dwell.open(old) as queue:
+        queue.put("orders", b"soon", delay="1s")
+    assert moved(new, old).moved == 1
+    with dwell.open(new) as queue:
+        assert [m.body for m in queue.take("orders", 2)] == [b"soon"]
+
+
+async def test_what_falls_due_between_two_looks_is_moved():
+    """Between the take, which does not see it, and the scan, which does not any more."""
+    clock = dwell.SimulatedClock(1_000_000)
+
+    class Moving(HousePlace):
+        async def _take(self, topic, limit):
+            taken = await super()._take(topic, limit)
+            if clock.now_ms() == 1_000_000:
+                clock.advance(30_000)
+            return taken
+
+    async with dwell.open("memory:", clock=clock) as there, dwell.open("memory:") as here:
+        await there.put("orders", b"x", delay="30s")
+        report = await Takeover(Moving(there, "there"), here, lambda report: None).run()
+    assert report.moved == 1
+
+
+def test_a_dry_run_moves_nothing(old, new):
+    with dwell.open(old) as queue:
+        queue.put_many("orders", [b"1", b"2"], delay=["0s", "1h"])
+    report = moved(new, old, dry_run=True)
+    assert (report.found.delayed, report.found.ready, report.moved) == (1, 1, 0)
+
+
+def test_what_is_paused_there_stays_if_it_is_due(old, new):
+    with dwell.open(old) as queue:
+        queue.put_many("orders", [b"1", b"2"], delay=["0s", "1h"])
+        queue.configure("orders", paused=True)
+    report = moved(new, old)
+    assert report.moved == 1
+    assert report.left.ready == 1
+    assert report.balances
+
+
+@pytest.mark.parametrize("on_full", ["refuse", "drop"])
+def test_what_a_full_topic_refuses_goes_back(old, new, on_full):
+    with dwell.open(old) as queue:
+        queue.put_many("orders", [b"x"] * 100, delay=["0s", "1h"] * 50)
+    with dwell.open(new) as queue:
+        queue.configure("orders", max_pending=60, on_full=on_full)
+    with pytest.raises(TopicFull):
+        moved(new, old)
+    with dwell.open(old) as queue:
+        there = everything(queue, "orders")
+        assert all(m.attempt == 0 for m in there)
+    with dwell.open(new) as queue:
+        here = everything(queue, "orders")
+    assert len(there) + len(here) == 100
+
+
+def test_it_does_not_move_into_itself(old):
+    with pytest.raises(InvalidSettings, match="expected another place than --store"):
+        moved(old, old)
+
+
+def test_a_second_run_puts_nothing_twice(tmp_path, new):
+    """The first one dies after it has put what it then cannot take away there."""
+
+    class Dying(HousePlace):
+        async def let_go(self, load, places):
+            raise KeyboardInterrupt
+
+    async def die():
+        async with dwell.open(tmp_path / "old") as there, dwell.open(new) as here:
+            await Takeover(Dying(there, str(tmp_path / "old")), here, lambda report: None).run()
+
+    with dwell.open(tmp_path / "old") as queue:
+        queue.put_many("orders", [b"%d" % at for at in range(100)], delay="1h")
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(die())
+    report = moved(new, str(tmp_path / "old"))
+    assert (report.moved, report.put["kept"]) == (100, 100)
+    assert report.balances
+
+
+def test_what_one_that_died_had_taken_is_moved_by_the_next(old, new):
+    with dwell.open(old) as queue:
+        queue.put_many("orders", [b"%d" % at for at in range(1_500)])
+        queue.take("orders", 1_200, lease="1h", owner="takeover")
+        queue.put("other", b"")
+        queue.take("other", lease="1h", owner="somebody")
+    report = moved(new, old)
+    assert (report.moved, report.left.here) == (1_500, 1)
+    assert report.balances
+
+
+def test_two_at_once_lose_nothing(tmp_path, new):
+    """What one of them finds gone may be the other's doing, and is not a worker's."""
+
+    async def both():
+        async with dwell.open(tmp_path / "old") as there, dwell.open(new) as here:
+            delays = ["1h" if at % 2 else "0s" for at in range(MESSAGES)]
+            bodies = [b"%d" % at for at in range(MESSAGES)]
+            await there.put_many("orders", bodies, delay=delays)
+            places = [HousePlace(there, "old") for _ in range(2)]
+            runs = [Takeover(place, here, lambda report: None).run() for place in places]
+            await asyncio.gather(*runs)
+            assert (await there.stats()).topics.get("orders", TopicStats()).ready == 0
+            return (await here.stats()).topics["orders"]
+
+    counts = asyncio.run(both())
+    assert (counts.delayed, counts.ready) == (MESSAGES // 2, MESSAGES // 2)
+
+
+@pytest.mark.campaign
+def test_workers_there_and_here_do_each_message_once(tmp_path, new):
+    done: list[int] = []
+
+    async def work(queue, stop):
+        while not stop.is_set():
+            batch = await queue.take("orders", 20, wait="100ms")
+            results = await queue.ack(batch) if len(batch) else []
+            assert all(str(result) == "acked" for result in results)
+            done.extend(int(body) for body in batch.bodies)
+            await asyncio.sleep(0)
+
+    async def all_at_once():
+        stop = asyncio.Event()
+        async with dwell.open(tmp_path / "old") as there, dwell.open(new) as here:
+            bodies = [b"%d" % at for at in range(MESSAGES)]
+            delays = [f"{at * 7 % 6_500}ms" for at in range(MESSAGES)]
+            await there.put_many("orders", bodies, delay=delays)
+            workers = [asyncio.create_task(work(queue, stop)) for queue in (there, here)]
+            place = HousePlace(there, "old")
+            report = await Takeover(place, here, lambda report: None).run()
+            while len(done) < MESSAGES:
+                await asyncio.sleep(0.01)
+            stop.set()
+            await asyncio.gather(*workers)
+        return report
+
+    report = asyncio.run(asyncio.wait_for(all_at_once(), 60))
+    assert sorted(done) == list(range(MESSAGES))
+    assert report.balances
+    assert report.is_whole

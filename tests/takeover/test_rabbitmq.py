@@ -1,0 +1,62 @@
+"""What waits in a queue of RabbitMQ moves into a queue of Dwell's."""
+
+import json
+import time
+
+import pytest
+
+import dwell
+from dwell.errors import InvalidUrl
+from dwell.relay.contract import BrokerUnreachable
+from dwell.takeover.process import run
+from tests.relay.conftest import queues, rabbitmq_hosts  # noqa: F401 - fixtures
+
+MESSAGES = 3_000
+
+
+def moved(folder, url, **how):
+    return run(str(folder), url, tell=lambda report: None, **how)
+
+
+def test_all_that_waits_moves(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    now_ms = time.time_ns() // 1_000_000
+    delays = [0 if at % 2 else 3_600_000 for at in range(MESSAGES)]
+    mine.say_all([(b"%d" % at, {"x-delay": delay}) for at, delay in enumerate(delays)])
+    mine.say(b"[]", {"n": "v"})
+    report = moved(tmp_path, mine.source, dry_run=True)
+    assert (report.found.ready, report.moved) == (MESSAGES + 1, 0)
+    report = moved(tmp_path, mine.source)
+    assert (report.moved, report.put["created"]) == (MESSAGES + 1, MESSAGES + 1)
+    assert report.balances
+    assert report.is_whole
+    assert (report.left.here, report.came, report.gone) == (0, 0, 0)
+    with dwell.open(tmp_path) as queue:
+        ready = [m for page in queue.pages(mine.came, "ready") for m in page]
+        later = [m for page in queue.pages(mine.came, "delayed") for m in page]
+    assert sorted(json.loads(m.body) for m in ready if m.body != b"[]") == list(range(1, 3_000, 2))
+    assert sorted(json.loads(m.body) for m in later) == list(range(0, 3_000, 2))
+    assert all(m.due_ms >= now_ms + 3_600_000 for m in later)
+    assert [m.headers["n"] for m in ready if m.body == b"[]"] == ["v"]
+
+
+def test_what_is_no_message_is_a_dead_letter(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    mine.say(b"bad", {"dwell-delay": "soon"})
+    mine.say(b"good")
+    report = moved(tmp_path, mine.source, into="jobs")
+    assert (report.moved, report.put["dead"]) == (2, 1)
+    assert report.balances
+    with dwell.open(tmp_path) as queue:
+        assert [m.body for m in queue.take("jobs", 9)] == [b"good"]
+        assert [m.body for m in queue.take("takeover-dead", 9)] == [b"bad"]
+
+
+def test_a_queue_or_a_broker_that_is_not_there_is_told(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    with pytest.raises(BrokerUnreachable, match="no queue 'none'"):
+        moved(tmp_path, f"{mine.hosts}/?queue=none")
+    with pytest.raises(BrokerUnreachable):
+        moved(tmp_path, "amqp://127.0.0.1:1/?queue=a")
+    with pytest.raises(InvalidUrl, match="needs --into"):
+        moved(tmp_path, f"{mine.hosts}/?queue=a%2Fb")
