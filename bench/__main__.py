@@ -1,6 +1,7 @@
 """Run a benchmark: ``python -m bench lifecycle --batch 1000 --ids queue --json``."""
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,12 @@ from bench import (
     lateness,
     lifecycle,
     memory,
+    outbox,
+    relay,
     restart,
     scaling,
     spark_audit,
+    spark_kafka,
     spark_read,
     spark_stream,
     spark_write,
@@ -99,6 +103,11 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         {"mode": "drain", "messages": 1_000_000, "rate": 1000, "seconds": 30, "rounds": 3},
         {"messages": 20_000, "rounds": 1},
     ),
+    "spark_kafka": (
+        spark_kafka.run,
+        {"messages": 1_000_000, "rounds": 3},
+        {"messages": 20_000, "rounds": 1},
+    ),
     "spark_audit": (spark_audit.run, {"events": 10_000_000}, {"events": 50_000}),
     "byid": (
         byid.run,
@@ -109,6 +118,23 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         backlog.run,
         {"few": 10_000, "many": 1_000_000, "messages": 500_000, "rounds": 3},
         {"few": 1_000, "many": 50_000, "messages": 20_000, "rounds": 1},
+    ),
+    "relay": (
+        relay.run,
+        {
+            "broker": "kafka",
+            "messages": 400_000,
+            "rate": 5_000,
+            "seconds": 10,
+            "once": "no",
+            "rounds": 3,
+        },
+        {"messages": 10_000, "rate": 500, "seconds": 2, "rounds": 1},
+    ),
+    "outbox": (
+        outbox.run,
+        {"messages": 200_000, "batch": 5_000, "rate": 500, "seconds": 20, "rounds": 3},
+        {"messages": 10_000, "rate": 200, "seconds": 2, "rounds": 1},
     ),
     "scaling": (
         scaling.run,
@@ -123,6 +149,7 @@ ALSO: list[tuple[str, dict[str, Any]]] = [
     ("lifecycle", {"store": "redis", "batch": 1}),
     ("lateness", {"store": "redis"}),
     ("memory", {"store": "redis"}),
+    ("relay", {"broker": "rabbitmq"}),
 ]
 
 #: The options that have few values.
@@ -150,10 +177,18 @@ def main() -> None:
     options = vars(_parser().parse_args())
     name, as_json, small = options.pop("name"), options.pop("json"), options.pop("small")
     given = {option: value for option, value in options.items() if value is not None}
-    runs = [*((each, {}) for each in BENCHES), *ALSO] if name == "all" else [(name, given)]
-    for each, own in runs:
-        function, full, less = BENCHES[each]
-        function(**{**full, **(less if small else {}), **own}).show(as_json=as_json)
+    if name == "all":
+        _all(["--json"] * as_json + ["--small"] * small)
+        return
+    function, full, less = BENCHES[name]
+    function(**{**full, **(less if small else {}), **given}).show(as_json=as_json)
+
+
+def _all(flags: list[str]) -> None:
+    """Run every benchmark in a process of its own: a JVM, say, takes jars only as it starts."""
+    for name, own in [*((each, {}) for each in BENCHES), *ALSO]:
+        words = [f"--{option}={value}" for option, value in own.items()]
+        subprocess.run([sys.executable, "-m", "bench", name, *words, *flags], check=True)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,11 @@ def _steady_ports() -> Iterator[int]:
 _PORTS = _steady_ports()
 
 
+def steady_port() -> int:
+    """Return a port that stays a server's own while it is killed and started again."""
+    return next(_PORTS)
+
+
 # --- one server -----------------------------------------------------------------------------------
 
 

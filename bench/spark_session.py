@@ -10,8 +10,8 @@ from dwell.spark import session
 
 
 @contextlib.contextmanager
-def local_spark(name: str) -> Iterator[SparkSession]:
-    """Run Spark as ``local[2]`` until the block ends."""
+def local_spark(name: str, more: dict[str, str] | None = None) -> Iterator[SparkSession]:
+    """Run Spark as ``local[2]`` until the block ends; ``more`` are settings of its own."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         spark = session(
             f"bench-{name}",
@@ -21,6 +21,7 @@ def local_spark(name: str) -> Iterator[SparkSession]:
                 "spark.sql.warehouse.dir": folder,
                 "spark.ui.showConsoleProgress": "false",
                 "spark.driver.memory": "3g",
+                **(more or {}),
             },
         )
         spark.sparkContext.setLogLevel("ERROR")
