@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import dwell
+from bench.brokers import connector_jars, kafka_server
 from dwell.spark.session import session
 from tests.spark import PATIENCE_S
 
@@ -32,6 +33,7 @@ def spark(tmp_path_factory):
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("local")),
         "spark.driver.memory": "1g",
+        "spark.jars": connector_jars(),
         "spark.driver.extraJavaOptions": "-Dderby.stream.error.file=/dev/null",
     }
     spark = session("tests", "local[2,4]", settings)
@@ -98,3 +100,9 @@ def shared(tmp_path_factory):
 def queue(server):
     with dwell.open(server.url) as queue:
         yield queue
+
+
+@pytest.fixture(scope="session")
+def kafka_hosts():
+    with kafka_server() as kafka:
+        yield kafka.hosts

@@ -70,6 +70,20 @@ def test_the_page_in_a_browser(report, tmp_path):
     assert (report[1].parent / "audit" / "audit.html").exists()
 
 
+def test_the_books_balance_over_kafka(tmp_path):
+    options = ["--flights", "4000", "--speed", "100000", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "examples.flights_kafka", *options]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killing a relay (SIGKILL)" in done.stdout
+    assert "The books balance." in done.stdout
+    assert "3,970 acked + 30 cancelled" in done.stdout
+    assert "NO" not in done.stdout
+    assert done.stdout.count("ok ") == 10
+
+
 # --- books that should not balance ----------------------------------------------------------------
 
 
@@ -173,7 +187,7 @@ def test_deliveries_again_are_told_by_reason(spark):
     )
     events = spark.createDataFrame(rows, EVENTS)
     assert audit.reasons(events, findings, Outage(down_ms=2_000, up_ms=2_500)) == {
-        "crash: the server was killed while the worker had the message": 1,
+        "crash: one of both was killed while the worker had the message": 1,
         "lease ended while the handler was at work": 1,
         "retry: the handler failed": 1,
         "unexplained": 1,

@@ -5,6 +5,7 @@ server's own counts. It ends with 1 when they do not balance.
 """
 
 import sys
+import time
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from dwell.errors import InvalidSettings
+from dwell.given import values
 from dwell.spark.events import AnotherHistory
 from dwell.spark.pipelines import audit_page, files
 from dwell.spark.pipelines.books import Books, close, findings, hours
@@ -25,6 +28,13 @@ from dwell.spark.schemas import EVENTS
 
 _DAY_MS = 86_400_000
 _CHECKPOINT = "checkpoint"
+
+#: An event as `dwell relay --events` writes it.
+_RECORD = (
+    "position BIGINT, time_ms BIGINT, kind STRING, topic STRING, id STRING, due_ms BIGINT, "
+    "attempt INT"
+)
+_AGAIN_S = 0.5
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -57,7 +67,26 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "was restored, begin a new table of events beside the old one."
         ),
     ] = False
+    format: Annotated[
+        str,
+        Meta(
+            description="Where the events come from: dwell, the server itself; or kafka, the topic "
+            "that `dwell relay --events` fills, which may keep them longer."
+        ),
+    ] = "dwell"
+    option: Annotated[dict[str, str], Meta(description="An option of the format.")] = {}
+    patience: Annotated[
+        str, Meta(description="How long to wait for events that are not in Kafka yet.")
+    ] = "1m"
     report: Annotated[bool, Meta(description="Write audit.html. Default: yes.")] = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings that do not go together; raises InvalidInput."""
+        values.delay_ms(self.patience, "--patience")
+        if self.format not in ("dwell", "kafka"):
+            raise InvalidSettings(f"--format: got {self.format!r:.80}, expected dwell or kafka")
+        if self.format == "dwell" and self.option:
+            raise InvalidSettings("--option: got some, and --format dwell has none")
 
 
 def run(spark: SparkSession, settings: AuditSettings) -> str:
@@ -66,6 +95,8 @@ def run(spark: SparkSession, settings: AuditSettings) -> str:
     _collect_new(spark, settings)
     begin = max(oldest(settings.url), settings.since)
     events = collected(spark, settings.out)
+    if settings.format == "kafka":
+        events = _of_feed(spark, settings, end.position)
     span = Span.of(events, settings.since, max(end.position, settings.since))
     with Ledger(events, span, settings.early_ms) as ledger:
         books = close(ledger, events, span)
@@ -97,6 +128,22 @@ def _collect_new(spark: SparkSession, settings: AuditSettings) -> None:
         collect(spark, settings, _tables(spark, settings.out) + 1)
 
 
+def _of_feed(spark: SparkSession, settings: AuditSettings, end: int) -> DataFrame:
+    """Return what a feed has sent, each event once; waits for what it has not sent yet.
+
+    What is missing after that is missing in the books, and they do not balance.
+    """
+    until = time.monotonic() + values.delay_ms(settings.patience) / 1000
+    while True:
+        events = collected(spark, settings.out)
+        before = events.where(F.col("position") < end)
+        first, count = before.agg(F.min("position"), F.count_distinct("position")).head() or (0, 0)
+        if count == end - (first or 0) or time.monotonic() > until:
+            return events.dropDuplicates(["position"])
+        time.sleep(_AGAIN_S)
+        _collect_new(spark, settings)
+
+
 def _tables(spark: SparkSession, out: str) -> int:
     """Return how many tables of events there are, each of a history of its own."""
     names = files.names(spark, inside(out, f"{_CHECKPOINT}-*"))
@@ -116,13 +163,7 @@ def collect(spark: SparkSession, settings: AuditSettings, number: int | None = N
     the newest if it is left out.
     """
     number = number or _tables(spark, settings.out)
-    events = (
-        spark.readStream.format("dwell")
-        .option("url", settings.url)
-        .option("view", "events")
-        .option("maxRowsPerBatch", settings.max_rows_per_batch)
-        .load()
-    )
+    events = _stream(spark, settings)
     # A day is one of UTC, whatever zone the session has, so that no day is written in two zones.
     day = F.date_from_unix_date(F.expr(f"cast(unix_millis(time) div {_DAY_MS} AS INT)"))
     query = (
@@ -136,6 +177,28 @@ def collect(spark: SparkSession, settings: AuditSettings, number: int | None = N
         .start()
     )
     query.awaitTermination()
+
+
+def _stream(spark: SparkSession, settings: AuditSettings) -> DataFrame:
+    """Return the events as a stream, from the server or from the topic that a feed fills."""
+    if settings.format == "dwell":
+        reader = spark.readStream.format("dwell").option("url", settings.url)
+        reader = reader.option("view", "events")
+        return reader.option("maxRowsPerBatch", settings.max_rows_per_batch).load()
+    reader = spark.readStream.format("kafka").option("startingOffsets", "earliest")
+    reader = reader.option("maxOffsetsPerTrigger", settings.max_rows_per_batch)
+    records = reader.options(**settings.option).load()
+    event = F.from_json(records["value"].cast("string"), _RECORD)
+    found = records.select(event.alias("event")).where("event.position IS NOT NULL")
+    return found.select(
+        "event.position",
+        F.timestamp_millis("event.time_ms").alias("time"),
+        "event.kind",
+        "event.topic",
+        "event.id",
+        F.timestamp_millis("event.due_ms").alias("due"),
+        "event.attempt",
+    )
 
 
 def collected(spark: SparkSession, out: str) -> DataFrame:

@@ -26,6 +26,9 @@ from dwell.spark.pipelines import expressions, files, packing, sink
 from dwell.spark.pipelines.command import main
 
 _FILES = ("parquet", "json", "csv", "orc", "text")
+_KAFKA = "kafka"
+#: The columns that Spark's sink for Kafka knows, beside the topic.
+_OF_KAFKA = ("key", "value", "headers")
 _POLL_S = 0.2
 
 Text = str | None
@@ -112,6 +115,10 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise InvalidSettings(f"--due, --delay: got {came}, expected one of them")
         if self.out is None and self.out_format in _FILES:
             raise InvalidSettings(f"--out: got none, and {self.out_format} needs a folder")
+        if self.out_format == _KAFKA and self.target is None and "topic" not in self.out_option:
+            raise InvalidSettings(
+                "--target: got none, and kafka needs it or --out-option topic=NAME"
+            )
         if self.until_idle is not None:
             values.delay_ms(self.until_idle, "--until-idle")
 
@@ -140,7 +147,7 @@ def relay(
     due = spark.readStream.format("dwell").option("url", settings.url).option("view", "due")
     due = due.option("topics", settings.topic).option("lease", settings.lease)
     due = due.option("owner", files.owner(spark, settings.checkpoint))
-    held = due.option("maxRowsPerBatch", str(settings.max_rows)).load()
+    held = due.option("maxRowsPerBatch", str(settings.max_rows)).schema("body BINARY").load()
     # The targets' expression is refused now, and not when the first message falls due.
     out.restored(held)
     starts = [_starter(rows, into, "in", settings), _starter(held, out, "out", settings)]
@@ -232,8 +239,7 @@ class _Out:
 
     def restored(self, held: DataFrame) -> DataFrame:
         """Return the rows as they came in, with their target."""
-        row = packing.unpack(F.col("body"), self._schema).alias("row")
-        rows = held.select(row).select("row.*")
+        rows = packing.unpack(held, self._schema)
         if self._settings.target is None:
             return rows.withColumn(files.TARGET, F.lit("all"))
         target = expressions.column(rows, "target", self._settings.target)
@@ -258,9 +264,19 @@ def _to_target(settings: RelaySettings) -> Outgoing:
         files.write(rows, number, out, format_, options)
 
     def to_format(rows: DataFrame, _number: int) -> None:
+        if format_ == _KAFKA:
+            rows = _for_kafka(rows, settings)
         rows.write.format(format_).mode("append").options(**options).save(out)
 
     return to_files if format_ in _FILES else to_format
+
+
+def _for_kafka(rows: DataFrame, settings: RelaySettings) -> DataFrame:
+    """Return the columns of records; the topic that they came from must not be where they go."""
+    found = [name for name in _OF_KAFKA if name in rows.columns]
+    if settings.target is None:
+        return rows.select(*found)
+    return rows.select(*found, F.col(files.TARGET).alias("topic"))
 
 
 # --- both -----------------------------------------------------------------------------------------
