@@ -4,32 +4,42 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test campaigns check format dist demo bench fuzz soak simulate mutants survive crash machines faults clean
+.PHONY: help setup packages test campaigns check format dist demo demo-kafka bench fuzz soak simulate mutants survive crash machines faults clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,redis,spark,testing,demo,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
 	@touch $@
 
 packages: ## Debian packages that tests and benchmarks run against
-	@.ci/packages redis-server beanstalkd chromium curl openssl faketime \
+	@.ci/packages redis-server beanstalkd rabbitmq-server postgresql chromium curl openssl faketime \
 		$$(command -v java >/dev/null || echo openjdk-17-jre-headless) \
+		$$(command -v mvn >/dev/null || echo maven) \
 		$$(command -v node >/dev/null || echo nodejs npm) $$(command -v go >/dev/null || echo golang-go)
 
+.brokers/kafka: bench/kafka/pom.xml
+.brokers/spark: bench/kafka/spark/pom.xml
+.brokers/kafka .brokers/spark: | packages
+	@rm -rf $@
+	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
+	@touch $@
+
 # Those of Spark share one session, so they are one program beside the others, which wait more often:
-# a worker more than there are cores. Short programs in Java end sooner when little is compiled.
+# a worker more than there are cores. Short programs in Java end sooner when little is compiled. What
+# failed, in either, is told once more at the end, where it is looked for.
 WORKERS := $(shell expr $$(nproc) + 1)
 JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 define pytest
-@log=$$(mktemp); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark -m "$(1)" >$$log 2>&1 & spark=$$!; \
-nice -n 10 $(PY) -m pytest --ignore tests/spark -m "$(1)" -n $(WORKERS) --dist worksteal; rest=$$?; \
-wait $$spark; spark=$$?; cat $$log; rm $$log; exit $$((rest + spark))
+@logs=$$(mktemp -d); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark -m "$(1)" >$$logs/spark 2>&1 & spark=$$!; \
+nice -n 10 $(PY) -m pytest --ignore tests/spark -m "$(1)" -n $(WORKERS) --dist worksteal 2>&1 | tee $$logs/rest; \
+rest=$${PIPESTATUS[0]}; wait $$spark; spark=$$?; cat $$logs/spark; \
+grep -hE '^(FAILED|ERROR|E  )' $$logs/rest $$logs/spark; rm -r $$logs; exit $$((rest + spark))
 endef
 
 test: setup ## all tests but the campaigns
@@ -54,6 +64,9 @@ dist: setup ## wheel and sdist, in dist/
 STORE := embedded
 demo: setup ## a year of real flights through Spark, the server killed once, ending in an audit (STORE=redis)
 	$(PY) -m examples.flights --out report --store $(STORE)
+
+demo-kafka: setup ## the same with Kafka at both ends, a relay killed once
+	$(PY) -m examples.flights_kafka --out report
 
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small
@@ -86,4 +99,4 @@ faults: setup ## every fault and every end at every call of the embedded store, 
 	DWELL_FAULTS=all $(PY) -m pytest -q --timeout 0 tests/store/test_faults.py
 
 clean: ## remove what setup and the commands made
-	rm -rf .venv report build dist bench/bullmq/node_modules
+	rm -rf .venv .brokers report build dist bench/bullmq/node_modules

@@ -12,6 +12,7 @@ import doctest
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"# file: (\S+)\n")
+_FILE = re.compile(r"(?:#|//) file: (\S+)\n")
 _SKIP = re.compile(r"<!-- skip -->\s*\Z")
 _BETWEEN = re.compile(r"\s*(?:<!-- [^>]* -->\s*)*(?:It prints:\s*)?")
 _END = "--- end of the output of command"
@@ -39,7 +40,8 @@ def blocks_of(page: str) -> Iterator[Block]:
     found = list(_FENCE.finditer(page))
     for number, block in enumerate(found):
         language = block[2]
-        if language not in ("python", "console") or _SKIP.search(page[: block.start()]):
+        is_run = language in ("python", "console") or (language == "js" and _FILE.match(block[3]))
+        if not is_run or _SKIP.search(page[: block.start()]):
             continue
         expected = None
         if number + 1 < len(found) and found[number + 1][2] == "text":
@@ -53,6 +55,26 @@ def files_of(page: str) -> dict[str, str]:
     """Return the files that a page tells its reader to write."""
     named = ((_FILE.match(block.text), block.text) for block in blocks_of(page))
     return {name[1]: text for name, text in named if name}
+
+
+#: How pages start a server and a shop, how to tell each its port, and the port if it is not told.
+_SERVED = {
+    "dwell serve ./queue --beanstalk off": ("--http 127.0.0.1:", "8410"),
+    "uvicorn app:app": ("--port ", "8000"),
+}
+
+
+def at_free_ports(page: str) -> str:
+    """Return a page whose servers have ports of their own, as tests run side by side."""
+    with contextlib.ExitStack() as probes:
+        for command, (option, usual) in _SERVED.items():
+            if f"{command} >" in page:
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", 0))
+                port = str(probe.getsockname()[1])
+                page = re.sub(rf"(127\.0\.0\.1|localhost):{usual}\b", rf"\1:{port}", page)
+                page = page.replace(f"{command} >", f"{command} {option}{port} >")
+    return page
 
 
 def run_page(path: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """The docs follow the code: generated parts are up to date, links lead somewhere."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,10 +10,15 @@ import dwell
 from tools import reference_docs, states_docs
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_SKIPPED = re.compile(r"<!-- skip -->\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _MODULE = re.compile(r"python -m (tools\.\w+|bench)\b")
 
 
@@ -45,6 +51,12 @@ def test_links_lead_somewhere(path):
         assert place.exists(), f"{target} is not there"
         if anchor:
             assert anchor in anchors_of(place), f"{target}{anchor} is not there"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_code_that_is_not_run_is_code_all_the_same(path):
+    for block in _SKIPPED.findall(path.read_text()):
+        ast.parse(block)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import blocks_of
+from tests.pages import at_free_ports, blocks_of
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(
@@ -17,11 +17,15 @@ EXAMPLES = sorted(
 )
 #: Pages whose commands need a server and Spark; tests/spark runs what they tell of.
 _WITH_SPARK = {"audit", "forecast", "redrive", "relay", "schedule", "spark"}
+#: Pages whose commands need a broker; tests/relay runs them.
+_WITH_BROKER = {"kafka", "rabbitmq"}
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "quickstart.md",
     *sorted(
-        path for path in (ROOT / "docs" / "howto").glob("*.md") if path.stem not in _WITH_SPARK
+        path
+        for path in (ROOT / "docs" / "howto").glob("*.md")
+        if path.stem not in _WITH_SPARK | _WITH_BROKER
     ),
 ]
 
@@ -75,7 +79,9 @@ def test_an_example_is_small(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(path, tmp_path):
     assert list(blocks_of(path.read_text())), f"{path}: has no code"
-    done = run("-m", "tests.pages", str(path), folder=tmp_path)
+    page = tmp_path / path.name
+    page.write_text(at_free_ports(path.read_text()))
+    done = run("-m", "tests.pages", str(page), folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -90,6 +96,15 @@ def test_a_page_that_lies_is_caught(tmp_path):
         f"{fence}console\n$ echo 1\n1\n{fence}\n<!-- skip -->\n{fence}python\n1/0\n{fence}\n"
     )
     assert run("-m", "tests.pages", str(page), folder=tmp_path).returncode == 0
+
+
+def test_a_server_of_a_page_gets_a_port_of_its_own():
+    page = "$ dwell serve ./queue --beanstalk off >log\n$ curl localhost:8410 127.0.0.1:8410\n"
+    served, called = at_free_ports(page).splitlines()
+    port = re.search(r" --http 127\.0\.0\.1:(\d+) >log$", served)
+    assert port
+    assert called == f"$ curl localhost:{port[1]} 127.0.0.1:{port[1]}"
+    assert at_free_ports(called) == called
 
 
 def test_the_hello_world_fits_on_the_first_screen():

@@ -59,6 +59,8 @@ def copy_of_the_project(folder: Path) -> Path:
             shutil.copytree(ROOT / part, folder / part, ignore=ignored)
         else:
             shutil.copy(ROOT / part, folder / part)
+    # What ``make setup`` fetched is only read.
+    (folder / ".brokers").symlink_to(ROOT / ".brokers")
     return folder
 
 

@@ -266,6 +266,12 @@ def _example(name: str) -> str:
     return f"{_fenced(code, 'python')}\n\nIt prints:\n\n{_fenced(prints, 'text')}"
 
 
+def _file(name: str) -> str:
+    """Return a file of an example, as one that the page tells its reader to write."""
+    path = ROOT / "examples" / name
+    return _fenced(f"# file: {path.name}\n{path.read_text()}", "python")
+
+
 PARTS: dict[str, Callable[[str], str]] = {
     "endpoints": lambda _: http_docs.endpoints(),
     "requests": lambda _: http_docs.requests(),
@@ -276,6 +282,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "constants": _constants,
     "example": _example,
     "fields": _fields,
+    "file": _file,
     "grid": _grid,
     "layout": _layout,
     "limits": _limits,

@@ -13,18 +13,21 @@ from dwell.cli.counts import stats, topics
 from dwell.cli.events import events
 from dwell.cli.exits import MEANINGS, Code, Commands
 from dwell.cli.find import find
+from dwell.cli.flags import Command
 from dwell.cli.ids import cancel, get, kick, reschedule
 from dwell.cli.listing import list_messages
 from dwell.cli.output import Output
 from dwell.cli.pipeline import FORWARD, pipeline
 from dwell.cli.put import put
 from dwell.cli.receipts import ack, bury, release, touch
+from dwell.cli.relay import relay
 from dwell.cli.reshard import reshard
 from dwell.cli.serve import serve
 from dwell.cli.session import Session
 from dwell.cli.settings import settings
 from dwell.cli.stale import stale
 from dwell.cli.take import take
+from dwell.cli.takeover import takeover
 from dwell.cli.token import token
 from dwell.cli.work import work
 
@@ -55,7 +58,7 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
         _Command("get", get, "dwell get emails order-17"),
         _Command("reschedule", reschedule, "dwell reschedule emails order-17 --delay 2h"),
         _Command("cancel", cancel, "dwell cancel emails order-17 order-18"),
-        _Command("kick", kick, "dwell kick emails --limit 100"),
+        _Command("kick", kick, """dwell kick emails --where "to != 'ann'" --error timeout"""),
         _Command("clear", clear, "dwell clear emails --yes"),
     ),
     "What is there": (
@@ -68,6 +71,15 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
     "Server": (
         _Command("serve", serve, "dwell serve ./data --http 127.0.0.1:8410"),
         _Command("token", token, "dwell token orders --put orders. --take orders."),
+    ),
+    "Brokers": (
+        _Command(
+            "relay",
+            relay,
+            "dwell relay --from kafka://localhost:9092/orders.delay-30m "
+            "--to kafka://localhost:9092/orders",
+        ),
+        _Command("takeover", takeover, "dwell takeover beanstalk://localhost:11300 --dry-run"),
     ),
     "Spark": (
         _Command(
@@ -145,6 +157,7 @@ for _panel, _commands in GROUPS.items():
     for _command in _commands:
         app.command(
             _command.name,
+            cls=Command,
             rich_help_panel=_panel,
             epilog=f"Example: `{_command.example}`",
             context_settings=_command.settings,
