@@ -88,3 +88,11 @@ def test_the_embedded_store_is_loaded_only_when_it_is_used():
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_handle_says_how_it_is_opened():
+    """The first thing that one forgets is the ``with``."""
+    with pytest.raises(AttributeError, match=r"with dwell\.open.* as queue', then queue\.put"):
+        dwell.open("memory:").put("t", "x")
+    with pytest.raises(AttributeError, match=r"not open yet$"):
+        dwell.open("memory:").putt("t", "x")

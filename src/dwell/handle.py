@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from dwell.clock import Clock, RealClock
@@ -34,6 +34,12 @@ class Handle:
         self._store = store
         self._queue: Queue | None = None
         self._sync: SyncQueue | None = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say how a verb is reached, to who calls it on what is not open yet."""
+        hint = f": 'with dwell.open(...) as queue', then queue.{name}"
+        told = hint if hasattr(Queue, name) else ""
+        raise AttributeError(f"a handle has no {name!r}, it is a store that is not open yet{told}")
 
     async def __aenter__(self) -> Queue:
         queue = Queue(self._store)

@@ -101,6 +101,8 @@ def test_a_delay_level_is_the_topics(cli):
         (["t", "x", "--priority", "high"], "UsageError: Invalid value for '--priority'"),
         (["t", "x", "--lease", "0"], "InvalidTime: lease:"),
         (["t", "x", "--ttl", "5m", "--delay", "6m"], "InvalidTime: ttl: ends before"),
+        (["t", "x", "--ttl", "5m", "--expires", "4000000000000"], "InvalidTime: expires: got "),
+        (["t", "x", "--expires", "soon"], "InvalidTime: expires: got str 'soon'"),
         (["t", "x", "--key", ""], "InvalidKey: key:"),
         (["t", "x", "--header", "a"], "InvalidHeaders: header: got str 'a'"),
         (["t", "x", "--header", "=a"], "InvalidHeaders: header: got str '=a'"),
@@ -130,3 +132,12 @@ def test_what_is_not_put_is_said_even_when_quiet(cli):
     cli.run("take", "t")
     again = ("put", "t", "x", "--id", "a", "--on-conflict", "replace")
     assert cli.json(*again, code=1) == [{"topic": "t", "id": "a", "result": "leased"}]
+
+
+def test_a_moment_of_expiry(cli):
+    cli.run("put", "t", "x", "--id", "one", "--expires", "2096-10-02T07:06:40Z")
+    lines = b'{"body": 1, "id": "own", "ttl": "1h"}\n{"body": 2, "id": "default"}\n'
+    cli.run("put", "t", "--many", "-", "--expires", "4000000000000", stdin=lines)
+    found = {m["id"]: m["expires_ms"] for m in cli.json("list", "t")}
+    assert found["one"] == found["default"] == 4_000_000_000_000
+    assert 0 < found["own"] < 4_000_000_000_000

@@ -53,7 +53,8 @@ def test_take_from_several_topics_in_their_order(cli):
 def test_take_with_nothing_ends_with_one(cli):
     cli.run("put", "t", "x", "--delay", "1h")
     done = cli.run("take", "t", "u", "--wait", "1ms", code=1)
-    assert (done.stdout, done.stderr) == ("", "nothing is due in t, u\n")
+    said = "there is no topic u; there are t\nnothing is due in t, u\n"
+    assert (done.stdout, done.stderr) == ("", said)
     assert cli.run("--quiet", "take", "t", code=1).output == ""
 
 

@@ -231,6 +231,9 @@ async def test_bodies_that_are_broken(content, data, word):
         ({"body": "x", "delay": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "due": 1, "due_ms": 5}, "InvalidTime"),
         ({"body": "x", "ttl": 1, "expires_ms": 5}, "InvalidTime"),
+        ({"body": "x", "ttl_ms": 1, "expires": 5}, "InvalidTime"),
+        ({"body": "x", "expires": 1, "expires_ms": 5}, "InvalidTime"),
+        ({"body": "x", "expires": "soon"}, "InvalidTime"),
         ({"body": "x", "delay": "1h", "ttl": "1m"}, "InvalidTime"),
         ({"body": "x", "expires_ms": 0}, "InvalidTime"),
         ({"body": "x", "delay": 1, "delay_level": 1}, "InvalidTime"),
@@ -266,6 +269,7 @@ async def test_values_that_are_refused(row, error, many):
         {"delay_level": 3, "priority": 7},
         {"due_ms": 2_000_000_000_000, "lease_ms": 1500, "max_attempts": 3},
         {"due": "2033-05-18T03:33:20Z", "expires_ms": 2_000_000_000_001},
+        {"delay": 5, "expires": "2033-05-18T03:33:20Z"},
         {"lease": "5s", "key": "k", "headers": {"a": "b"}, "priority": 0},
     ],
 )
@@ -304,6 +308,9 @@ async def test_a_row_among_others_says_what_it_says_alone(row):
         ("POST", "/v1/push/none/credit", {"credit": 1}, 404),
         ("PATCH", "/v1/topics/t/settings", {"colour": 1}, 400),
         ("PATCH", "/v1/topics/t/settings", {"lease_ms": 0}, 400),
+        ("PATCH", "/v1/topics/t/settings", {"lease_ms": "soon"}, 400),
+        ("PATCH", "/v1/topics/t/settings", {"lease_ms": 5.5}, 400),
+        ("PATCH", "/v1/topics/t/settings", {"delay_levels_ms": ["1s", "soon"]}, 400),
     ],
 )
 async def test_requests_that_are_refused(method, path, body, status):

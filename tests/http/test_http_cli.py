@@ -249,10 +249,11 @@ def test_work_waits_for_its_server(tmp_path):
         text=True,
     )
     try:
-        first, second = worker.stderr.readline(), worker.stderr.readline()
+        first, second, third = (worker.stderr.readline() for _ in range(3))
         assert first.startswith("serving ")
         assert first.endswith(f"at http://127.0.0.1:{port}; Ctrl-C or SIGTERM stops it\n")
-        assert f"waiting for the server: http://127.0.0.1:{port}: " in second
+        assert second.endswith("waiting for the store to open\n")
+        assert f"waiting for the server: http://127.0.0.1:{port}: " in third
         with ServerProcess("--http", f"127.0.0.1:{port}", store=tmp_path / "queue") as server:
             assert server.put("t", "0")[0] == 200
             assert worker.stdout.readline().startswith("begin ")

@@ -49,3 +49,22 @@ async def test_a_wait_is_no_longer_than_a_server_lets_one_wait():
         await caller.post("/v1/take", {"topics": "t", "wait": "6m"})
         assert caller.status == 400
         assert b"wait: got" in caller.data
+
+
+async def test_the_spans_of_settings_are_milliseconds_or_text():
+    async with calling() as caller:
+        said = {"lease_ms": "5m", "remember_ms": 3_600_000, "retry_delays_ms": ["1s", 2000, "1h"]}
+        found = await caller.ask("PATCH", "/v1/topics/t/settings", said)
+        assert caller.status == 200
+        assert (found["lease_ms"], found["remember_ms"]) == (300_000, 3_600_000)
+        assert found["retry_delays_ms"] == [1000, 2000, 3_600_000]
+
+
+async def test_an_expiry_is_a_moment_in_either_form():
+    async with calling() as caller:
+        for at, said in enumerate((4_000_000_000_000, "2096-10-02T07:06:40Z")):
+            await caller.post(
+                "/v1/topics/t/messages", {"body": "b", "id": f"{at}", "expires": said}
+            )
+            found = await caller.get(f"/v1/topics/t/messages/{at}")
+            assert found["expires_ms"] == 4_000_000_000_000

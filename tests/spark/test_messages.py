@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructType
 
 import dwell
+from dwell.spark import register
 from dwell.spark.messages import MessagesReader
 from dwell.spark.options import ReadOptions
 from tests.spark import PATIENCE_S
@@ -242,3 +243,12 @@ def test_what_moves_while_it_is_read_is_given_once(server, queue):
     finally:
         ended.set()
         thread.join()
+
+
+def test_a_source_that_spark_has_found_is_not_replaced(spark):
+    """Spark warns of each one that is."""
+    found = spark._jsparkSession.sessionState().dataSourceManager()
+    register(spark)
+    before = found.lookupDataSource("dwell")
+    register(spark)
+    assert found.lookupDataSource("dwell").equals(before)

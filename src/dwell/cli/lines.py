@@ -78,18 +78,25 @@ class Reader:
         return row_of(body, self.now_ms, self._levels_ms, **words_of(line))
 
 
+#: Fields of which a message says one at most.
 _TIMES = ("delay", "due", "due_ms", "delay_level")
+_ENDS = ("ttl", "expires")
 
 
 def _merged(line: Line, defaults: Line) -> Line:
     """Return a line with what it does not say taken from the options of the command."""
-    says_when = any(getattr(line, name) is not None for name in _TIMES)
+    said = {
+        name
+        for group in (_TIMES, _ENDS)
+        if any(getattr(line, one) is not None for one in group)
+        for name in group
+    }
     missing = {
         name: default
         for name in Line.__struct_fields__
         if getattr(line, name) is None
         and (default := getattr(defaults, name)) is not None
-        and not (says_when and name in _TIMES)
+        and name not in said
     }
     merged = msgspec.structs.replace(line, **missing)
     columns.one_of(**{name: getattr(merged, name) for name in _TIMES})

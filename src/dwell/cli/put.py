@@ -38,6 +38,10 @@ _Id = Annotated[str | None, _option("ID", "Your own id, unique in the topic.", "
 _DelayLevel = Annotated[int | None, _option("N", "One of the topic's delay levels, from 1.")]
 _Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.")]
 _Ttl = Annotated[str | None, _option("SPAN", "Not taken within this time, it is buried.")]
+_Expires = Annotated[
+    str | None,
+    _option("TIME", "Not taken by then, it is buried: ISO 8601 with a zone, or epoch ms."),
+]
 _Key = Annotated[str | None, _option("TEXT", "The key that orders messages.")]
 _Header = Annotated[list[str] | None, _option("NAME=VALUE", "A header; may be repeated.")]
 _MaxAttempts = Annotated[
@@ -60,6 +64,7 @@ def put(
     priority: _Priority = DEFAULT_PRIORITY,
     lease: LeaseOption = None,
     ttl: _Ttl = None,
+    expires: _Expires = None,
     key: _Key = None,
     header: _Header = None,
     max_attempts: _MaxAttempts = None,
@@ -68,9 +73,9 @@ def put(
     """Put a message, to be taken once it is due: now unless a time is given.
 
     With --many each line is a JSON object: a body, or a body_base64, and beside it id, due, due_ms,
-    delay, delay_level, priority, lease, ttl, key, headers and max_attempts as wanted. The options
-    are for the lines that do not say otherwise. Lines are put in batches of 1000: of a batch with a
-    bad line nothing is put, and the batches before it stay put.
+    delay, delay_level, priority, lease, ttl, expires, key, headers and max_attempts as wanted. The
+    options are for the lines that do not say otherwise. Lines are put in batches of 1000: of a
+    batch with a bad line nothing is put, and the batches before it stay put.
     """
     defaults = Line(
         id=id_,
@@ -80,6 +85,7 @@ def put(
         priority=priority,
         lease=lease,
         ttl=ttl,
+        expires=expires,
         key=key,
         headers=given.headers(header or ()),
         max_attempts=max_attempts,

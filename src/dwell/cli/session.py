@@ -16,7 +16,7 @@ from dwell.cli import given
 from dwell.cli.exits import refused_after, require
 from dwell.cli.output import Output
 from dwell.cli.texts import printable
-from dwell.errors import NotAStore
+from dwell.errors import AccessDenied, NotAStore
 from dwell.message import Result
 from dwell.threads.sync import SyncQueue
 
@@ -53,12 +53,19 @@ class Session:
         with handle as queue:
             yield queue
 
-    def say_if_missing(self, queue: SyncQueue, topic: str) -> None:
-        """Say beside an empty answer that it is the topic which is not there, if it is so."""
-        topics = sorted(queue.stats().topics)
-        if topic not in topics:
-            others = f"; there are {shortened(topics)}" if topics else ""
-            self.out.note(f"there is no topic {printable(topic)}{others}")
+    def say_if_missing(self, queue: SyncQueue, *topics: str) -> None:
+        """Say beside an empty answer that it is a topic which is not there, if it is so.
+
+        Who may not see which topics there are is told nothing.
+        """
+        try:
+            known = sorted(queue.stats().topics)
+        except AccessDenied:
+            return
+        others = f"; there are {shortened(known)}" if known else ""
+        for topic in topics:
+            if topic not in known:
+                self.out.note(f"there is no topic {printable(topic)}{others}")
 
     def apply(
         self,

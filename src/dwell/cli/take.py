@@ -61,9 +61,10 @@ def take(
     with session.queue() as queue, held_back(but_in=LoopThread.hand.__code__):
         batch = taken(queue)
         _show(session.out, queue, batch)
-    if not batch:
-        is_like_it = "" if which is None else " that matches"
-        session.out.note(f"nothing{is_like_it} is due in {', '.join(topics)}")
+        if not batch:
+            session.say_if_missing(queue, *topics)
+            is_like_it = "" if which is None else " that matches"
+            session.out.note(f"nothing{is_like_it} is due in {', '.join(topics)}")
     require(len(batch) > 0)
 
 

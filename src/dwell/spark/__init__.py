@@ -17,5 +17,17 @@ __all__ = ["DwellSource", "register", "session"]
 
 def register(spark: SparkSession) -> None:
     """Make the data source known to a session, and let Spark push filters down to it."""
-    spark.dataSource.register(DwellSource)
+    if not _is_known(spark):
+        spark.dataSource.register(DwellSource)
     spark.conf.set(FILTER_PUSHDOWN, "true")
+
+
+def _is_known(spark: SparkSession) -> bool:
+    """Tell whether Spark has found the data source by itself; over Spark Connect nobody knows.
+
+    To register it once more would have Spark warn that one was replaced.
+    """
+    java = getattr(spark, "_jsparkSession", None)
+    if java is None:
+        return False
+    return bool(java.sessionState().dataSourceManager().dataSourceExists(DwellSource.name()))

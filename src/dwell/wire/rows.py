@@ -32,12 +32,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     priority: int | None = None
     lease: str | int | float | None = None
     ttl: str | int | float | None = None
+    expires: str | int | None = None
     key: str | None = None
     headers: dict[str, str] | None = None
     max_attempts: int | None = None
 
 
-_PLAIN = ("id", "delay_level", "priority", "max_attempts", "key", "headers")
+_PLAIN = ("id", "delay_level", "priority", "max_attempts", "expires", "key", "headers")
 
 
 @overload

@@ -37,6 +37,9 @@ _CLOSING_SECONDS = 3.0
 _AGAIN_SECONDS = 0.5
 _SAY_EACH_SECONDS = 30.0
 
+#: How long a store may take to open before somebody at a terminal is told what is waited for.
+_SAY_AFTER_SECONDS = 1.0
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -282,14 +285,18 @@ class Worker:
 async def _open_when_there(handle: Handle | Queue) -> Queue:
     """Open a queue; a server that cannot be reached is waited for."""
     loop, said_at = asyncio.get_running_loop(), float("-inf")
-    while True:
-        try:
-            return await handle.__aenter__()
-        except ServerUnreachable as error:
-            if loop.time() - said_at >= _SAY_EACH_SECONDS:
-                _log.warning("waiting for the server: %s", error)
-                said_at = loop.time()
-            await asyncio.sleep(_AGAIN_SECONDS)
+    slow = loop.call_later(_SAY_AFTER_SECONDS, _log.warning, "waiting for the store to open")
+    try:
+        while True:
+            try:
+                return await handle.__aenter__()
+            except ServerUnreachable as error:
+                if loop.time() - said_at >= _SAY_EACH_SECONDS:
+                    _log.warning("waiting for the server: %s", error)
+                    said_at = loop.time()
+                await asyncio.sleep(_AGAIN_SECONDS)
+    finally:
+        slow.cancel()
 
 
 def _running(queue: T | None) -> T:

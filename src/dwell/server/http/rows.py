@@ -148,7 +148,6 @@ class _Times(NamedTuple):
 _NAMES = {
     **{name: name + "[{at}]" for name in ("priority", "max_attempts", "key", "headers")},
     "id": "ids[{at}]",
-    "expires": "messages[{at}].expires_ms",
 }
 
 
@@ -171,9 +170,6 @@ def _rows(rows: Sequence[NewMessage], bodies: Sequence[bytes], times: _Times) ->
 
 def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str] = str) -> Row:
     """Return what a message says, checked; raises InvalidInput."""
-    has_ttl = row.ttl is not None or row.ttl_ms is not None
-    if has_ttl and row.expires_ms is not None and named is not str:
-        raise InvalidTime("ttl: got ttl and expires_ms together, expected one of them")
     return row_of(
         body,
         times.now_ms,
@@ -185,7 +181,7 @@ def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str
         priority=row.priority,
         lease=span(row, "lease"),
         max_attempts=row.max_attempts,
-        expires=row.expires_ms,
+        expires=_moment(row, "expires"),
         ttl=span(row, "ttl"),
         key=row.key,
         headers=_headers(row, named) if row.headers else None,
@@ -216,15 +212,23 @@ def _check_ids(rows: Sequence[NewMessage]) -> None:
 
 def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
     """Return when a message falls due, if it says so as a moment: now if theirs has reached it."""
-    if row.due is None and row.due_ms is None:
+    due = _moment(row, "due")
+    if due is None:
         return None
-    if row.due is not None and row.due_ms is not None:
-        raise InvalidTime("due: got due and due_ms together, expected one of them")
-    when = reached(row.due_ms if row.due is None else row.due, now_ms, their_ms)
+    when = reached(due, now_ms, their_ms)
     # Without a time it is due now by the clock of the store, which can be another than ours.
     others = (row.delay, row.delay_ms, row.delay_level)
     is_now = when == now_ms and their_ms and others == (None, None, None)
     return None if is_now else when
+
+
+def _moment(row: NewMessage, name: str) -> Due | None:
+    """Return what a message says as ``name`` or as ``name_ms``; None when it says neither."""
+    said: Due | None = getattr(row, name)
+    ms: int | None = getattr(row, f"{name}_ms")
+    if said is not None and ms is not None:
+        raise InvalidTime(f"{name}: got {name} and {name}_ms together, expected one of them")
+    return ms if said is None else said
 
 
 def reached(due: Due | None, now_ms: int, their_ms: int) -> Due | None:

@@ -41,7 +41,11 @@ Ids: TypeAlias = Annotated[list[Id], Meta(max_length=MAX_BATCH_MESSAGES)]
 Topic: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9._:-]{1,200}$")]
 States: TypeAlias = Annotated[list[str], Meta(max_length=16)]
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
-Wholes: TypeAlias = Annotated[list[Whole], Meta(max_length=256)]
+#: A span in a topic's settings.
+Millis: TypeAlias = Annotated[
+    int | str, Meta(description='Milliseconds, or a span as text: "30m", "1h30m", "250ms".')
+]
+Levels: TypeAlias = Annotated[list[Millis], Meta(max_length=256)]
 
 
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +90,7 @@ class NewMessage(Line, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message to be put: a body, and whatever else it says.
 
     At most one of ``delay``, ``delay_ms``, ``due``, ``due_ms`` and ``delay_level``, and of
-    ``ttl``, ``ttl_ms`` and ``expires_ms``.
+    ``ttl``, ``ttl_ms``, ``expires`` and ``expires_ms``.
     """
 
     delay_ms: int | None = None
@@ -311,14 +315,14 @@ class StaleRequest(Request):
 class SettingsChange(Request):
     """Settings of a topic to be changed; what is left out stays as it is."""
 
-    lease_ms: Annotated[int, Meta(ge=1, le=MAX_LEASE_MS)] | UnsetType = UNSET
+    lease_ms: Millis | UnsetType = UNSET
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | UnsetType = UNSET
-    retry_delays_ms: Wholes | UnsetType = UNSET
-    remember_ms: Whole | UnsetType = UNSET
+    retry_delays_ms: Levels | UnsetType = UNSET
+    remember_ms: Millis | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
     max_pending: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     on_full: Literal["refuse", "drop"] | UnsetType = UNSET
-    delay_levels_ms: Wholes | UnsetType = UNSET
+    delay_levels_ms: Levels | UnsetType = UNSET
 
 
 # --- push and the job protocol ----------------------------------------------------------------
