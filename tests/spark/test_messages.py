@@ -1,5 +1,6 @@
 """The view ``messages``: the pending set as a table, and the filters that are pushed down."""
 
+import os
 import pickle
 import random
 import threading
@@ -178,6 +179,7 @@ print("found", table.where("topic = 'view.b' AND state = 'dead'").count())
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         timeout=PATIENCE_S,
     )
     assert "found 10" in done.stdout, done.stderr[-3000:]
