@@ -165,7 +165,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message, as a taker or a reader sees it.
 
     ``attempt`` counts takes (1 at the first). ``receipt`` is set when the message was just taken.
-    ``expires_ms`` and ``lease_until_ms`` are 0 when there is none; ``lease_ms`` and
+    ``expires_ms``, ``lease_until_ms`` and ``died_ms`` are 0 when there is none; ``lease_ms`` and
     ``max_attempts`` are 0 when the topic's settings say. ``number`` is the message's own in its
     store, from 1 to 2**63 - 1, the same as long as the message is there.
     """
@@ -180,6 +180,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     lease_ms: int
     lease_until_ms: int = 0
+    died_ms: int = 0
     expires_ms: int = 0
     key: str | None = None
     headers: dict[str, str] = {}

@@ -1,4 +1,5 @@
 import sys
+import time
 
 import pytest
 from rich.cells import cell_len
@@ -49,7 +50,8 @@ class TestLooking:
         assert row.split()[:2] == ["delayed", "d0"]
         assert row.endswith("[red]0")
         (head, _, ready, *_, dead) = cli.out("list", "t")
-        assert head.split()[4:] == ["lease", "ends", "priority", "key", "last", "error", "body"]
+        assert head.split()[4:7] == ["lease", "ends", "died"]
+        assert head.split()[7:] == ["priority", "key", "last", "error", "body"]
         assert dead.split()[-6:] == ["1", "k", "no", "such", "address", "dead"]
         assert ready.endswith("…")
 
@@ -173,3 +175,15 @@ def test_a_topic_that_is_not_there_is_named(cli):
         cli.run("put", f"topic-{number:02}", "x")
     said = cli.run("list", "oders").stderr
     assert said.endswith("topic-08 and 2 more\n")
+
+
+def test_a_dead_message_says_when_it_died(cli):
+    cli.run("put", "t", "x", "--id", "a")
+    (taken,) = cli.json("take", "t")
+    before_ms = time.time_ns() // 1_000_000
+    cli.run("bury", taken["receipt"])
+    (dead,) = cli.json("list", "t", "--state", "dead")
+    assert before_ms <= dead["died_ms"] <= time.time_ns() // 1_000_000
+    assert dead["lease_until_ms"] == 0
+    assert "died" in cli.run("get", "t", "a").stdout
+    assert "died" in cli.run("list", "t").stdout.partition("\n")[0]

@@ -77,6 +77,7 @@ def test_columns(table):
     assert (one.key, one.headers, one.last_error, one.lease_until) == ("k1", None, None, None)
     dead = table.where("topic = 'view.b' AND state = 'dead'").first()
     assert (dead.headers, dead.last_error, dead.attempt) == ({"h": "v"}, "broken", 1)
+    assert (one.died, dead.died is None, dead.lease_until) == (None, False, None)
     leased = table.where("topic = 'view.b' AND state = 'leased'").first()
     assert (leased.lease_ms, leased.lease_until is None) == (3_600_000, False)
     assert table.where("topic = 'view.c'").first().expires is not None

@@ -64,8 +64,8 @@ class SteppedModel(Model):
         """Let messages expire, and ids be forgotten."""
         self.now_ms = now_ms
         for item in self.items.values():
-            if 0 < item.expires_ms <= now_ms and not item.lease and not item.is_dead:
-                item.is_dead, item.error = True, "expired"
+            if 0 < item.expires_ms <= now_ms and not item.lease and not item.died_ms:
+                item.died_ms, item.error = now_ms, "expired"
                 self._note(Kind.EXPIRE, item)
         self._forget()
 
@@ -97,7 +97,7 @@ class SteppedModel(Model):
             item
             for item in self.items.values()
             if item.topic == topic
-            and not item.is_dead
+            and not item.died_ms
             and item.due_ms <= now_ms
             and not 0 < item.expires_ms <= now_ms
             and (not item.lease or (item.lease_until_ms <= now_ms and not self._is_used_up(item)))

@@ -566,12 +566,12 @@ def _facts_of_item(item: Item) -> tuple[Any, ...]:
     put = item.put
     return (
         item.lease, item.topic, put.id, put.body, item.due_ms, item.attempt, put.priority,
-        item.lease_until_ms, item.expires_ms, item.error,
+        item.lease_until_ms, item.died_ms, item.expires_ms, item.error,
     )  # fmt: skip
 
 
 def _facts_of_message(message: Message) -> tuple[Any, ...]:
     return (
         message.topic, message.id, message.body, message.due_ms, message.attempt, message.priority,
-        message.lease_until_ms, message.expires_ms, message.last_error,
+        message.lease_until_ms, message.died_ms, message.expires_ms, message.last_error,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from dwell.message import (
 #: The columns of a batch that are sequences, and those that are arrays and always there.
 _SEQUENCES = ("topics", "ids", "bodies", "extras")
 _ARRAYS = (
-    *("due_ms", "priority", "attempt", "max_attempts", "lease_ms", "lease_until_ms"),
+    *("due_ms", "priority", "attempt", "max_attempts", "lease_ms", "until_ms"),
     *("expires_ms", "state", "numbers"),
 )
 
@@ -35,9 +35,10 @@ class Batch(Sequence[Message]):
     """Messages in columns: a :class:`Message` is made only for the one that is looked at.
 
     Columns of length n: ``topics``, ``ids``, ``bodies``, ``extras`` (sequences), ``due_ms``,
-    ``priority``, ``attempt``, ``max_attempts``, ``lease_ms``, ``lease_until_ms``, ``expires_ms``,
+    ``priority``, ``attempt``, ``max_attempts``, ``lease_ms``, ``until_ms``, ``expires_ms``,
     ``state``, ``numbers`` (arrays), ``errors`` (index -> text, only where there is one) and
-    ``receipts`` (shape (n, 2), or None where nothing was taken).
+    ``receipts`` (shape (n, 2), or None where nothing was taken). ``until_ms`` is the end of the
+    lease of a message that is leased, of a dead one when it died, and else 0.
     """
 
     __slots__ = (
@@ -53,13 +54,13 @@ class Batch(Sequence[Message]):
         "extras",
         "ids",
         "lease_ms",
-        "lease_until_ms",
         "max_attempts",
         "numbers",
         "priority",
         "receipts",
         "state",
         "topics",
+        "until_ms",
     )
 
     _lists: tuple[Any, ...] | None
@@ -78,7 +79,7 @@ class Batch(Sequence[Message]):
         attempt: U16,
         max_attempts: U16,
         lease_ms: U32,
-        lease_until_ms: I64,
+        until_ms: I64,
         expires_ms: I64,
         state: U8,
         numbers: U64,
@@ -96,7 +97,7 @@ class Batch(Sequence[Message]):
         self.attempt = attempt
         self.max_attempts = max_attempts
         self.lease_ms = lease_ms
-        self.lease_until_ms = lease_until_ms
+        self.until_ms = until_ms
         self.expires_ms = expires_ms
         self.state = state
         self.numbers = numbers
@@ -129,7 +130,7 @@ class Batch(Sequence[Message]):
             attempt=column("attempt", np.uint16),
             max_attempts=column("max_attempts", np.uint16),
             lease_ms=column("lease_ms", np.uint32),
-            lease_until_ms=column("lease_until_ms", np.int64),
+            until_ms=column("lease_until_ms", np.int64) + column("died_ms", np.int64),
             expires_ms=column("expires_ms", np.int64),
             state=column("state", np.uint8),
             numbers=column("number", np.uint64),
@@ -170,6 +171,16 @@ class Batch(Sequence[Message]):
         errors = {new: self.errors[old] for new, old in enumerate(places) if old in self.errors}
         receipts = None if self.receipts is None else self.receipts[at]
         return Batch(**columns, errors=errors, receipts=receipts)
+
+    @property
+    def lease_until_ms(self) -> I64:
+        """When the lease of each message ends, 0 where it has none."""
+        return np.where(self.state == State.LEASED, self.until_ms, 0)
+
+    @property
+    def died_ms(self) -> I64:
+        """When each message died, 0 where it is not dead."""
+        return np.where(self.state == State.DEAD, self.until_ms, 0)
 
     def __len__(self) -> int:
         return self._size
@@ -223,7 +234,8 @@ class Batch(Sequence[Message]):
             attempt=attempt[index],
             max_attempts=most[index],
             lease_ms=lease[index],
-            lease_until_ms=until[index],
+            lease_until_ms=until[index] if state[index] == State.LEASED else 0,
+            died_ms=until[index] if state[index] == State.DEAD else 0,
             expires_ms=expires[index],
             key=extra.key,
             headers=extra.headers,
@@ -235,7 +247,7 @@ class Batch(Sequence[Message]):
     def _as_lists(self) -> tuple[Any, ...]:
         arrays = (
             *(self.due_ms, self.state, self.priority, self.attempt, self.max_attempts),
-            *(self.lease_ms, self.lease_until_ms, self.expires_ms, self.numbers),
+            *(self.lease_ms, self.until_ms, self.expires_ms, self.numbers),
         )
         texts = None if self.receipts is None else receipts_to_text(self.receipts)
         return (*(array.tolist() for array in arrays), texts)

@@ -38,6 +38,7 @@ def _facts(message: Message, now_ms: int) -> list[tuple[str, str]]:
         ("receipt", message.receipt),
         ("due", _moment(message.due_ms, now_ms)),
         ("lease ends", _moment(message.lease_until_ms, now_ms)),
+        ("died", _moment(message.died_ms, now_ms)),
         ("expires", _moment(message.expires_ms, now_ms)),
         ("attempt", _attempt(message)),
         ("priority", str(message.priority) if message.priority != DEFAULT_PRIORITY else None),
@@ -64,6 +65,7 @@ _Column = tuple[str, Callable[[Message], bool], Callable[[Message, int], str]]
 
 _OPTIONAL: tuple[_Column, ...] = (
     ("lease ends", lambda m: m.lease_until_ms > 0, lambda m, now: away_text(m.lease_until_ms, now)),
+    ("died", lambda m: m.died_ms > 0, lambda m, now: away_text(m.died_ms, now)),
     ("expires", lambda m: m.expires_ms > 0, lambda m, now: away_text(m.expires_ms, now)),
     ("priority", lambda m: m.priority != DEFAULT_PRIORITY, lambda m, now: str(m.priority)),
     ("key", lambda m: m.key is not None, lambda m, now: printable(m.key or "")),

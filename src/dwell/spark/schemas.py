@@ -5,8 +5,8 @@ MESSAGES = (
     "topic STRING NOT NULL, id STRING NOT NULL, body BINARY NOT NULL, due TIMESTAMP NOT NULL, "
     "state STRING NOT NULL, priority BIGINT NOT NULL, attempt INT NOT NULL, "
     "max_attempts INT NOT NULL, lease_ms BIGINT NOT NULL, lease_until TIMESTAMP, "
-    "expires TIMESTAMP, key STRING, headers MAP<STRING, STRING>, last_error STRING, "
-    "number BIGINT NOT NULL"
+    "died TIMESTAMP, expires TIMESTAMP, key STRING, headers MAP<STRING, STRING>, "
+    "last_error STRING, number BIGINT NOT NULL"
 )
 
 #: One thing that happened to one message, as the view ``events`` shows it.

@@ -104,6 +104,7 @@ _MESSAGE: dict[str, Column] = {
     "max_attempts": lambda batch: pa.array(batch.max_attempts),
     "lease_ms": lambda batch: pa.array(batch.lease_ms),
     "lease_until": lambda batch: _moments(batch.lease_until_ms, absent=0),
+    "died": lambda batch: _moments(batch.died_ms, absent=0),
     "expires": lambda batch: _moments(batch.expires_ms, absent=0),
     "key": _keys,
     "headers": _headers,

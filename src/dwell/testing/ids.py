@@ -38,7 +38,7 @@ class Ids:
 
         def rank(id_: str) -> int:
             item = model.items.get((topic, id_))
-            return 2 if item is None else int(first_dead and not item.is_dead)
+            return 2 if item is None else int(first_dead and not item.died_ms)
 
         known = sorted([*self._made[-5:], *IDS], key=rank)
         return [known[pick % len(known)] for pick in picks]

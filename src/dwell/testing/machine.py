@@ -71,7 +71,7 @@ def _has_messages(machine: "StoreMachine") -> bool:
 
 
 def _has_dead(machine: "StoreMachine") -> bool:
-    return any(item.is_dead for item in machine.model.items.values())
+    return any(item.died_ms for item in machine.model.items.values())
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -33,7 +33,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Item:
-    """One message, and where it is: ``is_dead``, leased (``lease`` is not 0) or else waiting."""
+    """One message, and where it is: dead since ``died_ms``, leased by a ``lease``, or waiting."""
 
     topic: str
     arrival: int
@@ -42,7 +42,7 @@ class Item:
     expires_ms: int
     attempt: int = 0
     error: str | None = None
-    is_dead: bool = False
+    died_ms: int = 0
     lease: int = 0
     lease_until_ms: int = 0
     owner: str = ""
@@ -74,8 +74,8 @@ class Model:
             if item.lease and item.lease_until_ms <= now_ms:
                 self._end_lease(item)
                 self._give_up(item) if self._is_used_up(item) else self._note(Kind.LAPSE, item)
-            if not item.lease and not item.is_dead and 0 < item.expires_ms <= now_ms:
-                item.is_dead, item.error = True, "expired"
+            if not item.lease and not item.died_ms and 0 < item.expires_ms <= now_ms:
+                item.died_ms, item.error = now_ms, "expired"
                 self._note(Kind.EXPIRE, item)
         for name, until_ms in list(self.remembered.items()):
             if until_ms <= now_ms:
@@ -88,7 +88,7 @@ class Model:
         for item in self.items.values():
             if item.lease:
                 times.append(item.lease_until_ms)
-            elif not item.is_dead:
+            elif not item.died_ms:
                 times += [item.due_ms, item.expires_ms]
         return min((time for time in times if time > self.now_ms), default=None)
 
@@ -98,7 +98,7 @@ class Model:
         """Add messages, one after the other; a batch that is refused adds none."""
         settings = self.topic(topic)
         pending = sum(
-            item.topic == topic and not item.lease and not item.is_dead
+            item.topic == topic and not item.lease and not item.died_ms
             for item in self.items.values()
         )
         room = max(settings.max_pending - pending, 0) if settings.max_pending else len(entries)
@@ -211,7 +211,8 @@ class Model:
         def bury(item: Item) -> Result:
             self._end_lease(item)
             self._set_priority(item, priority)
-            item.is_dead, item.error = True, item.error if reason is None else reason
+            item.died_ms = self.now_ms
+            item.error = item.error if reason is None else reason
             self._note(Kind.BURY, item)
             return Result.BURIED
 
@@ -221,9 +222,9 @@ class Model:
         """Bring dead messages back."""
 
         def kick(item: Item) -> Result:
-            if not item.is_dead:
+            if not item.died_ms:
                 return Result.UNKNOWN
-            item.is_dead, item.attempt, item.due_ms = False, 0, self.now_ms + delay_ms
+            item.died_ms, item.attempt, item.due_ms = 0, 0, self.now_ms + delay_ms
             item.expires_ms = item.expires_ms if item.expires_ms > self.now_ms else 0
             self._note(Kind.KICK, item)
             return Result.KICKED
@@ -248,7 +249,7 @@ class Model:
 
         def reschedule(item: Item | None) -> Result:
             due = dues.pop(0)
-            if item is None or item.lease or item.is_dead:
+            if item is None or item.lease or item.died_ms:
                 return Result.LEASED if item and item.lease else Result.UNKNOWN
             item.due_ms = due
             self._note(Kind.MOVE, item)
@@ -268,8 +269,8 @@ class Model:
 
     def state(self, item: Item) -> State:
         """Return the one state of a message, now."""
-        if item.is_dead or item.lease:
-            return State.DEAD if item.is_dead else State.LEASED
+        if item.died_ms or item.lease:
+            return State.DEAD if item.died_ms else State.LEASED
         return State.READY if item.due_ms <= self.now_ms else State.DELAYED
 
     def in_state(self, topic: str, state: State) -> list[Item]:
@@ -332,7 +333,7 @@ class Model:
         return item.attempt >= (item.put.max_attempts or self.topic(item.topic).max_attempts)
 
     def _give_up(self, item: Item) -> None:
-        item.is_dead = True
+        item.died_ms = self.now_ms
         self._note(Kind.EXHAUST, item)
 
     def _end_lease(self, item: Item) -> None:

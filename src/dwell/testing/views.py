@@ -35,6 +35,7 @@ class View(NamedTuple):
     max_attempts: int
     lease_ms: int
     lease_until_ms: int
+    died_ms: int
     expires_ms: int
     body: bytes
     key: str | None
@@ -80,6 +81,7 @@ def view_of_item(model: Model, item: Item) -> View:
         max_attempts=put.max_attempts,
         lease_ms=put.lease_ms,
         lease_until_ms=item.lease_until_ms,
+        died_ms=item.died_ms,
         expires_ms=item.expires_ms,
         body=put.body,
         key=extra.key,

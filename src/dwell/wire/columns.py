@@ -28,7 +28,7 @@ NUMBERS: dict[str, type[np.generic]] = {
     "attempt": np.uint16,
     "max_attempts": np.uint16,
     "lease_ms": np.uint32,
-    "lease_until_ms": np.int64,
+    "until_ms": np.int64,
     "expires_ms": np.int64,
     "state": np.uint8,
     "numbers": np.uint64,
@@ -119,7 +119,7 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     attempt: Column
     max_attempts: Column
     lease_ms: Column
-    lease_until_ms: Column
+    until_ms: Column
     expires_ms: Column
     state: Column
     numbers: Column

@@ -98,6 +98,7 @@ class Shown(msgspec.Struct, gc=False):
     max_attempts: int
     lease_ms: int
     lease_until_ms: int
+    died_ms: int
     expires_ms: int
     key: str | None
     headers: dict[str, str]
@@ -120,6 +121,7 @@ def shown(message: Message, *, packed: bool = False) -> Shown:
         message.max_attempts,
         message.lease_ms,
         message.lease_until_ms,
+        message.died_ms,
         message.expires_ms,
         message.key,
         message.headers,

@@ -86,6 +86,7 @@ def messages(batch: Batch) -> bytes:
         "max_attempts": pa.array(batch.max_attempts, pa.int32()),
         "lease_ms": pa.array(batch.lease_ms, pa.int64()),
         "lease_until_ms": pa.array(batch.lease_until_ms, pa.int64()),
+        "died_ms": pa.array(batch.died_ms, pa.int64()),
         "expires_ms": pa.array(batch.expires_ms, pa.int64()),
         "key": pa.array([extra.key for extra in extras], pa.string()),
         "headers": pa.array(

@@ -358,7 +358,7 @@ class Machine:
     def _wait_or_die(self, kind: Kind, record: Record, rows: Rows, used_up: np.ndarray) -> None:
         dead, alive = rows[used_up], rows[~used_up]
         if len(dead):
-            self.table.move(dead, State.DEAD)
+            self._set_dead(dead, record.time_ms)
             self._tell(Kind.EXHAUST, record, dead)
         if len(alive):
             self._tell(kind, record, alive)
@@ -380,8 +380,12 @@ class Machine:
         rows = record.rows
         self._set_errors(rows, record.meta.error)
         self._set_priority(rows, record.meta.priority)
-        self.table.move(rows, State.DEAD)
+        self._set_dead(rows, record.time_ms)
         self._tell(kind, record, rows)
+
+    def _set_dead(self, rows: Rows, time_ms: int) -> None:
+        self.table.move(rows, State.DEAD)
+        self.table.lease_until_ms[rows] = time_ms
 
     def _kick(self, record: Record) -> None:
         rows, table = record.rows, self.table

@@ -34,7 +34,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
     if bodies is None or id_bytes.any() or extra_bytes.any():
         sizes = table.size_bytes[rows]
         reader = BlobReader(core.journal, position, sizes, id_bytes, extra_bytes)
-    leased = table.state[rows] == State.LEASED
+    has_until = np.isin(table.state[rows], (State.LEASED, State.DEAD))
     batch = Batch(
         topics=_topics(core, rows),
         ids=LazyIds(rows, table.seq[rows], BlobIds(reader) if reader and reader.has_ids else None),
@@ -45,7 +45,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
         attempt=table.attempt[rows],
         max_attempts=table.max_attempts[rows],
         lease_ms=table.lease_ms[rows],
-        lease_until_ms=np.where(leased, table.lease_until_ms[rows], 0),
+        until_ms=np.where(has_until, table.lease_until_ms[rows], 0),
         expires_ms=table.expires_ms[rows],
         state=table.state[rows],
         numbers=numbers_of(rows, table.seq[rows]),

@@ -16,7 +16,7 @@ max_attempts    2      its own, 0 for its topic's
 attempt         2      takes since it was put or kicked
 state           1      State; 0 for a free row
 takes           4      takes in all of this row's life, so that no receipt is ever made twice
-lease_until_ms  8      end of the lease; means nothing unless the state is LEASED
+lease_until_ms  8      end of the lease if LEASED, when it died if DEAD; else it means nothing
 expires_ms      8      0 for never
 owner           4      number of the owner that holds it; means nothing unless LEASED
 id_entry        4      where the caller's id is among the known ids

@@ -42,7 +42,7 @@ class Row:
     attempt: int = 0
     error: str | None = None
     serial: int = 0
-    lease_until_ms: int = 0
+    until_ms: int = 0
     take: int = 0
     owner: str = ""
 
@@ -70,7 +70,7 @@ class Row:
     def deadline_ms(self) -> int:
         """Return when time itself moves this row next; 0 when it never does."""
         if self.state is State.LEASED:
-            return self.lease_until_ms
+            return self.until_ms
         if self.state is State.DELAYED and not 0 < self.expires_ms < self.due_ms:
             return self.due_ms
         return self.expires_ms if self.state in (State.DELAYED, State.READY) else 0
@@ -173,7 +173,7 @@ def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
         attempt=np.array([row.attempt for row in rows], np.uint16),
         max_attempts=np.array([row.max_attempts for row in rows], np.uint16),
         lease_ms=np.array([row.lease_ms for row in rows], np.uint32),
-        lease_until_ms=np.array([row.lease_until_ms for row in rows], np.int64),
+        until_ms=np.array([row.until_ms for row in rows], np.int64),
         expires_ms=np.array([row.expires_ms for row in rows], np.int64),
         state=np.array([row.state for row in rows], np.uint8),
         numbers=np.array([row.arrival for row in rows], np.uint64),

@@ -172,7 +172,7 @@ class MemoryStore(Store):
         now_ms = self._enter()
 
         def touch(row: Row) -> Result:
-            row.lease_until_ms = now_ms + (lease_ms or row.own_lease_ms())
+            row.until_ms = now_ms + (lease_ms or row.own_lease_ms())
             self._move(row, State.LEASED)
             return Result.TOUCHED
 
@@ -381,6 +381,7 @@ class MemoryStore(Store):
 
     def _bury(self, row: Row, kind: Kind, now_ms: int) -> None:
         self._move(row, State.DEAD)
+        row.until_ms = now_ms
         self._log.note(kind, row, now_ms)
 
     def _forget(self, row: Row) -> None:
@@ -418,7 +419,7 @@ class MemoryStore(Store):
 
     def _lease(self, row: Row, lease_ms: int, owner: str, now_ms: int) -> None:
         row.attempt += 1
-        row.lease_until_ms = now_ms + (lease_ms or row.own_lease_ms())
+        row.until_ms = now_ms + (lease_ms or row.own_lease_ms())
         row.owner = owner
         row.take = next(self._takes)
         self._taken[row.take] = row
@@ -427,7 +428,7 @@ class MemoryStore(Store):
 
     def _end_lease(self, row: Row) -> None:
         del self._taken[row.take]
-        row.lease_until_ms = row.take = 0
+        row.until_ms = row.take = 0
         row.owner = ""
 
     def _ack(self, row: Row, now_ms: int) -> Result:

@@ -31,7 +31,7 @@ class Row(NamedTuple):
     attempt: int
     max_attempts: int
     lease_ms: int
-    lease_until_ms: int
+    until_ms: int
     expires_ms: int
     state: int
     take: int
@@ -102,7 +102,7 @@ class Leased:
                 part = batch_of([loose(n, shard, text, now_ms) for n, text in pairs], self._store)
             self._parts.append((shard, part))
             self._size += len(part)
-            left_ms = int(part.lease_until_ms.min(initial=2**62)) - now_ms
+            left_ms = int(part.until_ms.min(initial=2**62)) - now_ms
             self.ends_at = min(self.ends_at, heard_at + left_ms / 1000)
             self.size_bytes += total_bytes(part.bodies) + total_bytes(part.extras)
 
@@ -116,7 +116,7 @@ class Leased:
         """
         found = []
         for shard, part in self._parts:
-            goes_on = part.lease_until_ms > clock_of(shard).now_ms()
+            goes_on = part.until_ms > clock_of(shard).now_ms()
             found.append(part if goes_on.all() else part.picked(np.flatnonzero(goes_on).tolist()))
         return Batch.joined(found)
 
@@ -159,7 +159,7 @@ def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
         attempt=np.array(attempt, np.uint16),
         max_attempts=np.array(most, np.uint16),
         lease_ms=np.array(lease, np.uint32),
-        lease_until_ms=np.array(ends, np.int64),
+        until_ms=np.array(ends, np.int64),
         expires_ms=np.array(expires, np.int64),
         state=np.array(states, np.uint8),
         numbers=numbered,
@@ -263,7 +263,7 @@ def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> 
         attempt=names.column("attempt", np.uint16),
         max_attempts=names.column("max_attempts", np.uint16),
         lease_ms=names.column("lease_ms", np.uint32),
-        lease_until_ms=names.column("lease_until_ms", np.int64),
+        until_ms=names.column("lease_until_ms", np.int64),
         expires_ms=np.zeros(count, np.int64),
         state=np.full(count, State.LEASED, np.uint8),
         numbers=names.numbers,

@@ -37,6 +37,7 @@ class MessageRow(Struct, omit_defaults=True):
     body: str | None = None
     body_base64: str | None = None
     lease_until_ms: int = 0
+    died_ms: int = 0
     expires_ms: int = 0
     key: str | None = None
     headers: dict[str, str] = {}

@@ -57,13 +57,14 @@ local function lift(n, r)
     count(r.topic, 'leased', -1)
   else
     call('ZREM', KEY.dead .. r.topic, member(n))
+    r.ends = 0
     count(r.topic, 'dead', -1)
   end
 end
 
 local function bury(n, r, kind)
   call('ZADD', KEY.dead .. r.topic, r.due, member(n))
-  r.state = STATE.dead
+  r.state, r.ends = STATE.dead, now
   count(r.topic, 'dead', 1)
   note(kind, r.topic, r.id, r.due, r.attempt)
   save(n, r)
