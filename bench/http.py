@@ -3,16 +3,17 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
 import dwell
 from bench.lifecycle import BODY, dwell_batches, redis_batches
 from bench.redis_servers import redis_server
-from bench.result import Result
+from bench.result import Result, percentile
 from bench.servers import dwell_server, floor_server
 
 #: How many messages one client has under way.
@@ -34,6 +35,10 @@ def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
                 "floor": partial(_singles, floor, messages, connections),
             }
             result.in_turn(rounds, systems)
+            rate = result.median("dwell") / 2
+            late = uvloop.run(_paced(address[1], messages, connections, rate))
+        for part in (50, 99):
+            result.more[f"half_load_p{part}_ms"] = round(percentile(late, part / 100) * 1000, 3)
         return result
     result = Result("http", params, "messages/s")
     with redis_server() as server, dwell_server() as address:
@@ -68,17 +73,33 @@ def _singles(port: int, messages: int, connections: int) -> float:
 
 async def _singles_async(port: int, messages: int, connections: int) -> float:
     """Drive connections that each do one verb after another, with as little work as can be."""
-    loop = asyncio.get_running_loop()
     share = messages // connections
-    drivers = []
-    for _ in range(connections):
-        _, driver = await loop.create_connection(partial(_Driver, share), "127.0.0.1", port)
-        drivers.append(driver)
+    drivers = await _connected(port, [partial(_Driver, share)] * connections)
     start = time.perf_counter()
     for driver in drivers:
         driver.start()
     await asyncio.gather(*[driver.done for driver in drivers])
     return 3 * share * connections / (time.perf_counter() - start)
+
+
+async def _paced(port: int, messages: int, connections: int, rate: float) -> list[float]:
+    """Return how long each verb took, in seconds from its time in a stream of ``rate`` a second.
+
+    The times of the verbs are given before, so that one that is late makes those behind it late.
+    """
+    step = connections / rate
+    paces = [(step, number / rate) for number in range(connections)]
+    makers = [partial(_PacedDriver, messages // connections, *pace) for pace in paces]
+    drivers = await _connected(port, makers)
+    for driver in drivers:
+        driver.start()
+    await asyncio.gather(*[driver.done for driver in drivers])
+    return sorted(late for driver in drivers for late in driver.late)
+
+
+async def _connected(port: int, makers: "Sequence[Callable[[], D]]") -> "list[D]":
+    loop = asyncio.get_running_loop()
+    return [(await loop.create_connection(maker, "127.0.0.1", port))[1] for maker in makers]
 
 
 def _request(path: bytes, body: bytes) -> bytes:
@@ -144,3 +165,24 @@ class _Driver(asyncio.Protocol):
     def _ack(self) -> bytes:
         at = self._answer.find(b'"receipt":"') + 11
         return _request(b"/v1/ack", b'{"receipts":["%s"]}' % self._answer[at : at + 32])
+
+
+class _PacedDriver(_Driver):
+    """One connection whose verbs have times: ``step`` seconds apart, from ``first`` on."""
+
+    def __init__(self, messages: int, step: float, first: float) -> None:
+        super().__init__(messages)
+        self.late: list[float] = []
+        self._loop = asyncio.get_running_loop()
+        self._step, self._at = step, self._loop.time() + first
+
+    def start(self) -> None:
+        self._loop.call_at(self._at, super()._next)
+
+    def _next(self) -> None:
+        self.late.append(self._loop.time() - self._at)
+        self._at += self._step
+        self._loop.call_at(self._at, super()._next)
+
+
+D = TypeVar("D", bound=_Driver)
