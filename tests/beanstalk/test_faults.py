@@ -170,7 +170,7 @@ def test_many_idle_connections_cost_little():
             try:
                 connected = str(IDLE + 1)
                 until(lambda: line.stats(b"stats")["current-connections"] == connected)
-                assert (memory_bytes(server.process.pid) - before) / IDLE < 10_000
+                assert (memory_bytes(server.process.pid) - before) / IDLE < 6 * 1024
                 started = time.monotonic()
                 work(line, 100)
                 assert time.monotonic() - started < PATIENCE_S
