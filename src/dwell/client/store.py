@@ -291,7 +291,7 @@ class HttpStore(RemoteStore):
 
     async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
         """Bring dead messages back."""
-        return await self._by_id(topic, "kick", {"ids": _texts(ids), "delay": f"{delay_ms}ms"})
+        return await self._by_id(topic, "kick", {"ids": _texts(ids), "delay_ms": delay_ms})
 
     async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
         """Forget messages that nobody has taken."""

@@ -62,7 +62,7 @@ def kick(delay_ms: int) -> Change:
     def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> Awaitable[U8]:
         return store.kick(topic, ids, delay_ms)
 
-    return Change("kick", (State.DEAD,), {"delay": f"{delay_ms}ms"}, apply)
+    return Change("kick", (State.DEAD,), {"delay_ms": delay_ms}, apply)
 
 
 def move(due_ms: int) -> Change:
