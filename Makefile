@@ -14,7 +14,7 @@ setup: $(STAMP) packages .brokers/kafka .brokers/spark ## .venv in the checkout,
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,server,client,arrow,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
 	@touch $@
 
 packages: ## Debian packages that tests and benchmarks run against

@@ -17,9 +17,11 @@ _PARTS = (
     ("queue/queue.py", "Queue"),
     ("queue/selecting.py", "Selecting"),
     ("queue/verbs.py", "Verbs"),
+    ("queue/schedules/schedules.py", "Schedules"),
 )
 
-_HEAD = """# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py: change those.
+_HEAD = """# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py and
+# queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ from types import TracebackType
 from dwell.queue import Queue
 from dwell.queue.selecting import States, Which
 from dwell.queue.verbs import ManyTaken, Taken
+from dwell.queue.schedules.schedules import Schedules
 from dwell.threads.bridge import LoopThread
 """
 
@@ -38,6 +41,13 @@ class SyncQueue:
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None: ...
+    @property
+    def schedules(self) -> SyncSchedules: ...
+"""
+
+_OWN_SCHEDULES = """
+class SyncSchedules:
+    def __init__(self, schedules: Schedules, run: Callable[..., Any]) -> None: ...
 """
 
 
@@ -89,6 +99,7 @@ def render() -> str:
             if isinstance(node, ast.ImportFrom):
                 imports += ast.unparse(node) + "\n"
             elif isinstance(node, ast.ClassDef) and node.name == class_name:
+                methods += _OWN_SCHEDULES if class_name == "Schedules" else ""
                 stubs = "\n".join(map(_stub, _methods(node.body)))
                 methods += "\n" + "\n".join("    " + line for line in stubs.splitlines())
     fixed = _ruff(imports + methods + "\n", "check", "--fix", "--quiet", "--select", "F401,F811,I")

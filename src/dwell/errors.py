@@ -17,6 +17,7 @@ The tree, one sentence each::
     │  ├─ InvalidSettings       a topic setting is unknown or has a value that is not allowed
     │  ├─ InvalidLimit          a limit, cursor or position is out of range
     │  ├─ InvalidUrl            a store's URL names no kind of store that exists
+    │  ├─ InvalidSchedule       a schedule is unknown, cannot be read, or would never fire
     │  ├─ InvalidQuery          a predicate is not an expression that can be evaluated
     │  └─ BatchTooLarge         a batch holds more messages or bytes than one request may
     ├─ IdExists                 put with on_conflict="error" met an id that exists; nothing was put
@@ -97,6 +98,10 @@ class InvalidLimit(InvalidInput):
 
 class InvalidUrl(InvalidInput):
     """A store's URL names no kind of store that exists."""
+
+
+class InvalidSchedule(InvalidInput):
+    """A schedule's rule or zone is unknown, cannot be read, or would never fire."""
 
 
 class InvalidQuery(InvalidInput):

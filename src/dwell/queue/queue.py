@@ -26,6 +26,7 @@ from dwell.queue.bulk import PutKey, put_fitting, put_joined, put_rows, puts_of
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
+from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import Selecting
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
@@ -67,6 +68,11 @@ class Queue(Selecting):
     def clock(self) -> Clock:
         """The clock of the store, which says what is due."""
         return self._store.clock
+
+    @property
+    def schedules(self) -> Schedules:
+        """What is put again and again, by a calendar."""
+        return Schedules(self)
 
     @property
     def store(self) -> Store:

@@ -34,6 +34,7 @@ from dwell.server.sealed import sealed
 from dwell.server.service import Port, Service
 from dwell.server.settings import Address, ServerSettings
 from dwell.server.tokens import Tokens
+from dwell.tasks import Standing
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +85,17 @@ def make_port(
     return BeanstalkPort(service, *address, ssl=context)
 
 
+@contextlib.asynccontextmanager
+async def _firing(queue: Queue) -> AsyncIterator[None]:
+    """Fire the schedules of a queue."""
+    firing = Standing(queue.schedules.fire)
+    firing.start()
+    try:
+        yield
+    finally:
+        await firing.stop()
+
+
 class Server:
     """One process that serves one queue. ``make_port`` is for tests."""
 
@@ -106,7 +118,7 @@ class Server:
             # A signal that comes before this ends the process, and has nothing to wait for.
             self._listen()
             self._service = self._serve(queue)
-            async with self._started(self._service):
+            async with _firing(queue), self._started(self._service):
                 # What is there by now stays, and need not be looked through again and again.
                 gc.freeze()
                 gc.set_threshold(_COLLECT_AFTER)

@@ -14,6 +14,7 @@ from typing import Any, Self
 from dwell.batch.batch import Batch
 from dwell.errors import StoreClosed
 from dwell.queue import Queue
+from dwell.queue.schedules.schedules import Schedules
 from dwell.threads.bridge import LoopThread
 
 _NO_MORE = object()
@@ -65,6 +66,11 @@ class SyncQueue:
     ) -> None:
         self.close()
 
+    @property
+    def schedules(self) -> "SyncSchedules":
+        """What is put again and again, by a calendar."""
+        return SyncSchedules(self._queue.schedules, self._run)
+
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._loop_thread().run(function, *args, **kwargs)
 
@@ -96,11 +102,19 @@ class SyncQueue:
         return thread
 
 
+class SyncSchedules:
+    """The schedules of a queue for plain threads: ``queue.schedules``."""
+
+    def __init__(self, schedules: Schedules, run: Callable[..., Any]) -> None:
+        self._queue = schedules
+        self._run = run
+
+
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a plain method that runs a coroutine method of the queue."""
 
     @functools.wraps(function)
-    def call(self: SyncQueue, *args: Any, **kwargs: Any) -> Any:
+    def call(self: SyncQueue | SyncSchedules, *args: Any, **kwargs: Any) -> Any:
         return self._run(function, self._queue, *args, **kwargs)
 
     @functools.wraps(function)
@@ -121,7 +135,7 @@ def _iterator(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a generator method that runs an asynchronous generator method of the queue."""
 
     @functools.wraps(function)
-    def iterate(self: SyncQueue, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def iterate(self: SyncQueue | SyncSchedules, *args: Any, **kwargs: Any) -> Iterator[Any]:
         source = function(self._queue, *args, **kwargs)
         try:
             while (item := self._run(_next, source)) is not _NO_MORE:
@@ -136,12 +150,16 @@ async def _next(source: Any) -> Any:
     return await anext(source, _NO_MORE)
 
 
-def _is_own(name: str) -> bool:
-    return name.startswith("_") or name in vars(SyncQueue)
+def _make(face: type, source: type) -> None:
+    """Give a class the public coroutine methods of another as plain ones, but for its own."""
+    for name, function in inspect.getmembers(source, inspect.isfunction):
+        if name.startswith("_") or name in vars(face):
+            continue
+        if inspect.iscoroutinefunction(function):
+            setattr(face, name, _plain(function))
+        elif inspect.isasyncgenfunction(function):
+            setattr(face, name, _iterator(function))
 
 
-for _name, _function in inspect.getmembers(Queue, inspect.isfunction):
-    if not _is_own(_name) and inspect.iscoroutinefunction(_function):
-        setattr(SyncQueue, _name, _plain(_function))
-    elif not _is_own(_name) and inspect.isasyncgenfunction(_function):
-        setattr(SyncQueue, _name, _iterator(_function))
+_make(SyncQueue, Queue)
+_make(SyncSchedules, Schedules)

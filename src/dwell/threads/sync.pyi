@@ -1,7 +1,9 @@
-# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py: change those.
+# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py and
+# queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -25,6 +27,8 @@ from dwell.message import (
     TopicSettings,
 )
 from dwell.queue import Queue
+from dwell.queue.schedules.schedule import Planned
+from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
 from dwell.queue.verbs import ManyTaken, Taken
 from dwell.threads.bridge import LoopThread
@@ -40,6 +44,8 @@ class SyncQueue:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+    @property
+    def schedules(self) -> SyncSchedules: ...
     def put(
         self,
         topic: str,
@@ -221,3 +227,36 @@ class SyncQueue:
     def get(self, topic: str, ids: str) -> Message | None: ...
     @overload
     def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]: ...
+
+class SyncSchedules:
+    def __init__(self, schedules: Schedules, run: Callable[..., Any]) -> None: ...
+    def put(
+        self,
+        name: str,
+        topic: str,
+        body: object,
+        *,
+        cron: str | None = None,
+        every: Delay | None = None,
+        rrule: str | None = None,
+        zone: str = "UTC",
+        start: Due | None = None,
+        end: Due | None = None,
+        jitter: Delay = 0,
+        misfire: str = "once",
+        grace: Delay = "1m",
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        lease: Delay | None = None,
+        max_attempts: int | None = None,
+        ttl: Delay | None = None,
+        app: str = "",
+    ) -> Result: ...
+    def get(self, name: str) -> Planned | None: ...
+    def each(self, app: str | None = None) -> Iterator[Planned]: ...
+    def next(self, name: str, count: int = 5) -> list[datetime]: ...
+    def pause(self, name: str) -> Result: ...
+    def resume(self, name: str) -> Result: ...
+    def remove(self, name: str) -> Result: ...
+    def fire(self) -> None: ...

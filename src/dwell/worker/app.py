@@ -18,11 +18,12 @@ from dwell.handle import Handle
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.store.base import RemoteStore
-from dwell.tasks import finished, whole
+from dwell.tasks import Standing, finished, whole
 from dwell.threads.bridge import RunningLoop
 from dwell.threads.pool import is_generator
 from dwell.threads.sync import SyncQueue
 from dwell.urls import shown
+from dwell.worker.declared import Declared, declare
 from dwell.worker.runner import Runner, Subscription
 
 F = TypeVar("F", bound=Callable[[Any], Any])
@@ -62,13 +63,21 @@ class Worker:
     While a handler runs its lease is kept alive, and it may put to :attr:`queue` or, where it is a
     plain function, to :attr:`sync_queue`. ``grace`` is how long handlers may still run
     after a stop; ``owner`` is the name under which messages are taken, by default host and
-    process.
+    process. ``app`` is the name of the program, under which :meth:`every` declares schedules. A
+    worker whose store is not a server's also fires the schedules of its store.
     """
 
     def __init__(
-        self, queue: Queue | str | os.PathLike[str], *, grace: Delay = "30s", owner: str = ""
+        self,
+        queue: Queue | str | os.PathLike[str],
+        *,
+        grace: Delay = "30s",
+        owner: str = "",
+        app: str = "",
     ) -> None:
         self._source = queue
+        self._app = app
+        self._declared: list[Declared] = []
         self._grace_seconds = values.delay_ms(grace, "grace") / 1000
         self._owner = values.owner(owner) or f"{socket.gethostname()}:{os.getpid()}"
         self._subscriptions: list[Subscription] = []
@@ -144,6 +153,37 @@ class Worker:
 
         return register
 
+    def every(
+        self,
+        span: Delay | None = None,
+        *,
+        cron: str | None = None,
+        rrule: str | None = None,
+        name: str = "",
+        topic: str = "",
+        body: object = b"",
+        **words: Any,
+    ) -> Callable[[F], F]:
+        """Handle what a schedule puts, again and again, with the function that follows.
+
+        The schedule is put when the worker starts, and changed then if the code says something else
+        than before; one that has gone from the code of this ``app`` is removed. It is called
+        ``name``, by default ``APP:FUNCTION``, and puts ``body`` into ``topic``, by default one of
+        the schedule's name. ``span``, ``cron``, ``rrule`` and ``words`` are those of
+        :meth:`dwell.queue.schedules.Schedules.put`. Raises InvalidInput.
+        """
+        if not self._app:
+            raise InvalidInput("every: the worker has no name, expected Worker(..., app=...)")
+
+        def register(handler: F) -> F:
+            own = name or f"{self._app}:{getattr(handler, '__name__', '')}"
+            self.on(topic or own)(handler)
+            rule = {"every": span, "cron": cron, "rrule": rrule}
+            self._declared.append(Declared(own, topic or own, body, {**rule, **words}))
+            return handler
+
+        return register
+
     def _add(self, new: Subscription) -> None:
         for old in self._subscriptions:
             shared = set(old.topics) & set(new.topics)
@@ -182,11 +222,18 @@ class Worker:
     async def _work(self, queue: Queue) -> None:
         loop = RunningLoop()
         self._queue, self._sync = queue, SyncQueue(queue, loop)
+        # A server fires the schedules of its store.
+        firing = Standing(queue.schedules.fire)
         try:
+            if self._app:
+                await declare(queue, self._app, self._declared)
+            if not isinstance(queue.store, RemoteStore):
+                firing.start()
             await self._run_until_stopped(
                 [Runner(queue, s, self._owner, self._end_all) for s in self._subscriptions]
             )
         finally:
+            await firing.stop()
             self._queue = self._sync = None
             loop.close()
 

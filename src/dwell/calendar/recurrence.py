@@ -1,0 +1,176 @@
+"""Recurrences: rules of RFC 5545 (``FREQ=MONTHLY;BYDAY=-1FR``), in a time zone.
+
+A recurrence is what a calendar on the wall shows. A time that clocks leave out is as much later as
+they are set forward (RFC 5545, 3.3.5), and one that comes twice is the first.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from dateutil.rrule import rrule, rrulestr
+
+from dwell.calendar.moments import LAST_MS, from_ms, to_ms
+from dwell.errors import InvalidSchedule
+
+#: More than a zone's clocks are ever set at once, also where an island left out a day.
+_CHANGE = timedelta(hours=26)
+_MOST_COUNT = 10_000
+_MOST_INTERVAL = 100_000
+#: How far a moment may be away: what never fires would else be looked for until the year 9999.
+_HORIZON = timedelta(days=50 * 366)
+#: How far back the last moment is looked for, near ones first, as walking there takes time.
+_LOOKS_BACK = (timedelta(days=2), timedelta(days=64), timedelta(days=2048), _HORIZON)
+
+#: How long one step of a rule is, where it always is as long.
+_STEPS = {
+    "MINUTELY": timedelta(minutes=1),
+    "HOURLY": timedelta(hours=1),
+    "DAILY": timedelta(days=1),
+    "WEEKLY": timedelta(weeks=1),
+}
+_EXPECTED = "expected one rule of RFC 5545 such as FREQ=MONTHLY;BYDAY=-1FR"
+
+#: What a rule of each frequency may say beside its times of day. RFC 5545 knows more, by which
+#: rules can be written that never fire, and nobody can tell without walking all years.
+_ANY = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", "BYMONTH"}
+_ANY |= {"BYHOUR", "BYMINUTE", "BYSECOND"}
+_ALLOWED = {
+    "MINUTELY": _ANY,
+    "HOURLY": _ANY,
+    "DAILY": _ANY | {"BYMONTHDAY"},
+    "WEEKLY": _ANY,
+    "MONTHLY": _ANY | {"BYMONTHDAY", "BYSETPOS"},
+    "YEARLY": _ANY | {"BYMONTHDAY", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "BYEASTER"},
+}
+_MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+class Recurrence:
+    """A rule in a zone, which begins at a moment."""
+
+    def __init__(self, text: str, zone: ZoneInfo, begin_ms: int) -> None:
+        self._zone = zone
+        self._begin = self._wall(begin_ms).replace(microsecond=0)
+        parts = _parts(text, zone)
+        step = _STEPS.get(parts["FREQ"])
+        self._interval = step and step * int(parts.get("INTERVAL", 1))
+        count = int(parts.pop("COUNT", 0))
+        until = parts.pop("UNTIL", None)
+        self._rule = _parsed(text, parts, self._begin)
+        self._until = datetime.max if until is None else datetime.strptime(until, _UNTIL)
+        if count:
+            # So many are walked once; what comes later need not be walked from the beginning.
+            counted = list(islice(self._part(self._begin, self._begin + _HORIZON), count))
+            self._until = counted[-1] if counted else self._begin
+
+    def after(self, ms: int) -> int | None:
+        """Return the first moment after one, or None where there is none within 50 years."""
+        wall = self._wall(ms)
+        if self._is_plain(wall):
+            return next((found for found in self._from(wall) if found > ms), None)
+        # Where clocks change, what comes first on the wall may come last.
+        near = [found for found in self._between(wall - _CHANGE, wall + _CHANGE) if found > ms]
+        return min(near) if near else next(self._from(wall + _CHANGE), None)
+
+    def before(self, ms: int) -> int | None:
+        """Return the last moment that is not after one, or None where there is none."""
+        wall = self._wall(ms)
+        for back in _LOOKS_BACK:
+            start = max(self._begin, wall - back)
+            near = [found for found in self._between(start, wall + _CHANGE) if found <= ms]
+            if near:
+                return max(near)
+        return None
+
+    def _wall(self, ms: int) -> datetime:
+        """Return what a calendar and a clock on the wall show at a moment."""
+        return from_ms(min(ms, LAST_MS)).astimezone(self._zone).replace(tzinfo=None)
+
+    def _moment(self, wall: datetime) -> int:
+        return to_ms(wall.replace(tzinfo=self._zone).astimezone(UTC))
+
+    def _is_plain(self, wall: datetime) -> bool:
+        """Tell whether no clock of the zone is set near a time on the wall."""
+        sides = (wall - _CHANGE, wall, wall + _CHANGE)
+        return len({side.replace(tzinfo=self._zone).utcoffset() for side in sides}) == 1
+
+    def _between(self, start: datetime, stop: datetime) -> Iterator[int]:
+        return map(self._moment, self._part(start, stop))
+
+    def _from(self, wall: datetime) -> Iterator[int]:
+        return self._between(wall, wall + _HORIZON)
+
+    def _part(self, start: datetime, stop: datetime) -> Iterator[datetime]:
+        """Yield what is on the wall from ``start`` to ``stop``.
+
+        The rule is begun so much later, by whole intervals, that it means the same from there on
+        and need not be walked from its beginning.
+        """
+        begin = self._begin
+        if self._interval is not None:
+            # A margin for the start of a week, and for rules that pick some days of one.
+            passed = (start - begin - timedelta(days=8)) // self._interval
+            begin += max(passed, 0) * self._interval
+        rule = self._rule.replace(dtstart=begin, until=min(stop, self._until))
+        found: Iterator[datetime] = rule.xafter(start, inc=True)
+        return found
+
+
+_UNTIL = "%Y%m%dT%H%M%S"
+
+
+def _parts(text: str, zone: ZoneInfo) -> dict[str, str]:
+    """Return the parts of a rule, its UNTIL on the wall; raises InvalidSchedule."""
+
+    def on_the_wall(until: re.Match[str]) -> str:
+        if until[3]:
+            moment = datetime.strptime(f"{until[1]}{until[2]}", _UNTIL).replace(tzinfo=UTC)
+            return f"UNTIL={moment.astimezone(zone):{_UNTIL}}"
+        return f"UNTIL={until[1]}{until[2] or 'T235959'}"
+
+    plain = re.sub(
+        r"UNTIL=([0-9]{8})(T[0-9]{6})?(Z?)(?![^;])",
+        on_the_wall,
+        text.upper().removeprefix("RRULE:"),
+    )
+    parts = dict(part.partition("=")[::2] for part in plain.split(";"))
+    if problem := _problem(parts):
+        raise InvalidSchedule(f"rrule: got {text!r:.80}, expected {problem}")
+    return parts
+
+
+def _problem(parts: dict[str, str]) -> str | None:
+    """Return what a rule would have to be, or None where its parts may be as they are."""
+    allowed = _ALLOWED.get(parts.get("FREQ", ""))
+    if allowed is None:
+        return f"a FREQ of {', '.join(_ALLOWED)}; every is for seconds"
+    if unknown := sorted(parts.keys() - allowed):
+        return f"no {unknown[0]:.20} with FREQ={parts['FREQ']}, but {', '.join(sorted(allowed))}"
+    for name, most in (("COUNT", _MOST_COUNT), ("INTERVAL", _MOST_INTERVAL)):
+        value = parts.get(name, "1")
+        if not (value.isascii() and value.isdecimal() and 0 < int(value[:20]) <= most):
+            return f"{name} from 1 to {most}"
+    months = [int(month) for month in parts.get("BYMONTH", "").split(",") if month.isdecimal()]
+    longest = max((_MONTH_DAYS[month - 1] for month in months if 0 < month < 13), default=31)
+    days = re.findall(r"[0-9]+", parts.get("BYMONTHDAY", "1"))
+    if all(int(day[:5]) > longest for day in days):
+        return "a BYMONTHDAY that one of the months has"
+    return None
+
+
+def _parsed(text: str, parts: dict[str, str], begin: datetime) -> rrule:
+    """Return a rule without end; raises InvalidSchedule."""
+    plain = ";".join(f"{name}={value}" for name, value in parts.items())
+    try:
+        if len(plain.split()) != 1:
+            raise ValueError("got spaces")
+        rule = rrulestr(f"RRULE:{plain}", dtstart=begin)
+        assert isinstance(rule, rrule)
+        # Some of what is impossible is seen at the first step only.
+        next(iter(rule), None)
+        return rule
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
+        raise InvalidSchedule(f"rrule: got {text!r:.80}, {_EXPECTED}: {error}") from None

@@ -1,0 +1,87 @@
+"""Rules: a line of cron, a recurrence of RFC 5545, or a span that repeats."""
+
+from importlib.util import find_spec
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from dwell.errors import InvalidSchedule
+
+MAX_RULE_CHARS = 1_000
+
+
+class Rule(Protocol):
+    """When something happens: moments in epoch milliseconds, in order, all of them different."""
+
+    def after(self, ms: int) -> int | None:
+        """Return the first moment after one, or None where there is none."""
+
+    def before(self, ms: int) -> int | None:
+        """Return the last moment that is not after one, or None where there is none."""
+
+
+class Every:
+    """A span that repeats, from the epoch or another moment on, whatever any clock shows."""
+
+    def __init__(self, span_ms: int, from_ms: int = 0) -> None:
+        self._span_ms = span_ms
+        self._from_ms = from_ms
+
+    def after(self, ms: int) -> int | None:
+        """Return the first moment after one."""
+        return max(self._at(ms) + self._span_ms, self._from_ms)
+
+    def before(self, ms: int) -> int | None:
+        """Return the last moment that is not after one, or None before the first."""
+        return None if ms < self._from_ms else self._at(ms)
+
+    def _at(self, ms: int) -> int:
+        return ms - (ms - self._from_ms) % self._span_ms
+
+
+def every(span_ms: int, from_ms: int | None) -> Rule:
+    """Return a span that repeats; without a start it stands on the grid of the epoch.
+
+    Raises InvalidSchedule.
+    """
+    if span_ms < 1:
+        raise InvalidSchedule(f"every: got {span_ms} ms, expected 1 ms or more")
+    return Every(span_ms, from_ms or 0)
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone; raises InvalidSchedule."""
+    try:
+        if not name:
+            raise ValueError
+        return ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        # Which of them it is depends on what the name looks like in a file system.
+        raise InvalidSchedule(
+            f"zone: got {name!r:.80}, expected a name of the time zone database, Europe/Berlin"
+        ) from None
+
+
+def missing() -> list[str]:
+    """Return the packages that read rules and are not installed here."""
+    return [name for name in ("cronsim", "dateutil") if find_spec(name) is None]
+
+
+def rule_of(kind: str, text: str, zone: str, from_ms: int) -> Rule:
+    """Return the rule that a text says, in a zone; ``kind`` is ``cron`` or ``rrule``.
+
+    A recurrence begins at ``from_ms``, where it does not say when. Raises InvalidSchedule for what
+    cannot be read, and where the package that reads it is not installed.
+    """
+    where = zone_of(zone)
+    if len(text) > MAX_RULE_CHARS:
+        raise InvalidSchedule(f"{kind}: got {len(text)} characters, at most {MAX_RULE_CHARS}")
+    try:
+        if kind == "cron":
+            from dwell.calendar.cron import Cron
+
+            return Cron(text, where)
+        from dwell.calendar.recurrence import Recurrence
+
+        return Recurrence(text, where, from_ms)
+    except ImportError as error:
+        raise InvalidSchedule(f"{kind}: needs dwell[schedules]: {error}") from None

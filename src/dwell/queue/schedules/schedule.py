@@ -1,0 +1,155 @@
+"""A schedule: what is put, and when, again and again.
+
+A schedule is a message of :data:`TOPIC`: its id is the schedule's name, its body says the rest, it
+falls due when it is to fire, and its ``last_error`` says up to when it has. So it is as durable as
+any message, and whoever takes it fires it.
+"""
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Literal
+from zlib import crc32
+
+import msgspec
+
+from dwell.batch.puts import Row
+from dwell.calendar.moments import from_ms, to_ms
+from dwell.errors import InvalidInput, InvalidSchedule
+from dwell.given.rows import row_of
+from dwell.given.values import Millis
+from dwell.message import DEFAULT_PRIORITY, Message, State
+from dwell.queue.schedules.times import Times, times_of
+
+#: Where the schedules of a queue are.
+TOPIC = "dwell:schedules"
+
+#: What messages that a schedule has put say of it.
+NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
+
+_FIRED = "fired up to "
+
+
+class Schedule(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What :meth:`dwell.queue.schedules.Schedules.put` was told, in milliseconds.
+
+    One of ``cron``, ``rrule`` and ``every_ms`` says when. ``app`` names the program whose code
+    declares it, if one does.
+    """
+
+    name: str
+    topic: str
+    body: bytes
+    cron: str | None = None
+    rrule: str | None = None
+    every_ms: int | None = None
+    zone: str = "UTC"
+    start_ms: int | None = None
+    end_ms: int | None = None
+    jitter_ms: int = 0
+    misfire: Literal["skip", "once", "all"] = "once"
+    grace_ms: int = 60_000
+    paused: bool = False
+    app: str = ""
+    key: str | None = None
+    headers: dict[str, str] = {}
+    priority: int = DEFAULT_PRIORITY
+    lease_ms: int = 0
+    max_attempts: int = 0
+    ttl_ms: int = 0
+
+    @property
+    def times(self) -> Times:
+        """When it fires; raises InvalidSchedule."""
+        rule = (self.cron, self.rrule, self.every_ms)
+        return _times(*rule, self.zone, self.start_ms, self.end_ms)
+
+    def id_of(self, ms: int) -> str:
+        """Return the id of the message that is put for a moment, whoever puts it."""
+        return f"{self.name}@{moment_text(ms)}"
+
+    def row(self, ms: int, now_ms: int) -> Row:
+        """Return what is put for a moment; raises InvalidInput.
+
+        Jitter follows from the id, so that it is the same whoever puts it.
+        """
+        due_ms = ms + crc32(self.id_of(ms).encode()) % (self.jitter_ms + 1)
+        put_ms = max(now_ms, due_ms)
+        headers = {**self.headers, NAME_HEADER: self.name, TIME_HEADER: moment_text(ms)}
+        return row_of(
+            self.body,
+            put_ms,
+            due=due_ms,
+            id=self.id_of(ms),
+            priority=self.priority,
+            lease=Millis(self.lease_ms) if self.lease_ms else None,
+            max_attempts=self.max_attempts or None,
+            expires=put_ms + self.ttl_ms if self.ttl_ms else None,
+            key=self.key,
+            headers=headers,
+        )
+
+
+_times = lru_cache(maxsize=8192)(times_of)
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stands: when it fires next, and the moment that it has fired up to.
+
+    ``next_ms`` and ``last_ms`` are None where there is none; ``problem`` says why a schedule that
+    is ``dead`` cannot fire.
+    """
+
+    schedule: Schedule
+    state: State
+    next_ms: int | None
+    last_ms: int | None
+    problem: str | None = None
+
+
+def moment_text(ms: int) -> str:
+    """Return a moment as ids and people have it: 2030-01-31T09:00:00Z."""
+    precision = "milliseconds" if ms % 1000 else "seconds"
+    return from_ms(ms).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def fired_text(ms: int) -> str:
+    """Return what a schedule says as its ``last_error`` when it has fired up to a moment."""
+    return _FIRED + moment_text(ms)
+
+
+def fired_ms(message: Message) -> int | None:
+    """Return the moment up to which a schedule has fired, or None when it has not."""
+    told = message.last_error or ""
+    if not told.startswith(_FIRED):
+        return None
+    try:
+        return to_ms(datetime.fromisoformat(told.removeprefix(_FIRED)).astimezone(UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def schedule_of(message: Message) -> Schedule:
+    """Return the schedule that a message is; raises InvalidSchedule for one that is none."""
+    try:
+        found = msgspec.json.decode(message.body, type=Schedule)
+        found.row(0, 0)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidInput) as error:
+        raise InvalidSchedule(f"schedule {message.id}: {error}") from None
+    if found.name != message.id:
+        raise InvalidSchedule(f"schedule {message.id}: its body is that of {found.name!r:.80}")
+    return found
+
+
+def planned(message: Message) -> Planned:
+    """Return a schedule as it stands; raises InvalidSchedule for a message that is none."""
+    schedule = schedule_of(message)
+    is_on = message.state is not State.DEAD and not schedule.paused
+    return Planned(
+        schedule=schedule,
+        state=message.state,
+        next_ms=message.due_ms if is_on else None,
+        last_ms=fired_ms(message),
+        problem=message.last_error if message.state is State.DEAD else None,
+    )

@@ -1,0 +1,218 @@
+"""The schedules of a queue: put, looked at, held up and taken away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from dwell.calendar import zone_of
+from dwell.calendar.moments import from_ms
+from dwell.errors import InvalidSchedule, StoreError
+from dwell.given import values
+from dwell.given.values import Delay, Due
+from dwell.message import DEFAULT_PRIORITY, MAX_ATTEMPTS, Message, Result, State
+from dwell.queue.schedules.carrier import Carrier
+from dwell.queue.schedules.firer import Firer
+from dwell.queue.schedules.schedule import TOPIC, Planned, Schedule, planned, schedule_of
+
+#: When a schedule that is paused would fire.
+_NEVER_MS = 50 * 366 * 24 * 3_600_000
+
+#: How long, and how often, a change waits for whoever fires the schedule just now.
+_PATIENCE_S, _AGAIN_S = 30.0, 0.02
+
+_STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
+_MISFIRES = ("skip", "once", "all")
+
+
+class Schedules:
+    """What a queue puts again and again: ``queue.schedules``.
+
+    They fire wherever a server or a worker runs, or :meth:`fire` does; however many those are, each
+    moment is one message, with the id ``NAME@TIME``.
+    """
+
+    def __init__(self, queue: Carrier) -> None:
+        self._queue = queue
+
+    async def put(
+        self,
+        name: str,
+        topic: str,
+        body: object,
+        *,
+        cron: str | None = None,
+        every: Delay | None = None,
+        rrule: str | None = None,
+        zone: str = "UTC",
+        start: Due | None = None,
+        end: Due | None = None,
+        jitter: Delay = 0,
+        misfire: str = "once",
+        grace: Delay = "1m",
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        lease: Delay | None = None,
+        max_attempts: int | None = None,
+        ttl: Delay | None = None,
+        app: str = "",
+    ) -> Result:
+        """Put a schedule, or change it: ``created``, ``replaced``, or ``kept`` as it was the same.
+
+        ``cron`` is a line of crontab(5), with seconds first if it has six fields; ``every`` is a
+        span, ``rrule`` a rule of RFC 5545; the first and the last are read in ``zone``. It fires
+        from ``start`` to ``end``, each message up to ``jitter`` later. After a time in which nobody
+        fired, ``misfire`` says what is put for the moments that were missed: ``once`` the last of
+        them, ``all`` each, ``skip`` those that are not later than ``grace``. What the messages have
+        are ``body`` and the rest, as :meth:`dwell.Queue.put` takes them, and the headers
+        ``dwell-schedule`` and ``dwell-time``. One that is paused stays so. Raises InvalidSchedule
+        for what cannot be read, and what would never fire.
+        """
+        now_ms = self._queue.clock.now_ms()
+        schedule = Schedule(
+            name=values.topic(name),
+            topic=values.topic(topic),
+            body=values.body(body),
+            cron=cron,
+            rrule=rrule,
+            every_ms=None if every is None else values.delay_ms(every, "every"),
+            zone=zone,
+            start_ms=None if start is None else values.due_ms(start, now_ms, "start"),
+            end_ms=None if end is None else values.due_ms(end, now_ms, "end"),
+            jitter_ms=values.delay_ms(jitter, "jitter"),
+            misfire=_misfire(misfire),
+            grace_ms=values.delay_ms(grace, "grace"),
+            app=app,
+            key=values.key(key),
+            headers=values.headers(headers) or {},
+            priority=values.priority(priority),
+            lease_ms=values.lease_ms(lease),
+            max_attempts=0 if max_attempts is None else values.max_attempts(max_attempts),
+            ttl_ms=0 if ttl is None else values.delay_ms(ttl, "ttl"),
+        )
+        if schedule.times.after(now_ms) is None:
+            raise InvalidSchedule(f"schedule {name}: never fires from now on")
+        schedule.row(now_ms, now_ms)
+        return await self._change(name, lambda old: _kept_paused(schedule, old))
+
+    async def get(self, name: str) -> Planned | None:
+        """Return a schedule as it stands, or None where there is none of that name."""
+        message = await self._queue.get(TOPIC, values.topic(name))
+        return None if message is None else planned(message)
+
+    async def each(self, app: str | None = None) -> AsyncIterator[Planned]:
+        """Yield the schedules, those that fire next first; of one ``app`` only, if it is given."""
+        async for batch in self._queue.pages(TOPIC, _STATES):
+            for message in batch:
+                try:
+                    found = planned(message)
+                except InvalidSchedule:
+                    continue
+                if app is None or found.schedule.app == app:
+                    yield found
+
+    async def next(self, name: str, count: int = 5) -> list[datetime]:
+        """Return when a schedule fires next, in its zone; raises InvalidSchedule without one."""
+        schedule = (await self._existing(name)).schedule
+        zone, moments = zone_of(schedule.zone), list[datetime]()
+        ms: int | None = self._queue.clock.now_ms()
+        for _ in range(values.limit(count, "count")):
+            ms = schedule.times.after(ms or 0)
+            if ms is None:
+                break
+            moments.append(from_ms(ms).astimezone(zone))
+        return moments
+
+    async def pause(self, name: str) -> Result:
+        """Let a schedule fire no more: ``replaced``, ``kept`` when it was paused, ``unknown``."""
+        return await self._set_paused(name, paused=True)
+
+    async def resume(self, name: str) -> Result:
+        """Let a schedule fire again, from now on: ``replaced``, ``kept`` or ``unknown``."""
+        return await self._set_paused(name, paused=False)
+
+    async def remove(self, name: str) -> Result:
+        """Take a schedule away: ``cancelled`` or ``unknown``. What it has put stays."""
+        name = values.topic(name)
+        return await self._patiently(name, lambda: self._queue.cancel(TOPIC, name))
+
+    async def fire(self) -> None:
+        """Fire schedules until the call is cancelled, or the queue is closed."""
+        await Firer(self._queue).run()
+
+    # --- changes ------------------------------------------------------------------------------
+
+    async def _existing(self, name: str) -> Planned:
+        found = await self.get(name)
+        if found is None:
+            raise InvalidSchedule(f"schedule: there is none that is called {name!r:.80}")
+        return found
+
+    async def _set_paused(self, name: str, *, paused: bool) -> Result:
+        def changed(old: Schedule | None) -> Schedule | None:
+            return None if old is None else msgspec.structs.replace(old, paused=paused)
+
+        return await self._change(values.topic(name), changed)
+
+    async def _change(
+        self, name: str, changed: Callable[[Schedule | None], Schedule | None]
+    ) -> Result:
+        """Put what a schedule is to be now, whatever it was; who fires it is waited for."""
+
+        async def put() -> Result:
+            message = await self._queue.get(TOPIC, name)
+            old = None if message is None else _readable(message)
+            new = changed(old)
+            if new is None:
+                return Result.UNKNOWN
+            if old == new and message is not None and message.state is not State.DEAD:
+                return Result.KEPT
+            return await self._put(new)
+
+        return await self._patiently(name, put)
+
+    async def _put(self, schedule: Schedule) -> Result:
+        now_ms = self._queue.clock.now_ms()
+        due_ms = now_ms + _NEVER_MS if schedule.paused else schedule.times.after(now_ms)
+        if due_ms is None:
+            raise InvalidSchedule(f"schedule {schedule.name}: never fires from now on")
+        # What fires is given back without its attempt: only a crash of who fires it counts.
+        answer = await self._queue.put(
+            TOPIC,
+            msgspec.json.encode(schedule),
+            due=due_ms,
+            id=schedule.name,
+            max_attempts=MAX_ATTEMPTS,
+            on_conflict="replace",
+        )
+        return answer.result
+
+    async def _patiently(self, name: str, do: Callable[[], Any]) -> Result:
+        """Do something to a schedule; while somebody fires it, it is his."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _PATIENCE_S
+        while (result := await do()) is Result.LEASED:
+            if loop.time() > end:
+                raise StoreError(f"schedule {name}: somebody has fired it for {_PATIENCE_S:g} s")
+            await asyncio.sleep(_AGAIN_S)
+        return Result(result)
+
+
+def _misfire(word: str) -> Any:
+    if word not in _MISFIRES:
+        raise values.refusal(InvalidSchedule, "misfire", word, f"one of {', '.join(_MISFIRES)}")
+    return word
+
+
+def _kept_paused(new: Schedule, old: Schedule | None) -> Schedule:
+    return new if old is None else msgspec.structs.replace(new, paused=old.paused)
+
+
+def _readable(message: Message) -> Schedule | None:
+    try:
+        return schedule_of(message)
+    except InvalidSchedule:
+        return None

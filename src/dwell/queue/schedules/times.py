@@ -1,0 +1,99 @@
+"""Times: when a schedule fires, between its start and its end."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from dwell.calendar import Rule, every, rule_of, zone_of
+from dwell.calendar.moments import LAST_MS, to_ms
+from dwell.errors import InvalidSchedule
+
+#: How many moments that were missed are put at a time.
+MOST_AT_ONCE = 1000
+
+
+class Times:
+    """The moments of a rule from a start to an end, both included."""
+
+    def __init__(self, rule: Rule, start_ms: int | None, end_ms: int | None) -> None:
+        self._rule = rule
+        self._start_ms = -1 if start_ms is None else start_ms
+        self._end_ms = LAST_MS if end_ms is None else end_ms
+
+    def after(self, ms: int) -> int | None:
+        """Return the first moment after one, or None where there is none."""
+        found = self._rule.after(max(ms, self._start_ms - 1))
+        return None if found is None or found > self._end_ms else found
+
+    def before(self, ms: int) -> int | None:
+        """Return the last moment that is not after one, or None where there is none."""
+        found = self._rule.before(min(ms, self._end_ms))
+        return None if found is None or found < self._start_ms else found
+
+
+class Plan(NamedTuple):
+    """What a schedule is to do now: the moments to put, up to where it has fired then, what next.
+
+    ``since_ms`` is up to where it had fired. ``fired_ms`` is None when nothing was due; ``next_ms``
+    is None at the end of the schedule.
+    """
+
+    since_ms: int
+    moments: list[int]
+    fired_ms: int | None
+    next_ms: int | None
+
+
+def plan(times: Times, since_ms: int, now_ms: int, misfire: str, grace_ms: int) -> Plan:
+    """Return what is to be done about the moments after ``since_ms``, up to now.
+
+    Of several, ``misfire`` says which are put: ``once`` the last one, ``all`` each of them (at most
+    1000 at a time), ``skip`` those that are at most ``grace_ms`` late.
+    """
+    first = times.after(since_ms)
+    if first is None or first > now_ms:
+        return Plan(since_ms, [], None, first)
+    last = times.before(now_ms)
+    assert last is not None
+    if misfire == "once" or last == first:
+        is_late = misfire == "skip" and now_ms - last > grace_ms
+        return Plan(since_ms, [] if is_late else [last], last, times.after(last))
+    moments: list[int] = []
+    at_ms = max(since_ms, now_ms - grace_ms - 1) if misfire == "skip" else since_ms
+    while len(moments) < MOST_AT_ONCE:
+        moment = times.after(at_ms)
+        if moment is None or moment > now_ms:
+            break
+        moments.append(moment)
+        at_ms = moment
+    fired_ms = moments[-1] if len(moments) == MOST_AT_ONCE else last
+    return Plan(since_ms, moments, fired_ms, times.after(fired_ms))
+
+
+def times_of(
+    cron: str | None,
+    rrule: str | None,
+    every_ms: int | None,
+    zone: str,
+    start_ms: int | None,
+    end_ms: int | None,
+) -> Times:
+    """Return when a schedule fires that says so; raises InvalidSchedule.
+
+    Without a start a span stands on the grid of 1970, and a recurrence begins with that year.
+    """
+    rules = {"cron": cron, "rrule": rrule, "every": every_ms}
+    given = [name for name, rule in rules.items() if rule is not None]
+    if len(given) != 1:
+        told = " and ".join(given) or "none"
+        raise InvalidSchedule(f"schedule: got {told}, expected one of cron, every and rrule")
+    if start_ms is not None and end_ms is not None and end_ms < start_ms:
+        raise InvalidSchedule(f"end: got {end_ms}, expected {start_ms}, the start, or later")
+    if every_ms is not None:
+        zone_of(zone)
+        return Times(every(every_ms, start_ms), start_ms, end_ms)
+    if rrule is not None and start_ms is None and "COUNT=" in rrule.upper():
+        raise InvalidSchedule("rrule: got COUNT without a start to count from")
+    text, begin_ms = cron or rrule or "", start_ms
+    if begin_ms is None:
+        begin_ms = to_ms(datetime(1970, 1, 1, tzinfo=zone_of(zone)))
+    return Times(rule_of(given[0], text, zone, begin_ms), start_ms, end_ms)

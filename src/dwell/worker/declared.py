@@ -1,0 +1,36 @@
+"""Schedules that a worker's code declares: put when it starts, taken back when the code is gone."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dwell.errors import InvalidSchedule
+from dwell.message import Result
+from dwell.queue import Queue
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One schedule of a worker: ``words`` are what :meth:`Schedules.put` takes beside the name."""
+
+    name: str
+    topic: str
+    body: object
+    words: dict[str, Any] = field(default_factory=dict)
+
+
+async def declare(queue: Queue, app: str, declared: list[Declared]) -> None:
+    """Put the schedules of an app, and remove those of the same app that are not among them.
+
+    Raises InvalidSchedule, also for a name that another app, or somebody by hand, has taken.
+    """
+    schedules = queue.schedules
+    for one in declared:
+        found = await schedules.get(one.name)
+        if found is not None and found.schedule.app != app:
+            owner = found.schedule.app or "nobody's code"
+            raise InvalidSchedule(f"schedule {one.name}: belongs to {owner}, expected {app}")
+        await schedules.put(one.name, one.topic, one.body, app=app, **one.words)
+    names = {one.name for one in declared}
+    old = [p.schedule.name async for p in schedules.each(app) if p.schedule.name not in names]
+    for name in old:
+        assert await schedules.remove(name) in (Result.CANCELLED, Result.UNKNOWN)

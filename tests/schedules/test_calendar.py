@@ -1,0 +1,209 @@
+"""When rules fire: every zone's changes of clocks, all of cron and RFC 5545 that is allowed."""
+
+import zoneinfo
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from dateutil import tz
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dwell.calendar import every, rule_of
+from dwell.calendar.moments import from_ms, to_ms
+from dwell.errors import InvalidSchedule
+
+NOW_MS = to_ms(datetime(2026, 11, 24, 22, tzinfo=UTC))
+DAY_MS = 86_400_000
+
+
+def cron(line, zone="UTC"):
+    return rule_of("cron", line, zone, 0)
+
+
+def rrule(text, zone="UTC", begin_ms=NOW_MS):
+    return rule_of("rrule", text, zone, begin_ms)
+
+
+def following(rule, ms, count):
+    found = []
+    while len(found) < count and (ms := rule.after(ms)) is not None:
+        found.append(ms)
+    return found
+
+
+def texts(rule, ms, count):
+    return [from_ms(found).strftime("%m-%d %H:%M") for found in following(rule, ms, count)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "begin", "expected"),
+    [
+        # Clocks are set forward at 02:00 on 28 March 2027, and back at 03:00 on 31 October.
+        (cron("30 2 * * *", "Europe/Berlin"), "2027-03-27", "03-27 01:30,03-28 01:00,03-29 00:30"),
+        (cron("30 2 * * *", "Europe/Berlin"), "2027-10-30", "10-30 00:30,10-31 00:30,11-01 01:30"),
+        (cron("*/30 * * * *", "Europe/Berlin"), "2027-10-31", "10-31 00:30,10-31 01:00"),
+        (cron("0 9 * * mon-fri", "Europe/Berlin"), "2027-10-29", "10-29 07:00,11-01 08:00"),
+        (cron("0 0 29 2 *"), "2026-01-01", "02-29 00:00"),
+        (cron("0 0 L * *"), "2027-02-01", "02-28 00:00,03-31 00:00"),
+        (rrule("FREQ=DAILY;BYHOUR=2;BYMINUTE=30;BYSECOND=0", "Europe/Berlin"), "2027-03-27",
+         "03-27 01:30,03-28 01:30,03-29 00:30"),
+        (rrule("FREQ=MONTHLY;BYDAY=-1FR"), "2026-11-25", "11-27 22:00,12-25 22:00"),
+        (rrule("RRULE:FREQ=DAILY;COUNT=2"), "2026-11-01", "11-24 22:00,11-25 22:00"),
+        (rrule("FREQ=DAILY;UNTIL=20261126T000000Z", "America/New_York"), "2026-11-01",
+         "11-24 22:00,11-25 22:00"),
+        (rrule("FREQ=WEEKLY;INTERVAL=2;BYDAY=TU,TH"), "2026-12-01", "12-08 22:00,12-10 22:00"),
+        (every(7 * 60_000, None), "1970-01-01", "01-01 00:07,01-01 00:14"),
+        (every(7 * 60_000, NOW_MS), "2026-11-24", "11-24 22:00,11-24 22:07"),
+    ],
+)  # fmt: skip
+def test_rules_fire_when_they_say(rule, begin, expected):
+    expected = expected.split(",")
+    at_ms = to_ms(datetime.fromisoformat(begin).replace(tzinfo=UTC))
+    assert texts(rule, at_ms, len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        ("cron", "0 0 30 2 *", "day-of-month"),
+        ("cron", "0 0 * *", "fields"),
+        ("cron", "* * * * * 7 8", "fields"),
+        ("cron", "", "fields"),
+        ("cron", "61 * * * *", "minute"),
+        ("cron", "*" * 2000, "at most 1000"),
+        ("rrule", "", "FREQ"),
+        ("rrule", "hello", "FREQ"),
+        ("rrule", "FREQ=SECONDLY", "every"),
+        ("rrule", "FREQ=DAILY;INTERVAL=0", "INTERVAL from 1"),
+        ("rrule", "FREQ=DAILY;COUNT=99999", "COUNT from 1"),
+        ("rrule", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "BYMONTHDAY"),
+        ("rrule", "FREQ=MINUTELY;BYMONTHDAY=3", "no BYMONTHDAY"),
+        ("rrule", "FREQ=DAILY\nRDATE=20270101", "FREQ"),
+        ("rrule", "FREQ=DAILY;BYHOUR=99", "hour"),
+        ("rrule", "FREQ=DAILY;BYHOUR=2 3", "spaces"),
+        ("rrule", "FREQ=MINUTELY;INTERVAL=1440;BYHOUR=3", "empty"),
+        ("rrule", "FREQ=DAILY;DTSTART=20200101", "DTSTART"),
+    ],
+)
+def test_what_cannot_be_read_or_never_fires_is_refused(kind, text, told):
+    with pytest.raises(InvalidSchedule, match=rf"^{kind}: got .*{told}"):
+        rule_of(kind, text, "UTC", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "zone", ["", "Mars/Olympus", "../etc/passwd", "/etc/passwd", "a\0b", "Europe"]
+)
+def test_a_zone_that_does_not_exist_is_refused(zone):
+    with pytest.raises(InvalidSchedule, match=r"^zone: got"):
+        rule_of("cron", "* * * * *", zone, 0)
+
+
+def _numbers(most, least=0):
+    return st.one_of(
+        st.just("*"),
+        st.integers(least, most).map(str),
+        st.integers(2, 20).map("*/{}".format),
+        st.lists(st.integers(least, most), min_size=1, max_size=3).map(
+            lambda many: ",".join(map(str, many))
+        ),
+    )
+
+
+LINES = st.tuples(_numbers(59), _numbers(23), _numbers(28, 1), _numbers(12, 1), _numbers(6)).map(
+    " ".join
+)
+RECURRENCES = st.tuples(
+    st.sampled_from(["HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY"]),
+    st.integers(1, 5),
+    st.sampled_from(["", ";BYDAY=MO,TH", ";BYHOUR=1,2,3", ";BYMONTH=3,10", ";COUNT=300"]),
+).map(lambda parts: "FREQ={};INTERVAL={}{}".format(*parts))
+ZONES = st.sampled_from(
+    ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    kind_and_text=st.one_of(
+        LINES.map(lambda line: ("cron", line)), RECURRENCES.map(lambda text: ("rrule", text))
+    ),
+    zone=ZONES,
+    day=st.sampled_from(
+        [(2027, 3, 14), (2027, 3, 28), (2027, 10, 31), (2027, 11, 7), (2027, 4, 4)]
+    ),
+    minutes=st.integers(-1500, 1500),
+)
+def test_before_and_after_tell_of_the_same_moments(kind_and_text, zone, day, minutes):
+    """Around changes of clocks: in order, none twice, and the last before is the one it was."""
+    try:
+        rule = rule_of(*kind_and_text, zone, to_ms(datetime(2026, 1, 1, tzinfo=UTC)))
+    except InvalidSchedule:
+        return
+    at_ms = to_ms(datetime(*day, tzinfo=UTC)) + minutes * 60_000
+    moments = following(rule, at_ms - 3 * DAY_MS, 40)
+    assert moments == sorted(set(moments))
+    for last, ms in pairwise(moments):
+        assert rule.before(ms - 1) == last
+        assert rule.before(last) == last
+        assert rule.after(last) == ms
+
+
+def _changes(name):
+    """Yield the moments from 2020 to 2037 at which the clocks of a zone are set, by dateutil."""
+    zone = tz.gettz(name)
+    if zone is None:
+        return
+    day = datetime(2020, 1, 1, tzinfo=UTC)
+    before = day.astimezone(zone).utcoffset()
+    while day.year < 2038:
+        day += timedelta(days=1)
+        after = day.astimezone(zone).utcoffset()
+        if after != before:
+            low, high = day - timedelta(days=1), day
+            while high - low > timedelta(minutes=1):
+                middle = low + (high - low) // 2
+                low, high = (
+                    (middle, high)
+                    if middle.astimezone(zone).utcoffset() == before
+                    else (low, middle)
+                )
+            yield high.replace(second=0, microsecond=0), before, after
+        before = after
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", range(4))
+def test_every_change_of_clocks_from_2020_to_2037(part):
+    """A job of each day runs once a day in every zone; dateutil says where the changes are."""
+    changes = 0
+    for name in sorted(zoneinfo.available_timezones())[part::4]:
+        for at, before, after in _changes(name):
+            changes += 1
+            # The middle of what is left out, or of what comes twice.
+            wall = (at + before + (after - before) / 2).replace(tzinfo=None)
+            line = f"{wall.minute} {wall.hour} * * *"
+            text = f"FREQ=DAILY;BYHOUR={wall.hour};BYMINUTE={wall.minute};BYSECOND=0"
+            first_ms = to_ms(at) - 2 * DAY_MS
+            by_cron = following(cron(line, name), first_ms, 4)
+            by_rrule = following(rrule(text, name, first_ms - DAY_MS), first_ms, 4)
+            there = ZoneInfo(name)
+            if after - before < timedelta(hours=12):
+                spans = {round((b - a) / DAY_MS) for a, b in pairwise(by_cron)}
+                assert spans == {1}, (name, at)
+            for mine, theirs in zip(by_cron, by_rrule, strict=True):
+                shown = from_ms(mine).astimezone(there)
+                if (shown.hour, shown.minute) == (wall.hour, wall.minute):
+                    assert mine == theirs, (name, at)
+                    assert shown.fold == 0, (name, at)
+                else:
+                    # Left out: cron runs when the change is over, the recurrence as much later.
+                    assert after > before, (name, at)
+                    assert abs(mine - to_ms(at)) < 60_000, (name, at)
+                    assert (
+                        from_ms(theirs).astimezone(there).replace(tzinfo=None)
+                        - wall.replace(second=0, microsecond=0)
+                        >= timedelta()
+                    ), (name, at)
+    assert changes > 1000

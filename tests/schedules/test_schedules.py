@@ -1,0 +1,357 @@
+"""Schedules: put, changed, held up, fired by many, and what is put for moments that were missed."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dwell
+from dwell.calendar.moments import to_ms
+from dwell.errors import InvalidSchedule
+from dwell.message import MAX_BODY_BYTES, Result, State
+from dwell.queue.schedules import TOPIC
+from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
+from dwell.store.memory import MemoryStore
+from tests.waiting import until_async
+
+NINE_MS = to_ms(datetime(2026, 11, 24, 9, tzinfo=UTC))
+MINUTE_MS = 60_000
+
+
+@contextlib.asynccontextmanager
+async def opened(firers=1, store=MemoryStore):
+    """Give a queue at nine o'clock, its clock, and so many who fire its schedules."""
+    clock = dwell.SimulatedClock(NINE_MS)
+    async with dwell.Queue(store(clock)) as queue:
+        tasks = [asyncio.create_task(queue.schedules.fire()) for _ in range(firers)]
+        try:
+            yield queue, clock
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def fired(queue, clock, name="s"):
+    """Wait until a schedule is to fire later than now, or is gone."""
+
+    async def has():
+        found = await queue.schedules.get(name)
+        is_later = found is None or (found.next_ms or clock.now_ms() + 1) > clock.now_ms()
+        return is_later and (found is None or found.state is not State.LEASED)
+
+    await until_async(has)
+
+
+async def ids(queue, topic="t"):
+    """Take and ack all that there is; return the ids, in order."""
+    found = []
+    while batch := await queue.take(topic, 1000):
+        found += list(batch.ids)
+        await queue.ack(batch)
+    return sorted(found)
+
+
+def names(*minutes, name="s"):
+    return [f"{name}@2026-11-24T09:{minute:02}:00Z" for minute in minutes]
+
+
+@pytest.mark.parametrize("firers", [1, 3])
+async def test_each_moment_is_one_message(firers):
+    async with opened(firers) as (queue, clock):
+        assert await queue.schedules.put("s", "t", {"a": 1}, cron="* * * * *") is Result.CREATED
+        found = []
+        for _ in range(5):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+            (message,) = await queue.take("t", 10)
+            assert message.json() == {"a": 1}
+            assert message.due_ms == clock.now_ms()
+            assert message.headers["dwell-schedule"] == "s"
+            found.append(message.id)
+            await queue.ack(message)
+        assert found == names(1, 2, 3, 4, 5)
+        planned = await queue.schedules.get("s")
+        assert (planned.last_ms, planned.next_ms) == (clock.now_ms(), clock.now_ms() + MINUTE_MS)
+
+
+async def test_what_a_message_of_a_schedule_has():
+    async with opened() as (queue, clock):
+        words = {"key": "k", "headers": {"h": "v"}, "priority": 7, "lease": "5s"}
+        await queue.schedules.put("s", "t", b"x", every="1m", max_attempts=3, ttl="10m", **words)
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        (message,) = await queue.take("t")
+        assert (message.body, message.key, message.priority) == (b"x", "k", 7)
+        assert (message.lease_ms, message.max_attempts) == (5_000, 3)
+        assert message.expires_ms == NINE_MS + 11 * MINUTE_MS
+        assert message.headers == {
+            "h": "v",
+            "dwell-schedule": "s",
+            "dwell-time": "2026-11-24T09:01:00Z",
+        }
+
+
+@pytest.mark.parametrize(
+    ("misfire", "minutes"), [("once", [10]), ("all", range(1, 11)), ("skip", [8, 9, 10])]
+)
+async def test_what_is_put_after_a_time_in_which_nobody_fired(misfire, minutes):
+    async with opened(0) as (queue, clock):
+        words = {"misfire": misfire, "grace": "2m"}
+        await queue.schedules.put("s", "t", b"", every="1m", **words)
+        clock.advance(10 * MINUTE_MS)
+        task = asyncio.create_task(queue.schedules.fire())
+        await fired(queue, clock)
+        assert await ids(queue) == names(*minutes)
+        task.cancel()
+
+
+async def test_more_than_are_put_at_a_time():
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1s", misfire="all")
+        clock.advance((2 * MOST_AT_ONCE + 5) * 1000)
+        task = asyncio.create_task(queue.schedules.fire())
+        await fired(queue, clock)
+        assert len(await ids(queue)) == 2 * MOST_AT_ONCE + 5
+        task.cancel()
+
+
+@settings(deadline=None)
+@given(
+    every_s=st.integers(1, 50),
+    since=st.integers(0, 300),
+    late=st.integers(0, 3000),
+    misfire=st.sampled_from(["once", "all", "skip"]),
+    grace_s=st.integers(0, 100),
+    start=st.none() | st.integers(0, 300),
+    length=st.none() | st.integers(0, 2000),
+)
+def test_a_plan_is_that_of_a_list(every_s, since, late, misfire, grace_s, start, length):
+    """Against all moments, written down one by one."""
+    end = None if length is None else (start or 0) + length
+    times = times_of(
+        None,
+        None,
+        every_s * 1000,
+        "UTC",
+        start and start * 1000,
+        None if end is None else end * 1000,
+    )
+    first = start or 0
+    last = 10_000 if end is None else end
+    all_s = [s for s in range(first, last + 1) if (s - first) % every_s == 0]
+    now = since + late
+    pending = [s for s in all_s if since < s <= now]
+    later = [s for s in all_s if s > now]
+    found = plan(times, since * 1000, now * 1000, misfire, grace_s * 1000)
+    expected = {
+        "once": pending[-1:],
+        "all": pending[:MOST_AT_ONCE],
+        "skip": [s for s in pending if now - s <= grace_s][:MOST_AT_ONCE],
+    }[misfire]
+    assert found.moments == [s * 1000 for s in expected]
+    if not pending:
+        assert found.fired_ms is None
+    if len(expected) < MOST_AT_ONCE and later:
+        assert found.next_ms == later[0] * 1000
+    if len(expected) < MOST_AT_ONCE and not later and end is not None:
+        assert found.next_ms is None
+
+
+async def test_a_schedule_that_is_put_again_goes_on_and_one_that_is_changed_begins_anew():
+    async with opened() as (queue, clock):
+        put = queue.schedules.put
+        assert await put("s", "t", b"", every="1m") is Result.CREATED
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert await put("s", "t", b"", every="1m") is Result.KEPT
+        assert (await queue.schedules.get("s")).last_ms == clock.now_ms()
+        assert await put("s", "t", b"new", every="2m") is Result.REPLACED
+        found = await queue.schedules.get("s")
+        assert (found.last_ms, found.next_ms) == (None, clock.now_ms() + MINUTE_MS)
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert [m.body for m in await queue.take("t", 10)] == [b"", b"new"]
+
+
+async def test_what_is_paused_does_not_fire_and_misses_nothing_it_has_to_make_up_for():
+    async with opened() as (queue, clock):
+        schedules = queue.schedules
+        await schedules.put("s", "t", b"", every="1m", misfire="all")
+        assert await schedules.pause("s") is Result.REPLACED
+        assert await schedules.pause("s") is Result.KEPT
+        clock.advance(5 * MINUTE_MS)
+        assert (await schedules.get("s")).next_ms is None
+        # A deploy that puts it again does not resume it.
+        assert await schedules.put("s", "t", b"", every="1m", misfire="all") is Result.KEPT
+        assert await schedules.put("s", "t", b"x", every="1m", misfire="all") is Result.REPLACED
+        assert (await schedules.get("s")).schedule.paused
+        assert await schedules.resume("s") is Result.REPLACED
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert await ids(queue) == names(6)
+        assert await schedules.pause("unknown") is Result.UNKNOWN
+
+
+async def test_one_that_is_removed_fires_no_more():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        assert await queue.schedules.remove("s") is Result.CANCELLED
+        assert await queue.schedules.remove("s") is Result.UNKNOWN
+        assert await queue.schedules.get("s") is None
+        clock.advance(5 * MINUTE_MS)
+        assert await ids(queue) == []
+
+
+async def test_a_schedule_ends_with_its_end():
+    async with opened() as (queue, clock):
+        words = {"start": NINE_MS + 3 * MINUTE_MS, "end": NINE_MS + 4 * MINUTE_MS}
+        await queue.schedules.put("s", "t", b"", every="1m", **words)
+        found = []
+        for _ in range(6):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+            found += await ids(queue)
+        assert found == names(3, 4)
+        assert await queue.schedules.get("s") is None
+        assert await queue.schedules.put("s", "t", b"", every="1m") is Result.CREATED
+
+
+async def test_jitter_is_the_same_whoever_fires():
+    async with opened(3) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", jitter="10m", misfire="all")
+        clock.advance(30 * MINUTE_MS)
+        await fired(queue, clock)
+        dues = [m.due_ms async for page in queue.pages("t", ["delayed", "ready"]) for m in page]
+        assert len(dues) == 30
+        spread = [
+            due - NINE_MS - at * MINUTE_MS
+            for at, due in zip(range(1, 31), sorted(dues), strict=True)
+        ]
+        assert max(dues) > clock.now_ms()
+        assert len(set(spread)) > 10
+
+
+async def test_next_runs_are_in_the_zone_of_the_schedule():
+    async with opened() as (queue, _):
+        await queue.schedules.put("s", "t", b"", cron="0 9 * * mon-fri", zone="Europe/Berlin")
+        runs = await queue.schedules.next("s", 3)
+        assert [run.isoformat() for run in runs] == [
+            f"2026-11-{day}T09:00:00+01:00" for day in (25, 26, 27)
+        ]
+        with pytest.raises(InvalidSchedule, match="none that is called 'other'"):
+            await queue.schedules.next("other")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ({}, "got none"),
+        ({"cron": "* * * * *", "every": "1s"}, "got cron and every"),
+        ({"cron": "0 0 30 2 *"}, "cron: got"),
+        ({"cron": "* * * * *", "zone": "Mars"}, "zone: got"),
+        ({"every": 0}, "every: got 0 ms"),
+        ({"every": "1s", "end": 5}, "never fires"),
+        ({"every": "1s", "start": NINE_MS + 5, "end": NINE_MS + 4}, "end: got"),
+        ({"every": "1s", "misfire": "twice"}, "misfire: got"),
+        ({"rrule": "FREQ=DAILY;COUNT=2"}, "COUNT without a start"),
+        ({"rrule": "FREQ=DAILY;INTERVAL=7;BYDAY=FR"}, "never fires"),
+        ({"every": "1s", "key": ""}, "key: got"),
+        ({"every": "1s", "headers": {"a": 1}}, "headers: got"),
+        ({"every": "1s", "name": "a b"}, "topic: got"),
+        ({"every": "1s", "body": b"x" * MAX_BODY_BYTES}, "body: got"),
+    ],
+)
+async def test_bad_input_is_refused_and_nothing_is_put(words, error):
+    async with opened() as (queue, _):
+        given = {"name": "s", "topic": "t", "body": b"", **words}
+        with pytest.raises(dwell.InvalidInput, match=error):
+            await queue.schedules.put(**given)
+        assert TOPIC not in (await queue.stats()).topics
+
+
+async def test_a_message_that_is_no_schedule_is_set_aside_and_holds_up_none():
+    async with opened() as (queue, clock):
+        for number, body in enumerate(
+            (b"", b"{}", b"\xff", b'{"name":"other","topic":"t","body":""}')
+        ):
+            await queue.put(TOPIC, body, id=f"bad-{number}")
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert await ids(queue) == names(1)
+        dead = [m async for page in queue.pages(TOPIC, "dead") for m in page]
+        assert sorted(m.id for m in dead) == [f"bad-{number}" for number in range(4)]
+        assert all(m.last_error.startswith(f"schedule {m.id}: ") for m in dead)
+        assert [p.schedule.name async for p in queue.schedules.each()] == ["s"]
+
+
+async def test_a_topic_that_is_full_is_tried_again():
+    async with opened() as (queue, clock):
+        await queue.configure("t", max_pending=1)
+        await queue.put("t", b"", id="first")
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+        await queue.schedules.put("other", "u", b"", every="1m")
+        clock.advance(2 * MINUTE_MS)
+        await fired(queue, clock, "other")
+        assert await ids(queue, "u") == names(2, name="other")
+        assert await ids(queue) == ["first"]
+
+        async def came():
+            clock.advance(10)
+            return (await queue.stats()).topics["t"].ready
+
+        for minute in (1, 2):
+            await until_async(came)
+            assert await ids(queue) == names(minute)
+
+
+async def test_who_fires_and_ends_is_followed_by_another_within_the_lease():
+    """What the first has put is put once more, and stays one message."""
+
+    class Cut(MemoryStore):
+        cut = True
+
+        async def release(self, receipts, delay_ms, error, **more):
+            if self.cut:
+                self.cut = False
+                raise dwell.StoreFailed("killed")
+            return await super().release(receipts, delay_ms, error, **more)
+
+    async with opened(1, Cut) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(MINUTE_MS)
+        await until_async(lambda: not queue.store.cut)
+        assert await ids(queue) == names(1)
+        clock.advance(11_000)
+        await fired(queue, clock)
+        assert await ids(queue) == []
+        clock.advance(49_000)
+        await fired(queue, clock)
+        assert await ids(queue) == names(2)
+
+
+async def test_a_change_waits_for_who_fires():
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(MINUTE_MS)
+        (held,) = await queue.take(TOPIC)
+        changing = asyncio.create_task(queue.schedules.put("s", "t", b"new", every="1m"))
+        removing = asyncio.create_task(queue.schedules.remove("s"))
+        await asyncio.sleep(0.05)
+        assert not changing.done()
+        assert not removing.done()
+        await queue.release(held, counted=False)
+        assert await changing in (Result.REPLACED, Result.CREATED)
+        assert await removing in (Result.CANCELLED, Result.UNKNOWN)
+
+
+def test_the_sync_face_has_the_same():
+    with dwell.open("memory:") as queue:
+        assert queue.schedules.put("s", "t", b"", every="1h") is Result.CREATED
+        assert [p.schedule.name for p in queue.schedules.each()] == ["s"]
+        assert len(queue.schedules.next("s", 2)) == 2
+        assert queue.schedules.remove("s") is Result.CANCELLED
