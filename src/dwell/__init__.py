@@ -38,6 +38,7 @@ from dwell.errors import (
     InvalidPriority,
     InvalidQuery,
     InvalidReceipt,
+    InvalidSchedule,
     InvalidSettings,
     InvalidTime,
     InvalidTopic,
@@ -60,6 +61,7 @@ from dwell.given.selecting import select
 from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
 from dwell.message import Kind, Message, Result, State, TopicSettings
 from dwell.queue import Queue
+from dwell.queue.schedules.schedule import Planned, Schedule
 from dwell.threads.sync import SyncQueue
 
 __all__ = [
@@ -87,6 +89,7 @@ __all__ = [
     "InvalidPriority",
     "InvalidQuery",
     "InvalidReceipt",
+    "InvalidSchedule",
     "InvalidSettings",
     "InvalidTime",
     "InvalidTopic",
@@ -95,12 +98,14 @@ __all__ = [
     "Message",
     "NotAStore",
     "Page",
+    "Planned",
     "Put",
     "PutAnswer",
     "Queue",
     "RealClock",
     "Result",
     "Results",
+    "Schedule",
     "Selection",
     "ServerBusy",
     "ServerDraining",

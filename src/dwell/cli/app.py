@@ -22,6 +22,7 @@ from dwell.cli.put import put
 from dwell.cli.receipts import ack, bury, release, touch
 from dwell.cli.relay import relay
 from dwell.cli.reshard import reshard
+from dwell.cli.schedule import schedule
 from dwell.cli.serve import serve
 from dwell.cli.session import Session
 from dwell.cli.settings import settings
@@ -60,6 +61,13 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
         _Command("cancel", cancel, "dwell cancel emails order-17 order-18"),
         _Command("kick", kick, """dwell kick emails --where "to != 'ann'" --error timeout"""),
         _Command("clear", clear, "dwell clear emails --yes"),
+    ),
+    "Again and again": (
+        _Command(
+            "schedule",
+            schedule,
+            "dwell schedule put report jobs daily --cron '0 9 * * mon-fri' --zone Europe/Berlin",
+        ),
     ),
     "What is there": (
         _Command("list", list_messages, "dwell list emails --state dead --all"),

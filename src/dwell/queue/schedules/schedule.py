@@ -5,9 +5,10 @@ falls due when it is to fire, and its ``last_error`` says up to when it has. So 
 any message, and whoever takes it fires it.
 """
 
+from base64 import b64encode
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 from zlib import crc32
 
 import msgspec
@@ -106,6 +107,18 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     next_ms: int | None
     last_ms: int | None
     problem: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all that is known of it, as programs read it; the body is text if it can be."""
+        schedule = self.schedule
+        told = {name: getattr(schedule, name) for name in Schedule.__struct_fields__}
+        try:
+            told["body"] = schedule.body.decode()
+        except UnicodeDecodeError:
+            del told["body"]
+            told["body_base64"] = b64encode(schedule.body).decode()
+        own = {name: getattr(self, name) for name in ("next_ms", "last_ms", "problem")}
+        return {**told, "state": str(self.state), **own}
 
 
 def moment_text(ms: int) -> str:

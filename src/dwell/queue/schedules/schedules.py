@@ -73,7 +73,7 @@ class Schedules:
         """
         now_ms = self._queue.clock.now_ms()
         schedule = Schedule(
-            name=values.topic(name),
+            name=values.topic(name, "name"),
             topic=values.topic(topic),
             body=values.body(body),
             cron=cron,
@@ -100,7 +100,7 @@ class Schedules:
 
     async def get(self, name: str) -> Planned | None:
         """Return a schedule as it stands, or None where there is none of that name."""
-        message = await self._queue.get(TOPIC, values.topic(name))
+        message = await self._queue.get(TOPIC, values.topic(name, "name"))
         return None if message is None else planned(message)
 
     async def each(self, app: str | None = None) -> AsyncIterator[Planned]:
@@ -136,7 +136,7 @@ class Schedules:
 
     async def remove(self, name: str) -> Result:
         """Take a schedule away: ``cancelled`` or ``unknown``. What it has put stays."""
-        name = values.topic(name)
+        name = values.topic(name, "name")
         return await self._patiently(name, lambda: self._queue.cancel(TOPIC, name))
 
     async def fire(self) -> None:
@@ -155,7 +155,7 @@ class Schedules:
         def changed(old: Schedule | None) -> Schedule | None:
             return None if old is None else msgspec.structs.replace(old, paused=paused)
 
-        return await self._change(values.topic(name), changed)
+        return await self._change(values.topic(name, "name"), changed)
 
     async def _change(
         self, name: str, changed: Callable[[Schedule | None], Schedule | None]

@@ -1,7 +1,17 @@
 """The API: every endpoint, in the order in which the documents show them."""
 
 from dwell.message import TopicSettings
-from dwell.server.http import care, command, ids, looking, push, puts, queries, takes
+from dwell.server.http import (
+    care,
+    command,
+    ids,
+    looking,
+    push,
+    puts,
+    queries,
+    schedules,
+    takes,
+)
 from dwell.server.http.endpoint import ROWS, ROWS_COLUMNS, Endpoint
 from dwell.server.http.media import Media
 from dwell.server.http.schemas import answers as a
@@ -10,6 +20,7 @@ from dwell.server.tokens import Right
 
 _MANY = (*ROWS_COLUMNS, Media.NDJSON)
 _T = "/v1/topics/{topic}"
+_S = "/v1/schedules/{name}"
 _PUT, _TAKE, _ADMIN = Right.PUT, Right.TAKE, Right.ADMIN
 _LOOK = (*ROWS, Media.NDJSON, Media.ARROW)
 
@@ -144,6 +155,36 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("POST", f"{_T}/clear", queries.clear, _PUT, a.ClearAnswer, group="by id"),
     Endpoint("POST", "/v1/named", ids.named, _ADMIN, a.Named, body=r.NamedRequest, group="by id"),
+    Endpoint(
+        "PUT",
+        _S,
+        schedules.put_schedule,
+        _ADMIN,
+        a.ScheduleAnswer,
+        body=r.ScheduleRequest,
+        takes=(Media.JSON,),
+        group="schedules",
+    ),
+    Endpoint(
+        "GET", _S, schedules.get_schedule, _ADMIN, a.ScheduleRow, r.RunsQuery, group="schedules"
+    ),
+    Endpoint("DELETE", _S, schedules.remove_schedule, _ADMIN, a.ScheduleAnswer, group="schedules"),
+    *(
+        Endpoint("POST", f"{_S}/{verb}", handler, _ADMIN, a.ScheduleAnswer, group="schedules")
+        for verb, handler in (
+            ("pause", schedules.pause_schedule),
+            ("resume", schedules.resume_schedule),
+        )
+    ),
+    Endpoint(
+        "GET",
+        "/v1/schedules",
+        schedules.list_schedules,
+        _ADMIN,
+        a.SchedulesPage,
+        r.SchedulesQuery,
+        group="schedules",
+    ),
     Endpoint(
         "GET",
         f"{_T}/messages",

@@ -24,6 +24,7 @@ _PATH: dict[str, dict[str, Any]] = {
     "id": {"type": "string", "minLength": 1, "maxLength": 256},
     "poll": {"type": "string", "minLength": 1},
     "stream": {"type": "string", "minLength": 1},
+    "name": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,200}$"},
 }
 
 #: The statuses with which any endpoint may refuse, and why.

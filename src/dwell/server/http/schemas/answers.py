@@ -105,6 +105,56 @@ class Named(Struct):
     names: list[list[str] | None]
 
 
+# --- schedules --------------------------------------------------------------------------------
+
+
+class ScheduleRow(Struct, omit_defaults=True):
+    """A schedule as it stands; ``next_ms`` is when it fires next, ``last_ms`` when it last did.
+
+    ``problem`` says why one that is dead cannot fire; ``runs`` are in its zone.
+    """
+
+    name: str
+    topic: str
+    state: str
+    zone: str
+    misfire: str
+    grace_ms: int
+    priority: int
+    body: str | None = None
+    body_base64: str | None = None
+    cron: str | None = None
+    rrule: str | None = None
+    every_ms: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    jitter_ms: int = 0
+    paused: bool = False
+    app: str = ""
+    key: str | None = None
+    headers: dict[str, str] = {}
+    lease_ms: int = 0
+    max_attempts: int = 0
+    ttl_ms: int = 0
+    next_ms: int | None = None
+    last_ms: int | None = None
+    problem: str | None = None
+    runs: list[str] = []
+
+
+class SchedulesPage(Struct):
+    """Some schedules; ``cursor`` asks for those after them, and is null after the last."""
+
+    schedules: list[ScheduleRow]
+    cursor: str | None
+
+
+class ScheduleAnswer(Struct):
+    """What became of a schedule."""
+
+    result: str
+
+
 # --- looking ----------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dwell.message import (
+    DEFAULT_PRIORITY,
     MAX_ATTEMPTS,
     MAX_BATCH_MESSAGES,
     MAX_CHANGE_MESSAGES,
@@ -323,6 +324,58 @@ class SettingsChange(Request):
     max_pending: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     on_full: Literal["refuse", "drop"] | UnsetType = UNSET
     delay_levels_ms: Levels | UnsetType = UNSET
+
+
+# --- schedules --------------------------------------------------------------------------------
+
+When: TypeAlias = Annotated[
+    str | int, Meta(description="ISO 8601 with a zone, or milliseconds since the epoch.")
+]
+
+
+class ScheduleRequest(Request):
+    """What is put into a topic, and when: one of ``cron``, ``rrule``, ``every`` or ``every_ms``.
+
+    ``body`` is text, or any other JSON; ``body_base64`` is for bytes.
+    """
+
+    topic: Topic
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    body_base64: str | None = None
+    cron: str | None = None
+    rrule: str | None = None
+    every: Span | None = None
+    every_ms: Whole | None = None
+    zone: str = "UTC"
+    start: When | None = None
+    end: When | None = None
+    jitter: Span | None = None
+    jitter_ms: Whole | None = None
+    misfire: Literal["once", "all", "skip"] = "once"
+    grace: Span | None = None
+    grace_ms: Whole | None = None
+    key: str | None = None
+    headers: dict[str, str] = {}
+    priority: Priority = DEFAULT_PRIORITY
+    lease: Span | None = None
+    lease_ms: Lease | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
+    ttl: Span | None = None
+    ttl_ms: Whole | None = None
+
+
+class RunsQuery(Request):
+    """How many of the next runs to say."""
+
+    runs: Annotated[int, Meta(ge=0, le=1000)] = 5
+
+
+class SchedulesQuery(Request):
+    """Of which state, from after which cursor, and how many at most."""
+
+    state: str = "delayed"
+    cursor: str | None = None
+    limit: Limit = 1000
 
 
 # --- push and the job protocol ----------------------------------------------------------------

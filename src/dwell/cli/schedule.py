@@ -1,0 +1,186 @@
+"""``dwell schedule``: what is put again and again, by a calendar."""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from dwell.cli import given
+from dwell.cli.exits import require
+from dwell.cli.options import LeaseOption
+from dwell.cli.output import table
+from dwell.cli.session import Session, session_of
+from dwell.cli.texts import away_text, printable, span_text, time_text
+from dwell.clock import RealClock
+from dwell.errors import InvalidInput
+from dwell.message import DEFAULT_PRIORITY, Result
+from dwell.threads.sync import SyncQueue
+from dwell.wire.rows import span_of
+
+
+class Action(StrEnum):
+    """What to do."""
+
+    PUT = "put"
+    LIST = "list"
+    SHOW = "show"
+    NEXT = "next"
+    PAUSE = "pause"
+    RESUME = "resume"
+    REMOVE = "remove"
+
+
+def _text(metavar: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+def _place(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
+class _Named(NamedTuple):
+    """A verb on a schedule by its name, and what it answers when all is as it was asked for."""
+
+    verb: Callable[[SyncQueue, str], Result]
+    wanted: tuple[Result, ...]
+
+
+_BY_NAME = {
+    Action.PAUSE: _Named(lambda q, name: q.schedules.pause(name), (Result.REPLACED, Result.KEPT)),
+    Action.RESUME: _Named(lambda q, name: q.schedules.resume(name), (Result.REPLACED, Result.KEPT)),
+    Action.REMOVE: _Named(lambda q, name: q.schedules.remove(name), (Result.CANCELLED,)),
+}
+
+
+_ActionOf = Annotated[Action, _place("ACTION", "put, list, show, next, pause, resume or remove.")]
+_Name = Annotated[str | None, _place("[NAME]", "What the schedule is called.")]
+_Topic = Annotated[str | None, _place("[TOPIC]", "Where its messages go.")]
+_Body = Annotated[str | None, _place("[BODY]", "Their body, or - for standard input.")]
+_Cron = Annotated[str | None, _text("LINE", 'A line of cron: "0 9 * * mon-fri".')]
+_Every = Annotated[str | None, _text("SPAN", "A span: 15m.")]
+_Rrule = Annotated[str | None, _text("RULE", "A rule of RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.")]
+_Zone = Annotated[str, typer.Option(metavar="NAME", help="The time zone of the rule.")]
+_Start = Annotated[str | None, _text("TIME", "Not before: ISO 8601 with a zone.")]
+_End = Annotated[str | None, _text("TIME", "Not after.")]
+_Jitter = Annotated[str, typer.Option(metavar="SPAN", help="Each up to so much later.")]
+_Misfire = Annotated[str, typer.Option(metavar="WORD", help="What was missed: once, all or skip.")]
+_Grace = Annotated[str, typer.Option(metavar="SPAN", help="How late is not too late for skip.")]
+_Key = Annotated[str | None, _text("TEXT", "The key that orders messages.")]
+_Header = Annotated[list[str] | None, _text("NAME=VALUE", "A header; may be repeated.")]
+_Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.")]
+_MaxAttempts = Annotated[int | None, _text("N", "How often each may be taken.")]
+_Ttl = Annotated[str | None, _text("SPAN", "Not taken within this time, it is buried.")]
+_Count = Annotated[int, typer.Option(metavar="N", help="How many runs next shows.")]
+
+
+def schedule(
+    context: typer.Context,
+    action: _ActionOf,
+    name: _Name = None,
+    topic: _Topic = None,
+    body: _Body = None,
+    cron: _Cron = None,
+    every: _Every = None,
+    rrule: _Rrule = None,
+    zone: _Zone = "UTC",
+    start: _Start = None,
+    end: _End = None,
+    jitter: _Jitter = "0s",
+    misfire: _Misfire = "once",
+    grace: _Grace = "1m",
+    key: _Key = None,
+    header: _Header = None,
+    priority: _Priority = DEFAULT_PRIORITY,
+    lease: LeaseOption = None,
+    max_attempts: _MaxAttempts = None,
+    ttl: _Ttl = None,
+    count: _Count = 5,
+) -> None:
+    """Put messages again and again, by a calendar; they fire where a server or a worker runs.
+
+    `put NAME TOPIC BODY` with --cron, --every or --rrule makes one or changes it, `list` shows all,
+    `show` one, `next` its next runs; `pause`, `resume` and `remove` do what they say.
+    """
+    session = session_of(context)
+    spans = {"every": every, "jitter": jitter, "grace": grace, "lease": lease, "ttl": ttl}
+    words: dict[str, Any] = {word: span_of(span) for word, span in spans.items()}
+    words |= {"cron": cron, "rrule": rrule, "zone": zone, "start": start, "end": end}
+    words |= {"misfire": misfire, "key": key, "headers": given.headers(header or ())}
+    words |= {"priority": priority, "max_attempts": max_attempts}
+    if action is Action.LIST:
+        _list(session)
+    elif name is None:
+        raise InvalidInput(f"name: got none, expected the schedule to {action}")
+    elif action is Action.PUT:
+        _put(session, name, topic, body, words)
+    elif action in _BY_NAME:
+        with session.queue() as queue:
+            result = _BY_NAME[action].verb(queue, name)
+        _said(session, name, result, _BY_NAME[action].wanted)
+    else:
+        _show(session, name, count if action is Action.NEXT else 0)
+
+
+def _put(
+    session: Session, name: str, topic: str | None, body: str | None, words: dict[str, Any]
+) -> None:
+    if topic is None or body is None:
+        raise InvalidInput("put: expected a name, a topic and a body")
+    data = given.body(body)
+    with session.queue(create=True) as queue:
+        result = queue.schedules.put(name, topic, data, **words)
+    _said(session, name, result, (Result.CREATED, Result.REPLACED, Result.KEPT))
+
+
+def _said(session: Session, name: str, result: Result, wanted: tuple[Result, ...]) -> None:
+    is_as_asked = result in wanted
+    answer = {"schedule": name, "result": str(result)}
+    session.out.confirm(answer, f"{result}  {printable(name)}", is_as_asked=is_as_asked)
+    require(is_as_asked)
+
+
+def _list(session: Session) -> None:
+    now_ms = RealClock().now_ms()
+    with session.queue() as queue:
+        rows = (found.as_dict() for found in queue.schedules.each())
+        if session.out.json:
+            for row in rows:
+                session.out.object(row)
+            return
+        lines = [[printable(str(cell)) for cell in _cells(row, now_ms)] for row in rows]
+    if lines:
+        shown = table("schedule", "topic", "when", "zone", "next", "last")
+        for line in lines:
+            shown.add_row(*line)
+        session.out.show(shown)
+
+
+def _cells(row: dict[str, Any], now_ms: int) -> Iterator[str]:
+    every = f"every {span_text(row['every_ms'])}" if row["every_ms"] else ""
+    yield row["name"]
+    yield row["topic"]
+    yield row["cron"] or row["rrule"] or every
+    yield row["zone"]
+    yield away_text(row["next_ms"], now_ms) if row["next_ms"] else row["problem"] or "paused"
+    yield away_text(row["last_ms"], now_ms) if row["last_ms"] else ""
+
+
+def _show(session: Session, name: str, count: int) -> None:
+    with session.queue() as queue:
+        found = queue.schedules.get(name)
+        if found is None:
+            session.out.note(f"there is no schedule {printable(name)}")
+            require(False)
+            return
+        runs = [run.isoformat() for run in queue.schedules.next(name, count)] if count else []
+    if count:
+        for run in runs:
+            session.out.object({"run": run}) if session.out.json else session.out.line(run)
+    elif session.out.json:
+        session.out.object(found.as_dict())
+    else:
+        for field, value in found.as_dict().items():
+            if value not in (None, "", {}, 0, False):
+                shown = time_text(value) if field in ("next_ms", "last_ms") else value
+                session.out.line(f"{field:<14}{printable(str(shown))}")

@@ -1,0 +1,96 @@
+"""Schedules over HTTP: what is put again and again, by a calendar.
+
+They are the server's own, not a topic's: who may change them has the admin right on the topic in
+which they are kept, and the right to put into the topic that they name.
+"""
+
+from typing import Any
+
+import msgspec
+
+from dwell.errors import InvalidSchedule
+from dwell.given import values
+from dwell.message import Result
+from dwell.queue.schedules.schedule import TOPIC, Planned, planned
+from dwell.server.http.answer import Answer, Refusal
+from dwell.server.http.call import Call
+from dwell.server.http.paging import cursor_of
+from dwell.server.http.schemas.answers import ScheduleAnswer, ScheduleRow, SchedulesPage
+from dwell.server.http.schemas.requests import RunsQuery, ScheduleRequest, SchedulesQuery
+from dwell.server.http.spans import span
+from dwell.server.tokens import Right
+from dwell.wire.rows import Line, body_of
+
+_SPANS = ("every", "jitter", "grace", "lease", "ttl")
+_PLAIN = (
+    *("cron", "rrule", "zone", "start", "end", "misfire", "key", "headers", "priority"),
+    "max_attempts",
+)
+
+
+async def put_schedule(call: Call) -> Answer:
+    """Put a schedule, or change it: created, replaced, or kept as it was the same."""
+    name, ask = _name(call), call.body(ScheduleRequest)
+    call.allow([values.topic(ask.topic)], Right.PUT)
+    words: dict[str, Any] = {word: getattr(ask, word) for word in _PLAIN}
+    spans: dict[str, Any] = {
+        word: found for word in _SPANS if (found := span(ask, word)) is not None
+    }
+    body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
+    result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
+    return _said(call, result)
+
+
+async def get_schedule(call: Call) -> Answer:
+    """Return a schedule, and its next ``runs`` as moments in its zone."""
+    name, ask = _name(call), call.query(RunsQuery)
+    found = await call.queue.schedules.get(name)
+    if found is None:
+        raise Refusal(404, f"name: there is no schedule {name!r}")
+    runs = await call.queue.schedules.next(name, ask.runs) if ask.runs else []
+    row = msgspec.structs.replace(_row(found), runs=[run.isoformat() for run in runs])
+    return call.answer(row)
+
+
+async def list_schedules(call: Call) -> Answer:
+    """List the schedules of one state by when they fire next, from after ``cursor``."""
+    call.allow([TOPIC])
+    ask = call.query(SchedulesQuery)
+    state = values.state(ask.state)
+    page = await call.queue.scan(TOPIC, state, cursor=cursor_of(ask.cursor), limit=ask.limit)
+    rows = []
+    for message in page.messages:
+        try:
+            rows.append(_row(planned(message)))
+        except InvalidSchedule:
+            continue
+    return call.answer(SchedulesPage(rows, str(page.cursor) if page.cursor else None))
+
+
+async def remove_schedule(call: Call) -> Answer:
+    """Take a schedule away: cancelled or unknown. What it has put stays."""
+    return _said(call, await call.queue.schedules.remove(_name(call)))
+
+
+async def pause_schedule(call: Call) -> Answer:
+    """Let a schedule fire no more: replaced, kept when it was paused, or unknown."""
+    return _said(call, await call.queue.schedules.pause(_name(call)))
+
+
+async def resume_schedule(call: Call) -> Answer:
+    """Let a schedule fire again, from now on: replaced, kept or unknown."""
+    return _said(call, await call.queue.schedules.resume(_name(call)))
+
+
+def _name(call: Call) -> str:
+    """Return the schedule that the path names; refuses a caller who may not change schedules."""
+    call.allow([TOPIC])
+    return values.topic(call.path["name"], "name")
+
+
+def _said(call: Call, result: Result) -> Answer:
+    return call.answer(ScheduleAnswer(str(result)))
+
+
+def _row(found: Planned) -> ScheduleRow:
+    return msgspec.convert(found.as_dict(), ScheduleRow)

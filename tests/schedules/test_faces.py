@@ -1,0 +1,141 @@
+"""Schedules over HTTP, on the command line, and in the code of a worker."""
+
+import asyncio
+
+import pytest
+
+import dwell
+from dwell.message import Result
+from dwell.queue.schedules import TOPIC
+from dwell.server.tokens import Tokens, hash_of
+from dwell.worker import Worker
+from tests.http.test_http_api import calling
+from tests.waiting import until_async
+from tests.worker.serving import serving
+
+
+async def test_the_life_of_a_schedule_over_http():
+    async with calling() as caller:
+        path = "/v1/schedules/report"
+        ask = {"topic": "jobs", "body": {"a": 1}, "cron": "0 9 * * mon-fri", "zone": "Asia/Tokyo"}
+        assert await caller.ask("PUT", path, {**ask, "jitter": "5s"}) == {"result": "created"}
+        assert await caller.ask("PUT", path, {**ask, "jitter_ms": 5000}) == {"result": "kept"}
+        found = await caller.get(f"{path}?runs=2")
+        assert (found["body"], found["cron"], found["jitter_ms"]) == ('{"a": 1}', ask["cron"], 5000)
+        assert all(run.endswith("T09:00:00+09:00") for run in found["runs"])
+        assert len(found["runs"]) == 2
+        assert await caller.post(f"{path}/pause", None) == {"result": "replaced"}
+        (listed,) = (await caller.get("/v1/schedules"))["schedules"]
+        assert (listed["name"], listed["paused"]) == ("report", True)
+        assert "next_ms" not in listed
+        assert await caller.post(f"{path}/resume", None) == {"result": "replaced"}
+        assert await caller.ask("DELETE", path) == {"result": "cancelled"}
+        assert await caller.ask("DELETE", path) == {"result": "unknown"}
+        await caller.get(path)
+        assert caller.status == 404
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        ({"topic": "t", "body": "x"}, b"got none"),
+        ({"topic": "t", "body": "x", "cron": "0 0 30 2 *"}, b"cron: got"),
+        ({"topic": "t", "body": "x", "every": "1s", "every_ms": 5}, b"together"),
+        ({"topic": "a b", "body": "x", "every": "1s"}, b"topic"),
+        ({"topic": "t", "every": "1s"}, b"body"),
+        ({"topic": "t", "body": "x", "every": "1s", "colour": 1}, b"colour"),
+    ],
+)
+async def test_bad_schedules_over_http(ask, told):
+    async with calling() as caller:
+        await caller.ask("PUT", "/v1/schedules/s", ask)
+        assert caller.status == 400
+        assert told in caller.data
+        assert (await caller.get("/v1/schedules"))["schedules"] == []
+
+
+async def test_the_client_of_a_server_has_the_same_schedules():
+    async with calling() as caller, dwell.open(caller.server.url) as queue:
+        assert await queue.schedules.put("s", "t", b"x", every="1h") is Result.CREATED
+        assert [p.schedule.name async for p in queue.schedules.each()] == ["s"]
+        assert (await caller.get("/v1/schedules/s"))["every_ms"] == 3_600_000
+        assert await queue.schedules.remove("s") is Result.CANCELLED
+
+
+async def test_a_worker_declares_schedules_and_takes_back_what_its_code_no_longer_has():
+    clock = dwell.SimulatedClock(1_800_000_000_000)
+    async with dwell.Queue(dwell.store.memory.MemoryStore(clock)) as queue:
+        await queue.schedules.put("by-hand", "t", b"", every="1h")
+        done = []
+
+        def worker_of(**schedules):
+            worker = Worker(queue, app="shop")
+            for name, words in schedules.items():
+                worker.every(name=name, **words)(lambda message: done.append(message.id))
+            worker.on("other")(lambda message: None)
+            return worker
+
+        async with serving(worker_of(tick={"span": "1m"}, nightly={"cron": "0 3 * * *"})):
+            await until_async(lambda: TOPIC in queue.waiting)
+            clock.advance(60_000)
+            await until_async(lambda: done)
+        assert done == ["tick@2027-01-15T08:01:00Z"]
+        async with serving(worker_of(tick={"span": "2m"})):
+            await until_async(lambda: TOPIC in queue.waiting)
+        left = {p.schedule.name: p.schedule.every_ms async for p in queue.schedules.each()}
+        assert left == {"by-hand": 3_600_000, "tick": 120_000}
+
+
+async def test_a_worker_does_not_take_the_schedule_of_another():
+    async with dwell.open("memory:") as queue:
+        await queue.schedules.put("s", "t", b"", every="1h")
+        worker = Worker(queue, app="shop")
+        worker.every("1m", name="s")(lambda message: None)
+        with pytest.raises(dwell.InvalidSchedule, match="belongs to nobody's code, expected shop"):
+            await worker.serve()
+        with pytest.raises(dwell.InvalidInput, match="has no name"):
+            Worker(queue).every("1m")
+
+
+def test_a_schedule_is_named_by_its_app_and_function():
+    worker = Worker("memory:", app="shop")
+
+    @worker.every(cron="0 9 * * *", zone="Europe/Berlin")
+    def report(message):
+        """Nothing."""
+
+    assert worker.described == "serving shop:report (8 at once) at memory:"
+
+
+async def test_fire_ends_with_its_queue():
+    async with dwell.open("memory:") as queue:
+        firing = asyncio.create_task(queue.schedules.fire())
+        await until_async(lambda: TOPIC in queue.waiting)
+    await asyncio.wait_for(firing, 10)
+
+
+@pytest.mark.parametrize(
+    ("rights", "status"),
+    [
+        ({"put": ["t"], "take": ["t"], "admin": ["t"]}, 403),
+        ({"put": ["other"], "admin": [TOPIC]}, 403),
+        ({"put": ["t"], "admin": [TOPIC]}, 200),
+    ],
+)
+async def test_schedules_are_for_those_who_may_administer_them(tmp_path, rights, status):
+    lines = "\n".join(f"{right} = {topics}" for right, topics in rights.items())
+    file = tmp_path / "tokens.toml"
+    file.write_text(f'[[token]]\nname = "tenant"\nsha256 = "{hash_of("secret")}"\n{lines}\n')
+    async with calling(tokens=Tokens.load(file)) as caller:
+        await caller.server.queue.schedules.put("theirs", "t", b"", every="1h")
+        mine = {"authorization": "Bearer secret"}
+        ask = {"topic": "t", "body": "x", "every": "1m"}
+        await caller.ask("PUT", "/v1/schedules/mine", ask, **mine)
+        assert caller.status == status
+        may_look = 200 if TOPIC in rights["admin"] else 403
+        await caller.get("/v1/schedules", **mine)
+        assert caller.status == may_look
+        await caller.post("/v1/schedules/theirs/pause", None, **mine)
+        assert caller.status == may_look
+        await caller.get("/v1/schedules")
+        assert caller.status == 401
