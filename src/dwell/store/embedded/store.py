@@ -419,6 +419,11 @@ class EmbeddedStore(Store):
         self._time.look()
         return stats_of(self._machine)
 
+    async def count_urgent(self, topic: str, priority: int) -> int:
+        """Return how many ready messages of a topic come before those of a priority."""
+        self._time.look()
+        return self._machine.ready.urgent(topic, priority)
+
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Read the journal, and say which messages have no body there (see the contract)."""
         self._time.look()
