@@ -149,9 +149,13 @@ def job_stats(message: Message, histories: Histories, now_ms: int) -> bytes:
 
 
 def _left_s(message: Message, now_ms: int) -> int:
-    """Return in how many seconds a job is due or its lease ends; what has begun counts as whole."""
+    """Return in how many seconds a job is due or its lease ends.
+
+    A job is not due before that: so this is rounded up. Nor has its holder more time than that: so
+    this is rounded down, as in beanstalkd, and the suite of fivebeans insists on it.
+    """
     if message.state is State.LEASED:
-        return -((now_ms - message.lease_until_ms) // 1000)
+        return (message.lease_until_ms - now_ms) // 1000
     return -((now_ms - message.due_ms) // 1000) if message.state is State.DELAYED else 0
 
 
