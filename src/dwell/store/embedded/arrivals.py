@@ -68,10 +68,11 @@ class Arrivals:
         self._whole: deque[int] = deque()
         self._sparse: deque[int] = deque()
         rows = table.rows_where(lambda part: table.state[part] != State.GONE)
-        seqs = table.seq[rows]
-        # What came in order is in order already, as a rule, so this is no work.
-        order = np.argsort(seqs, kind="stable")
-        seqs, ordered = seqs[order], rows[order].astype(np.uint32)
+        seqs, ordered = table.seq[rows], rows.astype(np.uint32)
+        # What came in order stands in order, as a rule.
+        if (seqs[1:] < seqs[:-1]).any():
+            order = np.argsort(seqs, kind="stable")
+            seqs, ordered = seqs[order], ordered[order]
         numbers, places = seqs >> _BITS, (seqs & _PLACE_MASK).astype(np.uint32)
         firsts = np.flatnonzero(np.diff(numbers, prepend=np.uint64(2**63)))
         for first, end in pairwise([*firsts.tolist(), len(numbers)]):
