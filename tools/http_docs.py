@@ -159,4 +159,6 @@ def _shape(schema: dict[str, Any], known: dict[str, Any]) -> str:
     if kind == "array":
         return f"list of {_shape(schema.get('items', {}), known)}"
     low, high = schema.get("minimum"), schema.get("maximum")
+    if "enum" in schema:
+        return ", ".join(f"`{word}`" for word in schema["enum"])
     return f"{kind} from {low} to {high}" if low is not None and high is not None else str(kind)

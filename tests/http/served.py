@@ -1,7 +1,9 @@
 """A store behind a real HTTP port, in the event loop of the test."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from dwell.client.store import HttpStore
 from dwell.queue import Queue
@@ -45,6 +47,23 @@ async def served(store: Store, **options) -> AsyncIterator[Served]:
         yield server
     finally:
         await server.stop()
+
+
+@contextlib.contextmanager
+def served_aside(store: Callable[[], Store]) -> Iterator[str]:
+    """Serve a store in a thread of its own, so that plain clients can ask it; yield its URL."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = Served(store())
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
+        yield server.url
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 class ServedStore(HttpStore):

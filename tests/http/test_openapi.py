@@ -3,9 +3,7 @@
 ``DWELL_FUZZ`` says how many requests to try in all; with it they are other ones each time.
 """
 
-import asyncio
 import os
-import threading
 
 import pytest
 import schemathesis
@@ -15,7 +13,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from dwell.clock import RealClock
 from dwell.server.http.openapi import document
 from dwell.store.memory import MemoryStore
-from tests.http.served import Served
+from tests.http.served import served_aside
 
 FUZZ = int(os.environ.get("DWELL_FUZZ", "0"))
 
@@ -25,37 +23,10 @@ load_all_checks()
 _LEFT_OUT = ["push", "backup"]
 
 
-class _Thread(threading.Thread):
-    """A server in a thread of its own, so that plain clients can ask it."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.is_up = threading.Event()
-
-    def run(self) -> None:
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        served = Served(MemoryStore(RealClock()))
-        await served.start()
-        self.url = served.url
-        self.is_up.set()
-        await self._end.wait()
-        await served.stop()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._end.set)
-        self.join()
-
-
 @pytest.fixture(scope="module")
 def url():
-    thread = _Thread()
-    thread.start()
-    assert thread.is_up.wait(10)
-    yield thread.url
-    thread.stop()
+    with served_aside(lambda: MemoryStore(RealClock())) as url:
+        yield url
 
 
 #: Which ways to say a thing exclude each other, and how long a text is in bytes, are not something

@@ -261,7 +261,7 @@ async def test_next_runs_are_in_the_zone_of_the_schedule():
         ({"rrule": "FREQ=DAILY;INTERVAL=7;BYDAY=FR"}, "never fires"),
         ({"every": "1s", "key": ""}, "key: got"),
         ({"every": "1s", "headers": {"a": 1}}, "headers: got"),
-        ({"every": "1s", "name": "a b"}, "topic: got"),
+        ({"every": "1s", "name": "a b"}, "name: got"),
         ({"every": "1s", "body": b"x" * MAX_BODY_BYTES}, "body: got"),
     ],
 )

@@ -342,6 +342,15 @@ class Queue(Selecting):
         self.check_open()
         return await self._store.named(columns.numbers(numbers))
 
+    async def count_urgent(self, topic: str, priority: int = DEFAULT_PRIORITY) -> int:
+        """Return how many ready messages of a topic come before those of a priority.
+
+        On Redis and over HTTP it counts to 10,000 of them.
+        """
+        topic, priority = values.topic(topic), values.priority(priority)
+        self.check_open()
+        return await self._store.count_urgent(topic, priority)
+
     async def taken_from(self, what: ManyTaken) -> list[str | None]:
         """Return the topic of each message that was taken, or None of a receipt no longer good."""
         return await self._store.taken_from(self._receipts(what))

@@ -203,6 +203,14 @@ class Store(ABC):
     async def stats(self) -> Stats:
         """Return the counts."""
 
+    async def count_urgent(self, topic: str, priority: int) -> int:
+        """Return how many ready messages of a topic come before those of a priority.
+
+        A store that has to look at the messages for that may stop at MAX_BATCH_MESSAGES.
+        """
+        first = await self.peek(topic, MAX_BATCH_MESSAGES)
+        return int((first.priority < priority).sum())
+
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, an entry for each shard that the store has."""
         return [(await self.stats()).topics.get(topic, TopicStats())]

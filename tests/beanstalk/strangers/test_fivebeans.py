@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beanstalk.served import Served, beanstalkd, need
+from tests.beanstalk.served import Served, beanstalkd
+from tests.beanstalk.strangers.packages import modules_of
 
 HERE = Path(__file__).parent / "fivebeans"
 
@@ -18,20 +18,7 @@ HERE = Path(__file__).parent / "fivebeans"
 @pytest.fixture(scope="module")
 def suite(request):
     """The folder of the package, which is fetched once and kept."""
-    need("node", "Node.js (nodejs)")
-    npm = need("npm", "npm")
-    folder = request.config.cache.mkdir("fivebeans")
-    made, wanted = folder / "package.json", HERE / "package.json"
-    if not made.exists() or made.read_bytes() != wanted.read_bytes():
-        shutil.copy(wanted, folder / "wanted.json")
-        command = [npm, "install", "--prefix", ".", "--no-audit", "--no-fund", "--no-package-lock"]
-        made.unlink(missing_ok=True)
-        shutil.copy(wanted, made)
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
-        if done.returncode:
-            made.unlink()
-            pytest.fail(f"npm install did not work:\n{done.stdout}\n{done.stderr}")
-    return folder / "node_modules" / "fivebeans"
+    return modules_of(request.config, HERE / "package.json") / "fivebeans"
 
 
 def outcome(suite: Path, number: int) -> dict[str, str]:

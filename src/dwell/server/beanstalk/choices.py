@@ -43,6 +43,7 @@ def use(hall: Hall, session: Session, run: Run) -> bytes:
     if not any(hall.may(right, topic) for right in Right):
         return UNKNOWN_COMMAND
     session.tube, session.topic = tube, topic
+    hall.order.note(tube)
     return using(tube)
 
 
@@ -57,6 +58,7 @@ def watch(hall: Hall, session: Session, run: Run) -> bytes:
     if len(session.watched) >= MOST_WATCHED and tube not in session.watched:
         return OUT_OF_MEMORY
     session.watched[tube] = topic
+    hall.order.note(tube)
     return watching(len(session.watched))
 
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum, auto
 from typing import Any, NamedTuple
 
+from dwell.message import MAX_DELAY_MS
 from dwell.server.beanstalk.replies import BAD_FORMAT, UNKNOWN_COMMAND
 
 #: The longest command line, with the two bytes that end it.
 MAX_LINE_BYTES = 224
 MAX_TUBE_BYTES = 200
+#: What a longer delay is cut to.
+MAX_DELAY_S = MAX_DELAY_MS // 1000
 
 _MAX_U32 = 2**32 - 1
 _MAX_U64 = 2**64 - 1

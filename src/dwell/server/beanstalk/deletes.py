@@ -53,6 +53,7 @@ class Deletes:
             raise
         if all(acked) and len(mine) == sum(run.count for _, run in parts):
             for session, run in parts:
+                self._hall.histories.forget(run.items)
                 session.answer(DELETED * run.count)
             return
         await self._delete_others(parts, held, acked)
@@ -79,6 +80,8 @@ class Deletes:
             for index, job in enumerate(jobs):
                 if job is None or not next(left):
                     others.append(_Other(run.items[index], replies, index))
+                else:
+                    self._hall.histories.forget(run.items[index : index + 1])
         try:
             await self._cancel(others)
         except DwellError as error:
@@ -109,6 +112,7 @@ class Deletes:
             if code == Result.CANCELLED:
                 other.replies[other.place] = DELETED
                 self._hall.totals[topic].deletes += 1
+                self._hall.histories.forget((other.number,))
 
 
 def _restore(parts: Sequence[Part], held: Sequence[Sequence[Held | None]]) -> None:

@@ -11,6 +11,7 @@ from dwell.batch.stats import Stats, TopicStats
 from dwell.message import Message, State
 from dwell.server.beanstalk.commands import Verb
 from dwell.server.beanstalk.hall import Hall
+from dwell.server.beanstalk.histories import Histories
 from dwell.server.beanstalk.replies import ok
 from dwell.server.beanstalk.tubes import is_tube, tube_of
 
@@ -55,11 +56,11 @@ def tube_list(tubes: Iterable[str]) -> bytes:
     return ok("---\n" + "".join(f"- {tube}\n" for tube in tubes))
 
 
-def server_stats(hall: Hall, stats: Stats) -> bytes:
+def server_stats(hall: Hall, stats: Stats, urgent: int) -> bytes:
     """Tell of the whole server."""
     return _document(
         {
-            **_jobs(list(stats.topics.values())),
+            **_jobs(list(stats.topics.values()), urgent),
             **{f"cmd-{_word(verb)}": hall.commands[verb] for verb in _COUNTED},
             "job-timeouts": stats.totals.get("lapse", 0),
             "total-jobs": stats.totals.get("put", 0),
@@ -104,14 +105,14 @@ def _process(hall: Hall) -> dict[str, object]:
     }
 
 
-def tube_stats(hall: Hall, tube: str, topic: str, counts: TopicStats) -> bytes:
+def tube_stats(hall: Hall, tube: str, topic: str, counts: TopicStats, urgent: int) -> bytes:
     """Tell of one tube."""
     total = hall.totals[topic]
     watching = [session for session in hall.sessions if tube in session.watched]
     return _document(
         {
             "name": _quoted(tube),
-            **_jobs([counts]),
+            **_jobs([counts], urgent),
             "total-jobs": total.puts,
             "current-using": sum(session.tube == tube for session in hall.sessions),
             "current-watching": len(watching),
@@ -124,13 +125,13 @@ def tube_stats(hall: Hall, tube: str, topic: str, counts: TopicStats) -> bytes:
     )
 
 
-def job_stats(message: Message, now_ms: int) -> bytes:
+def job_stats(message: Message, histories: Histories, now_ms: int) -> bytes:
     """Tell of one job."""
-    left_ms = 0
-    if message.state is State.LEASED:
-        left_ms = message.lease_until_ms - now_ms
-    elif message.state is State.DELAYED:
-        left_ms = message.due_ms - now_ms
+    left_s = _left_s(message, now_ms)
+    delay_s = histories.delay_s(message.number)
+    if delay_s is None:
+        # Of one that was put elsewhere, or long ago, it is at least what is left of it.
+        delay_s = left_s if message.state is State.DELAYED else 0
     return _document(
         {
             "id": message.number,
@@ -138,31 +139,38 @@ def job_stats(message: Message, now_ms: int) -> bytes:
             "state": _STATES[message.state],
             "pri": message.priority,
             "age": max(now_ms - message.due_ms, 0) // 1000,
-            "delay": left_ms // 1000 if message.state is State.DELAYED else 0,
+            "delay": delay_s,
             "ttr": message.lease_ms // 1000,
-            "time-left": left_ms // 1000,
+            "time-left": left_s,
             "file": 0,
-            "reserves": message.attempt,
-            "timeouts": 0,
-            "releases": 0,
-            "buries": 0,
-            "kicks": 0,
+            **histories.counts(message),
         }
     )
 
 
+def _left_s(message: Message, now_ms: int) -> int:
+    """Return in how many seconds a job is due or its lease ends.
+
+    A job is not due before that: so this is rounded up. Nor has its holder more time than that: so
+    this is rounded down, as in beanstalkd, and the suite of fivebeans insists on it.
+    """
+    if message.state is State.LEASED:
+        return (message.lease_until_ms - now_ms) // 1000
+    return -((now_ms - message.due_ms) // 1000) if message.state is State.DELAYED else 0
+
+
 def tubes_of(hall: Hall, stats: Stats) -> dict[str, str]:
-    """Return the tubes that there are and their topics: with jobs, used or watched."""
+    """Return the tubes that there are, as they came, and their topics: with jobs, used, watched."""
     tubes = hall.chosen_tubes()
     for topic, counts in stats.topics.items():
         if is_tube(topic) and (counts.delayed or counts.ready or counts.leased or counts.dead):
             tubes[tube_of(topic)] = topic
-    return tubes
+    return hall.order.ordered(tubes)
 
 
-def _jobs(counts: list[TopicStats]) -> dict[str, int]:
+def _jobs(counts: list[TopicStats], urgent: int) -> dict[str, int]:
     return {
-        "current-jobs-urgent": 0,
+        "current-jobs-urgent": urgent,
         "current-jobs-ready": sum(each.ready for each in counts),
         "current-jobs-reserved": sum(each.leased for each in counts),
         "current-jobs-delayed": sum(each.delayed for each in counts),

@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 from dwell.queue.rounds import Rounds
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Heads
+from dwell.server.beanstalk.histories import Histories
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.steps import Steps
-from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses
+from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses, TubeOrder
 from dwell.server.gate import Gate
 from dwell.server.service import Service
 from dwell.server.tokens import Right
@@ -62,6 +63,8 @@ class Hall:
         self.connections = 0
         self.commands: Counter[Verb] = Counter()
         self.totals = _Totals()
+        self.histories = Histories()
+        self.order = TubeOrder(self.chosen_tubes)
         self.id = secrets.token_hex(8)
         self._steps = Steps()
         self._rounds: list[Rounds[Any, Part]] = []

@@ -31,6 +31,10 @@ from dwell.server.beanstalk.taken import Taken
 from dwell.server.tokens import Right
 
 _MAX_NUMBER = 2**63 - 1
+#: Jobs with a priority below this one beanstalkd calls urgent.
+_URGENT = 1024
+#: In how many topics urgent jobs are counted for the document of the server.
+_MOST_LOOKED_AT = 1000
 
 
 class Lookups:
@@ -103,18 +107,28 @@ class Lookups:
 
     async def _stats(self, session: Session, item: None) -> bytes:
         self._hall.allow(Right.ADMIN, None)
-        return server_stats(self._hall, await self._queue.stats())
+        stats = await self._queue.stats()
+        ready = [topic for topic, counts in stats.topics.items() if counts.ready]
+        urgent = [await self._urgent(topic) for topic in ready[:_MOST_LOOKED_AT]]
+        return server_stats(self._hall, stats, sum(urgent))
+
+    async def _urgent(self, topic: str) -> int:
+        """Return how many jobs beanstalkd would call urgent, which is not what they are here."""
+        return await self._queue.count_urgent(topic, _URGENT)
 
     async def _stats_job(self, session: Session, number: int) -> bytes:
         message = await self._message(number, Right.PUT)
-        return NOT_FOUND if message is None else job_stats(message, self._hall.now_ms)
+        if message is None:
+            return NOT_FOUND
+        return job_stats(message, self._hall.histories, self._hall.now_ms)
 
     async def _stats_tube(self, session: Session, tube: str) -> bytes:
         stats = await self._queue.stats()
         topic = tubes_of(self._hall, stats).get(tube)
         if topic is None or not self._hall.may(Right.ADMIN, topic):
             return NOT_FOUND
-        return tube_stats(self._hall, tube, topic, stats.topics.get(topic, TopicStats()))
+        counts = stats.topics.get(topic, TopicStats())
+        return tube_stats(self._hall, tube, topic, counts, await self._urgent(topic))
 
     async def _list_tubes(self, session: Session, item: None) -> bytes:
         self._hall.allow(Right.ADMIN, None)
@@ -142,22 +156,41 @@ class Lookups:
         return count
 
     async def _kick_dead(self, topic: str, limit: int) -> int:
-        return (await self._queue.kick(topic, limit=limit)).count(Result.KICKED)
+        batch = (await self._queue.scan(topic, State.DEAD, limit=limit)).messages
+        if not len(batch):
+            return 0
+        codes = (await self._queue.kick(topic, batch.ids)).codes
+        done = codes == Result.KICKED
+        numbers, attempts = batch.numbers[done].tolist(), batch.attempt[done].tolist()
+        for number, attempt in zip(numbers, attempts, strict=True):
+            self._hall.histories.begun_anew(number, attempt, is_kick=True)
+        return len(numbers)
 
     async def _kick_delayed(self, topic: str, limit: int) -> int:
         batch = (await self._queue.scan(topic, State.DELAYED, limit=limit)).messages
         if not len(batch):
             return 0
-        return (await self._queue.reschedule(topic, batch.ids, delay=0)).count(Result.MOVED)
+        codes = (await self._queue.reschedule(topic, batch.ids, delay=0)).codes
+        numbers = batch.numbers[codes == Result.MOVED].tolist()
+        for number in numbers:
+            self._hall.histories.kicked(number)
+        return len(numbers)
 
     async def _kick_job(self, session: Session, number: int) -> bytes:
         message = await self._message(number, Right.ADMIN)
-        return KICKED if message is not None and await self._made_ready(message) else NOT_FOUND
+        if message is None or not await self._made_ready(message, is_kick=True):
+            return NOT_FOUND
+        if message.state is State.DELAYED:
+            self._hall.histories.kicked(number)
+        return KICKED
 
-    async def _made_ready(self, message: Message) -> bool:
+    async def _made_ready(self, message: Message, *, is_kick: bool) -> bool:
         """Make a message ready that is buried or delayed; tell whether it was."""
         if message.state is State.DEAD:
-            return await self._queue.kick(message.topic, message.id) is Result.KICKED
+            if await self._queue.kick(message.topic, message.id) is not Result.KICKED:
+                return False
+            self._hall.histories.begun_anew(message.number, message.attempt, is_kick=is_kick)
+            return True
         if message.state is State.DELAYED:
             moved = await self._queue.reschedule(message.topic, message.id, delay=0)
             return moved is Result.MOVED
@@ -170,7 +203,7 @@ class Lookups:
         if message is None:
             return NOT_FOUND
         session.is_worker = True
-        await self._made_ready(message)
+        await self._made_ready(message, is_kick=False)
         batch = await self._queue.take_ids(message.topic, [message.id])
         taken = Taken.of([batch], [message.topic], self._hall.now_ms)
         if not len(taken):

@@ -7,8 +7,8 @@ import numpy as np
 
 from dwell.batch.puts import DUE_COUNTED, Puts, uniform
 from dwell.errors import DwellError
-from dwell.message import MAX_ATTEMPTS, MAX_DELAY_MS, MAX_LEASE_MS
-from dwell.server.beanstalk.commands import Head, Run
+from dwell.message import MAX_ATTEMPTS, MAX_LEASE_MS
+from dwell.server.beanstalk.commands import MAX_DELAY_S, Head, Run
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
@@ -45,6 +45,7 @@ class Putting:
         finally:
             self._hall.gate.leave(sum(map(len, bodies)), len(parts))
         self._hall.totals[topic].puts += len(numbers) - numbers.count(0)
+        self._hall.histories.put(numbers, [min(head.delay_s, MAX_DELAY_S) for head in heads])
         at = 0
         for session, run in parts:
             session.answer(_replies(numbers[at : at + run.count]))
@@ -85,4 +86,4 @@ def puts_of(topic: str, bodies: Sequence[bytes], heads: Sequence[Head], now_ms: 
 
 def _times(delay_s: np.ndarray, ttr_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return delays and leases in milliseconds, within what a message may have."""
-    return np.minimum(delay_s * 1000, MAX_DELAY_MS), np.clip(ttr_s * 1000, 1000, MAX_LEASE_MS)
+    return np.minimum(delay_s, MAX_DELAY_S) * 1000, np.clip(ttr_s * 1000, 1000, MAX_LEASE_MS)

@@ -9,8 +9,8 @@ import numpy as np
 
 from dwell.batch.results import Results
 from dwell.errors import DwellError
-from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, U64, Result
-from dwell.server.beanstalk.commands import Run, Verb
+from dwell.message import MAX_BATCH_MESSAGES, U64, Result
+from dwell.server.beanstalk.commands import MAX_DELAY_S, Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import BURIED, NOT_FOUND, RELEASED, TOUCHED
@@ -84,6 +84,7 @@ class Receipts:
         for claim, code in zip(claims, results.codes.tolist(), strict=True):
             claim.replies[claim.place] = _WORDS.get(code, NOT_FOUND)
             self._note(claim, code)
+            self._tell_history(verb, how, claim.number, code)
 
     async def _call(self, verb: Verb, how: Any, receipts: U64) -> Results:
         if verb is Verb.TOUCH:
@@ -91,8 +92,15 @@ class Receipts:
         if verb is Verb.BURY:
             return await self._queue.bury(receipts, priority=how[0])
         priority, delay_s = how
-        delay = min(delay_s, MAX_DELAY_MS // 1000)
-        return await self._queue.release(receipts, delay, priority=priority)
+        return await self._queue.release(receipts, min(delay_s, MAX_DELAY_S), priority=priority)
+
+    def _tell_history(self, verb: Verb, how: Any, number: int, code: int) -> None:
+        """Keep in the job's history what was done."""
+        if verb is Verb.BURY and code == Result.BURIED:
+            self._hall.histories.buried(number)
+        elif verb is Verb.RELEASE and code in (Result.RELEASED, Result.BURIED):
+            delay_s, is_buried = min(how[1], MAX_DELAY_S), code == Result.BURIED
+            self._hall.histories.released(number, delay_s, is_buried=is_buried)
 
     def _note(self, claim: _Claim, code: int) -> None:
         """Keep what the session holds from now on."""

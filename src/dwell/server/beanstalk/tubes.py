@@ -6,7 +6,7 @@ name has other uses for it is no tube.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from dwell.clock.clock import monotonic_ms
@@ -16,6 +16,8 @@ DEFAULT_TUBE = "default"
 
 #: How many topics may be paused at a time.
 _MOST_PAUSES = 10_000
+#: From how many noted tubes on it is looked which of them are still there.
+_MOST_NOTED = 10_000
 
 _FOREIGN = re.compile(r"[+/;$()]")
 _ESCAPED = re.compile(r":(2B|2F|3B|24|28|29)")
@@ -38,6 +40,37 @@ def tube_of(topic: str) -> str:
 def is_tube(topic: str) -> bool:
     """Tell whether a tube can have this topic."""
     return ":" not in _ESCAPED.sub("", topic) and not topic.startswith("-")
+
+
+class TubeOrder:
+    """The order in which tubes came to be, of those that this port has heard of.
+
+    ``chosen`` returns those that connections use or watch now.
+    """
+
+    def __init__(self, chosen: Callable[[], Iterable[str]]) -> None:
+        self._chosen = chosen
+        self._noted = {DEFAULT_TUBE: None}
+        self._purge_at = _MOST_NOTED
+
+    def note(self, tube: str) -> None:
+        """Note a tube that a connection chose."""
+        if len(self._noted) >= self._purge_at:
+            self._keep(self._chosen())
+            self._purge_at = 2 * len(self._noted) + _MOST_NOTED
+        self._noted[tube] = None
+
+    def ordered(self, tubes: Mapping[str, str]) -> dict[str, str]:
+        """Return all tubes that there are in order, with what they are mapped to."""
+        for tube in tubes:
+            self.note(tube)
+        self._keep(tubes)
+        return {tube: tubes[tube] for tube in self._noted if tube in tubes}
+
+    def _keep(self, tubes: Iterable[str]) -> None:
+        """Forget tubes that are not there any more."""
+        there = {DEFAULT_TUBE, *tubes}
+        self._noted = {tube: None for tube in self._noted if tube in there}
 
 
 class Pauses:

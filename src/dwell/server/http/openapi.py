@@ -3,6 +3,7 @@
 import functools
 import re
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -10,13 +11,18 @@ import msgspec
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.endpoint import Endpoint
 from dwell.server.http.media import Media
+from dwell.server.http.schemas.answers import MessagesEvent, StreamEvent
 from dwell.wire.problems import MEDIA_TYPE, Problem
 
 _REFERENCE = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"{(\w+)(?::path)?}")
 
-#: The forms whose content JSON schemas can describe.
-_DESCRIBED = (Media.JSON,)
+#: The forms whose content JSON schemas can describe: MessagePack holds the same as JSON, and
+#: a body may be binary data there.
+_DESCRIBED = (Media.JSON, Media.MSGPACK)
+
+#: The bounds of the integers that 32 bits hold.
+_INT32 = (-(2**31), 2**31 - 1)
 
 #: What each path parameter may be.
 _PATH: dict[str, dict[str, Any]] = {
@@ -43,14 +49,18 @@ _REFUSALS = {
     "507": "The disk is full.",
 }
 
-#: Answers that are not messages: their content type.
-_PLAIN = {
-    "push": "text/event-stream",
-    "backup": "application/x-tar",
-    "metrics": "text/plain",
-    "healthz": "text/plain",
-    "readyz": "text/plain",
+_EVENT_STREAM = "text/event-stream"
+_TEXT = {"type": "string"}
+#: Answers that are not messages: their content type, and the schema of what they hold.
+_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+    "push": (_EVENT_STREAM, _TEXT),
+    "backup": ("application/x-tar", {"type": "string", "format": "binary"}),
+    "metrics": ("text/plain", _TEXT),
+    "healthz": ("text/plain", _TEXT),
+    "readyz": ("text/plain", _TEXT),
 }
+#: The events of each stream, in the order in which the first of each comes.
+_EVENTS = {"push": (StreamEvent, MessagesEvent)}
 
 
 @functools.cache
@@ -59,9 +69,12 @@ def document() -> dict[str, Any]:
     kinds = [
         kind for e in ENDPOINTS for kind in (e.query, e.body, *_answers(e)) if kind is not None
     ]
-    schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=_REFERENCE)
-    known = {id(kind): schema for kind, schema in zip([*kinds, Problem], schemas, strict=True)}
+    kinds += [Problem, *chain.from_iterable(_EVENTS.values())]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    known = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     components["NewMessage"]["properties"]["body"] = {"description": "Text, or any other JSON."}
+    components["TopicSettings"]["properties"]["on_full"]["enum"] = ["refuse", "drop"]
+    _say_sizes(components)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         path = _PARAMETER.sub(r"{\1}", endpoint.path)
@@ -137,11 +150,39 @@ def _answers(endpoint: Endpoint) -> tuple[Any, ...]:
 
 def _answer(endpoint: Endpoint, known: dict[int, Any]) -> dict[str, Any]:
     if endpoint.answer is None:
-        content = {_PLAIN[endpoint.name]: {"schema": {"type": "string"}}}
+        media, schema = _PLAIN[endpoint.name]
+        if endpoint.name in _EVENTS:
+            schema = _stream_of([known[id(kind)] for kind in _EVENTS[endpoint.name]])
+        content = {media: {"schema": schema}}
     else:
         found = [known[id(kind)] for kind in _answers(endpoint)]
         content = _content(endpoint.gives, found[0] if len(found) == 1 else {"anyOf": found})
     return {"description": "Done.", "content": content}
+
+
+def _stream_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of a text that is a stream of server-sent events."""
+    return {
+        "type": "string",
+        "description": "Events, each with the lines `event` and `data`; the latter is JSON. A line "
+        "that begins with a colon says that the stream is still there.",
+        "contentMediaType": _EVENT_STREAM,
+        "contentSchema": {"type": "array", "items": {"oneOf": events}},
+    }
+
+
+def _say_sizes(schema: Any) -> None:
+    """Say of every integer in a schema, in place, how many bits hold it."""
+    if isinstance(schema, list):
+        for part in schema:
+            _say_sizes(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "integer":
+            low, high = schema.get("minimum", -(2**63)), schema.get("maximum", 2**63 - 1)
+            is_small = low >= _INT32[0] and high <= _INT32[1]
+            schema["format"] = "int32" if is_small else "int64"
+        for part in schema.values():
+            _say_sizes(part)
 
 
 def _content(forms: tuple[Media, ...], schema: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dwell.batch.blobs import firsts_of
 from dwell.message import I64, QUEUE_ID_MARK, U32, U64, Rows, State
+from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import Hasher
 from dwell.store.embedded.machine import Machine
@@ -42,6 +43,16 @@ class Finder:
         if len(own):
             rows[own], found[own] = self.find(topic, [ids[index] for index in own.tolist()])
         return rows, found
+
+    def numbered(self, numbers: U64) -> tuple[Rows, np.ndarray]:
+        """Return the row of the message of each number, and whether there is one."""
+        machine, table = self._machine, self._table
+        if not table.top:
+            return np.zeros(len(numbers), np.intp), np.zeros(len(numbers), dtype=bool)
+        if machine.arrivals is None:
+            machine.arrivals = Arrivals(table)
+        rows = machine.arrivals.find(numbers)
+        return rows, (table.seq[rows] == numbers) & (table.state[rows] != State.GONE)
 
 
 def first_places(hashes: U64, checks: U32) -> I64:

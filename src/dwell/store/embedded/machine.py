@@ -13,6 +13,7 @@ import numpy as np
 from dwell.errors import StoreDamaged, StoreFull
 from dwell.message import I64, U32, Kind, Rows, State
 from dwell.retries import retry_delay_ms
+from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
@@ -51,6 +52,8 @@ class Machine:
         self.table = Table()
         self.topics = Topics(limits)
         self.ready = Ready(self.table, self.topics, limits)
+        #: Where messages are by their arrival, once somebody has asked.
+        self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits)
         self.errors: dict[int, str] = {}
         # The number of an owner that holds nothing is forgotten some day, and not used again.
@@ -248,6 +251,7 @@ class Machine:
         first = record.meta.first_seq
         table.seq[rows] = np.arange(first, first + count, dtype=np.uint64)
         self.next_seq = first + count
+        self._note_arrivals(first, rows)
         table.topic[rows] = self.topics.number(record.meta.topic)
         if record.kind == RecordKind.PUT_OWN:
             table.id_entry[rows] = self.known.add(
@@ -257,6 +261,15 @@ class Machine:
         self._fill(record, rows)
         self._wait(rows, record.time_ms)
         self._tell(Kind.PUT, record, rows)
+
+    def _note_arrivals(self, first: int, rows: Rows) -> None:
+        if self.arrivals is None:
+            return
+        try:
+            self.arrivals.add(first, rows)
+        except MemoryError:
+            # It can be made anew, and what is on its way to the disk goes on.
+            self.arrivals = None
 
     def _replace(self, record: Record) -> None:
         rows = record.rows

@@ -14,7 +14,6 @@ from dwell.store.embedded.finder import Finder, first_places, waves_of
 from dwell.store.embedded.journal.journal import Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
-from dwell.store.embedded.numbers import numbers_of
 from dwell.store.embedded.recent import Recent
 
 #: More than a record needs beside its columns and blobs: header, topic and filling.
@@ -58,7 +57,7 @@ class Putter:
         if fitting < count:
             rows = np.concatenate([rows, np.zeros(count - fitting, np.intp)])
             seqs = np.concatenate([seqs, np.zeros(count - fitting, np.uint64)])
-        return PutAnswer(LazyIds(rows, seqs, None), results, numbers_of(rows, seqs))
+        return PutAnswer(LazyIds(rows, seqs, None), results, seqs)
 
     def _put_own(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
         """Put messages with the caller's ids, those that stand twice in waves of their own."""
@@ -112,10 +111,10 @@ class Putter:
         results[new[fitting:]] = Result.DROPPED
         new = new[:fitting]
         if len(new) == len(puts):
-            numbers = numbers_of(*self._create(puts, hashes, now_ms))
+            _, numbers = self._create(puts, hashes, now_ms)
         elif len(new):
             keys = (hashes[0][new], hashes[1][new])
-            numbers[new] = numbers_of(*self._create(puts.picked(new), keys, now_ms))
+            _, numbers[new] = self._create(puts.picked(new), keys, now_ms)
         old = np.flatnonzero(results == Result.REPLACED)
         if len(old):
             self._write_bodies(RecordKind.REPLACE, puts.picked(old), rows[old], now_ms, {})

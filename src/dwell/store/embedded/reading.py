@@ -11,7 +11,6 @@ from dwell.message import Kind, Rows, State
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.machine import Machine
-from dwell.store.embedded.numbers import numbers_of
 from dwell.store.embedded.receipts import receipts_of
 
 
@@ -48,7 +47,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
         until_ms=np.where(has_until, table.lease_until_ms[rows], 0),
         expires_ms=table.expires_ms[rows],
         state=table.state[rows],
-        numbers=numbers_of(rows, table.seq[rows]),
+        numbers=table.seq[rows],
         errors=_errors(machine.errors, rows),
         receipts=receipts_of(table, rows, core.label.number) if receipts else None,
     )

@@ -112,6 +112,16 @@ class Ready:
         self.push(topic, rows)
         return rows
 
+    def urgent(self, name: str, priority: int) -> int:
+        """Return how many messages of a topic come before those of a priority."""
+        number = self._topics.find(name)
+        if number is None or not self._table.count(number, State.READY):
+            return 0
+        chunks = self._topics.runs(number).entries()
+        parts = (c.part(slice(int(c.priority.searchsorted(priority)))) for c in chunks)
+        rows = [self._still_ready(part) for part in parts if len(part)]
+        return len(distinct(np.concatenate(rows))) if rows else 0
+
     def _still_ready(self, chunk: Chunk) -> Rows:
         """Return the rows of the entries that still mean something."""
         rows, table = chunk.rows.astype(np.intp), self._table

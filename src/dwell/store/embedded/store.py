@@ -33,7 +33,6 @@ from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.limits import LIMITS, Limits
-from dwell.store.embedded.numbers import numbers_of, rows_of
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
@@ -361,12 +360,7 @@ class EmbeddedStore(Store):
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number (see the contract)."""
         self._time.look()
-        rows = rows_of(numbers)
-        there = rows < self._table.top
-        rows[~there] = 0
-        if there.any():
-            there &= numbers_of(rows, self._table.seq[rows]) == numbers
-            there &= self._table.state[rows] != State.GONE
+        rows, there = self._finder.numbered(numbers)
         batch = await read(self._core, rows[there], receipts=False)
         names = zip(batch.topics, batch.ids, strict=True)
         return [next(names) if is_there else None for is_there in there.tolist()]
@@ -418,6 +412,11 @@ class EmbeddedStore(Store):
         """Return the counts."""
         self._time.look()
         return stats_of(self._machine)
+
+    async def count_urgent(self, topic: str, priority: int) -> int:
+        """Return how many ready messages of a topic come before those of a priority."""
+        self._time.look()
+        return self._machine.ready.urgent(topic, priority)
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Read the journal, and say which messages have no body there (see the contract)."""

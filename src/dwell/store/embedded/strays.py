@@ -17,7 +17,6 @@ from dwell.store.embedded.check import Report, unreadable, whole_ranges
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.machine import Machine
-from dwell.store.embedded.numbers import numbers_of
 
 
 async def whole_frames(core: Core) -> tuple[list[tuple[int, int]], int]:
@@ -46,7 +45,7 @@ def told(machine: Machine, rows: Rows, *, repaired: bool) -> list[Stale]:
     made = LazyIds(rows, table.seq[rows], None)
     # A caller's id lay before its body.
     ids = ["" if own else id_ for id_, own in zip(made, table.id_bytes[rows] > 0, strict=True)]
-    columns = (table.topic[rows].tolist(), ids, numbers_of(rows, table.seq[rows]).tolist())
+    columns = (table.topic[rows].tolist(), ids, table.seq[rows].tolist())
     return [
         Stale(names[topic], id_, number, "no body", repaired)
         for topic, id_, number in zip(*columns, strict=True)

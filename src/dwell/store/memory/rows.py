@@ -130,6 +130,10 @@ class Topic:
         good = (entry for entry in self.ready if entry[4].serial == entry[3])
         return [entry[4] for entry in heapq.nsmallest(limit, good)]
 
+    def urgent(self, priority: int) -> int:
+        """Return how many ready rows come before those of a priority."""
+        return sum(e[0] < priority and e[4].serial == e[3] for e in self.ready)
+
     def pop_ready(self) -> Row | None:
         """Return the row whose turn it is."""
         while self.ready:

@@ -281,6 +281,12 @@ class MemoryStore(Store):
         topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self._topics.items()}
         return Stats(topics, {str(kind): count for kind, count in self._log.totals.items()})
 
+    async def count_urgent(self, topic: str, priority: int) -> int:
+        """Return how many ready messages of a topic come before those of a priority."""
+        self._enter()
+        known = self._topics.get(topic)
+        return 0 if known is None else known.urgent(priority)
+
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""
         self._enter()

@@ -50,6 +50,31 @@ class Queries(Suite):
         assert topics["u"] == TopicStats(delayed=30, ready=80, leased=20)
 
     @scenario
+    async def test_count_what_comes_before_a_priority(self, rig: Rig) -> None:
+        """Of the ready messages of one topic, in whatever state they were before."""
+        await rig.put("a", "b", priority=1023)
+        await rig.put("usual")
+        await rig.put("later", delay_ms=LATER_MS, priority=1)
+        await rig.put("cancelled", "taken", priority=1)
+        await rig.put("other", topic="u", priority=1)
+        await rig.take(1)
+        await rig.cancel("cancelled", "taken")
+        assert await rig.store.count_urgent("t", 1024) == 2
+        assert await rig.store.count_urgent("t", 1023) == 0
+        assert await rig.store.count_urgent("t", 1025) == 3
+        assert await rig.store.count_urgent("none", 1024) == 0
+        rig.advance(LATER_MS)
+        assert await rig.store.count_urgent("t", 1024) == 3
+
+    @scenario
+    async def test_count_what_was_moved_away_and_back_once(self, rig: Rig) -> None:
+        """A message that was moved is one, however often it stands in the order."""
+        await rig.put("a", priority=1)
+        for delay_ms in (LATER_MS, 0, LATER_MS, 0):
+            await rig.reschedule("a", delay_ms=delay_ms)
+        assert await rig.store.count_urgent("t", 1024) == 1
+
+    @scenario
     async def test_sizes_of_an_unknown_topic(self, rig: Rig) -> None:
         """Every shard holds nothing, and asking makes no topic."""
         sizes = await rig.store.sizes("none")

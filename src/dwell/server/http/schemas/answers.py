@@ -1,6 +1,10 @@
 """What answers hold, as the OpenAPI document has it."""
 
+from typing import Literal
+
 from msgspec import Struct
+
+from dwell.server.http.schemas.words import KindWord, PutWord, ResultWord, StaleWord, StateWord
 
 # --- put --------------------------------------------------------------------------------------
 
@@ -9,7 +13,7 @@ class PutResult(Struct):
     """What became of one message: created, kept, replaced, dropped or leased."""
 
     id: str
-    result: str
+    result: PutWord
     number: int
 
 
@@ -28,7 +32,7 @@ class MessageRow(Struct, omit_defaults=True):
     topic: str
     id: str
     due_ms: int
-    state: str
+    state: StateWord
     priority: int
     attempt: int
     max_attempts: int
@@ -64,7 +68,7 @@ class Taken(Struct):
 class Results(Struct):
     """A word for each message, in the order in which they were given."""
 
-    results: list[str]
+    results: list[ResultWord]
 
 
 # --- by id and by filter ----------------------------------------------------------------------
@@ -181,7 +185,7 @@ class EventRow(Struct):
 
     position: int
     time_ms: int
-    kind: str
+    kind: KindWord
     topic: str
     id: str
     due_ms: int
@@ -246,7 +250,7 @@ class StaleRow(Struct):
     topic: str
     id: str
     number: int
-    problem: str
+    problem: StaleWord
     repaired: bool
 
 
@@ -263,6 +267,34 @@ class EndAnswer(Struct):
 
 
 # --- push and the job protocol ----------------------------------------------------------------
+
+
+class StreamBegun(Struct):
+    """What the event ``stream`` says: the name of the stream, and how many messages may come."""
+
+    stream: str
+    credit: int
+
+
+class Pushed(Struct):
+    """What an event ``messages`` says: messages with receipts, and how many more may come."""
+
+    messages: list[MessageRow]
+    credit: int
+
+
+class StreamEvent(Struct):
+    """The first event of a stream."""
+
+    event: Literal["stream"]
+    data: StreamBegun
+
+
+class MessagesEvent(Struct):
+    """An event with some messages."""
+
+    event: Literal["messages"]
+    data: Pushed
 
 
 class CreditAnswer(Struct):

@@ -17,6 +17,7 @@ from dwell.message import (
     MAX_PRIORITY,
     MAX_QUERY_CHARS,
 )
+from dwell.server.http.schemas.words import ConflictWord, StateWord
 from dwell.wire.rows import Line
 
 #: How long a request may wait.
@@ -40,7 +41,7 @@ Id: TypeAlias = Annotated[
 ]
 Ids: TypeAlias = Annotated[list[Id], Meta(max_length=MAX_BATCH_MESSAGES)]
 Topic: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9._:-]{1,200}$")]
-States: TypeAlias = Annotated[list[str], Meta(max_length=16)]
+States: TypeAlias = Annotated[list[StateWord], Meta(max_length=16)]
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 #: A span in a topic's settings.
 Millis: TypeAlias = Annotated[
@@ -107,7 +108,7 @@ class PackedMessage(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields
 class PutQuery(Request):
     """How a put treats ids that exist: keep, replace or error."""
 
-    on_conflict: str = "keep"
+    on_conflict: ConflictWord = "keep"
 
 
 # --- take -------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class NamedRequest(Request):
 class ListQuery(Which):
     """Which messages to list, by due. ``header`` is ``name:value``."""
 
-    state: str = "delayed"
+    state: StateWord = "delayed"
     header: str | None = None
     cursor: str | None = None
     limit: Limit = 1000
@@ -269,7 +270,7 @@ class FindRequest(Which):
     """Which messages of one state to return, from after which ``cursor``."""
 
     headers: dict[str, str] = {}
-    state: str = "ready"
+    state: StateWord = "ready"
     cursor: str | None = None
     limit: Limit = 1000
 

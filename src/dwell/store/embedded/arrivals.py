@@ -1,0 +1,139 @@
+"""Arrivals: where the message of an arrival number is, for those who ask by number.
+
+The table knows of each row its arrival, and not the other way round: most stores are never asked,
+and an index would cost each message memory. So it is made when somebody asks for the first time,
+and kept from then on. It may name rows that hold another message by now; the table tells.
+
+Arrivals are without gaps, so a segment is a column of rows, in which an arrival is a place: 4 bytes
+a message. Of a segment most of which is gone only the rest is kept, with its places.
+"""
+
+from collections import deque
+from itertools import pairwise
+
+import numpy as np
+
+from dwell.message import U32, U64, Rows, State
+from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.table import Table
+
+_BITS = np.uint64(18)
+#: How many arrivals a segment has.
+SEGMENT = 1 << 18
+_PLACE_MASK = np.uint64(SEGMENT - 1)
+#: One in how many messages of a segment has to be there for it to stay as it is.
+_SPARSE = 4
+#: How many segments are looked at for what is gone of each kind whenever there is a new one.
+_LOOKS = 2
+
+
+class _Segment:
+    """The rows of some arrivals; ``places`` says where each stands, None that it is its own."""
+
+    __slots__ = ("places", "rows")
+
+    def __init__(self, rows: U32, places: U32 | None = None) -> None:
+        self.rows = rows
+        self.places = places
+
+    @classmethod
+    def of(cls, places: U32, rows: U32) -> "_Segment":
+        """Return a segment in which these rows stand in these places, which are in order."""
+        if _SPARSE * len(rows) < SEGMENT:
+            return cls(rows, places)
+        whole = cls.new()
+        whole.rows[places] = rows
+        return whole
+
+    @classmethod
+    def new(cls) -> "_Segment":
+        """Return a segment to be filled."""
+        return cls(np.zeros(SEGMENT, dtype=np.uint32))
+
+    def find(self, places: U32) -> U32:
+        """Return the rows in some places, any row where there is none."""
+        if self.places is None:
+            return self.rows[places]
+        found: U32 = self.rows[np.minimum(self.places.searchsorted(places), len(self.rows) - 1)]
+        return found
+
+
+class Arrivals:
+    """The index of a table, by arrival."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._segments: dict[int, _Segment] = {}
+        # Those that are whole are looked at by themselves: they would wait long among many others.
+        self._whole: deque[int] = deque()
+        self._sparse: deque[int] = deque()
+        rows = table.rows_where(lambda part: table.state[part] != State.GONE)
+        seqs, ordered = table.seq[rows], rows.astype(np.uint32)
+        # What came in order stands in order, as a rule.
+        if (seqs[1:] < seqs[:-1]).any():
+            order = np.argsort(seqs, kind="stable")
+            seqs, ordered = seqs[order], ordered[order]
+        numbers, places = seqs >> _BITS, (seqs & _PLACE_MASK).astype(np.uint32)
+        firsts = np.flatnonzero(np.diff(numbers, prepend=np.uint64(2**63)))
+        for first, end in pairwise([*firsts.tolist(), len(numbers)]):
+            self._keep(int(numbers[first]), _Segment.of(places[first:end], ordered[first:end]))
+
+    @property
+    def size(self) -> int:
+        """For how many entries there is room."""
+        return sum(len(segment.rows) for segment in self._segments.values())
+
+    def add(self, first: int, rows: Rows) -> None:
+        """Note messages that came just now, from arrival ``first`` on."""
+        at = 0
+        while at < len(rows):
+            number, place = divmod(first + at, SEGMENT)
+            count = min(len(rows) - at, SEGMENT - place)
+            self._open(number).rows[place : place + count] = rows[at : at + count]
+            at += count
+
+    def find(self, seqs: U64) -> Rows:
+        """Return the row of each arrival that is there; of others the row is another's."""
+        rows = np.zeros(len(seqs), dtype=np.intp)
+        numbers, places = seqs >> _BITS, (seqs & _PLACE_MASK).astype(np.uint32)
+        for number in distinct(numbers).tolist():
+            segment = self._segments.get(number)
+            if segment is not None:
+                asked = numbers == number
+                rows[asked] = segment.find(places[asked])
+        return rows
+
+    def _open(self, number: int) -> _Segment:
+        """Return a segment that can be filled: the newest, or a new one."""
+        segment = self._segments.get(number)
+        if segment is None:
+            self._tidy()
+            segment = _Segment.new()
+            self._keep(number, segment)
+        elif segment.places is not None:
+            whole = _Segment.new()
+            whole.rows[segment.places] = segment.rows
+            segment = self._segments[number] = whole
+        return segment
+
+    def _keep(self, number: int, segment: _Segment) -> None:
+        self._segments[number] = segment
+        (self._whole if segment.places is None else self._sparse).append(number)
+
+    def _tidy(self) -> None:
+        """Look at some segments in turn, and keep what is there of them."""
+        for waiting in (self._whole, self._sparse):
+            for _ in range(min(_LOOKS, len(waiting))):
+                self._look(waiting.popleft())
+
+    def _look(self, number: int) -> None:
+        segment, table = self._segments.pop(number), self._table
+        places = segment.places
+        if places is None:
+            places = np.arange(SEGMENT, dtype=np.uint32)
+        is_there = table.seq[segment.rows] == places + np.uint64(number * SEGMENT)
+        is_there &= table.state[segment.rows] != State.GONE
+        if is_there.all():
+            self._keep(number, segment)
+        elif is_there.any():
+            self._keep(number, _Segment.of(places[is_there], segment.rows[is_there]))

@@ -1,0 +1,95 @@
+"""Messages of the embedded store by their numbers: dense, and found without a search."""
+
+import numpy as np
+import pytest
+
+import dwell
+from dwell.message import State
+from dwell.store.embedded.arrivals import SEGMENT, Arrivals
+from dwell.store.embedded.table import Table
+
+
+@pytest.fixture
+def table():
+    return Table()
+
+
+def put(table: Table, arrivals: Arrivals | None, first: int, count: int) -> np.ndarray:
+    rows = table.allocate(count)
+    table.seq[rows] = np.arange(first, first + count, dtype=np.uint64)
+    table.state[rows] = State.READY
+    if arrivals is not None:
+        arrivals.add(first, rows)
+    return rows
+
+
+def free(table: Table, rows: np.ndarray) -> None:
+    table.state[rows] = State.GONE
+    table.free(rows)
+
+
+def numbers_found(table: Table, arrivals: Arrivals, numbers: np.ndarray) -> list[bool]:
+    rows = arrivals.find(numbers)
+    return ((table.seq[rows] == numbers) & (table.state[rows] != State.GONE)).tolist()
+
+
+def check(table: Table, arrivals: Arrivals) -> None:
+    """See every message that is there found, and no other."""
+    rows = table.rows_where(lambda part: table.state[part] != State.GONE)
+    assert (arrivals.find(table.seq[rows]) == rows).all()
+    there = set(table.seq[rows].tolist())
+    numbers = np.arange(0, int(table.seq.max()) + 1000, 977, dtype=np.uint64)
+    assert numbers_found(table, arrivals, numbers) == [n in there for n in numbers.tolist()]
+
+
+def test_an_index_that_is_made_late_knows_what_one_does_that_was_there(table):
+    early = Arrivals(table)
+    rng = np.random.default_rng(3)
+    first = 1
+    for round_ in range(30):
+        count = int(rng.integers(1, SEGMENT // 3))
+        rows = put(table, early, first, count)
+        first += count
+        gone = rows[rng.random(count) < (0.99 if round_ % 3 else 0.3)]
+        free(table, rng.permutation(gone))
+        if round_ % 10 == 9:
+            check(table, early)
+            check(table, Arrivals(table))
+
+
+def test_an_index_takes_no_more_than_what_is_there(table):
+    arrivals = Arrivals(table)
+    kept = []
+    for number in range(40):
+        rows = put(table, arrivals, 1 + number * SEGMENT, SEGMENT)
+        assert arrivals.size <= 4 * SEGMENT + 40
+        kept.append(rows[:1] if number % 4 == 0 else rows[:0])
+        free(table, rows[len(kept[-1]) :])
+    check(table, arrivals)
+    check(table, Arrivals(table))
+
+
+def test_an_index_of_nothing(table):
+    arrivals = Arrivals(table)
+    put(table, arrivals, 5, 1)
+    strange = np.array([0, 1, 5, 6, 2**62, 2**63 - 1], np.uint64)
+    assert numbers_found(table, arrivals, strange) == [False, False, True, False, False, False]
+
+
+def test_numbers_are_dense_from_1_and_stay_after_a_restart(tmp_path):
+    for start in (1, 4):
+        with dwell.open(tmp_path / "store") as queue:
+            for number in range(start, start + 3):
+                assert queue.put("t", b"x").number == number
+            found = queue.named(list(range(8)))
+            assert [name is not None for name in found] == [0 < n < start + 3 for n in range(8)]
+    with dwell.open(tmp_path / "store") as queue:
+        (message, *_) = queue.take("t", 2)
+        queue.ack(message)
+        # What comes in the row of the one that is gone has another number.
+        assert queue.put("t", b"x").number == 7
+        assert queue.named([1]) == [None]
+        assert all(queue.named([2, 7]))
+        # The index was made of few, and is filled from here on.
+        assert queue.put("t", b"x").number == 8
+        assert all(queue.named([2, 7, 8]))
