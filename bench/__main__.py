@@ -19,6 +19,7 @@ from bench import (
     relay,
     restart,
     scaling,
+    schedules,
     spark_audit,
     spark_kafka,
     spark_read,
@@ -130,6 +131,18 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
             "rounds": 3,
         },
         {"messages": 10_000, "rate": 500, "seconds": 2, "rounds": 1},
+    ),
+    "schedules": (
+        schedules.run,
+        {
+            "store": "redis",
+            "schedules": 100_000,
+            "rate": 1_000,
+            "processes": 3,
+            "seconds": 600,
+            "kill_s": 60.0,
+        },
+        {"schedules": 500, "rate": 100, "seconds": 6, "kill_s": 2.0},
     ),
     "outbox": (
         outbox.run,
