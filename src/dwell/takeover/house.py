@@ -5,6 +5,7 @@ cancelled; one that falls due within seconds is left until it is ready. A messag
 that its queue had made becomes a caller's, made of the store's address and that id.
 """
 
+import uuid
 import zlib
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -23,6 +24,23 @@ _OWNER = "takeover"
 _STEP = 1_000
 #: A delayed message that falls due sooner is waited for: a worker may be about to get it.
 _SOON_MS = 5_000
+_PROBE = "takeover-probe"
+
+
+async def is_same_store(there: Queue, here: Queue) -> bool:
+    """Tell whether two open queues are one store, by whatever names they were opened.
+
+    A store has a number of its own, and so has a backup of it; what tells those apart is a message
+    that is put here and looked for there.
+    """
+    if there.store.number != here.store.number:
+        return False
+    probe = f"probe-{uuid.uuid4()}"
+    await here.put(_PROBE, b"", id=probe, delay="1h")
+    try:
+        return await there.get(_PROBE, probe) is not None
+    finally:
+        await here.cancel(_PROBE, probe)
 
 
 class _Lent(NamedTuple):
