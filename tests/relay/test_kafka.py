@@ -134,6 +134,40 @@ def test_without_a_sink_records_stay_for_workers(topics, tmp_path):
         assert "dwell-reason" in dead.headers
 
 
+def test_without_a_sink_what_names_no_topic_stops_nothing(topics, tmp_path):
+    mine = topics(1)
+    mine.say(b"1", {"dwell-delay": "1ms", "dwell-to": "a b!"})
+    mine.say(b"2", {"dwell-cancel": "x"})
+    mine.say(b"3", {"dwell-cancel": "x", "dwell-to": "a b!"})
+    mine.say(b"4", {"dwell-delay": "1ms", "dwell-to": "jobs"})
+    mine.flush()
+    with relaying(tmp_path / "store", ["--from", mine.source], tmp_path / "log") as relay:
+        until(lambda: committed(mine) == 4)
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        assert [one.body for one in queue.take("jobs", 10)] == [b"4"]
+        dead = {one.body: one.headers["dwell-reason"] for one in queue.take("relay-dead", 10)}
+    assert set(dead) == {b"1", b"2", b"3"}
+    assert all("target: got" in reason for reason in dead.values())
+
+
+def test_without_a_source_what_cannot_be_read_is_set_aside(topics, tmp_path):
+    mine = topics(1)
+    with dwell.open(tmp_path / "store") as queue:
+        for at, text in enumerate(("garbage!", "AAAA", "/////w==")):
+            queue.put("jobs", b"bad", id=f"raw{at}", headers={"dwell-raw": text})
+        queue.put("jobs", b"bad", id="properties", headers={"dwell-properties": "garbage!"})
+        queue.put("jobs", b"good")
+    options = ["--to", mine.sink, "--topic", "jobs"]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert [one.value() for one in mine.read(mine.goes, 1)] == [b"good"]
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        dead = queue.scan("jobs", "dead").messages
+        assert {one.id for one in dead} == {"raw0", "raw1", "raw2", "properties"}
+        assert all("expected what a relay writes" in one.last_error for one in dead)
+
+
 def test_without_a_source_due_messages_leave(topics, tmp_path):
     mine = topics(1)
     with dwell.open(tmp_path / "store") as queue:

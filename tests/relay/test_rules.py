@@ -123,6 +123,14 @@ def test_a_cancel_names_an_id_and_needs_nothing_else():
     assert found.id == "order-7"
 
 
+@pytest.mark.parametrize("kind", ["x-delay", "dwell-cancel"])
+@pytest.mark.parametrize("target", [None, b"a b!", b"\xff", b"x" * 201])
+def test_without_a_sink_a_target_is_a_topic(kind, target):
+    headers = [(kind, b"1"), *([] if target is None else [(TO, target)])]
+    with pytest.raises(InvalidInput, match="target: got"):
+        Rules(is_named=False).read(record(headers), NOW_MS)
+
+
 def test_the_users_id_takes_the_place_of_the_origin():
     one = record([("dwell-id", b"order-7"), ("x-delay", b"1"), ("a", b"b")])
     found = Rules(to="out").read(one, NOW_MS)

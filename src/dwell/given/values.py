@@ -127,12 +127,12 @@ def _is_topic(text: str) -> bool:
     return _TOPIC.fullmatch(text) is not None
 
 
-def topic(value: object) -> str:
+def topic(value: object, field: str = "topic") -> str:
     """Return a topic's name as it is; raises InvalidTopic."""
     if isinstance(value, str) and len(value) <= MAX_TOPIC_CHARS and _is_topic(value):
         return value
     allowed = f"1-{MAX_TOPIC_CHARS} characters of A-Z a-z 0-9 . _ : -, and not . or .."
-    raise refusal(InvalidTopic, "topic", value, allowed)
+    raise refusal(InvalidTopic, field, value, allowed)
 
 
 def topics(value: object) -> tuple[str, ...]:

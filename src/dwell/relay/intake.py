@@ -61,7 +61,7 @@ class Intake:
         self._is_stopping = False
 
     async def run(self) -> None:
-        """Read until stopped; raises what the queue refuses for good."""
+        """Read until stopped; raises StoreClosed."""
         while not self._is_stopping:
             try:
                 records = await self._source.read(self._limit)
@@ -85,7 +85,7 @@ class Intake:
         self._is_stopping = True
 
     async def idle(self) -> None:
-        """Return when all that was read is held; raises what the queue refuses for good."""
+        """Return when all that was read is held; raises StoreClosed, or what it was to wait for."""
         if self._holding is not None:
             await asyncio.wait([self._holding])
             self._holding.result()
@@ -95,6 +95,7 @@ class Intake:
         for topic, step in self._steps(good):
             await self._patiently(topic, step)
         await self._source.done(records)
+        self._tally.settled += len(records)
 
     async def _sorted(self, records: Sequence[Record]) -> list[Held | Cancelled]:
         """Return what becomes of the records; those that say no time or target are dead letters."""
@@ -128,8 +129,11 @@ class Intake:
                     await self._cancel(topic, [one.id for one in step])
                 else:
                     await self._put(topic, step)
-            except (StoreClosed, InvalidInput):
+            except StoreClosed:
                 raise
+            except InvalidInput as error:
+                await self._isolate(topic, step, str(error))
+                return
             except DwellError as error:
                 if self._is_stopping:
                     raise
@@ -140,6 +144,19 @@ class Intake:
             else:
                 self._tally.trouble.pop("queue", None)
                 return
+
+    async def _isolate(self, topic: str, step: Step, reason: str) -> None:
+        """Find by halves which records the queue refuses for good; those are dead letters.
+
+        What was put with the first try is known by its id when it is put again.
+        """
+        half = len(step) // 2
+        if half:
+            await self._patiently(topic, step[:half])
+            await self._patiently(topic, step[half:])
+            return
+        self._tally.dead["source"] += 1
+        await self._dead.send_surely([(step[0].record, reason)])
 
     async def _put(self, topic: str, held: Sequence[Held]) -> None:
         for part in _chunks(held):

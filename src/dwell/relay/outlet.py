@@ -28,6 +28,7 @@ _WAIT = "1h"
 #: How long to wait before what could not be done is tried again, seconds.
 _AGAIN_S = 0.5
 _LOOK_S = 0.1
+_NO_TARGET = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
 
 
 class Way(NamedTuple):
@@ -100,14 +101,18 @@ class Outlet:
             await self._settle(batch, records, refused)
 
     async def _records(self, batch: Batch) -> tuple[Batch, list[Record]]:
-        """Return what a batch holds; messages that say no target are set aside."""
+        """Return what a batch holds; messages that are none of a relay's are set aside."""
         records = envelope.records_of(batch, self._to or "")
-        lost = [at for at, record in enumerate(records) if not record.topic]
+        lost: dict[str, list[int]] = {}
+        for at, record in enumerate(records):
+            if record.broken or not record.topic:
+                lost.setdefault(record.broken or _NO_TARGET, []).append(at)
         if not lost:
             return batch, records
-        reason = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
-        await self._bury(batch.picked(lost), reason)
-        good = [at for at, record in enumerate(records) if record.topic]
+        for reason, places in lost.items():
+            self._tally.dead["sink"] += len(places)
+            await self._bury(batch.picked(places), reason)
+        good = [at for at, record in enumerate(records) if record.topic and not record.broken]
         return batch.picked(good), [records[at] for at in good]
 
     async def _settle(

@@ -215,7 +215,7 @@ class Relay:
 
     def _topic_of(self, one: Held | Cancelled) -> str:
         if self._sink is None:
-            return values.topic(one.target)
+            return one.target
         lane = one.record.lane
         topic = self._holds.get(lane)
         if topic is None:

@@ -16,6 +16,8 @@ class Tally:
     """Counts since the start; ``late`` has one number for each end of :data:`LATE_MS`, and more."""
 
     read: int = 0
+    #: Of what was read, what is held, has cancelled another or is a dead letter by now.
+    settled: int = 0
     held: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     repeated: int = 0

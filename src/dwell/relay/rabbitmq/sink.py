@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from aiormq.exceptions import (
     ChannelAccessRefused,
     ChannelNotFoundEntity,
@@ -185,12 +186,18 @@ def _ready(at: int, record: Record) -> _Outgoing:
         routing_key = (record.key or b"").decode()
     if max(len(routing_key.encode()), len(exchange.encode())) > _MOST_KEY_BYTES:
         raise ValueError(f"target: got {record.topic!r:.80}, expected at most 255 bytes each")
-    found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
+    try:
+        found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"properties: expected what a relay writes ({error})") from None
     if record.headers and any(name == REASON for name, _ in record.headers):
         # A dead letter is to be found, whenever somebody looks.
         found.expiration = None
     try:
         data = properties.wire(found, record.headers)
     except OverflowError:
-        raise ValueError("headers: got a name over 255 bytes, expected less") from None
+        raise ValueError(
+            "properties: got a name or a text over 255 bytes, or a number that has no room in "
+            "AMQP, expected less"
+        ) from None
     return _Outgoing(at, exchange, routing_key, _Ready(found.message_id, data), record.body or b"")

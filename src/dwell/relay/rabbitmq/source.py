@@ -96,7 +96,7 @@ class RabbitMQSource:
         async def came(message: Any) -> None:
             # What an old channel had still to say is delivered again on the new one.
             if generation == self._connection.generation:
-                self._records.append(self._record(message, generation))
+                self._records.append(self._read_record(message, generation))
                 self._came.set()
 
         try:
@@ -109,6 +109,24 @@ class RabbitMQSource:
             raise unreachable from None
         self._tag = told.consumer_tag
         return channel
+
+    def _read_record(self, message: Any, generation: int) -> Record:
+        """Return a message as a record, whatever it says.
+
+        One that is left out here would be acked unseen with those that come after it.
+        """
+        try:
+            return self._record(message, generation)
+        except Exception as error:
+            name = str(uuid.uuid4())
+            return Record(
+                self._address.queue,
+                name,
+                message.body,
+                place=(generation, message.delivery.delivery_tag),
+                origin=f"{self._address.queue} {name}",
+                broken=f"message: cannot be read: {type(error).__name__}: {error}",
+            )
 
     def _record(self, message: Any, generation: int) -> Record:
         delivery, found = message.delivery, message.header.properties
