@@ -10,32 +10,12 @@ _OPTION = re.compile(r"([^&;=]+)=([^&;]*)")
 #: Options whose values are no secrets; of all others only the names are shown, as brokers' clients
 #: have hundreds and call a password by many names.
 _HARMLESS = frozenset(
-    [
-        "queue",
-        "exchange",
-        "routing_key",
-        "prefetch",
-        "id",
-        "heartbeat",
-        "name",
-        "cafile",
-        "capath",
-        "keyfile",
-        "certfile",
-        "group",
-        "config",
-        "table",
-        "schema",
-        "tube",
-        "prefix",
-        "ca",
-        "shards",
-        "home",
-        "min_replicas",
-        "max_events",
-        "connections",
+    (
+        *("queue", "exchange", "routing_key", "prefetch", "id", "heartbeat", "name"),
+        *("cafile", "capath", "keyfile", "certfile", "group", "config", "table", "schema"),
+        *("tube", "prefix", "ca", "shards", "home", "min_replicas", "max_events", "connections"),
         "timeout",
-    ]
+    )
 )
 
 

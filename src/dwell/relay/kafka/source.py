@@ -7,7 +7,7 @@ Offsets are committed when :meth:`KafkaSource.done` was told of the records.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,6 +28,9 @@ _MOST_END_S = 45.0
 _ASK_S = 10.0
 _LOOK_S = 1.0
 
+#: A partition, and the offset of the last record of it that was done.
+_Done = tuple[tuple[str, int], int]
+
 
 class KafkaSource:
     """The topics of an address, read as a member of its group."""
@@ -45,7 +48,9 @@ class KafkaSource:
         self._thread = ThreadPoolExecutor(1, "dwell-kafka-read")
         self._trouble: str | None = None
         self._lock = threading.Lock()
-        self._done: dict[str, tuple[tuple[str, int], int]] = {}
+        self._done: dict[str, _Done] = {}
+        self._is_owing = False
+        self._mine: set[str] = set()
         self._names: dict[tuple[str, int], str] = {}
         self._committed: dict[str, int] = {}
         self._unknown: list[TopicPartition] = []
@@ -156,12 +161,26 @@ class KafkaSource:
             return
         offsets = [TopicPartition(*part, at + 1) for part, at in done.values()]
         try:
-            self._consumer.commit(offsets=offsets, asynchronous=False)
+            told = self._consumer.commit(offsets=offsets, asynchronous=False)
+            failed = {lane_of(one.topic, one.partition): one.error for one in told if one.error}
         except KafkaException as error:
-            # Another member has them, or will: it reads them again and finds their ids.
-            _log.warning("kafka: offsets were not committed: %s", reason(error))
+            failed = dict.fromkeys(done, error.args[0])
+        self._committed |= {lane: at for lane, (_, at) in done.items() if lane not in failed}
+        if failed:
+            self._owe(failed, done)
         else:
-            self._committed |= {lane: at for lane, (_, at) in done.items()}
+            self._is_owing = False
+
+    def _owe(self, failed: Mapping[str, KafkaError], done: Mapping[str, _Done]) -> None:
+        """Commit what failed with the next read, as nothing of it may leave before, exactly once.
+
+        What another member has by now it reads again, and finds the ids.
+        """
+        with self._lock:
+            self._done = {lane: done[lane] for lane in failed if lane in self._mine} | self._done
+        if not self._is_owing:
+            _log.warning("kafka: offsets were not committed: %s", next(iter(failed.values())).str())
+        self._is_owing = True
 
     def is_committed(self, origin: str) -> bool:
         """Tell whether a record of a lane of this member is not read again."""
@@ -179,21 +198,20 @@ class KafkaSource:
 
     def _assigned(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
         self._unknown += parts
-        self._tell(self._lanes.open, parts)
+        lanes = _lanes_of(parts)
+        self._mine |= set(lanes)
+        self._wait(self._lanes.open(lanes))
 
     def _revoked(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
-        self._tell(self._lanes.close, parts)
+        lanes = _lanes_of(parts)
+        self._wait(self._lanes.close(lanes))
+        self._mine -= set(lanes)
         self._commit()
 
     def _lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
-        names = [lane_of(part.topic, part.partition) for part in parts]
-        told = self._lanes.close(names, is_lost=True)
-        self._wait(told)
-
-    def _tell(
-        self, what: Callable[[Sequence[str]], Awaitable[None]], parts: list[TopicPartition]
-    ) -> None:
-        self._wait(what([lane_of(part.topic, part.partition) for part in parts]))
+        lanes = _lanes_of(parts)
+        self._mine -= set(lanes)
+        self._wait(self._lanes.close(lanes, is_lost=True))
 
     def _wait(self, told: Any) -> None:
         try:
@@ -210,6 +228,10 @@ class KafkaSource:
 def lane_of(topic: str, partition: int) -> str:
     """Return the name of a partition."""
     return f"{topic}-{partition}"
+
+
+def _lanes_of(parts: Sequence[TopicPartition]) -> list[str]:
+    return [lane_of(part.topic, part.partition) for part in parts]
 
 
 def _given(address: Address) -> dict[str, str]:
