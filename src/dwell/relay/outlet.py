@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ _WAIT = "1h"
 #: How long to wait before what could not be done is tried again, seconds.
 _AGAIN_S = 0.5
 _LOOK_S = 0.1
+#: How soon a lease is made longer while a broker takes its time, as a part of it.
+_KEEP_EVERY = 0.25
 _NO_TARGET = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
 
 
@@ -94,11 +96,24 @@ class Outlet:
     async def _pass_on(self, batch: Batch) -> None:
         batch, records = await self._records(batch)
         try:
-            refused = await self._sink.send(records)
+            refused = await self._kept(batch, self._sink.send(records))
         except BrokerUnreachable as error:
             await self._give_back(batch, str(error))
         else:
             await self._settle(batch, records, refused)
+
+    async def _kept(self, batch: Batch, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a broker, and keep what was taken: the lease runs from the take.
+
+        Records of other lanes may be sent first, and a broker may take its time for each part.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        while not task.done():
+            await asyncio.wait([task], timeout=self._lease_ms / 1000 * _KEEP_EVERY)
+            if not task.done():
+                with contextlib.suppress(DwellError):
+                    await self._queue.touch(batch, Millis(self._lease_ms))
+        return task.result()
 
     async def _records(self, batch: Batch) -> tuple[Batch, list[Record]]:
         """Return what a batch holds; messages that are none of a relay's are set aside."""
@@ -149,7 +164,7 @@ class Outlet:
         self._tally.dead["sink"] += len(dead)
         letters = self._letters(batch, dead)
         try:
-            refused = await self._sink.send(letters)
+            refused = await self._kept(batch, self._sink.send(letters))
         except BrokerUnreachable as error:
             await self._give_back(batch.picked([at for at, _, _ in dead]), str(error))
             return
@@ -241,7 +256,7 @@ class OnceOutlet(Outlet):
 
     async def _pass_on(self, batch: Batch) -> None:
         try:
-            numbers = await self._entered()
+            numbers = await self._kept(batch, self._entered())
         except StoreClosed:
             raise
         except DwellError as error:
@@ -285,7 +300,8 @@ class OnceOutlet(Outlet):
         numbers = np.concatenate([self._numbers, batch.numbers])
         while True:
             try:
-                refused = await self._once.send_once(self._lane, records, numbers)
+                sending = self._once.send_once(self._lane, records, numbers)
+                refused = await self._kept(batch, sending)
             except (BrokerUnreachable, LaneLost) as error:
                 # Whether they were sent is known when the lane was entered again.
                 self._numbers = None

@@ -76,16 +76,19 @@ class RabbitMQSink:
         refused: list[Refusal | None] = [None] * len(records)
         async with self._sending:
             ready = list(_all_ready(records, refused))
+            until_s = asyncio.get_running_loop().time() + self._most_s
             for flight in _flights(ready):
-                await self._settle(flight, refused)
+                await self._settle(flight, refused, until_s)
         return refused
 
-    async def _settle(self, flight: list[_Outgoing], refused: list[Refusal | None]) -> None:
+    async def _settle(
+        self, flight: list[_Outgoing], refused: list[Refusal | None], until_s: float
+    ) -> None:
         """Publish messages; of those that a channel was closed for, find out which it was."""
         groups = [flight]
         while groups:
             group = groups.pop()
-            errors = await self._fly(group)
+            errors = await self._fly(group, until_s)
             for one, error in zip(group, errors, strict=True):
                 refused[one.at] = None if error is None else _refusal(error)
             hit = [one for one, error in zip(group, errors, strict=True) if _is_shared(error)]
@@ -93,14 +96,17 @@ class RabbitMQSink:
                 half = len(hit) // 2
                 groups += [hit[half:], hit[:half]]
 
-    async def _fly(self, group: list[_Outgoing]) -> list[BaseException | None]:
+    async def _fly(self, group: list[_Outgoing], until_s: float) -> list[BaseException | None]:
         """Publish messages and wait for their confirms; return what went wrong with each."""
+        left_s = until_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return [TimeoutError()] * len(group)
         try:
             channel = await self._connection.channel()
         except BrokerUnreachable as error:
             return [error] * len(group)
         tasks = [asyncio.ensure_future(_publish(channel, one)) for one in group]
-        _, waiting = await asyncio.wait(tasks, timeout=self._most_s)
+        _, waiting = await asyncio.wait(tasks, timeout=left_s)
         for task in waiting:
             task.cancel()
         if waiting:
