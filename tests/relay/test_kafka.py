@@ -15,6 +15,9 @@ from confluent_kafka.cimpl import NewTopic
 
 import dwell
 from bench.servers import free_port
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.kafka.sink import KafkaSink
+from dwell.relay.kafka.source import KafkaSource
 from tests.relay.kafka import RelayProcess, numbers, read_all, relaying
 from tests.waiting import until
 
@@ -322,7 +325,23 @@ def test_a_broker_that_is_away_is_waited_for_and_told(tmp_path):
     options = ["--from", f"{place}/a", "--to", f"{place}/b", "--http", address]
     with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
         until(lambda: asked(address, "readyz")[0] == 503)
+        until(lambda: "trying again" in relay.log)
+        for _ in range(20):
+            assert asked(address, "readyz")[0] == 503
+            time.sleep(0.1)
         assert relay.end() == 0
+    assert relay.log.count("trying again") == 1
+
+
+async def test_no_end_is_open_before_a_broker_has_answered():
+    place = f"kafka://127.0.0.1:{free_port()}/a"
+    with pytest.raises(BrokerUnreachable):
+        await KafkaSink(place, 2_000).open()
+    source = KafkaSource(place)
+    await source.open(None)
+    with pytest.raises(BrokerUnreachable):
+        await source.read(1)
+    await source.close()
 
 
 def asked(address: str, path: str) -> tuple[int, str]:

@@ -28,7 +28,7 @@ class Slow:
 async def test_what_waits_for_a_broker_is_kept_and_sent_once():
     async with Queue(MemoryStore(RealClock())) as queue:
         sink, tally = Slow(), Tally()
-        dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue))
+        dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
         ways = [Outlet(Way(queue, "t", LEASE_MS, "to"), sink, dead, tally) for _ in range(2)]
         await queue.put_many("t", [b"1", b"2"])
         # The second would get what the first has not kept.

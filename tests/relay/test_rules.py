@@ -105,6 +105,18 @@ def test_the_first_that_says_something_counts():
     assert due_of(rules, record()) == 7
 
 
+def test_of_several_headers_the_first_of_the_page_counts():
+    headers = [
+        ("x-delay", b"4"),
+        ("dwell-delay-level", b"3"),
+        ("dwell-delay", b"2ms"),
+        ("dwell-due-ms", b"%d" % (NOW_MS + 1)),
+    ]
+    assert due_of(Rules(to="out"), record(headers)) == 1
+    assert due_of(Rules(to="out"), record(headers[:3])) == 2
+    assert due_of(Rules(to="out"), record(headers[:2])) == DELAY_LEVELS_MS[2]
+
+
 def test_a_body_that_is_no_json_is_told_where_an_expression_reads_it():
     with pytest.raises(InvalidInput, match="body: is not JSON"):
         Rules(to="out", due="at").read(record(body=b"\xff"), NOW_MS)

@@ -66,15 +66,17 @@ class Intake:
             try:
                 records = await self._source.read(self._limit)
             except BrokerUnreachable as error:
-                _log.warning("%s; trying again", error)
-                self._tally.trouble["source"] = str(error)
+                if self._tally.is_news("source", error):
+                    _log.warning("%s; trying again", error)
                 await asyncio.sleep(_AGAIN_S)
                 continue
             self._tally.trouble.pop("source", None)
             try:
                 await self.idle()
-            except BrokerUnreachable:
-                # It is to stop, and what is not held comes again.
+            except DwellError:
+                if not self._is_stopping:
+                    raise
+                # What is not held is not committed, and comes again.
                 return
             if records and not self._is_stopping:
                 self._tally.read += len(records)
@@ -137,9 +139,8 @@ class Intake:
             except DwellError as error:
                 if self._is_stopping:
                     raise
-                if "queue" not in self._tally.trouble:
+                if self._tally.is_news("queue", error):
                     _log.warning("%d records wait to be held: %s", len(step), error)
-                self._tally.trouble["queue"] = str(error)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 self._tally.trouble.pop("queue", None)

@@ -57,6 +57,7 @@ class Outlet:
         self._dead = dead
         self._tally = tally
         self._is_stopping = False
+        self._queue_name = f"queue of {way.topic}"
         self._taking: asyncio.Task[Batch] | None = None
 
     async def run(self) -> None:
@@ -67,11 +68,18 @@ class Outlet:
             except StoreClosed:
                 raise
             except DwellError as error:
-                _log.warning("%s: nothing can be taken: %s", self._topic, error)
+                if self._tally.is_news(self._queue_name, error):
+                    _log.warning("%s: nothing can be taken: %s", self._topic, error)
                 await asyncio.sleep(_AGAIN_S)
                 continue
+            self._tally.trouble.pop(self._queue_name, None)
             if len(batch):
                 await self._pass_on(batch)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether it was told to stop."""
+        return self._is_stopping
 
     def stop(self) -> None:
         """Take nothing more; what was taken is sent, or given back."""
@@ -80,8 +88,10 @@ class Outlet:
             self._taking.cancel()
 
     async def _take(self) -> Batch:
+        # Whether the queue is back should not be known only when something falls due.
+        wait = 0 if self._queue_name in self._tally.trouble else _WAIT
         take = self._queue.take(
-            self._topic, self._limit, lease=Millis(self._lease_ms), owner=self._owner, wait=_WAIT
+            self._topic, self._limit, lease=Millis(self._lease_ms), owner=self._owner, wait=wait
         )
         self._taking = asyncio.get_running_loop().create_task(take)
         try:
@@ -186,8 +196,8 @@ class Outlet:
 
     async def _give_back(self, batch: Batch, reason: str) -> None:
         """Give messages back as they were before they were taken, and wait a little."""
-        _log.warning("%s: %d messages wait for the broker: %s", self._topic, len(batch), reason)
-        self._tally.trouble[self._topic] = reason
+        if self._tally.is_news(self._topic, reason):
+            _log.warning("%s: %d messages wait for the broker: %s", self._topic, len(batch), reason)
         await self.patiently(
             lambda: self._queue.release(batch, 0, counted=False, error=reason[:200])
         )
@@ -203,18 +213,20 @@ class Outlet:
         return results
 
     async def patiently(self, verb: Callable[[], Awaitable[T]]) -> T | None:
-        """Do a verb until it is done or the leases are over, which is None."""
-        until_ms = self._queue.clock.now_ms() + self._lease_ms
+        """Do a verb until it is done; None when the leases are over, or it is to stop meanwhile."""
+        until_ms, is_told = self._queue.clock.now_ms() + self._lease_ms, False
         while True:
             try:
                 return await verb()
             except StoreClosed:
                 raise
             except DwellError as error:
-                if self._queue.clock.now_ms() > until_ms:
-                    _log.exception("%s: the leases end by themselves", self._topic)
+                if self._is_stopping or self._queue.clock.now_ms() > until_ms:
+                    _log.warning("%s: the leases end by themselves: %s", self._topic, error)
                     return None
-                _log.warning("%s: trying again: %s", self._topic, error)
+                if not is_told:
+                    _log.warning("%s: trying again: %s", self._topic, error)
+                is_told = True
                 await asyncio.sleep(_AGAIN_S)
 
     async def alone(self) -> None:

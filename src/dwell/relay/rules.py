@@ -126,8 +126,8 @@ class Rules:
 
     def _due_ms(self, record: Record, said: dict[str, bytes], content: object, now_ms: int) -> int:
         from_ms = min(record.at_ms, now_ms) if record.at_ms > 0 else now_ms
-        for name in said:
-            if name in _BY_HEADER:
+        for name in _BY_HEADER if said else ():
+            if name in said:
                 return _BY_HEADER[name](_text(said[name]), from_ms, now_ms, name)
         if self._due is not None and (found := self._due.value(content)) is not None:
             return values.due_ms(found, now_ms, "due")

@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dwell.errors import InvalidUrl
+from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.address import Address
 from dwell.relay.kafka.words import reason, refusal
 from dwell.relay.record import Record, Refusal
@@ -20,6 +21,7 @@ from dwell.relay.record import Record, Refusal
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+_LOOK_S = 2.0
 #: How long a topic that took nothing is left alone, and after how long without a record it is
 #: forgotten, seconds.
 _APART_S = 1.0
@@ -133,6 +135,12 @@ class _Line:
     def is_busy(self) -> bool:
         return self._sending.locked()
 
+    def look(self) -> None:
+        try:
+            self._producer.list_topics(timeout=_LOOK_S)
+        except KafkaException as error:
+            raise BrokerUnreachable(f"kafka: {reason(error)}") from None
+
     async def send(self, records: Sequence[Record]) -> list[Refusal | None]:
         if not records:
             return []
@@ -171,9 +179,10 @@ class KafkaSink:
         self._apart: dict[str, float] = {}
 
     async def open(self) -> None:
-        """Make the producers; that the brokers are there shows when something is sent."""
-        line = _Line(self._address, self._most_ms)
-        self._lines = (line, _Line(self._address, self._most_ms))
+        """Make the producers; raises BrokerUnreachable while no broker answers."""
+        usual, apart = (_Line(self._address, self._most_ms) for _ in range(2))
+        await asyncio.to_thread(usual.look)
+        self._lines = usual, apart
 
     async def send(self, records: Sequence[Record]) -> Sequence[Refusal | None]:
         """Send records; what takes longer than the broker may is refused for now."""

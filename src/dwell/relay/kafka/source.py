@@ -46,7 +46,8 @@ class KafkaSource:
         self._loop: asyncio.AbstractEventLoop
         # Rebalances happen within a read, so all but commits is done by one thread.
         self._thread = ThreadPoolExecutor(1, "dwell-kafka-read")
-        self._trouble: str | None = None
+        #: Why it is to be looked whether a broker answers; so is it before the first record.
+        self._trouble: str | None = "no broker has answered yet"
         self._lock = threading.Lock()
         self._done: dict[str, _Done] = {}
         self._is_owing = False
@@ -220,9 +221,9 @@ class KafkaSource:
             _log.warning("kafka: partitions go to another member while some of theirs is sent")
 
     def _hear(self, trouble: KafkaError) -> None:
-        _log.warning("kafka: %s", trouble.str())
-        if trouble.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = trouble.str()
+        if self._trouble is None:
+            _log.warning("kafka: %s", trouble.str())
+        self._trouble = trouble.str()
 
 
 def lane_of(topic: str, partition: int) -> str:
