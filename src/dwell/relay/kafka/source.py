@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable, Lanes
 from dwell.relay.kafka.address import Address
+from dwell.relay.kafka.topicids import MARK, TopicIds
 from dwell.relay.kafka.words import reason
 from dwell.relay.record import Record
 
@@ -41,6 +42,8 @@ class KafkaSource:
         self._address = Address.of(url)
         if not self._address.topics:
             raise InvalidUrl("--from: got no topic, expected one or more after the host")
+        self._ids = TopicIds(self._address)
+        self._found: list[Any] = []
         self._consumer: Consumer | None = None
         self._lanes: Lanes
         self._loop: asyncio.AbstractEventLoop
@@ -91,11 +94,10 @@ class KafkaSource:
         assert consumer is not None
         self._commit()
         self._learn(consumer)
-        try:
-            first = consumer.consume(1, _WAIT_S)
-            found = first + consumer.consume(limit - 1, 0) if first and limit > 1 else first
-        except KafkaException as error:
-            raise BrokerUnreachable(f"kafka: {reason(error)}") from None
+        # What came and could not be named is not given by the client again.
+        self._found = found = self._found or _consumed(consumer, limit)
+        self._ids.learn({one.topic() for one in found if one.error() is None})
+        self._found = []
         if not found and self._trouble is not None:
             self._look_again(consumer)
         told = [one.error() for one in found]
@@ -134,13 +136,13 @@ class KafkaSource:
             lane = self._names[part] = lane_of(*part)
         offset = one.offset()
         kind, at_ms = one.timestamp()
-        origin = f"{lane}-{offset}"
+        origin = f"{lane}-{offset}{self._ids.mark(part[0])}"
         return Record(
             part[0],
             origin,
             one.value(),
             one.key(),
-            one.headers() or [],
+            self._ids.cancelling(one.headers() or []),
             at_ms if kind else 0,
             lane,
             (part, offset),
@@ -185,7 +187,7 @@ class KafkaSource:
 
     def is_committed(self, origin: str) -> bool:
         """Tell whether a record of a lane of this member is not read again."""
-        lane, _, offset = origin.rpartition("-")
+        lane, _, offset = origin.partition(MARK)[0].rpartition("-")
         return offset.isdigit() and int(offset) <= self._committed.get(lane, -1)
 
     async def close(self) -> None:
@@ -201,6 +203,8 @@ class KafkaSource:
         self._unknown += parts
         lanes = _lanes_of(parts)
         self._mine |= set(lanes)
+        # One that was deleted and made again is another.
+        self._ids.forget({part.topic for part in parts})
         self._wait(self._lanes.open(lanes))
 
     def _revoked(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
@@ -229,6 +233,14 @@ class KafkaSource:
 def lane_of(topic: str, partition: int) -> str:
     """Return the name of a partition."""
     return f"{topic}-{partition}"
+
+
+def _consumed(consumer: Consumer, limit: int) -> list[Any]:
+    try:
+        first = consumer.consume(1, _WAIT_S)
+        return first + consumer.consume(limit - 1, 0) if first and limit > 1 else first
+    except KafkaException as error:
+        raise BrokerUnreachable(f"kafka: {reason(error)}") from None
 
 
 def _lanes_of(parts: Sequence[TopicPartition]) -> list[str]:
