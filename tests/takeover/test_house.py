@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import time
+from collections import Counter
 
 import pytest
 
@@ -199,6 +200,35 @@ def test_a_backup_is_another_store(tmp_path):
     with dwell.open(tmp_path / "new") as queue:
         assert {b"1", b"2"} == {m.body for m in everything(queue, "orders")}
         assert not everything(queue, "takeover-probe")
+
+
+@pytest.mark.timeout(120)
+def test_what_has_the_id_of_another_message_stays(old, new):
+    """Two stores may both have an order-1; that of the second is not that of the first."""
+    due_ms = time.time_ns() // 1_000_000 + 3_600_000
+    delayed = [f"later-{at}" for at in range(1_100)]
+    with dwell.open(new) as queue:
+        queue.put("orders", b"mine", id="ready")
+        queue.put("orders", b"same", id="same", due=due_ms)
+        queue.put("orders", b"body", id="other-due", due=due_ms)
+        queue.put_many("orders", [b"mine"] * 1_100, ids=delayed, due=due_ms)
+    with dwell.open(old) as queue:
+        queue.put("orders", b"yours", id="ready")
+        queue.put("orders", b"same", id="same", due=due_ms)
+        queue.put("orders", b"body", id="other-due", due=due_ms + 1)
+        queue.put_many("orders", [b"yours"] * 1_100, ids=delayed, due=due_ms)
+        queue.put_many("orders", [b"1", b"2"], due=[0, due_ms + 2])
+    report = moved(new, old)
+    assert (report.moved, report.others) == (3, 1_102)
+    assert report.balances
+    assert report.is_whole
+    with dwell.open(old) as queue:
+        there = everything(queue, "orders")
+        assert {m.id for m in there} == {"ready", "other-due", *delayed}
+        assert {m.attempt for m in there} == {0}
+        assert queue.stats().topics["orders"].leased == 0
+    with dwell.open(new) as queue:
+        assert Counter(m.body for m in everything(queue, "orders"))[b"mine"] == 1_101
 
 
 def test_a_second_run_puts_nothing_twice(tmp_path, new):

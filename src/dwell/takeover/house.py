@@ -20,6 +20,8 @@ from dwell.queue import Queue
 from dwell.takeover.contract import Counts, Load
 
 _LEASE = "60s"
+#: For messages that stay: a takeover that is killed is not to keep them from workers for long.
+_LEFT_LEASE = "1h"
 _OWNER = "takeover"
 _STEP = 1_000
 #: A delayed message that falls due sooner is waited for: a worker may be about to get it.
@@ -68,6 +70,8 @@ class HousePlace:
         self._round: list[str] = []
         self._is_again = False
         self._held: list[Batch] = []
+        self._left: list[Batch] = []
+        self._left_ids: set[tuple[str, str]] = set()
 
     async def open(self) -> None:
         """Look which topics there are, and what a takeover that was cut off still holds."""
@@ -110,6 +114,7 @@ class HousePlace:
                 return [load]
             self._round.pop()
         if not self._is_again:
+            await self._release_left()
             return None
         # What came meanwhile, and what has become ready, is in the next round.
         self._is_again = False
@@ -120,7 +125,7 @@ class HousePlace:
         taken = await self._take(topic, limit)
         if len(taken):
             return self._load(taken, is_taken=True)
-        page = (await self._queue.scan(topic, State.DELAYED, limit=limit)).messages
+        page = await self._delayed(topic, limit)
         if not len(page) and len(taken := await self._take(topic, limit)):
             # It fell due between the take and the scan.
             return self._load(taken, is_taken=True)
@@ -129,6 +134,16 @@ class HousePlace:
             return self._load(page.picked(late), is_taken=False)
         self._is_again = self._is_again or len(page) > 0
         return None
+
+    async def _delayed(self, topic: str, limit: int) -> Batch:
+        """Return the first delayed messages that are not left here."""
+        cursor = None
+        while True:
+            found = await self._queue.scan(topic, State.DELAYED, limit=limit, cursor=cursor)
+            ids, cursor = list(found.messages.ids), found.cursor
+            mine = [at for at, id_ in enumerate(ids) if (topic, id_) not in self._left_ids]
+            if mine or cursor is None:
+                return found.messages.picked(mine)
 
     async def _take(self, topic: str, limit: int) -> Batch:
         return await self._queue.take(topic, limit, lease=_LEASE, owner=_OWNER)
@@ -168,5 +183,21 @@ class HousePlace:
         if is_taken:
             await self._queue.release(batch.picked(places), 0, counted=False)
 
+    async def leave(self, load: Load, places: Sequence[int]) -> None:
+        """Hold what was taken until the end, as it would be taken again, and pass over the rest."""
+        batch, is_taken = load.place
+        batch = batch.picked(places)
+        if is_taken:
+            await self._queue.touch(batch, _LEFT_LEASE)
+            self._left.append(batch)
+        else:
+            self._left_ids |= {(batch.topics[0], id_) for id_ in batch.ids}
+
+    async def _release_left(self) -> None:
+        left, self._left = self._left, []
+        for batch in left:
+            await self._queue.release(batch, 0, counted=False)
+
     async def close(self) -> None:
-        """Do nothing: whoever opened the queue closes it."""
+        """Give back what is left here; whoever opened the queue closes it."""
+        await self._release_left()
