@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import json
 import signal
+import subprocess
+import sys
 import time
 from base64 import b64encode
 from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -320,6 +323,23 @@ def read_all(mine: Queues, seen: "Counter[int]") -> "Counter[int]":
     with contextlib.suppress(OSError, Exception):
         seen.update(json.loads(one.body) for one in mine.read(mine.goes, 0))
     return seen
+
+
+def test_the_environment_says_the_ends_where_the_command_does_not(queues, tmp_path, monkeypatch):
+    mine = queues()
+    mine.say(b"1", {"x-delay": 1})
+    monkeypatch.setenv("DWELL_FROM", mine.source)
+    monkeypatch.setenv("DWELL_TO", mine.sink)
+    with relaying(tmp_path / "store", [], tmp_path / "log") as relay:
+        assert [one.body for one in mine.read(mine.goes, 1)] == [b"1"]
+        assert relay.end() == 0
+    assert "guest:guest" not in relay.log
+    mine.say(b"2", {"x-delay": 1})
+    program = Path(sys.executable).with_name("dwell")
+    done = subprocess.run(
+        [program, "--store", tmp_path / "store", "takeover"], capture_output=True, check=True
+    )
+    assert b"1 moved" in done.stdout
 
 
 def test_a_message_that_cannot_be_read_is_a_dead_letter(queues, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ def takeover(
             metavar="FROM",
             help="beanstalk://HOST:PORT?tube=NAME, amqp://HOST/VHOST?queue=NAME, or another store.",
             show_default=False,
+            envvar="DWELL_FROM",
         ),
     ],
     topic: Annotated[
