@@ -1,12 +1,16 @@
-"""The source of Kafka by itself, over a real one, where a call of it fails."""
+"""The ends of Kafka by themselves, over a real one."""
 
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from dwell.relay.contract import LaneLost
+from dwell.relay.kafka.once import OnceKafkaSink
 from dwell.relay.kafka.source import KafkaSource
+from dwell.relay.record import Record
 from tests.waiting import until_async
 
 
@@ -70,3 +74,24 @@ async def test_a_commit_that_failed_is_made_again(topics, is_partial):
     finally:
         await source.close()
     assert not lanes.open_ones
+
+
+async def test_a_lane_that_is_entered_knows_what_was_sent_of_it_by_whomever(topics):
+    mine = topics(1)
+    numbers = {lane: np.array([at, at + 7], np.uint64) for at, lane in enumerate("abc")}
+    first, second = (OnceKafkaSink(mine.sink, 10_000, mine.name) for _ in range(2))
+    for sink in (first, second):
+        await sink.open()
+    for lane, sent in numbers.items():
+        assert not len(await first.enter(lane))
+        records = [Record(mine.goes, "", lane.encode())]
+        assert not any(await first.send_once(lane, records, sent))
+    for lane, sent in numbers.items():
+        assert (await second.enter(lane)).tolist() == sent.tolist()
+    later = np.array([99], np.uint64)
+    assert not any(await second.send_once("b", [Record(mine.goes, "", b"d")], later))
+    # It has read the topic before, and not what came since.
+    assert (await first.enter("b")).tolist() == [99]
+    with pytest.raises(LaneLost):
+        await second.send_once("b", [Record(mine.goes, "", b"e")], later)
+    assert len(mine.read(mine.goes, 4)) == 4
