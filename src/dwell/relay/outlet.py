@@ -171,13 +171,13 @@ class Outlet:
 
     async def _set_aside(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> None:
         """Make dead letters of what the broker never takes; what is no letter either is buried."""
-        self._tally.dead["sink"] += len(dead)
         letters = self._letters(batch, dead)
         try:
             refused = await self._kept(batch, self._sink.send(letters))
         except BrokerUnreachable as error:
             await self._give_back(batch.picked([at for at, _, _ in dead]), str(error))
             return
+        self._tally.dead["sink"] += len(dead)
         for (at, _, refusal), again in zip(dead, refused, strict=True):
             one = batch.picked([at])
             if again is None:
@@ -310,6 +310,7 @@ class OnceOutlet(Outlet):
     async def _send_once(self, batch: Batch, records: list[Record]) -> None:
         assert self._numbers is not None
         numbers = np.concatenate([self._numbers, batch.numbers])
+        dead = 0
         while True:
             try:
                 sending = self._once.send_once(self._lane, records, numbers)
@@ -322,24 +323,29 @@ class OnceOutlet(Outlet):
             if not any(refused):
                 break
             waiting = next((r for r in refused if r is not None and not r.is_final), None)
-            if waiting is not None or not self._replaced(batch, records, refused):
+            count = 0 if waiting else self._replaced(batch, records, refused)
+            if not count:
                 await self._give_back(batch, waiting.reason if waiting else "refused")
                 return
+            dead += count
         self._numbers = numbers
+        self._tally.dead["sink"] += dead
         self._count_sent(batch)
         await self._acked(batch)
 
     def _replaced(
         self, batch: Batch, records: list[Record], refused: Sequence[Refusal | None]
-    ) -> bool:
-        """Put letters in the place of records that were refused; False where one was a letter."""
+    ) -> int:
+        """Put letters in the place of records that were refused; return how many.
+
+        That is 0 where one was a letter itself.
+        """
         told = [(at, records[at], why) for at, why in enumerate(refused) if why is not None]
         if any(record.topic == self._dead.topic for _, record, _ in told):
-            return False
-        self._tally.dead["sink"] += len(told)
+            return 0
         for (at, _, _), letter in zip(told, self._letters(batch, told), strict=True):
             records[at] = letter
-        return True
+        return len(told)
 
     async def _acked(self, batch: Batch) -> None:
         """Ack messages; those that were are never seen again, so they are forgotten."""

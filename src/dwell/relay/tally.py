@@ -24,6 +24,8 @@ class Tally:
     held: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     repeated: int = 0
+    #: Events of the queue that were gone before they were sent.
+    lost: int = 0
     #: Records that went to the dead letters, by what refused them.
     dead: Counter[str] = field(default_factory=Counter)
     late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
