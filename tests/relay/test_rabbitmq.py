@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from aiormq import spec
 
 import dwell
 from bench.servers import free_port
@@ -323,6 +324,33 @@ def read_all(mine: Queues, seen: "Counter[int]") -> "Counter[int]":
     with contextlib.suppress(OSError, Exception):
         seen.update(json.loads(one.body) for one in mine.read(mine.goes, 0))
     return seen
+
+
+class Microseconds:
+    """Properties with a timestamp that no client in Python can read."""
+
+    message_id = "m"
+
+    def marshal(self):
+        return (1 << 6).to_bytes(2) + (1_760_000_000_000_000_000).to_bytes(8)
+
+
+def test_what_breaks_the_connection_holds_up_only_itself(queues, tmp_path):
+    limited = {"x-queue-type": "quorum", "x-delivery-limit": 20}
+    mine = queues(**limited)
+
+    async def publish(channel):
+        for at in range(60):
+            given = Microseconds() if at == 30 else spec.Basic.Properties(message_id=f"{at}")
+            await channel.basic_publish(
+                b"%d" % at, routing_key=mine.came, properties=given, wait=False
+            )
+
+    mine.by_channel(publish)
+    options = ["--from", f"{mine.source}&id=message_id", "--to", mine.sink]
+    with relaying(tmp_path / "store", [*options, "--default-delay", "1ms"], tmp_path / "log"):
+        found = {int(one.body) for one in mine.read(mine.goes, 59)}
+    assert found == set(range(60)) - {30}
 
 
 def test_the_environment_says_the_ends_where_the_command_does_not(queues, tmp_path, monkeypatch):
