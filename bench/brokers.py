@@ -41,6 +41,8 @@ class Kafka:
     port: int
     config: dict[str, Any] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
+    cluster: str = field(default_factory=lambda: str(uuid.uuid4()))
+    controller: int = field(default_factory=free_port)
 
     @property
     def hosts(self) -> str:
@@ -72,12 +74,13 @@ class Kafka:
 
     def prepare(self) -> None:
         """Write its settings and make its folder what it wants."""
-        controller = free_port()
         settings = {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller}",
+            "listeners": (
+                f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller}"
+            ),
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.folder / "data",
@@ -94,7 +97,7 @@ class Kafka:
         (self.folder / "server.properties").write_text(lines)
         made = self._java(
             "kafka.tools.StorageTool",
-            *("format", "-t", str(uuid.uuid4()), "-c", str(self.folder / "server.properties")),
+            *("format", "-t", self.cluster, "-c", str(self.folder / "server.properties")),
         )
         subprocess.run(made, check=True, capture_output=True)
 
@@ -117,6 +120,26 @@ def kafka_server(**config: Any) -> Iterator[Kafka]:
     with tempfile.TemporaryDirectory(prefix="dwell-kafka-") as folder:
         more = {name.replace("_", "."): value for name, value in config.items()}
         kafka = Kafka(Path(folder), free_port(), more)
+        kafka.prepare()
+        try:
+            kafka.start()
+            yield kafka
+        finally:
+            kafka.kill()
+
+
+@contextlib.contextmanager
+def kafka_beside(first: Kafka) -> Iterator[Kafka]:
+    """Run one more broker of a server's cluster, which has no part in control."""
+    with tempfile.TemporaryDirectory(prefix="dwell-kafka-") as folder:
+        port = free_port()
+        more = {
+            **first.config,
+            "process.roles": "broker",
+            "node.id": 2,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        }
+        kafka = Kafka(Path(folder), port, more, cluster=first.cluster, controller=first.controller)
         kafka.prepare()
         try:
             kafka.start()

@@ -1,12 +1,34 @@
-"""URLs of stores, as messages and logs may show them."""
+"""URLs of stores and brokers, as messages and logs may show them."""
 
 import re
 
 # To the last @, since a password that was not quoted as it should be may hold anything.
 _LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)//.*@", re.DOTALL)
+# A path may have a question mark in it, which begins no options.
+_OPTIONS = re.compile(r"((?!file:)[A-Za-z][A-Za-z0-9+.-]*://[^?]*\?)(.*)", re.DOTALL)
+_OPTION = re.compile(r"([^&;=]+)=([^&;]*)")
+#: Options whose values are no secrets; of all others only the names are shown, as brokers' clients
+#: have hundreds and call a password by many names.
+_HARMLESS = frozenset(
+    (
+        *("queue", "exchange", "routing_key", "prefetch", "id", "heartbeat", "name"),
+        *("cafile", "capath", "keyfile", "certfile", "group", "config", "table", "schema"),
+        *("tube", "prefix", "ca", "shards", "home", "min_replicas", "max_events", "connections"),
+        "timeout",
+    )
+)
 
 
 def shown(url: str) -> str:
-    """Return a URL without the user and the password in it; a path stays as it is."""
+    """Return a URL without the user, the password and what may be a secret in its options.
+
+    A path stays as it is.
+    """
     login = _LOGIN.match(url)
-    return url if login is None else f"{login[1]}//***@{url[login.end() :]}"
+    said = url if login is None else f"{login[1]}//***@{url[login.end() :]}"
+    options = _OPTIONS.fullmatch(said)
+    return said if options is None else options[1] + _OPTION.sub(_option, options[2])
+
+
+def _option(found: "re.Match[str]") -> str:
+    return found[0] if found[1] in _HARMLESS else f"{found[1]}=***"

@@ -105,7 +105,9 @@ def test_nothing_is_acked_that_the_broker_has_not(kafka, queue_server, tmp_path,
         with relaying(queue_server.url, options, tmp_path / "log"):
             until(lambda: set(numbers(mine.read(mine.goes, 1))) == set(range(RECORDS)))
             until(lambda: left(queue) == 0)
-    assert Counter(numbers(mine.read(mine.goes, RECORDS))).total() == RECORDS
+    # What lay in the broker's socket when the first was killed counts, unless it is a transaction.
+    if more:
+        assert Counter(numbers(mine.read(mine.goes, RECORDS))).total() == RECORDS
 
 
 def test_what_was_sent_and_not_acked_is_not_sent_again(kafka, queue_server, tmp_path):
@@ -138,6 +140,21 @@ def test_what_was_sent_and_not_acked_is_not_sent_again(kafka, queue_server, tmp_
             until(lambda: left(queue) == 0)
             assert metric(address, "repeated") == sent
     assert sorted(numbers(mine.read(mine.goes, RECORDS + 1))) == [-1, *range(RECORDS)]
+
+
+def test_a_relay_stops_while_the_queue_is_away(kafka, queue_server, tmp_path):
+    mine = Topics(kafka.hosts, "stops", 1)
+    address = f"127.0.0.1:{free_port()}"
+    options = ["--from", mine.source, "--to", mine.sink, "--http", address]
+    with relaying(queue_server.url, options, tmp_path / "log") as relay:
+        until(lambda: asked(address, "readyz")[0] == 200)
+        queue_server.kill()
+        say(mine, 1)
+        until(lambda: asked(address, "readyz")[0] == 503)
+        assert relay.end() == 0
+    queue_server.start()
+    with relaying(queue_server.url, options, tmp_path / "log"):
+        assert set(numbers(mine.read(mine.goes, RECORDS))) == set(range(RECORDS))
 
 
 def test_relays_that_come_and_go_keep_the_order_and_double_nothing(kafka, queue_server, tmp_path):

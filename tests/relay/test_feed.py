@@ -1,14 +1,19 @@
 """The queue's own events arrive in a topic of a real Kafka, all of them and in order."""
 
+import asyncio
 import json
 import signal
 
 import pytest
 
 import dwell
+from dwell.clock import RealClock
 from dwell.errors import InvalidSettings
+from dwell.queue import Queue
+from dwell.relay.feed import Feed
 from dwell.relay.process import feed_of
 from dwell.relay.settings import RelaySettings
+from dwell.store.memory import MemoryStore
 from tests.relay.kafka import RelayProcess, Topics, relaying
 from tests.spark.conftest import ServerProcess
 from tests.waiting import until
@@ -139,3 +144,31 @@ async def test_events_need_one_topic():
     async with dwell.open("memory:") as queue:
         with pytest.raises(InvalidSettings, match="got 0 topics"):
             feed_of(queue, settings)
+
+
+async def test_events_that_are_gone_are_counted():
+    async with Queue(MemoryStore(RealClock(), max_events=4)) as queue:
+        sink = Stopping()
+        feed = Feed(queue, sink, to="t", hold="h", batch=100)
+        await queue.put_many("orders", [b""] * 10)
+        await feed.run(sink.stopping)
+    assert feed.tally.lost == 6
+    assert len(sink.sent) == 4
+
+
+class Stopping:
+    """A sink that lets the feed stop once it got something."""
+
+    def __init__(self):
+        self.sent, self.stopping = [], asyncio.Event()
+
+    async def open(self):
+        """Begin."""
+
+    async def close(self):
+        """End."""
+
+    async def send(self, records):
+        self.sent += records
+        self.stopping.set()
+        return [None] * len(records)

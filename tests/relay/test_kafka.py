@@ -9,12 +9,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 import dwell
 from bench.servers import free_port
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.kafka.sink import KafkaSink
+from dwell.relay.kafka.source import KafkaSource
 from tests.relay.kafka import RelayProcess, numbers, read_all, relaying
 from tests.waiting import until
 
@@ -94,7 +97,9 @@ def test_what_says_no_due_is_a_dead_letter_and_stops_nothing(topics, tmp_path):
     assert "headers: got" in reasons[b"huge"]
     assert "topic" in reasons[b"unknown"].lower()
     origins = {dict(one.headers())["dwell-from"].decode() for one in dead}
-    assert origins == {f"{mine.came}-0-{at}" for at in range(5)}
+    assert {origin.partition("@")[0] for origin in origins} == {
+        f"{mine.came}-0-{at}" for at in range(5)
+    }
 
 
 def test_what_waits_is_cancelled_by_its_id(topics, tmp_path):
@@ -117,6 +122,37 @@ def test_what_waits_is_cancelled_by_its_id(topics, tmp_path):
     assert left.body == b"3"
 
 
+def test_a_topic_that_was_made_anew_repeats_no_record(topics, tmp_path):
+    """Nor does one of another cluster: partition and offset are as they were, the record is not."""
+    mine = topics(1)
+    options = ["--from", mine.source, "--to", mine.sink]
+    mine.say(b"old", {"dwell-delay": "1h"})
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        until(lambda: committed(mine) == 1)
+        assert relay.end() == 0
+    admin = AdminClient({"bootstrap.servers": mine.hosts})
+    admin.delete_topics([mine.came])[mine.came].result(60)
+    until(lambda: mine.came not in admin.list_topics(timeout=10).topics)
+    until(lambda: is_made(admin, mine.came))
+    # The one before knows the topic that is gone.
+    mine.producer = Producer({"bootstrap.servers": mine.hosts})
+    mine.say(b"new", {"dwell-delay": "1ms"}, partition=0)
+    mine.flush()
+    place = mine.source.replace("group=", "group=again-")
+    with relaying(tmp_path / "store", ["--from", place, *options[2:]], tmp_path / "log"):
+        assert [one.value() for one in mine.read(mine.goes, 1)] == [b"new"]
+
+
+def is_made(admin: AdminClient, topic: str) -> bool:
+    """Make a topic, once what had the name is gone."""
+    try:
+        admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
+    except KafkaException:
+        return False
+    return True
+
+
 def test_without_a_sink_records_stay_for_workers(topics, tmp_path):
     mine = topics(1)
     mine.say(b"1", {"dwell-delay": "1ms", "dwell-to": "jobs"}, "key")
@@ -132,6 +168,40 @@ def test_without_a_sink_records_stay_for_workers(topics, tmp_path):
         assert queue.get("jobs", "later").body == b"2"
         (dead,) = queue.take("relay-dead")
         assert "dwell-reason" in dead.headers
+
+
+def test_without_a_sink_what_names_no_topic_stops_nothing(topics, tmp_path):
+    mine = topics(1)
+    mine.say(b"1", {"dwell-delay": "1ms", "dwell-to": "a b!"})
+    mine.say(b"2", {"dwell-cancel": "x"})
+    mine.say(b"3", {"dwell-cancel": "x", "dwell-to": "a b!"})
+    mine.say(b"4", {"dwell-delay": "1ms", "dwell-to": "jobs"})
+    mine.flush()
+    with relaying(tmp_path / "store", ["--from", mine.source], tmp_path / "log") as relay:
+        until(lambda: committed(mine) == 4)
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        assert [one.body for one in queue.take("jobs", 10)] == [b"4"]
+        dead = {one.body: one.headers["dwell-reason"] for one in queue.take("relay-dead", 10)}
+    assert set(dead) == {b"1", b"2", b"3"}
+    assert all("target: got" in reason for reason in dead.values())
+
+
+def test_without_a_source_what_cannot_be_read_is_set_aside(topics, tmp_path):
+    mine = topics(1)
+    with dwell.open(tmp_path / "store") as queue:
+        for at, text in enumerate(("garbage!", "AAAA", "/////w==")):
+            queue.put("jobs", b"bad", id=f"raw{at}", headers={"dwell-raw": text})
+        queue.put("jobs", b"bad", id="properties", headers={"dwell-properties": "garbage!"})
+        queue.put("jobs", b"good")
+    options = ["--to", mine.sink, "--topic", "jobs"]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert [one.value() for one in mine.read(mine.goes, 1)] == [b"good"]
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        dead = queue.scan("jobs", "dead").messages
+        assert {one.id for one in dead} == {"raw0", "raw1", "raw2", "properties"}
+        assert all("expected what a relay writes" in one.last_error for one in dead)
 
 
 def test_without_a_source_due_messages_leave(topics, tmp_path):
@@ -253,7 +323,7 @@ def test_a_letter_that_kafka_refuses_is_kept_in_the_store(topics, tmp_path):
     with dwell.open(tmp_path / "store") as queue:
         (letter,) = queue.take(f"{mine.name}-tiny")
     assert len(letter.body) == 5_000
-    assert letter.headers["dwell-from"] == f"{mine.came}-0-0"
+    assert letter.headers["dwell-from"].startswith(f"{mine.came}-0-0@")
 
 
 def make_topic(hosts: str, name: str, config: dict[str, str]) -> None:
@@ -288,7 +358,23 @@ def test_a_broker_that_is_away_is_waited_for_and_told(tmp_path):
     options = ["--from", f"{place}/a", "--to", f"{place}/b", "--http", address]
     with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
         until(lambda: asked(address, "readyz")[0] == 503)
+        until(lambda: "trying again" in relay.log)
+        for _ in range(20):
+            assert asked(address, "readyz")[0] == 503
+            time.sleep(0.1)
         assert relay.end() == 0
+    assert relay.log.count("trying again") == 1
+
+
+async def test_no_end_is_open_before_a_broker_has_answered():
+    place = f"kafka://127.0.0.1:{free_port()}/a"
+    with pytest.raises(BrokerUnreachable):
+        await KafkaSink(place, 2_000).open()
+    source = KafkaSource(place)
+    await source.open(None)
+    with pytest.raises(BrokerUnreachable):
+        await source.read(1)
+    await source.close()
 
 
 def asked(address: str, path: str) -> tuple[int, str]:

@@ -1,21 +1,33 @@
 """A relay between queues of a real RabbitMQ, run as users run it."""
 
+import asyncio
 import contextlib
 import json
 import signal
+import subprocess
+import sys
 import time
+from base64 import b64encode
 from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
+import msgspec
 import pytest
+from aiormq import spec
 
+import dwell
 from bench.servers import free_port
+from dwell.relay.house import QueueSink
+from dwell.relay.rabbitmq.source import RabbitMQSource
+from dwell.relay.relay import Plan, Relay
+from dwell.relay.rules import Rules
 from tests.relay.kafka import RelayProcess, relaying
 from tests.relay.rabbitmq import Queues, headers_of
 from tests.relay.test_kafka import asked
 from tests.spark.conftest import ServerProcess
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 
 def now_ms() -> int:
@@ -312,3 +324,108 @@ def read_all(mine: Queues, seen: "Counter[int]") -> "Counter[int]":
     with contextlib.suppress(OSError, Exception):
         seen.update(json.loads(one.body) for one in mine.read(mine.goes, 0))
     return seen
+
+
+class Microseconds:
+    """Properties with a timestamp that no client in Python can read."""
+
+    message_id = "m"
+
+    def marshal(self):
+        return (1 << 6).to_bytes(2) + (1_760_000_000_000_000_000).to_bytes(8)
+
+
+def test_what_breaks_the_connection_holds_up_only_itself(queues, tmp_path):
+    limited = {"x-queue-type": "quorum", "x-delivery-limit": 20}
+    mine = queues(**limited)
+
+    async def publish(channel):
+        for at in range(60):
+            given = Microseconds() if at == 30 else spec.Basic.Properties(message_id=f"{at}")
+            await channel.basic_publish(
+                b"%d" % at, routing_key=mine.came, properties=given, wait=False
+            )
+
+    mine.by_channel(publish)
+    options = ["--from", f"{mine.source}&id=message_id", "--to", mine.sink]
+    with relaying(tmp_path / "store", [*options, "--default-delay", "1ms"], tmp_path / "log"):
+        found = {int(one.body) for one in mine.read(mine.goes, 59)}
+    assert found == set(range(60)) - {30}
+
+
+def test_the_environment_says_the_ends_where_the_command_does_not(queues, tmp_path, monkeypatch):
+    mine = queues()
+    mine.say(b"1", {"x-delay": 1})
+    monkeypatch.setenv("DWELL_FROM", mine.source)
+    monkeypatch.setenv("DWELL_TO", mine.sink)
+    with relaying(tmp_path / "store", [], tmp_path / "log") as relay:
+        assert [one.body for one in mine.read(mine.goes, 1)] == [b"1"]
+        assert relay.end() == 0
+    assert "guest:guest" not in relay.log
+    mine.say(b"2", {"x-delay": 1})
+    program = Path(sys.executable).with_name("dwell")
+    done = subprocess.run(
+        [program, "--store", tmp_path / "store", "takeover"], capture_output=True, check=True
+    )
+    assert b"1 moved" in done.stdout
+
+
+def test_a_message_that_cannot_be_read_is_a_dead_letter(queues, tmp_path, monkeypatch):
+    """One that was left out would be acked with what comes after it, and nobody had it."""
+    mine = queues()
+    source = RabbitMQSource(mine.source)
+    read = source._record
+
+    def breaks(message, generation):
+        if message.body == b"strange":
+            raise OverflowError("int too big to convert")
+        return read(message, generation)
+
+    monkeypatch.setattr(source, "_record", breaks)
+    mine.say_all([(b"1", None), (b"strange", None), (b"2", None)])
+
+    async def relayed():
+        async with dwell.open(tmp_path / "store") as queue:
+            stopping, letters = asyncio.Event(), QueueSink(queue)
+            rules = Rules(to="jobs", default_delay_ms=0, is_named=False)
+            relay = Relay(queue, Plan(), rules, source=source, sink=None, letters=letters)
+            running = asyncio.create_task(relay.run(stopping))
+            await until_async(lambda: relay.tally.settled == 3 or running.done())
+            stopping.set()
+            await running
+            return await queue.take("jobs", 9), await queue.take("relay-dead", 9)
+
+    good, dead = asyncio.run(relayed())
+    assert [one.body for one in good] == [b"1", b"2"]
+    assert [one.body for one in dead] == [b"strange"]
+    assert "cannot be read: OverflowError" in dead[0].headers["dwell-reason"]
+    assert mine.ready(mine.came) == 0
+
+
+def test_a_count_of_deaths_may_be_any_number(queues, tmp_path):
+    mine = queues()
+    deaths = [{"queue": mine.came, "reason": "expired", "count": 2**63 - 1}]
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log"):
+        begin(mine)
+        mine.say(b"old", {"x-death": deaths}, expiration="2000")
+        (found,) = mine.read(mine.goes, 1)
+    assert headers_of(found)["x-death"][0]["count"] == 2**63 - 1
+
+
+def test_properties_that_are_none_are_set_aside(queues, tmp_path):
+    mine = queues()
+    with dwell.open(tmp_path / "store") as queue:
+        for at, data in enumerate((b"garbage", msgspec.msgpack.encode(["m", 300]))):
+            headers = {"dwell-properties": b64encode(data).decode()}
+            queue.put("jobs", b"bad", id=f"bad{at}", headers=headers)
+        queue.put("jobs", b"good")
+    options = ["--to", mine.sink, "--topic", "jobs", "--dead", mine.dead]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert [one.body for one in mine.read(mine.goes, 1)] == [b"good"]
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        dead = queue.scan("jobs", "dead").messages
+        assert {one.id: "properties: " in one.last_error for one in dead} == {
+            "bad0": True,
+            "bad1": True,
+        }

@@ -105,6 +105,18 @@ def test_the_first_that_says_something_counts():
     assert due_of(rules, record()) == 7
 
 
+def test_of_several_headers_the_first_of_the_page_counts():
+    headers = [
+        ("x-delay", b"4"),
+        ("dwell-delay-level", b"3"),
+        ("dwell-delay", b"2ms"),
+        ("dwell-due-ms", b"%d" % (NOW_MS + 1)),
+    ]
+    assert due_of(Rules(to="out"), record(headers)) == 1
+    assert due_of(Rules(to="out"), record(headers[:3])) == 2
+    assert due_of(Rules(to="out"), record(headers[:2])) == DELAY_LEVELS_MS[2]
+
+
 def test_a_body_that_is_no_json_is_told_where_an_expression_reads_it():
     with pytest.raises(InvalidInput, match="body: is not JSON"):
         Rules(to="out", due="at").read(record(body=b"\xff"), NOW_MS)
@@ -121,6 +133,14 @@ def test_a_cancel_names_an_id_and_needs_nothing_else():
     found = Rules().read(record([("dwell-cancel", b"order-7")]), NOW_MS)
     assert isinstance(found, Cancelled)
     assert found.id == "order-7"
+
+
+@pytest.mark.parametrize("kind", ["x-delay", "dwell-cancel"])
+@pytest.mark.parametrize("target", [None, b"a b!", b"\xff", b"x" * 201])
+def test_without_a_sink_a_target_is_a_topic(kind, target):
+    headers = [(kind, b"1"), *([] if target is None else [(TO, target)])]
+    with pytest.raises(InvalidInput, match="target: got"):
+        Rules(is_named=False).read(record(headers), NOW_MS)
 
 
 def test_the_users_id_takes_the_place_of_the_origin():

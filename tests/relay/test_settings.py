@@ -19,6 +19,7 @@ CASES = [
     (["--from", "kafka://h:1/t", "--batch", "0"], "--batch: got 0"),
     (["--from", "kafka://h:1/t", "--lease", "1s"], "--lease: got 1s"),
     (["--from", "kafka://h:1/t", "--remember", "x"], "--remember: got str 'x'"),
+    (["--from", "kafka://h:1/t", "--remember", "1d"], "--remember: is for --to"),
     (["--from", "kafka://h:1/t", "--exactly-once"], "--exactly-once: needs Kafka"),
     (["--from", "kafka://h:1/t?no.such=1"], 'No such configuration property: "no.such"'),
     (["--from", "kafka://h:1/t", "--http", "8080"], "--http: got '8080'"),

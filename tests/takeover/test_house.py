@@ -1,7 +1,10 @@
 """Messages move from one store of Dwell's own into another, while both are at work."""
 
 import asyncio
+import contextlib
+import shutil
 import time
+from collections import Counter
 
 import pytest
 
@@ -12,6 +15,7 @@ from dwell.message import State
 from dwell.takeover.house import HousePlace
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Takeover
+from tests.redis.servers import redis_server
 from tests.spark.conftest import ServerProcess
 
 MESSAGES = 2_500
@@ -162,6 +166,69 @@ def test_what_a_full_topic_refuses_goes_back(old, new, on_full):
 def test_it_does_not_move_into_itself(old):
     with pytest.raises(InvalidSettings, match="expected another place than --store"):
         moved(old, old)
+
+
+@pytest.mark.parametrize("kind", ["server", "redis"])
+@pytest.mark.parametrize("dry_run", [False, True], ids=["moves", "counts"])
+def test_it_does_not_move_into_itself_by_another_name(kind, dry_run, tmp_path):
+    """Each message would be put, be known already, and be let go of: all of them would be gone."""
+    with contextlib.ExitStack() as stack:
+        if kind == "server":
+            server = ServerProcess(tmp_path)
+            stack.callback(server.stop)
+            names = server.url, server.url.replace("127.0.0.1", "localhost")
+        else:
+            url = stack.enter_context(redis_server()).url
+            names = url, url.replace("127.0.0.1", "localhost") + "?prefix=dwell"
+        with dwell.open(names[0]) as queue:
+            queue.put("orders", b"1", id="own")
+            queue.put("orders", b"2", id="later", delay="1h")
+        with pytest.raises(InvalidSettings, match="by another name"):
+            moved(*names, dry_run=dry_run)
+        with dwell.open(names[0]) as queue:
+            assert sorted(m.body for m in everything(queue, "orders")) == [b"1", b"2"]
+
+
+def test_a_backup_is_another_store(tmp_path):
+    """It has the number of the one that it is of, and messages of its own."""
+    with dwell.open(tmp_path / "old") as queue:
+        queue.put("orders", b"1", delay="1h")
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    with dwell.open(tmp_path / "old") as queue:
+        queue.put("orders", b"2", delay="1h", id="two")
+    assert moved(str(tmp_path / "new"), str(tmp_path / "old")).moved == 2
+    with dwell.open(tmp_path / "new") as queue:
+        assert {b"1", b"2"} == {m.body for m in everything(queue, "orders")}
+        assert not everything(queue, "takeover-probe")
+
+
+@pytest.mark.timeout(120)
+def test_what_has_the_id_of_another_message_stays(old, new):
+    """Two stores may both have an order-1; that of the second is not that of the first."""
+    due_ms = time.time_ns() // 1_000_000 + 3_600_000
+    delayed = [f"later-{at}" for at in range(1_100)]
+    with dwell.open(new) as queue:
+        queue.put("orders", b"mine", id="ready")
+        queue.put("orders", b"same", id="same", due=due_ms)
+        queue.put("orders", b"body", id="other-due", due=due_ms)
+        queue.put_many("orders", [b"mine"] * 1_100, ids=delayed, due=due_ms)
+    with dwell.open(old) as queue:
+        queue.put("orders", b"yours", id="ready")
+        queue.put("orders", b"same", id="same", due=due_ms)
+        queue.put("orders", b"body", id="other-due", due=due_ms + 1)
+        queue.put_many("orders", [b"yours"] * 1_100, ids=delayed, due=due_ms)
+        queue.put_many("orders", [b"1", b"2"], due=[0, due_ms + 2])
+    report = moved(new, old)
+    assert (report.moved, report.others) == (3, 1_102)
+    assert report.balances
+    assert report.is_whole
+    with dwell.open(old) as queue:
+        there = everything(queue, "orders")
+        assert {m.id for m in there} == {"ready", "other-due", *delayed}
+        assert {m.attempt for m in there} == {0}
+        assert queue.stats().topics["orders"].leased == 0
+    with dwell.open(new) as queue:
+        assert Counter(m.body for m in everything(queue, "orders"))[b"mine"] == 1_101
 
 
 def test_a_second_run_puts_nothing_twice(tmp_path, new):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 import dwell
+from dwell.batch.stats import TopicStats
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable
 from dwell.takeover.process import run
@@ -60,3 +61,16 @@ def test_a_queue_or_a_broker_that_is_not_there_is_told(queues, tmp_path):  # noq
         moved(tmp_path, "amqp://127.0.0.1:1/?queue=a")
     with pytest.raises(InvalidUrl, match="needs --into"):
         moved(tmp_path, f"{mine.hosts}/?queue=a%2Fb")
+
+
+def test_what_cancels_another_comes_to_nothing_and_ends_nothing(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    mine.say(b"1", {"x-delay": 3_600_000, "dwell-id": "one"})
+    mine.say_all([(b"", {"dwell-cancel": "one"})] * 2)
+    mine.say(b"2")
+    report = moved(tmp_path, mine.source)
+    assert (report.moved, report.put["cancelled"]) == (2, 1)
+    assert report.balances
+    assert report.is_whole
+    with dwell.open(tmp_path) as queue:
+        assert queue.stats().topics[mine.came] == TopicStats(ready=1)

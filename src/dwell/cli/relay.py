@@ -9,8 +9,10 @@ from dwell.cli.session import session_of
 from dwell.relay.settings import RelaySettings
 
 
-def _option(about: str, name: str | None = None, metavar: str | None = None) -> Any:
-    return typer.Option(*([name] if name else []), help=about, metavar=metavar)
+def _option(
+    about: str, name: str | None = None, metavar: str | None = None, envvar: str | None = None
+) -> Any:
+    return typer.Option(*([name] if name else []), help=about, metavar=metavar, envvar=envvar)
 
 
 _Text = str | None
@@ -21,6 +23,7 @@ _From = Annotated[
         "outbox+postgresql://HOST/DATABASE.",
         "--from",
         "URL",
+        "DWELL_FROM",
     ),
 ]
 _To = Annotated[
@@ -30,6 +33,7 @@ _To = Annotated[
         "?queue=NAME or ?exchange=NAME.",
         "--to",
         "URL",
+        "DWELL_TO",
     ),
 ]
 _Topics = Annotated[

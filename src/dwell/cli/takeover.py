@@ -20,6 +20,7 @@ def takeover(
             metavar="FROM",
             help="beanstalk://HOST:PORT?tube=NAME, amqp://HOST/VHOST?queue=NAME, or another store.",
             show_default=False,
+            envvar="DWELL_FROM",
         ),
     ],
     topic: Annotated[
@@ -52,7 +53,7 @@ def takeover(
             session.out.note(f"{moved:,} moved before this; run it again")
             raise
     session.out.confirm(_object(report), _text(report, dry_run=dry_run))
-    require(dry_run or (report.balances and report.is_whole))
+    require(dry_run or (report.balances and report.is_whole and not report.others))
 
 
 def _object(report: Report) -> dict[str, Any]:
@@ -60,6 +61,7 @@ def _object(report: Report) -> dict[str, Any]:
         "moved": report.moved,
         "put": dict(report.put),
         "elsewhere": report.elsewhere,
+        "others": report.others,
         "found": report.found and report.found._asdict(),
         "left": report.left and report.left._asdict(),
         "came": report.came,
@@ -78,6 +80,8 @@ def _text(report: Report, *, dry_run: bool) -> str:
         lines.append(f"{report.put['dead']:,} of them are no messages: see takeover-dead")
     if report.elsewhere:
         lines.append(f"{report.elsewhere:,} others had got there by then: they may be done twice")
+    if report.others:
+        lines.append(f"{report.others:,} stay there: their ids are those of other messages here")
     if report.found is not None:
         lines.append(f"there were {found}; {report.came:,} came, {report.gone:,} were finished")
         lines.append(f"left there: {_counts_text(report.left)}")

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dwell.relay.contract import BrokerUnreachable, Sink
 from dwell.relay.envelope import FROM
 from dwell.relay.record import Record
+from dwell.relay.tally import Tally
 
 _log = logging.getLogger(__name__)
 
 REASON = "dwell-reason"
+_WHO = "dead letters"
 _AGAIN_S = 0.5
 #: What of a reason is kept, characters.
 _MOST_REASON = 1_000
@@ -19,8 +21,9 @@ _MOST_REASON = 1_000
 class DeadLetters:
     """The topic of a sink that takes what can go nowhere else; ``last`` takes what it refuses."""
 
-    def __init__(self, sink: Sink, topic: str, last: Sink) -> None:
+    def __init__(self, sink: Sink, topic: str, last: Sink, tally: Tally) -> None:
         self._sink = sink
+        self._tally = tally
         self._last = last
         self._is_stopping = False
         self.topic = topic
@@ -53,7 +56,10 @@ class DeadLetters:
         letters = [self.letter(record, reason) for record, reason in dead]
         refused = await self._surely(self._sink, letters)
         refused = await self._surely(self._last, refused)
-        short = [Record(self.topic, one.id, None, None, one.headers[-2:]) for one in refused]
+        # The body is worth more than headers that have no room.
+        bare = [Record(self.topic, one.id, one.body, None, one.headers[-2:]) for one in refused]
+        refused = await self._surely(self._last, bare)
+        short = [Record(self.topic, one.id, None, None, one.headers) for one in refused]
         for one in await self._surely(self._last, short):
             _log.error("%s is no dead letter either", (one.headers[-1][1] or b"").decode())
 
@@ -66,8 +72,7 @@ class DeadLetters:
             except BrokerUnreachable as error:
                 if self._is_stopping:
                     raise
-                _log.warning("%d dead letters wait: %s", len(letters), error)
-                await asyncio.sleep(_AGAIN_S)
+                await self._wait(letters, str(error))
                 continue
             told = [(one, why) for one, why in zip(letters, refused, strict=True) if why]
             lost += [one for one, why in told if why.is_final]
@@ -75,5 +80,11 @@ class DeadLetters:
             if letters:
                 if self._is_stopping:
                     raise BrokerUnreachable(told[0][1].reason)
-                await asyncio.sleep(_AGAIN_S)
+                await self._wait(letters, told[0][1].reason)
+        self._tally.trouble.pop(_WHO, None)
         return lost
+
+    async def _wait(self, letters: Sequence[Record], reason: str) -> None:
+        if self._tally.is_news(_WHO, reason):
+            _log.warning("%d dead letters wait: %s", len(letters), reason)
+        await asyncio.sleep(_AGAIN_S)

@@ -55,7 +55,8 @@ def extra_of(record: Record, target: str | None) -> bytes:
 def records_of(batch: Batch, to: str = "") -> list[Record]:
     """Return the records that a batch holds, with where each goes as its topic, or ``to``.
 
-    Their ids are not asked for, as most are never needed.
+    One that cannot be read is ``broken``, as any message of a topic may name such headers. Their
+    ids are not asked for, as most are never needed.
     """
     return [_record_of(*pair, to) for pair in zip(batch.bodies, batch.extras, strict=True)]
 
@@ -64,11 +65,15 @@ def _record_of(body: bytes, data: bytes, to: str) -> Record:
     extra = decode_extra(data)
     said = extra.headers
     record = _plain_record_of(body, extra, to)
-    if _RAW in said:
-        record.key, record.headers, has_no_body = _decoder.decode(b64decode(said[_RAW]))
-        record.body = None if has_no_body else body
-    if _PROPERTIES in said:
-        record.properties = b64decode(said[_PROPERTIES])
+    try:
+        if _RAW in said:
+            data = b64decode(said[_RAW], validate=True)
+            record.key, record.headers, has_no_body = _decoder.decode(data)
+            record.body = None if has_no_body else body
+        if _PROPERTIES in said:
+            record.properties = b64decode(said[_PROPERTIES], validate=True)
+    except (ValueError, msgspec.MsgspecError) as error:
+        record.broken = f"{_RAW}, {_PROPERTIES}: expected what a relay writes there ({error})"
     return record
 
 

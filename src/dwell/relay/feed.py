@@ -118,6 +118,7 @@ class Feed:
         """Tell of events that are gone; raises InvalidSettings where others are in their place."""
         if place.position < page.first_position:
             lost = page.first_position - place.position
+            self.tally.lost += lost
             _log.warning("%d events from position %d on are gone", lost, place.position)
         elif place.history and page.since and place.history != page.since:
             raise InvalidSettings(

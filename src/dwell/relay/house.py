@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dwell.batch.puts import Row
 from dwell.errors import DwellError, InvalidInput
 from dwell.given import values
 from dwell.given.rows import row_of
@@ -50,11 +51,25 @@ class QueueSink:
             else:
                 rows.append(msgspec.structs.replace(row, extra=extra))
                 good.append(at)
+        await self._put_rows(topic, rows, good, refused)
+
+    async def _put_rows(
+        self,
+        topic: str,
+        rows: Sequence[Row],
+        places: Sequence[int],
+        refused: list[Refusal | None],
+    ) -> None:
+        """Put rows; where a batch is refused, for its size or for one of them, put it by halves."""
         try:
             await self._queue.put_rows(values.topic(topic), rows)
         except InvalidInput as error:
-            for at in good:
-                refused[at] = Refusal(str(error), is_final=True)
+            half = len(rows) // 2
+            if not half:
+                refused[places[0]] = Refusal(str(error), is_final=True)
+                return
+            await self._put_rows(topic, rows[:half], places[:half], refused)
+            await self._put_rows(topic, rows[half:], places[half:], refused)
         except DwellError as error:
             raise BrokerUnreachable(f"dwell: {error}") from None
 

@@ -61,20 +61,22 @@ class Intake:
         self._is_stopping = False
 
     async def run(self) -> None:
-        """Read until stopped; raises what the queue refuses for good."""
+        """Read until stopped; raises StoreClosed."""
         while not self._is_stopping:
             try:
                 records = await self._source.read(self._limit)
             except BrokerUnreachable as error:
-                _log.warning("%s; trying again", error)
-                self._tally.trouble["source"] = str(error)
+                if self._tally.is_news("source", error):
+                    _log.warning("%s; trying again", error)
                 await asyncio.sleep(_AGAIN_S)
                 continue
             self._tally.trouble.pop("source", None)
             try:
                 await self.idle()
-            except BrokerUnreachable:
-                # It is to stop, and what is not held comes again.
+            except DwellError:
+                if not self._is_stopping:
+                    raise
+                # What is not held is not committed, and comes again.
                 return
             if records and not self._is_stopping:
                 self._tally.read += len(records)
@@ -85,7 +87,7 @@ class Intake:
         self._is_stopping = True
 
     async def idle(self) -> None:
-        """Return when all that was read is held; raises what the queue refuses for good."""
+        """Return when all that was read is held; raises StoreClosed, or what it was to wait for."""
         if self._holding is not None:
             await asyncio.wait([self._holding])
             self._holding.result()
@@ -95,6 +97,7 @@ class Intake:
         for topic, step in self._steps(good):
             await self._patiently(topic, step)
         await self._source.done(records)
+        self._tally.settled += len(records)
 
     async def _sorted(self, records: Sequence[Record]) -> list[Held | Cancelled]:
         """Return what becomes of the records; those that say no time or target are dead letters."""
@@ -128,18 +131,33 @@ class Intake:
                     await self._cancel(topic, [one.id for one in step])
                 else:
                     await self._put(topic, step)
-            except (StoreClosed, InvalidInput):
+            except StoreClosed:
                 raise
+            except InvalidInput as error:
+                await self._isolate(topic, step, str(error))
+                return
             except DwellError as error:
                 if self._is_stopping:
                     raise
-                if "queue" not in self._tally.trouble:
+                if self._tally.is_news("queue", error):
                     _log.warning("%d records wait to be held: %s", len(step), error)
-                self._tally.trouble["queue"] = str(error)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 self._tally.trouble.pop("queue", None)
                 return
+
+    async def _isolate(self, topic: str, step: Step, reason: str) -> None:
+        """Find by halves which records the queue refuses for good; those are dead letters.
+
+        What was put with the first try is known by its id when it is put again.
+        """
+        half = len(step) // 2
+        if half:
+            await self._patiently(topic, step[:half])
+            await self._patiently(topic, step[half:])
+            return
+        self._tally.dead["source"] += 1
+        await self._dead.send_surely([(step[0].record, reason)])
 
     async def _put(self, topic: str, held: Sequence[Held]) -> None:
         for part in _chunks(held):

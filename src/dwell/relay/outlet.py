@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ _WAIT = "1h"
 #: How long to wait before what could not be done is tried again, seconds.
 _AGAIN_S = 0.5
 _LOOK_S = 0.1
+#: How soon a lease is made longer while a broker takes its time, as a part of it.
+_KEEP_EVERY = 0.25
+_NO_TARGET = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
 
 
 class Way(NamedTuple):
@@ -54,6 +57,7 @@ class Outlet:
         self._dead = dead
         self._tally = tally
         self._is_stopping = False
+        self._queue_name = f"queue of {way.topic}"
         self._taking: asyncio.Task[Batch] | None = None
 
     async def run(self) -> None:
@@ -64,11 +68,18 @@ class Outlet:
             except StoreClosed:
                 raise
             except DwellError as error:
-                _log.warning("%s: nothing can be taken: %s", self._topic, error)
+                if self._tally.is_news(self._queue_name, error):
+                    _log.warning("%s: nothing can be taken: %s", self._topic, error)
                 await asyncio.sleep(_AGAIN_S)
                 continue
+            self._tally.trouble.pop(self._queue_name, None)
             if len(batch):
                 await self._pass_on(batch)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether it was told to stop."""
+        return self._is_stopping
 
     def stop(self) -> None:
         """Take nothing more; what was taken is sent, or given back."""
@@ -77,8 +88,10 @@ class Outlet:
             self._taking.cancel()
 
     async def _take(self) -> Batch:
+        # Whether the queue is back should not be known only when something falls due.
+        wait = 0 if self._queue_name in self._tally.trouble else _WAIT
         take = self._queue.take(
-            self._topic, self._limit, lease=Millis(self._lease_ms), owner=self._owner, wait=_WAIT
+            self._topic, self._limit, lease=Millis(self._lease_ms), owner=self._owner, wait=wait
         )
         self._taking = asyncio.get_running_loop().create_task(take)
         try:
@@ -93,21 +106,38 @@ class Outlet:
     async def _pass_on(self, batch: Batch) -> None:
         batch, records = await self._records(batch)
         try:
-            refused = await self._sink.send(records)
+            refused = await self._kept(batch, self._sink.send(records))
         except BrokerUnreachable as error:
             await self._give_back(batch, str(error))
         else:
             await self._settle(batch, records, refused)
 
+    async def _kept(self, batch: Batch, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a broker, and keep what was taken: the lease runs from the take.
+
+        Records of other lanes may be sent first, and a broker may take its time for each part.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        while not task.done():
+            await asyncio.wait([task], timeout=self._lease_ms / 1000 * _KEEP_EVERY)
+            if not task.done():
+                with contextlib.suppress(DwellError):
+                    await self._queue.touch(batch, Millis(self._lease_ms))
+        return task.result()
+
     async def _records(self, batch: Batch) -> tuple[Batch, list[Record]]:
-        """Return what a batch holds; messages that say no target are set aside."""
+        """Return what a batch holds; messages that are none of a relay's are set aside."""
         records = envelope.records_of(batch, self._to or "")
-        lost = [at for at, record in enumerate(records) if not record.topic]
+        lost: dict[str, list[int]] = {}
+        for at, record in enumerate(records):
+            if record.broken or not record.topic:
+                lost.setdefault(record.broken or _NO_TARGET, []).append(at)
         if not lost:
             return batch, records
-        reason = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
-        await self._bury(batch.picked(lost), reason)
-        good = [at for at, record in enumerate(records) if record.topic]
+        for reason, places in lost.items():
+            self._tally.dead["sink"] += len(places)
+            await self._bury(batch.picked(places), reason)
+        good = [at for at, record in enumerate(records) if record.topic and not record.broken]
         return batch.picked(good), [records[at] for at in good]
 
     async def _settle(
@@ -141,13 +171,13 @@ class Outlet:
 
     async def _set_aside(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> None:
         """Make dead letters of what the broker never takes; what is no letter either is buried."""
-        self._tally.dead["sink"] += len(dead)
         letters = self._letters(batch, dead)
         try:
-            refused = await self._sink.send(letters)
+            refused = await self._kept(batch, self._sink.send(letters))
         except BrokerUnreachable as error:
             await self._give_back(batch.picked([at for at, _, _ in dead]), str(error))
             return
+        self._tally.dead["sink"] += len(dead)
         for (at, _, refusal), again in zip(dead, refused, strict=True):
             one = batch.picked([at])
             if again is None:
@@ -166,8 +196,8 @@ class Outlet:
 
     async def _give_back(self, batch: Batch, reason: str) -> None:
         """Give messages back as they were before they were taken, and wait a little."""
-        _log.warning("%s: %d messages wait for the broker: %s", self._topic, len(batch), reason)
-        self._tally.trouble[self._topic] = reason
+        if self._tally.is_news(self._topic, reason):
+            _log.warning("%s: %d messages wait for the broker: %s", self._topic, len(batch), reason)
         await self.patiently(
             lambda: self._queue.release(batch, 0, counted=False, error=reason[:200])
         )
@@ -183,18 +213,20 @@ class Outlet:
         return results
 
     async def patiently(self, verb: Callable[[], Awaitable[T]]) -> T | None:
-        """Do a verb until it is done or the leases are over, which is None."""
-        until_ms = self._queue.clock.now_ms() + self._lease_ms
+        """Do a verb until it is done; None when the leases are over, or it is to stop meanwhile."""
+        until_ms, is_told = self._queue.clock.now_ms() + self._lease_ms, False
         while True:
             try:
                 return await verb()
             except StoreClosed:
                 raise
             except DwellError as error:
-                if self._queue.clock.now_ms() > until_ms:
-                    _log.exception("%s: the leases end by themselves", self._topic)
+                if self._is_stopping or self._queue.clock.now_ms() > until_ms:
+                    _log.warning("%s: the leases end by themselves: %s", self._topic, error)
                     return None
-                _log.warning("%s: trying again: %s", self._topic, error)
+                if not is_told:
+                    _log.warning("%s: trying again: %s", self._topic, error)
+                is_told = True
                 await asyncio.sleep(_AGAIN_S)
 
     async def alone(self) -> None:
@@ -236,7 +268,7 @@ class OnceOutlet(Outlet):
 
     async def _pass_on(self, batch: Batch) -> None:
         try:
-            numbers = await self._entered()
+            numbers = await self._kept(batch, self._entered())
         except StoreClosed:
             raise
         except DwellError as error:
@@ -278,9 +310,11 @@ class OnceOutlet(Outlet):
     async def _send_once(self, batch: Batch, records: list[Record]) -> None:
         assert self._numbers is not None
         numbers = np.concatenate([self._numbers, batch.numbers])
+        dead = 0
         while True:
             try:
-                refused = await self._once.send_once(self._lane, records, numbers)
+                sending = self._once.send_once(self._lane, records, numbers)
+                refused = await self._kept(batch, sending)
             except (BrokerUnreachable, LaneLost) as error:
                 # Whether they were sent is known when the lane was entered again.
                 self._numbers = None
@@ -289,24 +323,29 @@ class OnceOutlet(Outlet):
             if not any(refused):
                 break
             waiting = next((r for r in refused if r is not None and not r.is_final), None)
-            if waiting is not None or not self._replaced(batch, records, refused):
+            count = 0 if waiting else self._replaced(batch, records, refused)
+            if not count:
                 await self._give_back(batch, waiting.reason if waiting else "refused")
                 return
+            dead += count
         self._numbers = numbers
+        self._tally.dead["sink"] += dead
         self._count_sent(batch)
         await self._acked(batch)
 
     def _replaced(
         self, batch: Batch, records: list[Record], refused: Sequence[Refusal | None]
-    ) -> bool:
-        """Put letters in the place of records that were refused; False where one was a letter."""
+    ) -> int:
+        """Put letters in the place of records that were refused; return how many.
+
+        That is 0 where one was a letter itself.
+        """
         told = [(at, records[at], why) for at, why in enumerate(refused) if why is not None]
         if any(record.topic == self._dead.topic for _, record, _ in told):
-            return False
-        self._tally.dead["sink"] += len(told)
+            return 0
         for (at, _, _), letter in zip(told, self._letters(batch, told), strict=True):
             records[at] = letter
-        return True
+        return len(told)
 
     async def _acked(self, batch: Batch) -> None:
         """Ack messages; those that were are never seen again, so they are forgotten."""

@@ -16,6 +16,7 @@ class Record(msgspec.Struct, gc=False):
     the broker does not say. ``lane`` is the part of the source whose order is kept, and ``place``
     what the source needs to commit it. ``origin`` says to people which record of which source it
     is. ``properties`` is what only brokers of its kind know of it, as their adapter writes it.
+    ``broken`` says why nothing but a dead letter can come of it, if that is so.
     """
 
     topic: str
@@ -28,6 +29,7 @@ class Record(msgspec.Struct, gc=False):
     place: Any = None
     origin: str = ""
     properties: bytes = b""
+    broken: str = ""
 
 
 class Refusal(NamedTuple):

@@ -16,7 +16,7 @@ from dwell.relay.house import QueueSink
 from dwell.relay.intake import Intake
 from dwell.relay.outlet import OnceOutlet, Outlet, Way
 from dwell.relay.rules import Cancelled, Held
-from dwell.relay.tally import Tally
+from dwell.relay.tally import NOT_YET, Tally
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +68,12 @@ class Relay:
         self._sink = sink
         self._sinks = [letters, *([] if sink is None or sink is letters else [sink])]
         self._owner = owner
-        self._dead = DeadLetters(letters, plan.dead, QueueSink(queue))
         self.tally = Tally()
+        # Until a broker has answered nobody knows that anything can be done.
+        self.tally.trouble["broker"] = NOT_YET
+        if source is not None:
+            self.tally.trouble["source"] = NOT_YET
+        self._dead = DeadLetters(letters, plan.dead, QueueSink(queue), self.tally)
         self._is_stopping = False
         self._holds: dict[str, str] = {}
         self._ways: dict[str, tuple[Outlet, asyncio.Task[None]]] = {}
@@ -124,8 +128,8 @@ class Relay:
             try:
                 await work()
             except BrokerUnreachable as error:
-                _log.warning("%s; trying again", error)
-                self.tally.trouble["broker"] = str(error)
+                if self.tally.is_news("broker", error):
+                    _log.warning("%s; trying again", error)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 self.tally.trouble.pop("broker", None)
@@ -187,7 +191,11 @@ class Relay:
 
     async def _send(self, outlet: Outlet, lane: str) -> None:
         if self._source is not None:
-            await outlet.patiently(lambda: self._prepare(self._hold_of(lane)))
+            # Without it a relay that dies often would use up what a message has.
+            while not outlet.is_stopping and not await outlet.patiently(
+                lambda: self._prepare(self._hold_of(lane))
+            ):
+                pass
             if self._source.has_lanes:
                 await outlet.alone()
         try:
@@ -215,7 +223,7 @@ class Relay:
 
     def _topic_of(self, one: Held | Cancelled) -> str:
         if self._sink is None:
-            return values.topic(one.target)
+            return one.target
         lane = one.record.lane
         topic = self._holds.get(lane)
         if topic is None:
@@ -229,9 +237,10 @@ class Relay:
         hold = self._plan.hold
         return [name for name in found if name == hold or name.startswith(f"{hold}.")]
 
-    async def _prepare(self, topic: str) -> None:
+    async def _prepare(self, topic: str) -> bool:
         """Let a topic know ids for long enough, and not bury what only a dying relay took."""
         settings = await self._queue.settings(topic)
         remember_ms = max(self._plan.remember_ms, settings.remember_ms)
         if (settings.remember_ms, settings.max_attempts) != (remember_ms, _MAX_ATTEMPTS):
             await self._queue.configure(topic, remember_ms=remember_ms, max_attempts=_MAX_ATTEMPTS)
+        return True

@@ -93,13 +93,16 @@ class Rules:
 
         The id of the record becomes the one that it names itself, if it does.
         """
+        if record.broken:
+            raise InvalidInput(record.broken)
         said = {
             name: value
             for name, value in record.headers
             if value is not None and (name.startswith(OURS) or name in _BY_HEADER)
         }
         if CANCEL in said:
-            target = _text(said[TO]) if TO in said else self._to or ""
+            # What a sink gets is held by lane, wherever it goes.
+            target = "" if self._is_named else self._target_of(said, None)
             return Cancelled(record, target, values.any_id(_text(said[CANCEL]), CANCEL).decode())
         if ID in said:
             record.id = values.own_id(_text(said[ID]), ID).decode()
@@ -123,8 +126,8 @@ class Rules:
 
     def _due_ms(self, record: Record, said: dict[str, bytes], content: object, now_ms: int) -> int:
         from_ms = min(record.at_ms, now_ms) if record.at_ms > 0 else now_ms
-        for name in said:
-            if name in _BY_HEADER:
+        for name in _BY_HEADER if said else ():
+            if name in said:
                 return _BY_HEADER[name](_text(said[name]), from_ms, now_ms, name)
         if self._due is not None and (found := self._due.value(content)) is not None:
             return values.due_ms(found, now_ms, "due")
@@ -140,7 +143,7 @@ class Rules:
     def _target_of(self, said: dict[str, bytes], content: object) -> str:
         if TO in said:
             found: Any = _text(said[TO])
-        elif self._target is not None and (named := self._target.value(content)) is not None:
+        elif content is not None and (named := self._named(content)) is not None:
             found = named
         else:
             found = self._to
@@ -149,7 +152,11 @@ class Rules:
                 f"target: got {found!r:.80}, expected a name: a header {TO}, --target, or a topic "
                 "in the address of --to"
             )
-        return found
+        # Where no broker gets it, it is a topic of the queue's own.
+        return found if self._is_named else values.topic(found, "target")
+
+    def _named(self, content: object) -> object:
+        return None if self._target is None else self._target.value(content)
 
 
 def is_said(headers: Headers) -> bool:

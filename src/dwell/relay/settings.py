@@ -8,6 +8,7 @@ from dwell.message import MAX_BATCH_MESSAGES
 
 #: Less than this and a broker that is a little slow has everything sent to it twice.
 _LEAST_LEASE_MS = 3_000
+_REMEMBER = "10m"
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +31,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     dead: str = "relay-dead"
     exactly_once: bool = False
     events: bool = False
-    remember: str = "10m"
+    remember: str = _REMEMBER
     lease: str = "30s"
     batch: int = 5_000
     http: str | None = None
@@ -43,6 +44,11 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if values.lease_ms(self.lease, "--lease") < _LEAST_LEASE_MS:
             raise InvalidSettings(
                 f"--lease: got {self.lease}, expected {_LEAST_LEASE_MS} ms or more"
+            )
+        if self.sink is None and self.remember != _REMEMBER:
+            raise InvalidSettings(
+                "--remember: is for --to; without it topics are those of workers, whose ids are "
+                "known for as long as dwell settings TOPIC remember_ms=... says"
             )
         if self.default_delay is not None:
             values.delay_ms(self.default_delay, "--default-delay")

@@ -26,6 +26,7 @@ class _Numbers(Collector):
         yield _counter("read", "Records read from the source.", tally.read)
         yield _counter("sent", "Records that the sink has.", tally.sent)
         yield _counter("repeated", "Messages that a relay before had sent.", tally.repeated)
+        yield _counter("lost", "Events that were gone before they were sent.", tally.lost)
         held = CounterMetricFamily(
             "dwell_relay_held", "What the queue said of records.", labels=["result"]
         )

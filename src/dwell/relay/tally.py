@@ -10,15 +10,22 @@ from dwell.message import I64
 #: Upper ends of how late records left, milliseconds.
 LATE_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000)
 
+#: The trouble of what was not tried yet.
+NOT_YET = "starting"
+
 
 @dataclass
 class Tally:
     """Counts since the start; ``late`` has one number for each end of :data:`LATE_MS`, and more."""
 
     read: int = 0
+    #: Of what was read, what is held, has cancelled another or is a dead letter by now.
+    settled: int = 0
     held: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     repeated: int = 0
+    #: Events of the queue that were gone before they were sent.
+    lost: int = 0
     #: Records that went to the dead letters, by what refused them.
     dead: Counter[str] = field(default_factory=Counter)
     late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
@@ -26,6 +33,12 @@ class Tally:
     lanes: int = 0
     #: What cannot be done just now, by who tries it: the relay is not ready meanwhile.
     trouble: dict[str, str] = field(default_factory=dict)
+
+    def is_news(self, who: str, why: object) -> bool:
+        """Note what somebody cannot do; tell whether people were not told of that trouble yet."""
+        is_new = self.trouble.get(who) in (None, NOT_YET)
+        self.trouble[who] = str(why)
+        return is_new
 
     def add_late(self, due_ms: I64, now_ms: int) -> None:
         """Count how late records left; what was due before it came counts from then on."""

@@ -182,12 +182,16 @@ class BeanstalkPlace:
             expires_ms=uniform(0, len(jobs), np.int64),
             ids=[f"beanstalk-{self._server}-{job.number}".encode() for job in jobs],
         )
-        return Load(puts, jobs)
+        return Load(puts, jobs, is_exact=False)
 
     async def let_go(self, load: Load, places: Sequence[int]) -> int:
         """Delete jobs; those that somebody else has by now are not found."""
         told = await self._link.ask([f"delete {load.place[at].number}" for at in places])
         return len(told) - told.count(b"DELETED")
+
+    async def leave(self, load: Load, places: Sequence[int]) -> None:
+        """Release what was reserved; each number is looked at once."""
+        await self.take_back(load, places)
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
         """Release what was reserved."""

@@ -66,7 +66,8 @@ class Drain:
             tally = self._relay.tally
             self._note(tally)
             if tally.read == before and not tally.trouble and not await self._source.count():
-                self.report.is_whole = tally.read == self.report.moved
+                # Not what was moved: a message that cancels another comes to nothing itself.
+                self.report.is_whole = tally.read == tally.settled
                 if self.report.is_whole:
                     return
             before = tally.read

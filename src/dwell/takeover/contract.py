@@ -32,10 +32,14 @@ class Counts(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Messages that a place has lent, and what it needs to let them go."""
+    """Messages that a place has lent, and what it needs to let them go.
+
+    With ``is_exact`` their dues are those of each time that they are lent.
+    """
 
     puts: Puts
     place: Any
+    is_exact: bool = True
 
 
 class Place(Protocol):
@@ -63,6 +67,9 @@ class Place(Protocol):
         Returns how many somebody else had got by then: a worker there, or another takeover. Nobody
         can say which, so they stay in the queue: a worker's are done twice then, and none is lost.
         """
+
+    async def leave(self, load: Load, places: Sequence[int]) -> None:
+        """Keep those of a load at some places, and lend them no more in this takeover."""
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
         """Keep those of a load at some places, as they were before they were lent."""

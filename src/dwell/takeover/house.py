@@ -5,6 +5,7 @@ cancelled; one that falls due within seconds is left until it is ready. A messag
 that its queue had made becomes a caller's, made of the store's address and that id.
 """
 
+import uuid
 import zlib
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -19,10 +20,29 @@ from dwell.queue import Queue
 from dwell.takeover.contract import Counts, Load
 
 _LEASE = "60s"
+#: For messages that stay: a takeover that is killed is not to keep them from workers for long.
+_LEFT_LEASE = "1h"
 _OWNER = "takeover"
 _STEP = 1_000
 #: A delayed message that falls due sooner is waited for: a worker may be about to get it.
 _SOON_MS = 5_000
+_PROBE = "takeover-probe"
+
+
+async def is_same_store(there: Queue, here: Queue) -> bool:
+    """Tell whether two open queues are one store, by whatever names they were opened.
+
+    A store has a number of its own, and so has a backup of it; what tells those apart is a message
+    that is put here and looked for there.
+    """
+    if there.store.number != here.store.number:
+        return False
+    probe = f"probe-{uuid.uuid4()}"
+    await here.put(_PROBE, b"", id=probe, delay="1h")
+    try:
+        return await there.get(_PROBE, probe) is not None
+    finally:
+        await here.cancel(_PROBE, probe)
 
 
 class _Lent(NamedTuple):
@@ -50,6 +70,8 @@ class HousePlace:
         self._round: list[str] = []
         self._is_again = False
         self._held: list[Batch] = []
+        self._left: list[Batch] = []
+        self._left_ids: set[tuple[str, str]] = set()
 
     async def open(self) -> None:
         """Look which topics there are, and what a takeover that was cut off still holds."""
@@ -92,6 +114,7 @@ class HousePlace:
                 return [load]
             self._round.pop()
         if not self._is_again:
+            await self._release_left()
             return None
         # What came meanwhile, and what has become ready, is in the next round.
         self._is_again = False
@@ -102,7 +125,7 @@ class HousePlace:
         taken = await self._take(topic, limit)
         if len(taken):
             return self._load(taken, is_taken=True)
-        page = (await self._queue.scan(topic, State.DELAYED, limit=limit)).messages
+        page = await self._delayed(topic, limit)
         if not len(page) and len(taken := await self._take(topic, limit)):
             # It fell due between the take and the scan.
             return self._load(taken, is_taken=True)
@@ -111,6 +134,16 @@ class HousePlace:
             return self._load(page.picked(late), is_taken=False)
         self._is_again = self._is_again or len(page) > 0
         return None
+
+    async def _delayed(self, topic: str, limit: int) -> Batch:
+        """Return the first delayed messages that are not left here."""
+        cursor = None
+        while True:
+            found = await self._queue.scan(topic, State.DELAYED, limit=limit, cursor=cursor)
+            ids, cursor = list(found.messages.ids), found.cursor
+            mine = [at for at, id_ in enumerate(ids) if (topic, id_) not in self._left_ids]
+            if mine or cursor is None:
+                return found.messages.picked(mine)
 
     async def _take(self, topic: str, limit: int) -> Batch:
         return await self._queue.take(topic, limit, lease=_LEASE, owner=_OWNER)
@@ -150,5 +183,21 @@ class HousePlace:
         if is_taken:
             await self._queue.release(batch.picked(places), 0, counted=False)
 
+    async def leave(self, load: Load, places: Sequence[int]) -> None:
+        """Hold what was taken until the end, as it would be taken again, and pass over the rest."""
+        batch, is_taken = load.place
+        batch = batch.picked(places)
+        if is_taken:
+            await self._queue.touch(batch, _LEFT_LEASE)
+            self._left.append(batch)
+        else:
+            self._left_ids |= {(batch.topics[0], id_) for id_ in batch.ids}
+
+    async def _release_left(self) -> None:
+        left, self._left = self._left, []
+        for batch in left:
+            await self._queue.release(batch, 0, counted=False)
+
     async def close(self) -> None:
-        """Do nothing: whoever opened the queue closes it."""
+        """Give back what is left here; whoever opened the queue closes it."""
+        await self._release_left()

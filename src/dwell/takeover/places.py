@@ -9,7 +9,7 @@ from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.takeover.beanstalk import BeanstalkPlace
-from dwell.takeover.house import HousePlace
+from dwell.takeover.house import HousePlace, is_same_store
 from dwell.takeover.takeover import Report, Takeover
 from dwell.urls import shown
 
@@ -37,7 +37,9 @@ async def mover_from(
 ) -> AsyncIterator[Mover]:
     """Give what moves all that waits at an address into a queue; raises InvalidUrl, or StoreError.
 
-    ``topics`` are those of another store that are meant, ``into`` is the topic that all goes to.
+    Raises InvalidSettings where the address is another name of the queue's own store, from which
+    each message would be let go as soon as it is put. ``topics`` are those of another store that
+    are meant, ``into`` is the topic that all goes to.
     """
     scheme = urlsplit(url).scheme
     if topics and scheme in _OTHERS:
@@ -48,6 +50,11 @@ async def mover_from(
         yield _drain(url, queue, tell, into)
     else:
         async with Queue(store_at(url, queue.clock, {})) as there:
+            if await is_same_store(there, queue):
+                raise InvalidSettings(
+                    f"from: got {shown(url)!r:.80}, which is --store by another name; expected "
+                    "another store"
+                )
             yield Takeover(HousePlace(there, url, topics, into), queue, tell)
 
 

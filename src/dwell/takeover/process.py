@@ -10,6 +10,7 @@ from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.takeover.places import mover_from
 from dwell.takeover.takeover import Report
+from dwell.urls import shown
 
 
 def run(
@@ -26,7 +27,9 @@ def run(
     Raises DwellError; ``tell`` was given what was done until then.
     """
     if store == source:
-        raise InvalidSettings(f"from: got {store!r:.80}, expected another place than --store")
+        # Any other name of the same store is found out once both are open.
+        got = shown(store)
+        raise InvalidSettings(f"from: got {got!r:.80}, expected another place than --store")
     return asyncio.run(_run(store, source, topics, into, dry_run, tell))
 
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dwell.errors import DwellError, TopicFull
-from dwell.message import Result, TopicSettings
+from dwell.message import U8, Message, Result, TopicSettings, decode_extra
 from dwell.queue import Queue
 from dwell.takeover.contract import Counts, Load, Place
 
 _AGAIN_S = 0.2
 _LIMIT = 1_000
+#: How many messages, each with its body, are looked at together.
+_LOOK = 100
 _MOVED = (Result.CREATED, Result.KEPT)
 
 
@@ -23,13 +25,15 @@ class Report:
 
     ``put`` counts what the queue said of each message: ``created``, ``kept`` where a takeover
     before this one had put it, or ``dead`` for what is no message. ``elsewhere`` are those that
-    somebody else there had got by then. ``is_whole`` says that nothing is left to move.
+    somebody else there had got by then. ``others`` stay there, since the queue has other messages
+    of their ids. ``is_whole`` says that nothing else is left to move.
     """
 
     found: Counts | None = None
     left: Counts | None = None
     put: Counter[str] = field(default_factory=Counter)
     elsewhere: int = 0
+    others: int = 0
     is_whole: bool = False
 
     @property
@@ -119,12 +123,46 @@ class Takeover:
         except DwellError:
             await self._place.take_back(load, everything)
             raise
-        for code, count in enumerate(np.bincount(answer.results).tolist()):
+        others = await self._others(load, answer.results)
+        results = np.delete(answer.results, others)
+        for code, count in enumerate(np.bincount(results).tolist()):
             if count:
                 self.report.put[str(Result(code))] += count
+        if others:
+            self.report.others += len(others)
+            await self._place.leave(load, others)
         is_put = np.isin(answer.results, _MOVED)
+        is_put[others] = False
         places = np.flatnonzero(is_put).tolist()
-        self.report.elsewhere += await self._place.let_go(load, places)
+        if places:
+            self.report.elsewhere += await self._place.let_go(load, places)
+        is_put[others] = True
         if not is_put.all():
             await self._place.take_back(load, np.flatnonzero(~is_put).tolist())
             raise TopicFull(f"topic: {load.puts.topic} is full and drops what comes; it went back")
+
+    async def _others(self, load: Load, results: U8) -> list[int]:
+        """Return the places of those whose ids are other messages' here.
+
+        One that is remembered and not here any more is taken for what was put and done.
+        """
+        kept = np.flatnonzero(results == Result.KEPT).tolist()
+        ids = load.puts.ids
+        if not kept or ids is None:
+            return []
+        others: list[int] = []
+        for first in range(0, len(kept), _LOOK):
+            part = kept[first : first + _LOOK]
+            found = await self._queue.get(load.puts.topic, [ids[at].decode() for at in part])
+            pairs = zip(part, found, strict=True)
+            others += [at for at, one in pairs if one is not None and not _is_same(load, at, one)]
+        return others
+
+
+def _is_same(load: Load, at: int, found: Message) -> bool:
+    """Tell whether a message is the one of a load that was put before; workers change its due."""
+    puts = load.puts
+    extra = decode_extra(puts.extras[at] if puts.extras else b"")
+    is_its_due = found.attempt > 0 or not load.is_exact or found.due_ms == int(puts.due_ms[at])
+    said = (bytes(puts.bodies[at]), extra.key, extra.headers)
+    return is_its_due and said == (found.body, found.key, found.headers)

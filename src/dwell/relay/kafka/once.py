@@ -9,8 +9,10 @@ the next one reads there what it must not send again.
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,6 +45,14 @@ _POLL_S = 0.05
 _ASK_S = 15.0
 #: As long as the broker may wait for the end of a transaction of a relay that died.
 _READ_S = 90.0
+_LANES_AT_ONCE = 32
+#: Each batch writes a record, and all of them are read at a start: Kafka is to compact them soon,
+#: which it does with whole segments alone.
+_STATE_CONFIG = {
+    "segment.bytes": str(16 * 2**20),
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
 
 
 class OnceKafkaSink(KafkaSink):
@@ -53,6 +63,11 @@ class OnceKafkaSink(KafkaSink):
         self._name = name
         self._state = f"{name}-sent"
         self._by_lane: dict[str, Producer] = {}
+        self._threads = ThreadPoolExecutor(_LANES_AT_ONCE, "dwell-kafka-once")
+        #: What the lanes had sent last, by what was read of the topic so far, and where that ended.
+        self._states: dict[str, bytes] = {}
+        self._read_to = 0
+        self._reading = threading.Lock()
 
     async def open(self) -> None:
         """Make the topic of what was sent, if it is not there."""
@@ -61,13 +76,18 @@ class OnceKafkaSink(KafkaSink):
 
     async def enter(self, lane: str) -> U64:
         """Shut out who had the lane before; return the numbers that it sent last."""
-        return await asyncio.to_thread(_told, self._enter, lane)
+        return await self._in_thread(self._enter, lane)
 
     async def send_once(
         self, lane: str, records: Sequence[Record], numbers: U64
     ) -> Sequence[Refusal | None]:
         """Send all records of a lane, or none, and keep the numbers with them."""
-        return await asyncio.to_thread(_told, self._send_once, lane, records, numbers)
+        return await self._in_thread(self._send_once, lane, records, numbers)
+
+    async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
+        # A lane may wait long for a broker, and what else runs in threads is not to wait for it.
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, _told, work, *given)
 
     async def leave(self, lane: str) -> None:
         """End with a lane: no transaction is open between two calls."""
@@ -76,7 +96,7 @@ class OnceKafkaSink(KafkaSink):
     # --- in a thread ----------------------------------------------------------------------------
 
     def _make_topic(self) -> None:
-        config = {"cleanup.policy": "compact"}
+        config = {"cleanup.policy": "compact", **_STATE_CONFIG}
         topic = NewTopic(self._state, num_partitions=1, config=config)
         options: dict[str, Any] = self._address.options | {"logger": _log}
         # Without a name of its own it would be gone before it was answered.
@@ -103,24 +123,35 @@ class OnceKafkaSink(KafkaSink):
 
     def _sent(self, lane: str) -> U64:
         """Return what the lane's last transaction says, once all before it are decided."""
-        part = TopicPartition(self._state, 0, OFFSET_BEGINNING)
+        with self._reading:
+            self._catch_up()
+            return np.frombuffer(self._states.get(lane, b""), dtype="<u8").astype(np.uint64)
+
+    def _catch_up(self) -> None:
+        """Read on to what is written by now, which is the same for all lanes."""
         options = {"group.id": self._name, "enable.auto.commit": False, "logger": _log}
-        options |= self._address.options | {"enable.partition.eof": True}
+        options |= self._address.options | {
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
         written = Consumer(options | {"isolation.level": "read_uncommitted"})
         reader = Consumer(options | {"isolation.level": "read_committed"})
         try:
+            part = TopicPartition(self._state, 0)
             _, end = written.get_watermark_offsets(part, _ASK_S, cached=False)
+            if end < self._read_to:
+                # The topic was made anew.
+                self._states, self._read_to = {}, 0
+            part.offset = self._read_to or OFFSET_BEGINNING
             reader.assign([part])
-            return self._last(reader, lane, end)
+            self._read(reader, end)
         finally:
             written.close()
             reader.close()
 
-    def _last(self, reader: Consumer, lane: str, end: int) -> U64:
-        last, key = b"", lane.encode()
+    def _read(self, reader: Consumer, end: int) -> None:
         until_s = time.monotonic() + _READ_S
-        at = 0
-        while at < end:
+        while self._read_to < end:
             if time.monotonic() > until_s:
                 raise BrokerUnreachable(f"kafka: {self._state}: a transaction there does not end")
             one = reader.poll(_POLL_S)
@@ -128,13 +159,12 @@ class OnceKafkaSink(KafkaSink):
                 continue
             error = one.error()
             if error is None:
-                at = (one.offset() or 0) + 1
-                last = one.value() or b"" if one.key() == key else last
+                self._states[(one.key() or b"").decode()] = one.value() or b""
+                self._read_to = (one.offset() or 0) + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                at = max(at, one.offset() or 0)
+                self._read_to = max(self._read_to, one.offset() or 0)
             else:
                 raise KafkaException(error)
-        return np.frombuffer(last, dtype="<u8").astype(np.uint64)
 
     def _send_once(
         self, lane: str, records: Sequence[Record], numbers: U64
@@ -163,8 +193,10 @@ class OnceKafkaSink(KafkaSink):
             flight.launch(producer)
             if seal is not None:
                 seal()
-            # Raises what became of a record too late, so what the flight was told counts.
-            with contextlib.suppress(KafkaException):
+            # Raises what became of a record too late, so what the flight was told counts. Of a
+            # producer that was shut out the client tells it in the middle of that, which is a
+            # SystemError; the commit says it as it should.
+            with contextlib.suppress(KafkaException, SystemError):
                 producer.flush(self._most_ms / 1000)
             if seal is None or any(flight.refused):
                 producer.abort_transaction(_ASK_S)

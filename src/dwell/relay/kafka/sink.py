@@ -5,6 +5,7 @@ Keys go to the partitions to which Java's clients send them.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dwell.errors import InvalidUrl
+from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.address import Address
 from dwell.relay.kafka.words import reason, refusal
 from dwell.relay.record import Record, Refusal
@@ -19,6 +21,11 @@ from dwell.relay.record import Record, Refusal
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+_LOOK_S = 2.0
+#: How long a topic that took nothing is left alone, and after how long without a record it is
+#: forgotten, seconds.
+_APART_S = 1.0
+_FORGET_S = 60.0
 #: What is the same for each producer of a relay.
 PRODUCER: dict[str, Any] = {
     "acks": "all",
@@ -36,6 +43,8 @@ def producer_of(address: Address, most_ms: int, **more: Any) -> Producer:
     """Return a producer that may take so long for a record; raises InvalidUrl for bad options."""
     tuned = {name: address.options[name] for name in _TUNED if name in address.options}
     more["delivery.timeout.ms"] = most_ms
+    # Whether a topic is there has to be known before its records are given up for this time.
+    more["topic.metadata.propagation.max.ms"] = most_ms // 2
     try:
         return Producer(address.options | PRODUCER | tuned | more)
     except KafkaException as error:
@@ -113,21 +122,26 @@ def _kafka_error(error: Exception) -> KafkaError:
     return KafkaError(KafkaError._INVALID_ARG, str(error))
 
 
-class KafkaSink:
-    """The topics of the brokers of an address; ``most_ms`` is how long they may take."""
+class _Line:
+    """A producer with the records of one call on their way at a time."""
 
-    def __init__(self, url: str, most_ms: int) -> None:
-        self._address = Address.of(url)
+    def __init__(self, address: Address, most_ms: int) -> None:
+        self._address = address
         self._most_ms = most_ms
-        self._producer: Producer | None = None
+        self._producer = producer_of(address, most_ms)
         self._sending = asyncio.Lock()
 
-    async def open(self) -> None:
-        """Make the producer; that the brokers are there shows when something is sent."""
-        self._producer = producer_of(self._address, self._most_ms)
+    @property
+    def is_busy(self) -> bool:
+        return self._sending.locked()
 
-    async def send(self, records: Sequence[Record]) -> Sequence[Refusal | None]:
-        """Send records; what takes longer than the broker may is refused for now."""
+    def look(self) -> None:
+        try:
+            self._producer.list_topics(timeout=_LOOK_S)
+        except KafkaException as error:
+            raise BrokerUnreachable(f"kafka: {reason(error)}") from None
+
+    async def send(self, records: Sequence[Record]) -> list[Refusal | None]:
         if not records:
             return []
         async with self._sending:
@@ -139,7 +153,6 @@ class KafkaSink:
         return refused
 
     def _fly(self, records: Sequence[Record]) -> list[Refusal | None]:
-        assert self._producer is not None
         flight = Flight(records)
         flight.launch(self._producer)
         while self._producer.flush(self._most_ms / 1000):
@@ -149,6 +162,73 @@ class KafkaSink:
             self._producer = producer_of(self._address, self._most_ms)
         return flight.refused
 
+
+class KafkaSink:
+    """The topics of the brokers of an address; ``most_ms`` is how long they may take.
+
+    A topic that has taken nothing for so long, as one without a leader, is set apart: it is tried
+    by a line of its own, one call at a time, and what else is meant for it is refused at once. So
+    nothing that goes elsewhere waits for it.
+    """
+
+    def __init__(self, url: str, most_ms: int) -> None:
+        self._address = Address.of(url)
+        self._most_ms = most_ms
+        self._lines: tuple[_Line, _Line] | None = None
+        #: The topics set apart, and when each is tried again, by the monotonic clock.
+        self._apart: dict[str, float] = {}
+
+    async def open(self) -> None:
+        """Make the producers; raises BrokerUnreachable while no broker answers."""
+        usual, apart = (_Line(self._address, self._most_ms) for _ in range(2))
+        await asyncio.to_thread(usual.look)
+        self._lines = usual, apart
+
+    async def send(self, records: Sequence[Record]) -> Sequence[Refusal | None]:
+        """Send records; what takes longer than the broker may is refused for now."""
+        assert self._lines is not None
+        usual, apart = self._lines
+        if not self._apart:
+            return self._noted(records, await usual.send(records))
+        refused: list[Refusal | None] = [None] * len(records)
+        now_s, quick, slow = time.monotonic(), list[int](), list[int]()
+        for at, record in enumerate(records):
+            next_s = self._apart.get(record.topic)
+            if next_s is None:
+                quick.append(at)
+            elif apart.is_busy or now_s < next_s:
+                refused[at] = _set_apart(record.topic)
+            else:
+                slow.append(at)
+        lines = ((usual, quick), (apart, slow))
+        told = [line.send([records[at] for at in places]) for line, places in lines]
+        for (_, places), answers in zip(lines, await asyncio.gather(*told), strict=True):
+            for at, why in zip(places, answers, strict=True):
+                refused[at] = why
+        tried = sorted(quick + slow)
+        self._noted([records[at] for at in tried], [refused[at] for at in tried])
+        return refused
+
+    def _noted(
+        self, records: Sequence[Record], refused: list[Refusal | None]
+    ) -> list[Refusal | None]:
+        """Set apart the topics that took nothing, and no longer those that did."""
+        if not self._apart and not any(refused):
+            return refused
+        now_s = time.monotonic()
+        for record, why in zip(records, refused, strict=True):
+            if why is not None and not why.is_final:
+                self._apart[record.topic] = now_s + _APART_S
+            else:
+                self._apart.pop(record.topic, None)
+        # What nobody sends to any more is forgotten.
+        self._apart = {topic: s for topic, s in self._apart.items() if s > now_s - _FORGET_S}
+        return refused
+
     async def close(self) -> None:
         """End; nothing is on its way after a send."""
-        self._producer = None
+        self._lines = None
+
+
+def _set_apart(topic: str) -> Refusal:
+    return Refusal(f"{topic}: took nothing in time, and is tried again by itself", is_final=False)

@@ -7,7 +7,7 @@ Offsets are committed when :meth:`KafkaSource.done` was told of the records.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable, Lanes
 from dwell.relay.kafka.address import Address
+from dwell.relay.kafka.topicids import MARK, TopicIds
 from dwell.relay.kafka.words import reason
 from dwell.relay.record import Record
 
@@ -28,6 +29,9 @@ _MOST_END_S = 45.0
 _ASK_S = 10.0
 _LOOK_S = 1.0
 
+#: A partition, and the offset of the last record of it that was done.
+_Done = tuple[tuple[str, int], int]
+
 
 class KafkaSource:
     """The topics of an address, read as a member of its group."""
@@ -38,14 +42,19 @@ class KafkaSource:
         self._address = Address.of(url)
         if not self._address.topics:
             raise InvalidUrl("--from: got no topic, expected one or more after the host")
+        self._ids = TopicIds(self._address)
+        self._found: list[Any] = []
         self._consumer: Consumer | None = None
         self._lanes: Lanes
         self._loop: asyncio.AbstractEventLoop
         # Rebalances happen within a read, so all but commits is done by one thread.
         self._thread = ThreadPoolExecutor(1, "dwell-kafka-read")
-        self._trouble: str | None = None
+        #: Why it is to be looked whether a broker answers; so is it before the first record.
+        self._trouble: str | None = "no broker has answered yet"
         self._lock = threading.Lock()
-        self._done: dict[str, tuple[tuple[str, int], int]] = {}
+        self._done: dict[str, _Done] = {}
+        self._is_owing = False
+        self._mine: set[str] = set()
         self._names: dict[tuple[str, int], str] = {}
         self._committed: dict[str, int] = {}
         self._unknown: list[TopicPartition] = []
@@ -85,11 +94,10 @@ class KafkaSource:
         assert consumer is not None
         self._commit()
         self._learn(consumer)
-        try:
-            first = consumer.consume(1, _WAIT_S)
-            found = first + consumer.consume(limit - 1, 0) if first and limit > 1 else first
-        except KafkaException as error:
-            raise BrokerUnreachable(f"kafka: {reason(error)}") from None
+        # What came and could not be named is not given by the client again.
+        self._found = found = self._found or _consumed(consumer, limit)
+        self._ids.learn({one.topic() for one in found if one.error() is None})
+        self._found = []
         if not found and self._trouble is not None:
             self._look_again(consumer)
         told = [one.error() for one in found]
@@ -128,13 +136,13 @@ class KafkaSource:
             lane = self._names[part] = lane_of(*part)
         offset = one.offset()
         kind, at_ms = one.timestamp()
-        origin = f"{lane}-{offset}"
+        origin = f"{lane}-{offset}{self._ids.mark(part[0])}"
         return Record(
             part[0],
             origin,
             one.value(),
             one.key(),
-            one.headers() or [],
+            self._ids.cancelling(one.headers() or []),
             at_ms if kind else 0,
             lane,
             (part, offset),
@@ -156,16 +164,30 @@ class KafkaSource:
             return
         offsets = [TopicPartition(*part, at + 1) for part, at in done.values()]
         try:
-            self._consumer.commit(offsets=offsets, asynchronous=False)
+            told = self._consumer.commit(offsets=offsets, asynchronous=False)
+            failed = {lane_of(one.topic, one.partition): one.error for one in told if one.error}
         except KafkaException as error:
-            # Another member has them, or will: it reads them again and finds their ids.
-            _log.warning("kafka: offsets were not committed: %s", reason(error))
+            failed = dict.fromkeys(done, error.args[0])
+        self._committed |= {lane: at for lane, (_, at) in done.items() if lane not in failed}
+        if failed:
+            self._owe(failed, done)
         else:
-            self._committed |= {lane: at for lane, (_, at) in done.items()}
+            self._is_owing = False
+
+    def _owe(self, failed: Mapping[str, KafkaError], done: Mapping[str, _Done]) -> None:
+        """Commit what failed with the next read, as nothing of it may leave before, exactly once.
+
+        What another member has by now it reads again, and finds the ids.
+        """
+        with self._lock:
+            self._done = {lane: done[lane] for lane in failed if lane in self._mine} | self._done
+        if not self._is_owing:
+            _log.warning("kafka: offsets were not committed: %s", next(iter(failed.values())).str())
+        self._is_owing = True
 
     def is_committed(self, origin: str) -> bool:
         """Tell whether a record of a lane of this member is not read again."""
-        lane, _, offset = origin.rpartition("-")
+        lane, _, offset = origin.partition(MARK)[0].rpartition("-")
         return offset.isdigit() and int(offset) <= self._committed.get(lane, -1)
 
     async def close(self) -> None:
@@ -179,21 +201,22 @@ class KafkaSource:
 
     def _assigned(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
         self._unknown += parts
-        self._tell(self._lanes.open, parts)
+        lanes = _lanes_of(parts)
+        self._mine |= set(lanes)
+        # One that was deleted and made again is another.
+        self._ids.forget({part.topic for part in parts})
+        self._wait(self._lanes.open(lanes))
 
     def _revoked(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
-        self._tell(self._lanes.close, parts)
+        lanes = _lanes_of(parts)
+        self._wait(self._lanes.close(lanes))
+        self._mine -= set(lanes)
         self._commit()
 
     def _lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
-        names = [lane_of(part.topic, part.partition) for part in parts]
-        told = self._lanes.close(names, is_lost=True)
-        self._wait(told)
-
-    def _tell(
-        self, what: Callable[[Sequence[str]], Awaitable[None]], parts: list[TopicPartition]
-    ) -> None:
-        self._wait(what([lane_of(part.topic, part.partition) for part in parts]))
+        lanes = _lanes_of(parts)
+        self._mine -= set(lanes)
+        self._wait(self._lanes.close(lanes, is_lost=True))
 
     def _wait(self, told: Any) -> None:
         try:
@@ -202,14 +225,26 @@ class KafkaSource:
             _log.warning("kafka: partitions go to another member while some of theirs is sent")
 
     def _hear(self, trouble: KafkaError) -> None:
-        _log.warning("kafka: %s", trouble.str())
-        if trouble.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = trouble.str()
+        if self._trouble is None:
+            _log.warning("kafka: %s", trouble.str())
+        self._trouble = trouble.str()
 
 
 def lane_of(topic: str, partition: int) -> str:
     """Return the name of a partition."""
     return f"{topic}-{partition}"
+
+
+def _consumed(consumer: Consumer, limit: int) -> list[Any]:
+    try:
+        first = consumer.consume(1, _WAIT_S)
+        return first + consumer.consume(limit - 1, 0) if first and limit > 1 else first
+    except KafkaException as error:
+        raise BrokerUnreachable(f"kafka: {reason(error)}") from None
+
+
+def _lanes_of(parts: Sequence[TopicPartition]) -> list[str]:
+    return [lane_of(part.topic, part.partition) for part in parts]
 
 
 def _given(address: Address) -> dict[str, str]:

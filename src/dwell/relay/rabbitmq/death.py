@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _REASON = "expired"
+_MOST_COUNT = 2**63 - 1
 
 
 def expired(
@@ -18,7 +19,9 @@ def expired(
     before = next((one for one in deaths if _is_same(one, queue)), None)
     if before is not None:
         count = before.get("count")
-        again = {**before, "count": count + 1 if isinstance(count, int) else 1}
+        # Who sends a message may have written any number there.
+        times = min(count + 1, _MOST_COUNT) if isinstance(count, int) else 1
+        again = {**before, "count": times}
         return {**headers, "x-death": [again, *(one for one in deaths if one is not before)]}
     entry = {
         "count": 1,

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from aiormq.exceptions import (
     ChannelAccessRefused,
     ChannelNotFoundEntity,
@@ -75,16 +76,19 @@ class RabbitMQSink:
         refused: list[Refusal | None] = [None] * len(records)
         async with self._sending:
             ready = list(_all_ready(records, refused))
+            until_s = asyncio.get_running_loop().time() + self._most_s
             for flight in _flights(ready):
-                await self._settle(flight, refused)
+                await self._settle(flight, refused, until_s)
         return refused
 
-    async def _settle(self, flight: list[_Outgoing], refused: list[Refusal | None]) -> None:
+    async def _settle(
+        self, flight: list[_Outgoing], refused: list[Refusal | None], until_s: float
+    ) -> None:
         """Publish messages; of those that a channel was closed for, find out which it was."""
         groups = [flight]
         while groups:
             group = groups.pop()
-            errors = await self._fly(group)
+            errors = await self._fly(group, until_s)
             for one, error in zip(group, errors, strict=True):
                 refused[one.at] = None if error is None else _refusal(error)
             hit = [one for one, error in zip(group, errors, strict=True) if _is_shared(error)]
@@ -92,14 +96,17 @@ class RabbitMQSink:
                 half = len(hit) // 2
                 groups += [hit[half:], hit[:half]]
 
-    async def _fly(self, group: list[_Outgoing]) -> list[BaseException | None]:
+    async def _fly(self, group: list[_Outgoing], until_s: float) -> list[BaseException | None]:
         """Publish messages and wait for their confirms; return what went wrong with each."""
+        left_s = until_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return [TimeoutError()] * len(group)
         try:
             channel = await self._connection.channel()
         except BrokerUnreachable as error:
             return [error] * len(group)
         tasks = [asyncio.ensure_future(_publish(channel, one)) for one in group]
-        _, waiting = await asyncio.wait(tasks, timeout=self._most_s)
+        _, waiting = await asyncio.wait(tasks, timeout=left_s)
         for task in waiting:
             task.cancel()
         if waiting:
@@ -185,12 +192,18 @@ def _ready(at: int, record: Record) -> _Outgoing:
         routing_key = (record.key or b"").decode()
     if max(len(routing_key.encode()), len(exchange.encode())) > _MOST_KEY_BYTES:
         raise ValueError(f"target: got {record.topic!r:.80}, expected at most 255 bytes each")
-    found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
+    try:
+        found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"properties: expected what a relay writes ({error})") from None
     if record.headers and any(name == REASON for name, _ in record.headers):
         # A dead letter is to be found, whenever somebody looks.
         found.expiration = None
     try:
         data = properties.wire(found, record.headers)
     except OverflowError:
-        raise ValueError("headers: got a name over 255 bytes, expected less") from None
+        raise ValueError(
+            "properties: got a name or a text over 255 bytes, or a number that has no room in "
+            "AMQP, expected less"
+        ) from None
     return _Outgoing(at, exchange, routing_key, _Ready(found.message_id, data), record.body or b"")

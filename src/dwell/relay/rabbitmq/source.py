@@ -42,6 +42,8 @@ class RabbitMQSource:
             raise InvalidUrl("--from: got no queue, expected ?queue=NAME")
         self._connection = Connection(self._address)
         self._tag = ""
+        self._prefetch = self._address.prefetch
+        self._was_held = False
         self._records: deque[Record] = deque()
         self._came = asyncio.Event()
 
@@ -90,18 +92,19 @@ class RabbitMQSource:
         if self._connection.is_open:
             return await self._connection.channel()
         self._records.clear()
+        self._narrow()
         channel = await self._connection.channel()
         generation = self._connection.generation
 
         async def came(message: Any) -> None:
             # What an old channel had still to say is delivered again on the new one.
             if generation == self._connection.generation:
-                self._records.append(self._record(message, generation))
+                self._records.append(self._read_record(message, generation))
                 self._came.set()
 
         try:
             async with asyncio.timeout(_ASK_S):
-                await channel.basic_qos(prefetch_count=self._address.prefetch)
+                await channel.basic_qos(prefetch_count=self._prefetch)
                 told = await channel.basic_consume(self._address.queue, came)
         except FAULTS as error:
             unreachable = self._connection.unreachable(error)
@@ -109,6 +112,38 @@ class RabbitMQSource:
             raise unreachable from None
         self._tag = told.consumer_tag
         return channel
+
+    def _narrow(self) -> None:
+        """Ask for fewer where nothing was held of what the last connection gave.
+
+        The client breaks a connection for a message that it cannot read, so those that come before
+        it have to be held first; what is left then is that message alone.
+        """
+        if self._was_held:
+            self._prefetch = min(self._prefetch * 2, self._address.prefetch)
+        elif self._connection.generation:
+            self._prefetch = max(self._prefetch // 8, 1)
+        if self._prefetch == 1 < self._address.prefetch:
+            _log.warning("%s: the connection breaks at one message again", self._address.queue)
+        self._was_held = False
+
+    def _read_record(self, message: Any, generation: int) -> Record:
+        """Return a message as a record, whatever it says.
+
+        One that is left out here would be acked unseen with those that come after it.
+        """
+        try:
+            return self._record(message, generation)
+        except Exception as error:
+            name = str(uuid.uuid4())
+            return Record(
+                self._address.queue,
+                name,
+                message.body,
+                place=(generation, message.delivery.delivery_tag),
+                origin=f"{self._address.queue} {name}",
+                broken=f"message: cannot be read: {type(error).__name__}: {error}",
+            )
 
     def _record(self, message: Any, generation: int) -> Record:
         delivery, found = message.delivery, message.header.properties
@@ -157,6 +192,7 @@ class RabbitMQSource:
         try:
             channel = await self._connection.channel()
             await channel.basic_ack(tag, multiple=True)
+            self._was_held = True
         except FAULTS as error:
             _log.warning("%s", self._connection.unreachable(error))
 

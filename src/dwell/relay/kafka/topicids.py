@@ -1,0 +1,67 @@
+"""The ids that Kafka gives to topics, as a part of the ids of their records.
+
+Topic, partition and offset alone name a record of another cluster as well, and one of a topic that
+was deleted and made anew; such a record would be taken for a repetition, and be gone.
+"""
+
+import logging
+import re
+from collections.abc import Collection
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.kafka.address import Address
+from dwell.relay.kafka.words import reason
+from dwell.relay.record import Headers
+from dwell.relay.rules import CANCEL
+
+_log = logging.getLogger(__name__)
+
+#: What stands before the topic's id; no topic's name has it.
+MARK = "@"
+_ASK_S = 10.0
+#: As long as two topics of one name are hardly ever alike in it.
+_LENGTH = 8
+_PLACE = re.compile(rb"([A-Za-z0-9._-]+)-[0-9]+-[0-9]+")
+
+
+class TopicIds:
+    """Those of the topics that a source reads, asked for once."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._marks: dict[str, str] = {}
+
+    def learn(self, topics: Collection[str]) -> None:
+        """Ask for those that are not known; raises BrokerUnreachable."""
+        new = [topic for topic in topics if topic not in self._marks]
+        if not new:
+            return
+        options: dict[str, Any] = self._address.options | {"logger": _log}
+        admin = AdminClient(options)
+        try:
+            asked = admin.describe_topics(TopicCollection(new), request_timeout=_ASK_S)
+            for topic, told in asked.items():
+                self._marks[topic] = f"{MARK}{str(told.result(_ASK_S).topic_id)[:_LENGTH]}"
+        except KafkaException as error:
+            raise BrokerUnreachable(f"kafka: ids of topics: {reason(error)}") from None
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Ask again for some before the next of their records."""
+        for topic in topics:
+            self._marks.pop(topic, None)
+
+    def mark(self, topic: str) -> str:
+        """Return what is added to the ids of a topic's records."""
+        return self._marks[topic]
+
+    def cancelling(self, headers: Headers) -> Headers:
+        """Return headers in which a cancel by topic, partition and offset has the whole id."""
+        for at, (name, value) in enumerate(headers):
+            if name == CANCEL and value and (place := _PLACE.fullmatch(value)):
+                mark = self._marks.get(place[1].decode(), "")
+                headers = [*headers[:at], (name, value + mark.encode()), *headers[at + 1 :]]
+        return headers

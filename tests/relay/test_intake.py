@@ -1,0 +1,149 @@
+"""The way in and the dead letters where the queue or a broker refuses, or is away."""
+
+import asyncio
+
+from dwell.clock import RealClock
+from dwell.errors import InvalidBody, ServerUnreachable
+from dwell.queue import Queue
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.dead import DeadLetters
+from dwell.relay.house import QueueSink
+from dwell.relay.intake import Intake
+from dwell.relay.record import Record
+from dwell.relay.relay import Plan, Relay
+from dwell.relay.rules import Rules
+from dwell.relay.tally import Tally
+from dwell.store.memory import MemoryStore
+from tests.waiting import until_async
+
+
+class Choosy(MemoryStore):
+    """A store that refuses a batch for the sake of some bodies, as one with smaller bounds does."""
+
+    async def put(self, puts, on_conflict):
+        if puts.topic == "jobs" and any(body.startswith(b"bad") for body in puts.bodies):
+            raise InvalidBody("body: got one that is bad, expected none")
+        return await super().put(puts, on_conflict)
+
+
+class Once:
+    """A source that gives one batch."""
+
+    has_lanes = False
+
+    def __init__(self, records):
+        self.records, self.committed = records, []
+
+    async def read(self, limit):
+        records, self.records = self.records, []
+        if not records:
+            await asyncio.sleep(0.01)
+        return records
+
+    async def done(self, records):
+        self.committed += records
+
+
+async def test_what_the_queue_refuses_is_a_dead_letter_and_holds_up_nothing():
+    bodies = [b"1", b"bad1", b"2", b"bad2", b"3", b"4"]
+    records = [Record("in", f"r{at}", body) for at, body in enumerate(bodies)]
+    async with Queue(Choosy(RealClock())) as queue:
+        source, tally = Once(list(records)), Tally()
+        intake = Intake(
+            source,
+            queue,
+            Rules(to="jobs", default_delay_ms=0, is_named=False),
+            DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally),
+            tally,
+            topic_of=lambda one: one.target,
+            topics=lambda: None,
+        )
+        running = asyncio.create_task(intake.run())
+        while not tally.settled and not running.done():
+            await asyncio.sleep(0.01)
+        intake.stop()
+        await running
+        assert source.committed == records
+        assert sorted((await queue.take("jobs", 9)).bodies) == [b"1", b"2", b"3", b"4"]
+        dead = await queue.take("dead", 9)
+        assert sorted(dead.bodies) == [b"bad1", b"bad2"]
+        assert all("expected none" in one.headers["dwell-reason"] for one in dead)
+        assert tally.dead["source"] == 2
+
+
+async def test_letters_that_are_too_many_for_one_batch_keep_their_bodies():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        sink, tally = QueueSink(queue), Tally()
+        dead = DeadLetters(sink, "dead", sink, tally)
+        bodies = [bytes([at]) * 1_000_000 for at in range(20)]
+        many = [("h", b"\xff" * 900)] * 100
+        letters = [(Record("in", f"r{at}", body), "no due") for at, body in enumerate(bodies)]
+        letters.append((Record("in", "many", b"body", headers=many), "too many headers"))
+        await dead.send_surely(letters)
+        found = {m.id: m for page in [x async for x in queue.pages("dead", "ready")] for m in page}
+        assert [found[f"r{at}"].body for at in range(20)] == bodies
+        assert found["many"].body == b"body"
+        assert found["many"].headers["dwell-reason"] == "too many headers"
+
+
+class Away:
+    """A sink of which the broker is away."""
+
+    def __init__(self):
+        self.is_away = True
+
+    async def send(self, records):
+        if self.is_away:
+            raise BrokerUnreachable("gone")
+        return [None] * len(records)
+
+
+async def test_letters_that_wait_are_told_once_and_make_a_relay_not_ready(caplog):
+    sink, tally = Away(), Tally()
+    dead = DeadLetters(sink, "dead", sink, tally)
+    sending = asyncio.create_task(dead.send_surely([(Record("in", "1", b""), "no due")]))
+    await until_async(lambda: tally.trouble)
+    await asyncio.sleep(1.2)
+    assert list(tally.trouble.values()) == ["gone"]
+    assert caplog.text.count("dead letters wait") == 1
+    sink.is_away = False
+    await sending
+    assert not tally.trouble
+
+
+class Late(MemoryStore):
+    """A store that is away for longer than a lease."""
+
+    failures = 4
+
+    async def configure(self, *given):
+        if self.failures:
+            self.failures -= 1
+            raise ServerUnreachable("gone")
+        return await super().configure(*given)
+
+
+async def test_what_a_topic_has_to_know_is_told_it_however_long_that_takes():
+    store = Late(RealClock())
+    async with Queue(store) as queue:
+        sink = Away()
+        sink.open = sink.close = idle
+        source = Once([])
+        source.close = idle
+        source.open = idle
+        plan = Plan(lease_ms=300)
+        relay = Relay(queue, plan, Rules(to="out"), source=source, sink=sink, letters=sink)
+        stopping = asyncio.Event()
+        running = asyncio.create_task(relay.run(stopping))
+
+        async def is_told():
+            return (await queue.settings("relay")).max_attempts == 65_535
+
+        await until_async(is_told)
+        assert not store.failures
+        stopping.set()
+        await running
+
+
+async def idle(*_given):
+    """Do nothing."""

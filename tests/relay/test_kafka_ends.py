@@ -1,0 +1,97 @@
+"""The ends of Kafka by themselves, over a real one."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dwell.relay.contract import LaneLost
+from dwell.relay.kafka.once import OnceKafkaSink
+from dwell.relay.kafka.source import KafkaSource
+from dwell.relay.record import Record
+from tests.waiting import until_async
+
+
+class Lanes:
+    """Whoever is told of lanes."""
+
+    def __init__(self):
+        self.open_ones = set()
+
+    async def open(self, lanes):
+        self.open_ones |= set(lanes)
+
+    async def close(self, lanes, *, is_lost=False):
+        self.open_ones -= set(lanes)
+
+
+class Failing:
+    """A consumer whose first commit fails: of all partitions, or by the answer for one of them."""
+
+    def __init__(self, consumer, *, is_partial):
+        self._consumer, self._is_partial, self.fails = consumer, is_partial, 1
+
+    def __getattr__(self, name):
+        return getattr(self._consumer, name)
+
+    def commit(self, *, offsets, asynchronous):
+        if not self.fails:
+            return self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
+        self.fails -= 1
+        error = KafkaError(KafkaError.REQUEST_TIMED_OUT, "Broker: Request timed out")
+        if not self._is_partial:
+            raise KafkaException(error)
+        bad, *good = sorted(offsets, key=lambda one: one.partition)
+        told = self._consumer.commit(offsets=good, asynchronous=False) if good else []
+        return [SimpleNamespace(topic=bad.topic, partition=bad.partition, error=error), *told]
+
+
+@pytest.mark.parametrize("is_partial", [False, True], ids=["all", "one"])
+async def test_a_commit_that_failed_is_made_again(topics, is_partial):
+    """Without it nothing of the lane ever leaves where it does exactly once."""
+    mine = topics(2)
+    for partition in (0, 1):
+        mine.say(b"x", partition=partition)
+    mine.flush()
+    source, lanes, found = KafkaSource(mine.source), Lanes(), []
+    await source.open(lanes)
+    try:
+        async with asyncio.timeout(60):
+            while len(found) < 2:
+                found += await source.read(10)
+        source._consumer = Failing(source._consumer, is_partial=is_partial)
+        await source.done(found)
+        assert not any(source.is_committed(one.origin) for one in found)
+
+        async def are_committed():
+            assert not await source.read(10)
+            return all(source.is_committed(one.origin) for one in found)
+
+        await until_async(are_committed)
+        assert source._consumer.fails == 0
+    finally:
+        await source.close()
+    assert not lanes.open_ones
+
+
+async def test_a_lane_that_is_entered_knows_what_was_sent_of_it_by_whomever(topics):
+    mine = topics(1)
+    numbers = {lane: np.array([at, at + 7], np.uint64) for at, lane in enumerate("abc")}
+    first, second = (OnceKafkaSink(mine.sink, 10_000, mine.name) for _ in range(2))
+    for sink in (first, second):
+        await sink.open()
+    for lane, sent in numbers.items():
+        assert not len(await first.enter(lane))
+        records = [Record(mine.goes, "", lane.encode())]
+        assert not any(await first.send_once(lane, records, sent))
+    for lane, sent in numbers.items():
+        assert (await second.enter(lane)).tolist() == sent.tolist()
+    later = np.array([99], np.uint64)
+    assert not any(await second.send_once("b", [Record(mine.goes, "", b"d")], later))
+    # It has read the topic before, and not what came since.
+    assert (await first.enter("b")).tolist() == [99]
+    with pytest.raises(LaneLost):
+        await second.send_once("b", [Record(mine.goes, "", b"e")], later)
+    assert len(mine.read(mine.goes, 4)) == 4
