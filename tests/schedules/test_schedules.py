@@ -12,7 +12,7 @@ import dwell
 from dwell.calendar.moments import to_ms
 from dwell.errors import InvalidSchedule
 from dwell.message import MAX_BODY_BYTES, Result, State
-from dwell.queue.schedules import TOPIC
+from dwell.queue.schedules import TOPIC, Firer
 from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
 from dwell.store.memory import MemoryStore
 from tests.waiting import until_async
@@ -332,6 +332,51 @@ async def test_who_fires_and_ends_is_followed_by_another_within_the_lease():
         clock.advance(49_000)
         await fired(queue, clock)
         assert await ids(queue) == names(2)
+
+
+class Stopped:
+    """A queue whose takes are answered when it goes on."""
+
+    def __init__(self, queue):
+        self._queue = queue
+        self.goes_on, self.asks = asyncio.Event(), 0
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+    async def take(self, *args, **words):
+        self.asks += 1
+        batch = await self._queue.take(*args, **words)
+        await self.goes_on.wait()
+        return batch
+
+
+async def test_who_was_stopped_for_longer_than_his_lease_puts_nothing():
+    """Another has put it meanwhile, it is done, and its id is forgotten."""
+    async with opened(0) as (queue, clock):
+        await queue.configure("t", remember_ms=0)
+        await queue.schedules.put("s", "t", b"", every="1h")
+        clock.advance(60 * MINUTE_MS)
+        stopped = Stopped(queue)
+        tasks = [asyncio.create_task(Firer(stopped).run())]
+        await until_async(lambda: stopped.asks)
+        await until_async(leased(queue))
+        clock.advance(11_000)
+        tasks.append(asyncio.create_task(queue.schedules.fire()))
+        await fired(queue, clock)
+        assert await ids(queue) == ["s@2026-11-24T10:00:00Z"]
+        stopped.goes_on.set()
+        await until_async(lambda: stopped.asks > 1)
+        assert await ids(queue) == []
+        for task in tasks:
+            task.cancel()
+
+
+def leased(queue):
+    async def is_leased():
+        return (await queue.schedules.get("s")).state is State.LEASED
+
+    return is_leased
 
 
 async def test_a_change_waits_for_who_fires():
