@@ -18,22 +18,27 @@ _PARTS = (
     ("queue/selecting.py", "Selecting"),
     ("queue/verbs.py", "Verbs"),
     ("queue/schedules/schedules.py", "Schedules"),
+    ("queue/typed.py", "Typed"),
 )
 
-_HEAD = """# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py and
+_HEAD = """# Made by `python -m tools.stubs` from queue/{queue,selecting,typed,verbs}.py and
 # queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
 from collections.abc import Iterator
 from types import TracebackType
+from typing import TypeVar
 from dwell.queue import Queue
 from dwell.queue.selecting import States, Which
 from dwell.queue.verbs import ManyTaken, Taken
 from dwell.queue.schedules.schedules import Schedules
+from dwell.queue.typed import Typed, TypedMessage
 from dwell.threads.bridge import LoopThread
 """
 
 _OWN = """
+T = TypeVar("T")
+
 class SyncQueue:
     def __init__(self, queue: Queue, thread: LoopThread | None = None) -> None: ...
     def open(self) -> None: ...
@@ -43,12 +48,20 @@ class SyncQueue:
                  trace: TracebackType | None) -> None: ...
     @property
     def schedules(self) -> SyncSchedules: ...
+    def topic(self, name: str, kind: type[T]) -> SyncTyped[T]: ...
 """
 
-_OWN_SCHEDULES = """
+#: What stands before the methods of a class that is another face.
+_FACES = {
+    "Schedules": """
 class SyncSchedules:
     def __init__(self, schedules: Schedules, run: Callable[..., Any]) -> None: ...
-"""
+""",
+    "Typed": """
+class SyncTyped(Generic[T]):
+    def __init__(self, typed: Typed[T], run: Callable[..., Any]) -> None: ...
+""",
+}
 
 
 def _methods(body: list[ast.stmt]) -> Iterator[ast.AsyncFunctionDef]:
@@ -99,7 +112,7 @@ def render() -> str:
             if isinstance(node, ast.ImportFrom):
                 imports += ast.unparse(node) + "\n"
             elif isinstance(node, ast.ClassDef) and node.name == class_name:
-                methods += _OWN_SCHEDULES if class_name == "Schedules" else ""
+                methods += _FACES.get(class_name, "")
                 stubs = "\n".join(map(_stub, _methods(node.body)))
                 methods += "\n" + "\n".join("    " + line for line in stubs.splitlines())
     fixed = _ruff(imports + methods + "\n", "check", "--fix", "--quiet", "--select", "F401,F811,I")

@@ -62,6 +62,7 @@ from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
 from dwell.message import Kind, Message, Result, State, TopicSettings
 from dwell.queue import Queue
 from dwell.queue.schedules.schedule import Planned, Schedule
+from dwell.queue.typed import TypedMessage
 from dwell.threads.sync import SyncQueue
 
 __all__ = [
@@ -126,6 +127,7 @@ __all__ = [
     "TopicFull",
     "TopicSettings",
     "TopicStats",
+    "TypedMessage",
     "Unauthorized",
     "Wanted",
     "open",

@@ -7,7 +7,7 @@ What happens to messages is the store's.
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
@@ -30,9 +30,12 @@ from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import Selecting
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
+from dwell.queue.typed import Typed
 from dwell.queue.verbs import ManyTaken
 from dwell.store.base import RemoteStore, Store
 from dwell.tasks import finished, whole
+
+T = TypeVar("T")
 
 
 class Queue(Selecting):
@@ -73,6 +76,13 @@ class Queue(Selecting):
     def schedules(self) -> Schedules:
         """What is put again and again, by a calendar."""
         return Schedules(self)
+
+    def topic(self, name: str, kind: type[T]) -> Typed[T]:
+        """Return a topic whose bodies are values of a type, a Struct, dataclass or Pydantic model.
+
+        Raises InvalidTopic, and InvalidBody for a type that JSON cannot say.
+        """
+        return Typed(self, name, kind)
 
     @property
     def store(self) -> Store:

@@ -9,13 +9,16 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from dwell.batch.batch import Batch
 from dwell.errors import StoreClosed
 from dwell.queue import Queue
 from dwell.queue.schedules.schedules import Schedules
+from dwell.queue.typed import Typed
 from dwell.threads.bridge import LoopThread
+
+T = TypeVar("T")
 
 _NO_MORE = object()
 _TAKES = (Queue.take, Queue.take_ids, Queue.take_where)
@@ -71,6 +74,10 @@ class SyncQueue:
         """What is put again and again, by a calendar."""
         return SyncSchedules(self._queue.schedules, self._run)
 
+    def topic(self, name: str, kind: type[T]) -> "SyncTyped[T]":
+        """Return a topic whose bodies are values of a type."""
+        return SyncTyped(self._queue.topic(name, kind), self._run)
+
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._loop_thread().run(function, *args, **kwargs)
 
@@ -102,6 +109,14 @@ class SyncQueue:
         return thread
 
 
+class SyncTyped(Generic[T]):
+    """A topic of values of a type for plain threads: ``queue.topic(name, kind)``."""
+
+    def __init__(self, typed: Typed[T], run: Callable[..., Any]) -> None:
+        self._queue = typed
+        self._run = run
+
+
 class SyncSchedules:
     """The schedules of a queue for plain threads: ``queue.schedules``."""
 
@@ -110,11 +125,14 @@ class SyncSchedules:
         self._run = run
 
 
+_Face: TypeAlias = SyncQueue | SyncSchedules | SyncTyped[Any]
+
+
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a plain method that runs a coroutine method of the queue."""
 
     @functools.wraps(function)
-    def call(self: SyncQueue | SyncSchedules, *args: Any, **kwargs: Any) -> Any:
+    def call(self: _Face, *args: Any, **kwargs: Any) -> Any:
         return self._run(function, self._queue, *args, **kwargs)
 
     @functools.wraps(function)
@@ -135,7 +153,7 @@ def _iterator(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a generator method that runs an asynchronous generator method of the queue."""
 
     @functools.wraps(function)
-    def iterate(self: SyncQueue | SyncSchedules, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def iterate(self: _Face, *args: Any, **kwargs: Any) -> Iterator[Any]:
         source = function(self._queue, *args, **kwargs)
         try:
             while (item := self._run(_next, source)) is not _NO_MORE:
@@ -163,3 +181,4 @@ def _make(face: type, source: type) -> None:
 
 _make(SyncQueue, Queue)
 _make(SyncSchedules, Schedules)
+_make(SyncTyped, Typed)

@@ -1,11 +1,11 @@
-# Made by `python -m tools.stubs` from queue/{queue,selecting,verbs}.py and
+# Made by `python -m tools.stubs` from queue/{queue,selecting,typed,verbs}.py and
 # queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
@@ -30,8 +30,11 @@ from dwell.queue import Queue
 from dwell.queue.schedules.schedule import Planned
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
+from dwell.queue.typed import Typed, TypedMessage
 from dwell.queue.verbs import ManyTaken, Taken
 from dwell.threads.bridge import LoopThread
+
+T = TypeVar("T")
 
 class SyncQueue:
     def __init__(self, queue: Queue, thread: LoopThread | None = None) -> None: ...
@@ -46,6 +49,7 @@ class SyncQueue:
     ) -> None: ...
     @property
     def schedules(self) -> SyncSchedules: ...
+    def topic(self, name: str, kind: type[T]) -> SyncTyped[T]: ...
     def put(
         self,
         topic: str,
@@ -261,3 +265,12 @@ class SyncSchedules:
     def resume(self, name: str) -> Result: ...
     def remove(self, name: str) -> Result: ...
     def fire(self) -> None: ...
+
+class SyncTyped(Generic[T]):
+    def __init__(self, typed: Typed[T], run: Callable[..., Any]) -> None: ...
+    def put(self, value: T, **words: Any) -> Put: ...
+    def put_many(self, given: Sequence[T], **words: Any) -> PutAnswer: ...
+    def take(
+        self, limit: int = 1, *, lease: Delay | None = None, owner: str = "", wait: Delay = 0
+    ) -> list[TypedMessage[T]]: ...
+    def get(self, id: str) -> TypedMessage[T] | None: ...

@@ -25,6 +25,7 @@ from dwell.threads.sync import SyncQueue
 from dwell.urls import shown
 from dwell.worker.declared import Declared, declare
 from dwell.worker.runner import Runner, Subscription
+from dwell.worker.typed import typed
 
 F = TypeVar("F", bound=Callable[[Any], Any])
 T = TypeVar("T")
@@ -116,6 +117,7 @@ class Worker:
         lease: Delay | None = None,
         by_key: bool = False,
         retry: Delay | Sequence[Delay] | None = None,
+        kind: type[Any] | None = None,
     ) -> Callable[[F], F]:
         """Handle the messages of one or more topics with the function that follows.
 
@@ -123,12 +125,16 @@ class Worker:
         asynchronous or plain; plain ones run in threads. At most ``concurrency`` run at once.
         ``lease`` and ``retry`` (the delays after the first, second ... failure, the last one
         repeats) are the topic's when left out. With ``by_key`` messages of one key are handled one
-        after another in the order they were taken. Raises InvalidInput for values that are not
+        after another in the order they were taken. With ``kind``, a type as
+        :meth:`dwell.Queue.topic` takes it, the message has the ``value`` of its body; one that is
+        not of the type is buried with the reason. Raises InvalidInput for values that are not
         allowed, for a function that is a generator, and for a topic that has a handler already
         when one of the two is by key.
         """
         if by_key and batch != 1:
             raise InvalidInput(f"by_key: got batch={batch!r:.40}, expected single messages by key")
+        if kind is not None and batch != 1:
+            raise InvalidInput(f"kind: got batch={batch!r:.40}, expected single messages of a type")
         if self._loop is not None:
             raise InvalidInput("on: the worker runs, expected handlers before that")
         delays = () if retry is None else retry if isinstance(retry, list | tuple) else (retry,)
@@ -148,7 +154,7 @@ class Worker:
                     f"handler: got {handler!r:.80}, a generator, of which a call runs nothing; "
                     "expected a function"
                 )
-            self._add(subscribe(handler))
+            self._add(subscribe(handler if kind is None else typed(handler, kind)))
             return handler
 
         return register
