@@ -94,16 +94,16 @@ def cut_answer(answer: PutAnswer, many: Sequence[Puts]) -> list[PutAnswer]:
 
 async def put_rows(store: Store, key: PutKey, rows: Sequence[Row]) -> list[Put]:
     """Put single messages of several callers as one; raises Partly when some were refused."""
-    puts = Puts.of_rows(key[0], rows)
+    topic, on_conflict, _ = key
     try:
-        return list(await store.put(puts, key[1]))
+        return list(await store.put(Puts.of_rows(topic, rows), on_conflict))
     except PartlyPut as partly:
         raise Partly(partly.answers()) from None
 
 
 async def put_joined(store: Store, key: PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
     """Put what several callers gave as one; raises Partly when some of it was refused."""
-    on_conflict = key[1]
+    _, on_conflict, _ = key
     puts = many[0] if len(many) == 1 else joined_puts(many)
     try:
         return cut_answer(await store.put(puts, on_conflict), many)

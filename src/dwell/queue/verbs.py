@@ -317,7 +317,8 @@ class Verbs:
         return results_of(await self._bury_all(columns.receipts_of(items), how))
 
     def _bury_all(self, receipts: U64, how: _Bury) -> Awaitable[U8]:
-        return self._store.bury(receipts, how[0], priority=how[1])
+        reason, priority = how
+        return self._store.bury(receipts, reason, priority=priority)
 
     async def _cancel(self, topic: str, items: Sequence[bytes]) -> list[Result]:
         return results_of(await self._store.cancel(topic, items))
@@ -327,7 +328,8 @@ class Verbs:
         return results_of(await self._store.reschedule(topic, [id_ for id_, _ in items], due_ms))
 
     async def _kick(self, key: tuple[str, int], items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._store.kick(key[0], items, key[1]))
+        topic, delay_ms = key
+        return results_of(await self._store.kick(topic, items, delay_ms))
 
     async def _get(self, topic: str, items: Sequence[bytes]) -> list[Message | None]:
         return await self._store.get(topic, items)
