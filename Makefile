@@ -9,7 +9,7 @@ STAMP := .venv/.ready
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/openapi ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
@@ -28,6 +28,13 @@ packages: ## Debian packages that tests and benchmarks run against
 .brokers/kafka .brokers/spark: | packages
 	@rm -rf $@
 	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
+	@touch $@
+
+# It wants other versions of packages than Dwell does.
+.brokers/openapi: Makefile
+	@rm -rf $@
+	@python3 -m venv $@
+	@$@/bin/pip install --quiet "openapi-python-client>=0.29,<0.30"
 	@touch $@
 
 # Those of Spark share one session, so they are one program beside the others, which wait more often:

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-import sys
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -48,11 +48,13 @@ def url(tmp_path_factory):
         yield url
 
 
+#: The Python in which the generator is installed.
+PYTHON = Path(__file__).parents[2] / ".brokers" / "openapi" / "bin" / "python"
+
+
 def run(*command: object) -> str:
-    """Run a program of this Python, and return what it said."""
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=120
-    )
+    """Run a program of the generator's Python, and return what it said."""
+    done = subprocess.run([PYTHON, *map(str, command)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

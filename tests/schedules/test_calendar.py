@@ -2,11 +2,12 @@
 
 import zoneinfo
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil import tz
+from dateutil.rrule import rrulestr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,15 +27,12 @@ def rrule(text, zone="UTC", begin_ms=NOW_MS):
     return rule_of("rrule", text, zone, begin_ms)
 
 
-def following(rule, ms, count):
-    found = []
-    while len(found) < count and (ms := rule.after(ms)) is not None:
-        found.append(ms)
-    return found
+def moments_of(rule, ms, count):
+    return list(islice(rule.following(ms), count))
 
 
 def texts(rule, ms, count):
-    return [from_ms(found).strftime("%m-%d %H:%M") for found in following(rule, ms, count)]
+    return [from_ms(found).strftime("%m-%d %H:%M") for found in moments_of(rule, ms, count)]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +83,7 @@ def test_rules_fire_when_they_say(rule, begin, expected):
         ("rrule", "FREQ=DAILY;BYHOUR=2 3", "spaces"),
         ("rrule", "FREQ=MINUTELY;INTERVAL=1440;BYHOUR=3", "empty"),
         ("rrule", "FREQ=DAILY;DTSTART=20200101", "DTSTART"),
+        ("rrule", f"FREQ=DAILY;BYMINUTE={','.join(map(str, range(60)))};BYHOUR=1,2,3,4,5", "288"),
     ],
 )
 def test_what_cannot_be_read_or_never_fires_is_refused(kind, text, told):
@@ -142,12 +141,41 @@ def test_before_and_after_tell_of_the_same_moments(kind_and_text, zone, day, min
     except InvalidSchedule:
         return
     at_ms = to_ms(datetime(*day, tzinfo=UTC)) + minutes * 60_000
-    moments = following(rule, at_ms - 3 * DAY_MS, 40)
+    moments = moments_of(rule, at_ms - 3 * DAY_MS, 40)
     assert moments == sorted(set(moments))
     for last, ms in pairwise(moments):
         assert rule.before(ms - 1) == last
         assert rule.before(last) == last
-        assert rule.after(last) == ms
+        assert next(rule.following(last)) == ms
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Australia/Lord_Howe", (2026, 10, 4)),
+        ("Antarctica/Troll", (2026, 3, 29)),
+        ("Africa/Casablanca", (2026, 2, 15)),
+        ("America/St_Johns", (2027, 3, 14)),
+        ("Pacific/Apia", (2011, 12, 30)),
+        ("Asia/Tehran", (2021, 3, 22)),
+    ],
+)
+@pytest.mark.parametrize("hours", ["0", "1,2", "2,3", "0,1,2,3,23"])
+@pytest.mark.parametrize("minutes", ["0", "15,30", "5,45", "0,20,40,59"])
+@pytest.mark.parametrize("freq", ["DAILY", "WEEKLY;BYDAY=SU,MO"])
+def test_recurrences_at_odd_changes_are_those_of_the_wall_in_order(zone, day, hours, minutes, freq):
+    """What is on the wall is made a moment, one by one, and sorted."""
+    text = f"FREQ={freq};BYHOUR={hours};BYMINUTE={minutes};BYSECOND=0"
+    start = datetime(*day) - timedelta(days=9)
+    there = ZoneInfo(zone)
+    wall = rrulestr(f"RRULE:{text}", dtstart=start).between(start, start + timedelta(days=20))
+    expected = sorted({to_ms(at.replace(tzinfo=there).astimezone(UTC)) for at in wall})
+    rule = rrule(text, zone, to_ms(start.replace(tzinfo=there)))
+    found = [ms for ms in moments_of(rule, expected[0] - 1, 500) if ms <= expected[-1]]
+    assert found == expected
+    steps = [next(rule.following(ms - 1)) for ms in expected]
+    assert steps == expected
+    assert [rule.before(ms) for ms in expected] == expected
 
 
 def _changes(name):
@@ -186,8 +214,8 @@ def test_every_change_of_clocks_from_2020_to_2037(part):
             line = f"{wall.minute} {wall.hour} * * *"
             text = f"FREQ=DAILY;BYHOUR={wall.hour};BYMINUTE={wall.minute};BYSECOND=0"
             first_ms = to_ms(at) - 2 * DAY_MS
-            by_cron = following(cron(line, name), first_ms, 4)
-            by_rrule = following(rrule(text, name, first_ms - DAY_MS), first_ms, 4)
+            by_cron = moments_of(cron(line, name), first_ms, 4)
+            by_rrule = moments_of(rrule(text, name, first_ms - DAY_MS), first_ms, 4)
             there = ZoneInfo(name)
             if after - before < timedelta(hours=12):
                 spans = {round((b - a) / DAY_MS) for a, b in pairwise(by_cron)}

@@ -28,16 +28,12 @@ class Cron:
             allowed = 'five fields such as "0 9 * * mon-fri"'
             raise InvalidSchedule(f"cron: got {line!r:.80}, expected {allowed}: {error}") from None
 
-    def after(self, ms: int) -> int | None:
-        """Return the first moment after one, or None where there is none within 50 years."""
-        return next(self._from(ms), None)
-
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None where there is none."""
         # Backwards a change of clocks is not what it is forwards, so it only says where to begin.
         for near in CronSim(self._line, from_ms(ms).astimezone(self._zone), reverse=True):
             last = None
-            for moment in self._from(max(to_ms(near) - _DAY_MS // 24, 0)):
+            for moment in self.following(max(to_ms(near) - _DAY_MS // 24, 0)):
                 if moment > ms:
                     break
                 last = moment
@@ -47,8 +43,8 @@ class Cron:
                 break
         return None
 
-    def _from(self, ms: int) -> Iterator[int]:
-        """Yield the moments after one, in order."""
+    def following(self, ms: int) -> Iterator[int]:
+        """Yield the moments after one, in order; there are none after a gap of 50 years."""
         if ms >= LAST_MS:
             return
         last_ms = ms

@@ -7,7 +7,9 @@ they are set forward (RFC 5545, 3.3.5), and one that comes twice is the first.
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
 from itertools import islice
+from math import prod
 from zoneinfo import ZoneInfo
 
 from dateutil.rrule import rrule, rrulestr
@@ -19,6 +21,8 @@ from dwell.errors import InvalidSchedule
 _CHANGE = timedelta(hours=26)
 _MOST_COUNT = 10_000
 _MOST_INTERVAL = 100_000
+#: How many times a day may have: each of them is made when a rule is read.
+_MOST_TIMES = 288
 #: How far a moment may be away: what never fires would else be looked for until the year 9999.
 _HORIZON = timedelta(days=50 * 366)
 #: How far back the last moment is looked for, near ones first, as walking there takes time.
@@ -66,14 +70,22 @@ class Recurrence:
             counted = list(islice(self._part(self._begin, self._begin + _HORIZON), count))
             self._until = counted[-1] if counted else self._begin
 
-    def after(self, ms: int) -> int | None:
-        """Return the first moment after one, or None where there is none within 50 years."""
-        wall = self._wall(ms)
-        if self._is_plain(wall):
-            return next((found for found in self._from(wall) if found > ms), None)
-        # Where clocks change, what comes first on the wall may come last.
-        near = [found for found in self._between(wall - _CHANGE, wall + _CHANGE) if found > ms]
-        return min(near) if near else next(self._from(wall + _CHANGE), None)
+    def following(self, ms: int) -> Iterator[int]:
+        """Yield the moments after one, in order, of the 50 years from there on."""
+        wall, held = self._wall(ms), list[int]()
+        offsets = self._offsets(wall)
+        start = wall - (max(offsets) - min(offsets))
+        for one in self._part(start, start + _HORIZON):
+            # What clocks leave out comes later than what stands behind it on the wall, so each is
+            # held until nothing that follows on the wall can come before it.
+            heappush(held, self._moment(one))
+            earliest_ms = to_ms(one.replace(tzinfo=UTC) - max(self._offsets(one)))
+            while held and held[0] <= earliest_ms:
+                found = heappop(held)
+                if found > ms:
+                    ms = found
+                    yield found
+        yield from sorted({found for found in held if found > ms})
 
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None where there is none."""
@@ -92,16 +104,14 @@ class Recurrence:
     def _moment(self, wall: datetime) -> int:
         return to_ms(wall.replace(tzinfo=self._zone).astimezone(UTC))
 
-    def _is_plain(self, wall: datetime) -> bool:
-        """Tell whether no clock of the zone is set near a time on the wall."""
+    def _offsets(self, wall: datetime) -> set[timedelta]:
+        """Return how far clocks of the zone are ahead of UTC near a time on the wall."""
         sides = (wall - _CHANGE, wall, wall + _CHANGE)
-        return len({side.replace(tzinfo=self._zone).utcoffset() for side in sides}) == 1
+        found = (side.replace(tzinfo=self._zone).utcoffset() for side in sides)
+        return {offset for offset in found if offset is not None}
 
     def _between(self, start: datetime, stop: datetime) -> Iterator[int]:
         return map(self._moment, self._part(start, stop))
-
-    def _from(self, wall: datetime) -> Iterator[int]:
-        return self._between(wall, wall + _HORIZON)
 
     def _part(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield what is on the wall from ``start`` to ``stop``.
@@ -153,6 +163,9 @@ def _problem(parts: dict[str, str]) -> str | None:
         value = parts.get(name, "1")
         if not (value.isascii() and value.isdecimal() and 0 < int(value[:20]) <= most):
             return f"{name} from 1 to {most}"
+    times = [parts.get(name, "").count(",") + 1 for name in ("BYHOUR", "BYMINUTE", "BYSECOND")]
+    if prod(times) > _MOST_TIMES:
+        return f"at most {_MOST_TIMES} times a day by BYHOUR, BYMINUTE and BYSECOND"
     months = [int(month) for month in parts.get("BYMONTH", "").split(",") if month.isdecimal()]
     longest = max((_MONTH_DAYS[month - 1] for month in months if 0 < month < 13), default=31)
     days = re.findall(r"[0-9]+", parts.get("BYMONTHDAY", "1"))

@@ -1,6 +1,8 @@
 """Rules: a line of cron, a recurrence of RFC 5545, or a span that repeats."""
 
+from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import count
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -12,8 +14,8 @@ MAX_RULE_CHARS = 1_000
 class Rule(Protocol):
     """When something happens: moments in epoch milliseconds, in order, all of them different."""
 
-    def after(self, ms: int) -> int | None:
-        """Return the first moment after one, or None where there is none."""
+    def following(self, ms: int) -> Iterator[int]:
+        """Yield the moments after one, in order."""
 
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None where there is none."""
@@ -26,9 +28,9 @@ class Every:
         self._span_ms = span_ms
         self._from_ms = from_ms
 
-    def after(self, ms: int) -> int | None:
-        """Return the first moment after one."""
-        return max(self._at(ms) + self._span_ms, self._from_ms)
+    def following(self, ms: int) -> Iterator[int]:
+        """Yield the moments after one, in order."""
+        return count(max(self._at(ms) + self._span_ms, self._from_ms), self._span_ms)
 
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None before the first."""

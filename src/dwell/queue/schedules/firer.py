@@ -6,6 +6,7 @@ it after a crash puts the same ids once more, which changes nothing.
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 _MOST = 64
 _LEASE = Millis(10_000)
 _OWNER = "schedules"
+#: How long to reckon before what is reckoned is put: one slow rule is not to hold up the others.
+_RECKONING_S = 0.5
 #: How soon to try again what a store or a full topic refused.
 _AGAIN = Millis(1_000)
 
@@ -57,6 +60,9 @@ class Firer:
             except DwellError as error:
                 self._say(f"schedules cannot be fired now: {error}")
                 await asyncio.sleep(_AGAIN.ms / 1000)
+            except Exception:
+                _log.exception("schedules could not be fired")
+                await asyncio.sleep(_AGAIN.ms / 1000)
 
     def _say(self, problem: str) -> None:
         """Log a problem, the same one only once a while."""
@@ -75,21 +81,19 @@ class Firer:
 
     async def _fire(self, batch: Batch) -> None:
         now_ms = self._queue.clock.now_ms()
-        work: list[_Work] = []
-        for message in batch:
-            try:
-                schedule = schedule_of(message)
-                work.append((message, schedule, _plan_of(message, schedule, now_ms)))
-            except InvalidInput as error:
-                _log.warning("%s", error)
-                await self._queue.bury(message, str(error))
-        if any(m.lease_until_ms - now_ms < _LEASE.ms / 2 for m, *_ in work):
-            # A process that was stopped for long must not put what another has put and forgotten.
-            return
+        # Some rules take long to reckon, and the event loop has other work.
+        work, bad, left = await asyncio.to_thread(_reckoned, list(batch), now_ms)
+        for message, reason in bad:
+            _log.warning("%s", reason)
+            await self._queue.bury(message, reason)
+        for message in left:
+            await self._queue.release(message, counted=False)
+        # A process that was stopped for long must not put what another has put and forgotten.
+        now_ms = self._queue.clock.now_ms()
+        work = [one for one in work if one[0].lease_until_ms - now_ms >= _LEASE.ms / 2]
         by_topic = groupby(sorted(work, key=_topic_of), key=_topic_of)
-        await asyncio.gather(
-            *(self._fire_into(topic, list(some), now_ms) for topic, some in by_topic)
-        )
+        groups = [(topic, list(some)) for topic, some in by_topic]
+        await asyncio.gather(*(self._fire_into(topic, some, now_ms) for topic, some in groups))
 
     async def _fire_into(self, topic: str, work: Sequence[_Work], now_ms: int) -> None:
         """Put what is due into one topic, then give the schedules back."""
@@ -126,6 +130,25 @@ class Firer:
         told = None if to_do.fired_ms is None else fired_text(to_do.fired_ms)
         delay = Millis(max(to_do.next_ms - self._queue.clock.now_ms(), 0))
         await self._queue.release(message, delay, error=told, counted=False)
+
+
+def _reckoned(
+    messages: Sequence[Message], now_ms: int
+) -> tuple[list[_Work], list[tuple[Message, str]], Sequence[Message]]:
+    """Return what is to be done, what is no schedule and why, and what there was no time for."""
+    work, bad, end = list[_Work](), list[tuple[Message, str]](), time.monotonic() + _RECKONING_S
+    for at, message in enumerate(messages):
+        if at and time.monotonic() > end:
+            return work, bad, messages[at:]
+        try:
+            schedule = schedule_of(message)
+            work.append((message, schedule, _plan_of(message, schedule, now_ms)))
+        except InvalidInput as error:
+            bad.append((message, str(error)))
+        except Exception as error:
+            # Whatever somebody has put there, the others go on.
+            bad.append((message, f"schedule {message.id}: {type(error).__name__}: {error}"))
+    return work, bad, ()
 
 
 def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:

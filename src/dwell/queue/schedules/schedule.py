@@ -8,17 +8,17 @@ any message, and whoever takes it fires it.
 from base64 import b64encode
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from zlib import crc32
 
 import msgspec
 
 from dwell.batch.puts import Row
-from dwell.calendar.moments import from_ms, to_ms
+from dwell.calendar.moments import LAST_MS, from_ms, to_ms
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given.rows import row_of
 from dwell.given.values import Millis
-from dwell.message import DEFAULT_PRIORITY, Message, State
+from dwell.message import DEFAULT_PRIORITY, MAX_DELAY_MS, Message, State
 from dwell.queue.schedules.times import Times, times_of
 
 #: Where the schedules of a queue are.
@@ -28,6 +28,10 @@ TOPIC = "dwell:schedules"
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
 
 _FIRED = "fired up to "
+
+
+_Span: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)]
+_Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
 
 
 class Schedule(
@@ -44,21 +48,21 @@ class Schedule(
     body: bytes
     cron: str | None = None
     rrule: str | None = None
-    every_ms: int | None = None
+    every_ms: _Span | None = None
     zone: str = "UTC"
-    start_ms: int | None = None
-    end_ms: int | None = None
-    jitter_ms: int = 0
+    start_ms: _Moment | None = None
+    end_ms: _Moment | None = None
+    jitter_ms: _Span = 0
     misfire: Literal["skip", "once", "all"] = "once"
-    grace_ms: int = 60_000
+    grace_ms: _Span = 60_000
     paused: bool = False
     app: str = ""
     key: str | None = None
     headers: dict[str, str] = {}
     priority: int = DEFAULT_PRIORITY
-    lease_ms: int = 0
+    lease_ms: _Span = 0
     max_attempts: int = 0
-    ttl_ms: int = 0
+    ttl_ms: _Span = 0
 
     @property
     def times(self) -> Times:
@@ -92,7 +96,7 @@ class Schedule(
         )
 
 
-_times = lru_cache(maxsize=8192)(times_of)
+_times = lru_cache(maxsize=2048)(times_of)
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -93,9 +94,8 @@ class Schedules:
             max_attempts=0 if max_attempts is None else values.max_attempts(max_attempts),
             ttl_ms=0 if ttl is None else values.delay_ms(ttl, "ttl"),
         )
-        if schedule.times.after(now_ms) is None:
-            raise InvalidSchedule(f"schedule {name}: never fires from now on")
         schedule.row(now_ms, now_ms)
+        await _after(schedule, now_ms)
         return await self._change(name, lambda old: _kept_paused(schedule, old))
 
     async def get(self, name: str) -> Planned | None:
@@ -117,14 +117,13 @@ class Schedules:
     async def next(self, name: str, count: int = 5) -> list[datetime]:
         """Return when a schedule fires next, in its zone; raises InvalidSchedule without one."""
         schedule = (await self._existing(name)).schedule
-        zone, moments = zone_of(schedule.zone), list[datetime]()
-        ms: int | None = self._queue.clock.now_ms()
-        for _ in range(values.limit(count, "count")):
-            ms = schedule.times.after(ms or 0)
-            if ms is None:
-                break
-            moments.append(from_ms(ms).astimezone(zone))
-        return moments
+        now_ms, most, zone = self._queue.clock.now_ms(), values.limit(count, "count"), schedule.zone
+
+        def found() -> list[int]:
+            return list(islice(schedule.times.following(now_ms), most))
+
+        moments = await asyncio.to_thread(found)
+        return [from_ms(ms).astimezone(zone_of(zone)) for ms in moments]
 
     async def pause(self, name: str) -> Result:
         """Let a schedule fire no more: ``replaced``, ``kept`` when it was paused, ``unknown``."""
@@ -170,15 +169,16 @@ class Schedules:
                 return Result.UNKNOWN
             if old == new and message is not None and message.state is not State.DEAD:
                 return Result.KEPT
-            return await self._put(new)
+            is_on = old is not None and not old.paused
+            return await self._put(new, message.due_ms if message and is_on else None)
 
         return await self._patiently(name, put)
 
-    async def _put(self, schedule: Schedule) -> Result:
+    async def _put(self, schedule: Schedule, old_due_ms: int | None) -> Result:
+        """Put a schedule; what one before it has missed until now is missed by this one."""
         now_ms = self._queue.clock.now_ms()
-        due_ms = now_ms + _NEVER_MS if schedule.paused else schedule.times.after(now_ms)
-        if due_ms is None:
-            raise InvalidSchedule(f"schedule {schedule.name}: never fires from now on")
+        since_ms = now_ms if old_due_ms is None else min(now_ms, old_due_ms - 1)
+        due_ms = now_ms + _NEVER_MS if schedule.paused else await _after(schedule, since_ms)
         # What fires is given back without its attempt: only a crash of who fires it counts.
         answer = await self._queue.put(
             TOPIC,
@@ -199,6 +199,17 @@ class Schedules:
                 raise StoreError(f"schedule {name}: somebody has fired it for {_PATIENCE_S:g} s")
             await asyncio.sleep(_AGAIN_S)
         return Result(result)
+
+
+async def _after(schedule: Schedule, ms: int) -> int:
+    """Return the first moment after one; raises InvalidSchedule where there is none.
+
+    Some rules take long to reckon, so that is done in a thread.
+    """
+    found = await asyncio.to_thread(lambda: schedule.times.after(ms))
+    if found is None:
+        raise InvalidSchedule(f"schedule {schedule.name}: never fires from now on")
+    return found
 
 
 def _misfire(word: str) -> Any:

@@ -1,6 +1,8 @@
 """Times: when a schedule fires, between its start and its end."""
 
+from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from dwell.calendar import Rule, every, rule_of, zone_of
@@ -19,10 +21,14 @@ class Times:
         self._start_ms = -1 if start_ms is None else start_ms
         self._end_ms = LAST_MS if end_ms is None else end_ms
 
+    def following(self, ms: int) -> Iterator[int]:
+        """Yield the moments after one, in order."""
+        found = self._rule.following(max(ms, self._start_ms - 1))
+        return takewhile(lambda moment: moment <= self._end_ms, found)
+
     def after(self, ms: int) -> int | None:
         """Return the first moment after one, or None where there is none."""
-        found = self._rule.after(max(ms, self._start_ms - 1))
-        return None if found is None or found > self._end_ms else found
+        return next(self.following(ms), None)
 
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None where there is none."""
@@ -57,14 +63,9 @@ def plan(times: Times, since_ms: int, now_ms: int, misfire: str, grace_ms: int) 
     if misfire == "once" or last == first:
         is_late = misfire == "skip" and now_ms - last > grace_ms
         return Plan(since_ms, [] if is_late else [last], last, times.after(last))
-    moments: list[int] = []
-    at_ms = max(since_ms, now_ms - grace_ms - 1) if misfire == "skip" else since_ms
-    while len(moments) < MOST_AT_ONCE:
-        moment = times.after(at_ms)
-        if moment is None or moment > now_ms:
-            break
-        moments.append(moment)
-        at_ms = moment
+    after_ms = max(since_ms, now_ms - grace_ms - 1) if misfire == "skip" else since_ms
+    pending = takewhile(lambda moment: moment <= now_ms, times.following(after_ms))
+    moments = list(islice(pending, MOST_AT_ONCE))
     fired_ms = moments[-1] if len(moments) == MOST_AT_ONCE else last
     return Plan(since_ms, moments, fired_ms, times.after(fired_ms))
 

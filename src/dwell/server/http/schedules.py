@@ -53,7 +53,10 @@ async def get_schedule(call: Call) -> Answer:
 
 
 async def list_schedules(call: Call) -> Answer:
-    """List the schedules of one state by when they fire next, from after ``cursor``."""
+    """List the schedules of one state by when they fire next, from after ``cursor``.
+
+    They are without their bodies and headers, which the schedule itself has.
+    """
     call.allow([TOPIC])
     ask = call.query(SchedulesQuery)
     state = values.state(ask.state)
@@ -61,7 +64,8 @@ async def list_schedules(call: Call) -> Answer:
     rows = []
     for message in page.messages:
         try:
-            rows.append(_row(planned(message)))
+            row = _row(planned(message))
+            rows.append(msgspec.structs.replace(row, body=None, body_base64=None, headers={}))
         except InvalidSchedule:
             continue
     return call.answer(SchedulesPage(rows, str(page.cursor) if page.cursor else None))

@@ -376,7 +376,7 @@ class SchedulesQuery(Request):
 
     state: str = "delayed"
     cursor: str | None = None
-    limit: Limit = 1000
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
 
 
 # --- push and the job protocol ----------------------------------------------------------------
