@@ -24,8 +24,9 @@ from bench.servers import free_port
 
 _TOPIC = "fired"
 _AT_ONCE = 500
-#: How long before the first moment all is to be in place, and how long the last ones may take.
-_LEAD_S, _TAIL_S = 4.0, 15.0
+#: How long before the first moment all is to be in place, and how long the last ones may take on
+#: a busy machine: what is not there by then is lost.
+_LEAD_S, _TAIL_S = 4.0, 120.0
 
 
 def run(
@@ -152,7 +153,7 @@ async def _take_all(
     late_ms: list[int] = []
     kill_at = time.monotonic() + kill_s
     while len(seen) < expected and queue.clock.now_ms() < last_ms + _TAIL_S * 1000:
-        if time.monotonic() > kill_at:
+        if time.monotonic() > kill_at and queue.clock.now_ms() < last_ms:
             crew.kill_one()
             kill_at = time.monotonic() + kill_s
         try:

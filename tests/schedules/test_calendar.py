@@ -80,6 +80,9 @@ def test_rules_fire_when_they_say(rule, begin, expected):
         ("rrule", "FREQ=MINUTELY;BYMONTHDAY=3", "no BYMONTHDAY"),
         ("rrule", "FREQ=DAILY\nRDATE=20270101", "FREQ"),
         ("rrule", "FREQ=DAILY;BYHOUR=99", "hour"),
+        ("rrule", "FREQ=DAILY;UNTIL=2030", "UNTIL"),
+        ("rrule", "FREQ=DAILY;UNTIL=20309999T000000Z", "UNTIL"),
+        ("rrule", "FREQ=DAILY;UNTIL=soon", "UNTIL"),
         ("rrule", "FREQ=DAILY;BYHOUR=2 3", "spaces"),
         ("rrule", "FREQ=MINUTELY;INTERVAL=1440;BYHOUR=3", "empty"),
         ("rrule", "FREQ=DAILY;DTSTART=20200101", "DTSTART"),
@@ -147,6 +150,35 @@ def test_before_and_after_tell_of_the_same_moments(kind_and_text, zone, day, min
         assert rule.before(ms - 1) == last
         assert rule.before(last) == last
         assert next(rule.following(last)) == ms
+
+
+@pytest.mark.parametrize("part_ms", [0, 1, 999])
+def test_a_count_begins_with_the_start_also_with_a_part_of_a_second(part_ms):
+    found = moments_of(rrule("FREQ=DAILY;COUNT=3", "UTC", NOW_MS - part_ms), 0, 9)
+    assert found == [NOW_MS, NOW_MS + DAY_MS, NOW_MS + 2 * DAY_MS]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FREQ=MONTHLY;INTERVAL=5;BYMONTHDAY=1,31",
+        "FREQ=MONTHLY;BYDAY=2TU",
+        "FREQ=YEARLY;INTERVAL=3",
+        "FREQ=YEARLY;BYWEEKNO=20,53;BYDAY=MO",
+        "FREQ=WEEKLY;INTERVAL=3;BYDAY=MO,SU",
+        "FREQ=HOURLY;INTERVAL=7",
+        "FREQ=MINUTELY;INTERVAL=1001",
+    ],
+)
+def test_a_rule_that_is_walked_from_later_on_means_the_same(text):
+    """Against the library's own walk from the beginning."""
+    begin = datetime(2000, 1, 17, 5, 30)
+    start = datetime(2021, 2, 3, 4, 5)
+    walk = rrulestr(f"RRULE:{text}", dtstart=begin).xafter(start, count=12)
+    expected = [to_ms(at.replace(tzinfo=UTC)) for at in walk]
+    rule = rrule(text, "UTC", to_ms(begin.replace(tzinfo=UTC)))
+    assert moments_of(rule, to_ms(start.replace(tzinfo=UTC)), 12) == expected
+    assert rule.before(expected[-1] + 1) == expected[-1]
 
 
 @pytest.mark.parametrize(

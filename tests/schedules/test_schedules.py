@@ -269,6 +269,31 @@ async def test_jitter_is_the_same_whoever_fires():
         assert len(set(spread)) > 10
 
 
+async def test_what_has_fired_is_not_fired_again_by_a_change_when_the_clock_goes_back():
+    async with opened() as (queue, clock):
+        await queue.configure("t", remember_ms=0)
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert await ids(queue) == names(1)
+        clock.advance(-MINUTE_MS)
+        await queue.schedules.put("s", "t", b"new", every="1m")
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert await ids(queue) == []
+
+
+async def test_minutes_that_were_missed_for_days_are_put_in_good_time():
+    """Each look for the next minute used to walk more than a week of them."""
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", rrule="FREQ=MINUTELY", misfire="all")
+        clock.advance(2 * 1440 * MINUTE_MS)
+        task = asyncio.create_task(queue.schedules.fire())
+        await fired(queue, clock)
+        assert len(await ids(queue)) == 2 * 1440
+        task.cancel()
+
+
 async def test_next_runs_are_in_the_zone_of_the_schedule():
     async with opened() as (queue, _):
         await queue.schedules.put("s", "t", b"", cron="0 9 * * mon-fri", zone="Europe/Berlin")
@@ -276,6 +301,8 @@ async def test_next_runs_are_in_the_zone_of_the_schedule():
         assert [run.isoformat() for run in runs] == [
             f"2026-11-{day}T09:00:00+01:00" for day in (25, 26, 27)
         ]
+        await queue.schedules.pause("s")
+        assert await queue.schedules.next("s") == []
         with pytest.raises(InvalidSchedule, match="none that is called 'other'"):
             await queue.schedules.next("other")
 
@@ -321,6 +348,8 @@ BAD = [
     _HEAD + b',"every_ms":1000,"priority":-1}',
     _HEAD + b',"cron":"* * * * *","zone":"Mars"}',
     _HEAD + b',"rrule":"FREQ=DAILY;BYHOUR=99"}',
+    _HEAD + b',"rrule":"FREQ=DAILY;UNTIL=2030"}',
+    b'{"name":"bad-%d","topic":"a b/c","body":"","every_ms":1000}',
 ]
 
 

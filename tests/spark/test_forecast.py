@@ -22,7 +22,7 @@ END = NOW + 24 * HOUR_MS
 
 def messages(spark, rows):
     """A pending set of (topic, due, state) rows."""
-    rest = (1024, 0, 16, 60_000, *[None] * 5)
+    rest = (1024, 0, 16, 60_000, *[None] * 6)
     full = [
         (topic, f"m{n}", b"", datetime.fromtimestamp(due / 1000, UTC), state, *rest, n)
         for n, (topic, due, state) in enumerate(rows)

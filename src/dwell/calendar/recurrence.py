@@ -49,6 +49,7 @@ _ALLOWED = {
     "MONTHLY": _ANY | {"BYMONTHDAY", "BYSETPOS"},
     "YEARLY": _ANY | {"BYMONTHDAY", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "BYEASTER"},
 }
+_SHORTEST_MONTH = 28
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -57,24 +58,25 @@ class Recurrence:
 
     def __init__(self, text: str, zone: ZoneInfo, begin_ms: int) -> None:
         self._zone = zone
-        self._begin = self._wall(begin_ms).replace(microsecond=0)
+        # What is on the wall has no parts of a second.
+        self._begin = self._wall(-(-begin_ms // 1000) * 1000)
         parts = _parts(text, zone)
-        step = _STEPS.get(parts["FREQ"])
-        self._interval = step and step * int(parts.get("INTERVAL", 1))
+        self._freq, self._interval = parts["FREQ"], int(parts.get("INTERVAL", 1))
         count = int(parts.pop("COUNT", 0))
         until = parts.pop("UNTIL", None)
         self._rule = _parsed(text, parts, self._begin)
-        self._until = datetime.max if until is None else datetime.strptime(until, _UNTIL)
+        self._until = datetime.max if until is None else _time_of(until, text)
         if count:
             # So many are walked once; what comes later need not be walked from the beginning.
-            counted = list(islice(self._part(self._begin, self._begin + _HORIZON), count))
+            walls = self._part(self._begin, self._begin + _HORIZON)
+            counted = list(islice((w for w in walls if self._moment(w) >= begin_ms), count))
             self._until = counted[-1] if counted else self._begin
 
     def following(self, ms: int) -> Iterator[int]:
         """Yield the moments after one, in order, of the 50 years from there on."""
         wall, held = self._wall(ms), list[int]()
         offsets = self._offsets(wall)
-        start = wall - (max(offsets) - min(offsets))
+        start = max(wall - (max(offsets) - min(offsets)), self._begin)
         for one in self._part(start, start + _HORIZON):
             # What clocks leave out comes later than what stands behind it on the wall, so each is
             # held until nothing that follows on the wall can come before it.
@@ -119,25 +121,45 @@ class Recurrence:
         The rule is begun so much later, by whole intervals, that it means the same from there on
         and need not be walked from its beginning.
         """
-        begin = self._begin
-        if self._interval is not None:
-            # A margin for the start of a week, and for rules that pick some days of one.
-            passed = (start - begin - timedelta(days=8)) // self._interval
-            begin += max(passed, 0) * self._interval
-        rule = self._rule.replace(dtstart=begin, until=min(stop, self._until))
+        rule = self._rule.replace(dtstart=self._begun(start), until=min(stop, self._until))
         found: Iterator[datetime] = rule.xafter(start, inc=True)
         return found
 
+    def _begun(self, start: datetime) -> datetime:
+        """Return where the rule may begin as well, whole intervals later and before a time."""
+        begin, step = self._begin, _STEPS.get(self._freq)
+        if step is not None:
+            # Those of a week have a margin for its start, and for the days of it that they pick.
+            margin = timedelta(days=8) if step >= timedelta(days=1) else timedelta()
+            passed = (start - margin - begin) // (step * self._interval) - 1
+            return begin + max(passed, 0) * self._interval * step
+        if begin.day > _SHORTEST_MONTH:
+            return begin
+        months = self._interval * (12 if self._freq == "YEARLY" else 1)
+        passed = (12 * (start.year - begin.year) + start.month - begin.month) // months - 2
+        place = begin.month - 1 + max(passed, 0) * months
+        return begin.replace(year=begin.year + place // 12, month=place % 12 + 1)
+
 
 _UNTIL = "%Y%m%dT%H%M%S"
+
+
+def _time_of(until: str, text: str) -> datetime:
+    """Return the time of an UNTIL; raises InvalidSchedule."""
+    try:
+        return datetime.strptime(until, _UNTIL)
+    except ValueError:
+        raise InvalidSchedule(
+            f"rrule: got {text!r:.80}, expected an UNTIL such as 20300131T090000Z"
+        ) from None
 
 
 def _parts(text: str, zone: ZoneInfo) -> dict[str, str]:
     """Return the parts of a rule, its UNTIL on the wall; raises InvalidSchedule."""
 
     def on_the_wall(until: re.Match[str]) -> str:
-        if until[3]:
-            moment = datetime.strptime(f"{until[1]}{until[2]}", _UNTIL).replace(tzinfo=UTC)
+        if until[3] and until[2] and until[1] > "1900":
+            moment = _time_of(f"{until[1]}{until[2]}", text).replace(tzinfo=UTC)
             return f"UNTIL={moment.astimezone(zone):{_UNTIL}}"
         return f"UNTIL={until[1]}{until[2] or 'T235959'}"
 

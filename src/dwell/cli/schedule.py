@@ -71,7 +71,7 @@ _Header = Annotated[list[str] | None, _text("NAME=VALUE", "A header; may be repe
 _Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.")]
 _MaxAttempts = Annotated[int | None, _text("N", "How often each may be taken.")]
 _Ttl = Annotated[str | None, _text("SPAN", "Not taken within this time, it is buried.")]
-_Count = Annotated[int, typer.Option(metavar="N", help="How many runs next shows.")]
+_Count = Annotated[int, typer.Option(metavar="N", min=1, help="How many runs next shows.")]
 
 
 def schedule(

@@ -25,7 +25,11 @@ async def declare(queue: Queue, app: str, declared: list[Declared]) -> None:
     """
     schedules = queue.schedules
     for one in declared:
-        found = await schedules.get(one.name)
+        try:
+            found = await schedules.get(one.name)
+        except InvalidSchedule:
+            # Newer code has put it, or somebody by hand; it is replaced.
+            found = None
         if found is not None and found.schedule.app != app:
             owner = found.schedule.app or "nobody's code"
             raise InvalidSchedule(f"schedule {one.name}: belongs to {owner}, expected {app}")

@@ -16,6 +16,7 @@ import msgspec
 from dwell.batch.puts import Row
 from dwell.calendar.moments import LAST_MS, from_ms, to_ms
 from dwell.errors import InvalidInput, InvalidSchedule
+from dwell.given import values
 from dwell.given.rows import row_of
 from dwell.given.values import Millis
 from dwell.message import DEFAULT_PRIORITY, MAX_DELAY_MS, Message, State
@@ -151,6 +152,8 @@ def schedule_of(message: Message) -> Schedule:
     """Return the schedule that a message is; raises InvalidSchedule for one that is none."""
     try:
         found = msgspec.json.decode(message.body, type=Schedule)
+        values.topic(found.name, "name")
+        values.topic(found.topic)
         found.row(0, 0)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidInput) as error:
         raise InvalidSchedule(f"schedule {message.id}: {error}") from None

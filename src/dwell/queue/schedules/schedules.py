@@ -16,7 +16,14 @@ from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, MAX_ATTEMPTS, Message, Result, State
 from dwell.queue.schedules.carrier import Carrier
 from dwell.queue.schedules.firer import Firer
-from dwell.queue.schedules.schedule import TOPIC, Planned, Schedule, planned, schedule_of
+from dwell.queue.schedules.schedule import (
+    TOPIC,
+    Planned,
+    Schedule,
+    fired_ms,
+    planned,
+    schedule_of,
+)
 
 #: When a schedule that is paused would fire.
 _NEVER_MS = 50 * 366 * 24 * 3_600_000
@@ -115,8 +122,13 @@ class Schedules:
                     yield found
 
     async def next(self, name: str, count: int = 5) -> list[datetime]:
-        """Return when a schedule fires next, in its zone; raises InvalidSchedule without one."""
+        """Return when a schedule fires next, in its zone; not at all as long as it is paused.
+
+        Raises InvalidSchedule when there is none of that name.
+        """
         schedule = (await self._existing(name)).schedule
+        if schedule.paused:
+            return []
         now_ms, most, zone = self._queue.clock.now_ms(), values.limit(count, "count"), schedule.zone
 
         def found() -> list[int]:
@@ -169,15 +181,22 @@ class Schedules:
                 return Result.UNKNOWN
             if old == new and message is not None and message.state is not State.DEAD:
                 return Result.KEPT
-            is_on = old is not None and not old.paused
-            return await self._put(new, message.due_ms if message and is_on else None)
+            return await self._put(new, self._since_ms(message, old))
 
         return await self._patiently(name, put)
 
-    async def _put(self, schedule: Schedule, old_due_ms: int | None) -> Result:
-        """Put a schedule; what one before it has missed until now is missed by this one."""
+    def _since_ms(self, message: Message | None, old: Schedule | None) -> int:
+        """Return after when a schedule is to fire that takes the place of another.
+
+        What that one has missed until now is not lost, and what it has fired is not fired again.
+        """
         now_ms = self._queue.clock.now_ms()
-        since_ms = now_ms if old_due_ms is None else min(now_ms, old_due_ms - 1)
+        if message is None or old is None or old.paused:
+            return now_ms
+        return max(min(now_ms, message.due_ms - 1), fired_ms(message) or 0)
+
+    async def _put(self, schedule: Schedule, since_ms: int) -> Result:
+        now_ms = self._queue.clock.now_ms()
         due_ms = now_ms + _NEVER_MS if schedule.paused else await _after(schedule, since_ms)
         # What fires is given back without its attempt: only a crash of who fires it counts.
         answer = await self._queue.put(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from dwell.calendar import Rule, every, rule_of, zone_of
@@ -55,12 +55,14 @@ def plan(times: Times, since_ms: int, now_ms: int, misfire: str, grace_ms: int) 
     Of several, ``misfire`` says which are put: ``once`` the last one, ``all`` each of them (at most
     1000 at a time), ``skip`` those that are at most ``grace_ms`` late.
     """
-    first = times.after(since_ms)
+    # As a rule there is one, and what comes next is known with it.
+    first, second = islice(chain(times.following(since_ms), (None, None)), 2)
     if first is None or first > now_ms:
         return Plan(since_ms, [], None, first)
-    last = times.before(now_ms)
+    is_one = second is None or second > now_ms
+    last = first if is_one else times.before(now_ms)
     assert last is not None
-    if misfire == "once" or last == first:
+    if misfire == "once" or is_one:
         is_late = misfire == "skip" and now_ms - last > grace_ms
         return Plan(since_ms, [] if is_late else [last], last, times.after(last))
     after_ms = max(since_ms, now_ms - grace_ms - 1) if misfire == "skip" else since_ms
