@@ -296,7 +296,7 @@ def test_every_endpoint(room, data, form, damage):
         query = "&".join(f"{name}={value}" for name, value in given_.items()).encode()
     path = endpoint.path.replace("{id:path}", "{id}")
     if data.draw(st.integers(0, 9)):
-        path = path.format(topic="t", id="a", poll="p", stream="s")
+        path = path.format(topic="t", id="a", poll="p", stream="s", name="n")
     else:
         path = path.format_map(_Odd(data))
     room.run(room.queue.put("t", "x", id="a"))
