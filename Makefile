@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test campaigns check format dist demo demo-kafka bench fuzz soak simulate mutants survive crash machines faults clean
+.PHONY: help setup packages test campaigns check format dist demo demo-kafka bench fuzz soak simulate mutants survive crash machines faults attack clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -104,6 +104,9 @@ machines: setup ## the searches beside the model, twenty times as long
 
 faults: setup ## every fault and every end at every call of the embedded store, of which make campaigns draws some
 	DWELL_FAULTS=all $(PY) -m pytest -q --timeout 0 tests/store/test_faults.py
+
+attack: setup ## every attack that was ever found, against a served store; 1 when one gets through
+	$(PY) -m tools.attack
 
 clean: ## remove what setup and the commands made
 	rm -rf .venv .brokers report build dist bench/bullmq/node_modules

@@ -419,3 +419,23 @@ async def test_what_one_topic_gave_is_handed_out_when_another_one_fails():
         assert [list(batch.bodies) for batch in batches] == [[b"y"]]
         with pytest.raises(StoreError):
             await take_best(queue, ("bad", "good"), 10)
+
+
+def test_commands_let_others_have_their_turn(served):
+    done = served.port._desk.hall.commands
+    most = 0
+
+    async def watch():
+        nonlocal most
+        before = done.total()
+        while True:
+            await asyncio.sleep(0)
+            most = max(most, done.total() - before)
+            before = done.total()
+
+    watching = asyncio.run_coroutine_threadsafe(watch(), served._loop)
+    with Line(served.number) as line:
+        replies = line.ask(b"list-tube-used\r\n" * 4_000, 4_000)
+    assert replies == b"USING default\r\n" * 4_000
+    watching.cancel()
+    assert 0 < most <= 32

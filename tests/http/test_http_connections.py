@@ -11,6 +11,7 @@ import pytest
 
 from dwell.clock import RealClock
 from dwell.server import listening, tls
+from dwell.server.gate import Gate
 from dwell.server.http.call import Call
 from dwell.server.http.port import HttpPort
 from dwell.server.http.protocol import MOST_HEADERS, Protocol
@@ -199,4 +200,89 @@ async def test_an_answer_over_tls_is_read_to_its_end_by_a_slow_reader(tmp_path, 
             await asyncio.sleep(0.02)
         assert size > 10_000_000
         writer.transport.abort()
+        await port.stop()
+
+
+@pytest.mark.parametrize("way", ["refused", "empty lines", "chunks"])
+async def test_what_is_refused_lets_others_have_their_turn(way, monkeypatch):
+    count, most = 0, 0
+    fed = Protocol._parse
+
+    def parse(self):
+        nonlocal count
+        count += 1
+        return fed(self)
+
+    async def watch():
+        nonlocal count, most
+        while True:
+            most, count = max(most, count), 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Protocol, "_parse", parse)
+    data = {
+        "refused": request("GET", "/nope") * 500,
+        "empty lines": b"\r\n" * 20_000,
+        "chunks": CHUNKED + chunks(b'{"body":"x"' + b"\r\n\r\n" * 5_000 + b"}", 20_000),
+    }[way]
+    async with opened() as server:
+        watching = asyncio.create_task(watch())
+        wire = await Wire.open(server)
+        await wire.send(data + request("GET", "/healthz"))
+        answer = await wire.answer()
+        while way == "refused" and answer.status == 404:
+            answer = await wire.answer()
+        assert answer.status == 200
+        watching.cancel()
+        assert 0 < most <= {"refused": 4, "empty lines": 4, "chunks": 70}[way]
+        wire.close()
+
+
+async def test_answers_that_are_not_read_are_counted():
+    async with served(MemoryStore(RealClock()), gate=Gate(10_000, 8 << 20)) as server:
+        await server.queue.put_many("t", ["x" * 1_000_000] * 10)
+        ask_all = request("GET", "/v1/topics/t/messages?state=ready")
+        wires = []
+        for _ in range(2):
+            wires.append(await Wire.open(server, 4096))
+            wires[-1].reader._transport.pause_reading()
+            await wires[-1].send(ask_all)
+            busy = len(wires)
+            await until_async(lambda busy=busy: server.service.gate.requests >= min(busy, 1))
+        assert server.service.gate.size_bytes > 1 << 20
+        answer = await ask(server, ask_all)
+        assert (answer.status, answer.value["error"]) == (429, "ServerBusy")
+        for wire in wires:
+            wire.close()
+        await until_async(lambda: server.service.gate.requests == 0)
+        assert server.service.gate.size_bytes == 0
+        assert (await ask(server, request("GET", "/v1/stats"))).status == 200
+
+
+async def test_a_request_without_messages_is_smaller():
+    head = f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {9 << 20}\r\n\r\n"
+    async with opened() as server:
+        answer = await ask(server, f"POST /v1/topics/t/get HTTP/1.1\r\n{head}".encode())
+        assert (answer.status, answer.value["error"]) == (413, "BatchTooLarge")
+        data = b'{"body":"x"' + b" " * (9 << 20) + b"}"
+        assert (await ask(server, request("POST", "/v1/topics/t/messages", data))).status == 200
+
+
+async def test_the_oldest_handshake_ends_when_there_are_too_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(listening, "_MOST_HANDSHAKES", 5)
+    monkeypatch.setattr(listening, "_HANDSHAKE_S", 3600.0)
+    cert, key = make_certificate(tmp_path)
+    async with opened() as server, asyncio.timeout(50):
+        port = HttpPort(server.service, "127.0.0.1", 0, ssl=tls.context(cert, key))
+        await port.start()
+        pairs = [await asyncio.open_connection(*port.address) for _ in range(20)]
+        for reader, _ in pairs[:15]:
+            assert await reader.read(1) == b""
+        # Who makes a handshake as it should be is let in.
+        trusting = ssl.create_default_context(cafile=cert)
+        good = Wire(*await asyncio.open_connection(*port.address, ssl=trusting))
+        assert (await good.ask(request("GET", "/healthz"))).status == 200
+        for _, writer in pairs:
+            writer.close()
+        good.close()
         await port.stop()

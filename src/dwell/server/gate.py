@@ -43,6 +43,14 @@ class Gate:
         self.requests += requests
         self.size_bytes += size_bytes
 
+    def keep(self, size_bytes: int) -> None:
+        """Count an answer that nobody reads as a request more, whether there is room or not.
+
+        It was made, so it can be refused no more; those that come after it can.
+        """
+        self.requests += 1
+        self.size_bytes += size_bytes
+
     def leave(self, size_bytes: int = 0, requests: int = 1) -> None:
         """Count requests out again."""
         self.requests -= requests

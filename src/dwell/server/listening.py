@@ -17,6 +17,9 @@ _BACKLOG = 4096
 _AT_ONCE = 64
 #: How long a handshake may take, and the end of what it began.
 _HANDSHAKE_S = 10.0
+#: How many may be under way, of which each has some 60 KiB. A good one takes milliseconds, so when
+#: there are more, that which has taken longest comes to nothing.
+_MOST_HANDSHAKES = 400
 #: How long nothing is accepted when the system has no more files or memory.
 _REST_S = 1.0
 #: How often, at most, the log says that connections are refused.
@@ -54,7 +57,8 @@ class Listener:
         self._most = most
         self._ssl = ssl
         self._open: set[asyncio.BaseProtocol] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Connections that are not made yet, the oldest first.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._logged_at = -_LOG_EVERY_S
         self._refused = 0
         self._resting: asyncio.TimerHandle | None = None
@@ -112,8 +116,12 @@ class Listener:
         protocol = self._make()
         self._open.add(protocol)
         task = self._loop.create_task(self._connect(sock, protocol))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        if len(self._tasks) > _MOST_HANDSHAKES:
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]
+            oldest.cancel()
 
     async def _connect(self, sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
         limits = {} if self._ssl is None else dict.fromkeys(_TLS_LIMITS, _HANDSHAKE_S)

@@ -30,6 +30,11 @@ class Share(Gate):
             super().leave(size_bytes, requests)
             raise
 
+    def keep(self, size_bytes: int) -> None:
+        """Count an answer that nobody reads, here and at the server."""
+        super().keep(size_bytes)
+        self._server.keep(size_bytes)
+
     def leave(self, size_bytes: int = 0, requests: int = 1) -> None:
         """Count requests out again, here and at the server."""
         super().leave(size_bytes, requests)

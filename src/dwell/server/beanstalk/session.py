@@ -19,6 +19,8 @@ Held: TypeAlias = tuple[bytes, str, int, int]
 
 #: How many bytes of replies are gathered before they are written.
 _MOST_REPLY_BYTES = 64 * 1024
+#: How many runs are done before other connections have their turn.
+_MOST_AT_ONCE = 16
 #: From how many held jobs on it is looked whether the leases of some are over.
 _FIRST_PURGE = 1000
 
@@ -119,6 +121,7 @@ class Session:
         "_desk",
         "_is_busy",
         "_is_reading",
+        "_is_resting",
         "_out",
         "_out_bytes",
         "_purge_at",
@@ -143,6 +146,7 @@ class Session:
         self._decoder = decoder
         self._is_busy = False
         self._is_reading = True
+        self._is_resting = False
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._purge_at = _FIRST_PURGE
@@ -237,8 +241,13 @@ class Session:
     # --- inside ---------------------------------------------------------------------------------
 
     def _proceed(self) -> None:
-        """Do commands until one has to wait, and send the replies."""
-        while not (self._is_busy or self.is_blocked or self.is_over):
+        """Do commands until one has to wait, or others have their turn, and send the replies."""
+        left = _MOST_AT_ONCE
+        while not (self._is_busy or self._is_resting or self.is_blocked or self.is_over):
+            if not left:
+                self._rest()
+                break
+            left -= 1
             run = self._decoder.next()
             if run is None:
                 if self.is_ending:
@@ -259,6 +268,15 @@ class Session:
         if not (self._is_reading or self.is_ending or self._decoder.is_full):
             self._is_reading = True
             self._wire.resume_reading()
+
+    def _rest(self) -> None:
+        """Go on when the other connections have had a turn of the event loop."""
+        self._is_resting = True
+        asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        self._proceed()
 
     def _count(self) -> None:
         """Have counted what came of a put; one that there is no room for is let go of."""

@@ -12,6 +12,7 @@ from dwell.server.http import (
     schedules,
     takes,
 )
+from dwell.server.http.call import MAX_REQUEST_BYTES
 from dwell.server.http.endpoint import ROWS, ROWS_COLUMNS, Endpoint
 from dwell.server.http.media import Media
 from dwell.server.http.schemas import answers as a
@@ -36,6 +37,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         takes=(*_MANY, Media.ARROW),
         gives=ROWS_COLUMNS,
         group="put",
+        most_bytes=MAX_REQUEST_BYTES,
     ),
     Endpoint(
         "POST",

@@ -1,5 +1,6 @@
 """A call: one request, read and checked, and how it is answered."""
 
+import io
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 #: The largest body of a request: a batch in JSON, its bodies in base64, and the rest beside them.
 MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
+#: The largest body of one that brings no batch of messages: as many ids as may be, and more.
+MAX_ASK_BYTES = 8 * 1024 * 1024
 
 _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
@@ -48,6 +51,10 @@ class Asked(Protocol):
     @property
     def right(self) -> Right | None:
         """The right that it needs, or None where everybody may."""
+
+    @property
+    def most_bytes(self) -> int:
+        """How long its body may be."""
 
     @property
     def takes(self) -> tuple[Media, ...]:
@@ -100,7 +107,7 @@ class Call:
         self.size_bytes = 0
         self.taken: Batch | None = None
         self.asked: Media
-        self._body: bytes | bytearray = b""
+        self._body: bytes | io.BytesIO = b""
         self._is_counted = False
         # The server's, until it is known whose request it is.
         self._gate = service.gate
@@ -115,6 +122,7 @@ class Call:
         if self.endpoint.right is not None:
             self.service.gate.enter()
             self._is_counted = True
+            self.delivery.gate = self._gate
 
     def leave(self) -> None:
         """Count the request out, and what came of it."""
@@ -152,17 +160,19 @@ class Call:
         self.size_bytes += len(data)
         if self._body:
             # Many small parts would cost more as objects than as bytes.
-            if not isinstance(self._body, bytearray):
-                self._body = bytearray(self._body)
-            self._body += data
+            if not isinstance(self._body, io.BytesIO):
+                first, self._body = self._body, io.BytesIO()
+                self._body.write(first)
+            self._body.write(data)
         else:
             self._body = data
 
     def check_size(self, size_bytes: int) -> None:
         """Refuse a body of so many bytes where that is too much; raises BatchTooLarge."""
-        if size_bytes > MAX_REQUEST_BYTES:
+        most_bytes = self.endpoint.most_bytes
+        if size_bytes > most_bytes:
             raise BatchTooLarge(
-                f"body: got more than {MAX_REQUEST_BYTES} bytes in one request, expected fewer"
+                f"body: got more than {most_bytes} bytes in one request, expected fewer"
             )
 
     # --- who ----------------------------------------------------------------------------------
@@ -187,7 +197,7 @@ class Call:
             name = self.service.tokens.check(self._token(), self.endpoint.right, ())
             share = self.service.share_of(name)
             share.join()
-            self._gate = share
+            self._gate = self.delivery.gate = share
         origin = self._header(b"origin")
         is_strange = origin is not None and urlsplit(origin).netloc != self._header(b"host")
         if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:
@@ -276,8 +286,8 @@ class Call:
     @property
     def data(self) -> bytes:
         """The bytes of the body; they are kept only once."""
-        if isinstance(self._body, bytearray):
-            self._body = bytes(self._body)
+        if isinstance(self._body, io.BytesIO):
+            self._body = self._body.getvalue()
         return self._body
 
     # --- what is taken ------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dwell.server.http.answer import Answer
-from dwell.server.http.call import Call
+from dwell.server.http.call import MAX_ASK_BYTES, Call
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.requests import Nothing, Request
 from dwell.server.tokens import Right
@@ -22,6 +22,7 @@ class Endpoint:
 
     ``right`` None means everybody; several kinds of ``answer`` are a tuple. ``takes`` and
     ``gives`` are the forms of body and answer; none for an answer of a form of its own.
+    ``most_bytes`` is how long the body may be.
     """
 
     method: str
@@ -34,6 +35,7 @@ class Endpoint:
     takes: tuple[Media, ...] = ROWS
     gives: tuple[Media, ...] = ROWS
     group: str = "messages"
+    most_bytes: int = MAX_ASK_BYTES
 
     @property
     def name(self) -> str:

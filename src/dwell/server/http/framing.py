@@ -11,6 +11,9 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 
+#: The end of a head, and of a body in chunks.
+END = b"\r\n\r\n"
+
 
 def head_of(answer: Answer, now_ms: int, size: bytes, *, keeps: bool) -> bytes:
     """Return the head of an answer.
@@ -62,3 +65,8 @@ def _date() -> bytes:
     if now != _Date.second:
         _Date.second, _Date.text = now, formatdate(now, usegmt=True).encode()
     return _Date.text
+
+
+def begun_end(data: bytes) -> int:
+    """Return how much of the end of a head may have come, which is left until the rest has come."""
+    return next((size for size in (3, 2, 1) if data.endswith(END[:size])), 0)

@@ -12,34 +12,28 @@ from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.app import App
 from dwell.server.http.call import Call
 from dwell.server.http.delivery import Delivery
-from dwell.server.http.framing import head_of, pieces_of
+from dwell.server.http.framing import END, begun_end, head_of, pieces_of
 from dwell.server.http.readers import LastAnswer, Watch
 
 _log = logging.getLogger(__name__)
 
 #: The head of a request: method, path and headers.
 MAX_HEAD_BYTES = 64 * 1024
-
 #: How many headers a request may have, which cost more than their bytes.
 MOST_HEADERS = 100
-
 #: What came and is not parsed yet, beyond which nothing more is read.
 _MOST_HELD_BYTES = 64 * 1024
-
 #: How long a request may take to arrive, from its first byte to its last.
 REQUEST_TIMEOUT_S = 60.0
-
 #: How long a connection may be idle. Clients should keep theirs for less.
 IDLE_TIMEOUT_S = 120.0
-
 #: How long what follows a refused request is read, and passed over, before the connection ends.
 LINGER_S = 10.0
-
 #: Where all connections of a process read into, one after another.
 _BUFFER = memoryview(bytearray(64 * 1024))
-
-#: The end of a head, and of a body in chunks.
-_END = b"\r\n\r\n"
+_LARGE_BYTES = 64 * 1024
+#: How many pieces are parsed before other connections have their turn.
+_MOST_AT_ONCE = 64
 
 _CHUNKED = b"chunked"
 
@@ -67,8 +61,7 @@ class Protocol(asyncio.BufferedProtocol):
     """One connection; who is slower, or sends a larger head, than is allowed is hung up on.
 
     What is handed to the parser ends where a request may end. So nothing is parsed while a request
-    is being answered, and little is read: what a connection may hold before it has shown a token is
-    bounded.
+    is being answered, and little is read: what a connection may hold is bounded.
     """
 
     __slots__ = (
@@ -90,6 +83,7 @@ class Protocol(asyncio.BufferedProtocol):
         "_is_newer",
         "_is_paused",
         "_is_proceeding",
+        "_is_resting",
         "_is_unread",
         "_is_whole",
         "_loop",
@@ -128,13 +122,14 @@ class Protocol(asyncio.BufferedProtocol):
         self._call: Call | None = None
         # The answer.
         self._answering: asyncio.Task[None] | None = None
-        self._sending: tuple[bytes, Call] | None = None
+        self._sending: tuple[tuple[bytes, ...], Call] | None = None
         self._is_proceeding = False
+        self._is_resting = False
         self._is_closing = False
         self._is_unread = False
         self._is_paused = False
         self._drained: asyncio.Event | None = None
-        # When it has to end unless something happens: since when it waits for what.
+        # When it has to end unless something happens.
         self._since: float | None = None
         self._idle_at = self._loop.time()
         self._timer: asyncio.TimerHandle | LastAnswer
@@ -278,8 +273,11 @@ class Protocol(asyncio.BufferedProtocol):
         if self._is_proceeding:
             return
         self._is_proceeding = True
+        left = _MOST_AT_ONCE
         while not self._is_busy and not self._is_closing and self._parse():
-            pass
+            left -= 1
+            if not left:
+                self._rest()
         self._is_proceeding = False
         left_bytes = len(self._held) - self._at
         if not left_bytes or self._is_closing:
@@ -294,17 +292,20 @@ class Protocol(asyncio.BufferedProtocol):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a request has come that has no answer yet, or whose answer is not read."""
-        return self._answering is not None or self._is_paused
+        """Whether a request has no answer yet, or one that is not read, or others have a turn."""
+        return self._answering is not None or self._is_paused or self._is_resting
 
     def _parse(self) -> bool:
         """Hand the parser what ends where a request may end; tell whether there was something."""
         held, begin = self._held, self._at
+        if self._is_whole and held[begin : begin + 1] in (b"\r", b"\n"):
+            # Empty lines before a request say nothing, however many there are.
+            begin = self._at = len(held) - len(held[begin:].lstrip(b"\r\n"))
         if begin >= len(held):
             return False
         if self._is_head or self._is_chunked:
-            found = held.find(_END, begin)
-            end = found + 4 if found >= 0 else len(held) - _begun_end(held)
+            found = held.find(END, begin)
+            end = found + 4 if found >= 0 else len(held) - begun_end(held)
         else:
             end = min(begin + self._body_bytes, len(held))
         if end <= begin:
@@ -324,10 +325,7 @@ class Protocol(asyncio.BufferedProtocol):
         return True
 
     def _expect(self) -> None:
-        """Wait for the rest of a request, but not for ever.
-
-        What is no part of a request, such as empty lines, makes no connection less idle.
-        """
+        """Wait for the rest of a request; empty lines before one make no connection less idle."""
         if not self._is_whole and self._since is None:
             self._since = self._loop.time()
             self._timer.cancel()
@@ -364,7 +362,7 @@ class Protocol(asyncio.BufferedProtocol):
         assert self._sending is not None
         (data, call), self._sending = self._sending, None
         try:
-            self._write(data)
+            self._write(*data)
             call.deliver()
         except Exception:
             self._give_up()
@@ -418,11 +416,21 @@ class Protocol(asyncio.BufferedProtocol):
         call, self._call = self._call, None
         if call is not None:
             call.leave()
-        if b"expect" in self._headers:
-            # It cannot be told whether the body will come.
-            self._is_keeping = False
-        self._write(self._whole(self._app.refusal(error, call)))
+        # With it, it cannot be told whether the body will come.
+        self._is_keeping = self._is_keeping and b"expect" not in self._headers
+        self._write(*self._whole(self._app.refusal(error, call)))
+        self._rest()
         self._answered()
+
+    def _rest(self) -> None:
+        """Parse no more until the other connections have had a turn of the event loop."""
+        if not self._is_resting:
+            self._is_resting = True
+            self._loop.call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        self._go_on()
 
     def _refuse_for_good(self, error: Exception) -> None:
         """Answer what is no request, of which nobody knows where it ends."""
@@ -430,8 +438,7 @@ class Protocol(asyncio.BufferedProtocol):
         self._held, self._at = b"", 0
         if self._answering is not None:
             return None
-        if self._call is None and not self._is_head:
-            # It has its answer: it was refused when its head had come.
+        if self._call is None and not self._is_head:  # It was refused when its head had come.
             return self._linger()
         cause = error.__context__
         if not isinstance(cause, MemoryError):
@@ -439,20 +446,20 @@ class Protocol(asyncio.BufferedProtocol):
         self._is_whole = False
         return self._refuse(cause)
 
-    def _whole(self, answer: Answer) -> bytes:
-        """Return an answer in one piece."""
+    def _whole(self, answer: Answer) -> tuple[bytes, ...]:
+        """Return an answer in one piece, or a large one in two, as it would be copied."""
         size = b"content-length: %d\r\n" % len(answer.data)
         head = head_of(answer, self._app.now_ms(), size, keeps=self._is_keeping)
-        return head if self._method == "HEAD" else head + answer.data
+        data = b"" if self._method == "HEAD" else answer.data
+        return (head, data) if len(data) > _LARGE_BYTES else (head + data,)
 
     async def _send_parts(self, answer: Answer) -> None:
         """Write an answer part by part, as the client reads."""
         is_sized = "content-length" in answer.headers
         is_chunked = not is_sized and self._is_newer
         self._is_keeping = self._is_keeping and (is_sized or is_chunked)
-        pieces = pieces_of(
-            answer, self._app.now_ms(), is_chunked=is_chunked, keeps=self._is_keeping
-        )
+        now_ms, keeps = self._app.now_ms(), self._is_keeping
+        pieces = pieces_of(answer, now_ms, is_chunked=is_chunked, keeps=keeps)
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
                 self._write(piece)
@@ -460,9 +467,10 @@ class Protocol(asyncio.BufferedProtocol):
                 if self._delivery.is_lost:
                     return
 
-    def _write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+    def _write(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            if not self._transport.is_closing():
+                self._transport.write(piece)
 
     # --- what is not read ---------------------------------------------------------------------
 
@@ -475,6 +483,7 @@ class Protocol(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Wait for the client to read, but not for ever."""
         self._is_paused = True
+        self._delivery.note_unsent()
         self._unread = Watch(self._transport)
 
     def resume_writing(self) -> None:
@@ -488,8 +497,3 @@ class Protocol(asyncio.BufferedProtocol):
         if self._drained is not None:
             self._drained.set()
         self._go_on()
-
-
-def _begun_end(data: bytes) -> int:
-    """Return how much of the end of a head may have come, which is left until the rest has come."""
-    return next((size for size in (3, 2, 1) if data.endswith(_END[:size])), 0)

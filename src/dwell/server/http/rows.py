@@ -1,5 +1,6 @@
 """Rows in and out: messages as objects, as the queue takes them and as callers read them."""
 
+import codecs
 import io
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -57,6 +58,9 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True):
         columns.check_count(len(_counted), "messages")
 
 
+#: How much of a body is looked at at a time for whether it is text.
+_PIECE_BYTES = 1024 * 1024
+
 _COUNTED_ROWS = _Counted | list[_Counted]
 _counted: list[None] = []
 
@@ -97,8 +101,12 @@ def _packed_count(data: bytes) -> int:
 
 
 def _check_utf8(data: bytes) -> None:
+    """Refuse what is no text, of which no copy is made as a whole."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        data.decode()
+        for at in range(0, len(data), _PIECE_BYTES):
+            decoder.decode(data[at : at + _PIECE_BYTES])
+        decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise InvalidInput(f"body: {error}") from None
 

@@ -1,0 +1,52 @@
+"""Attack a served store in every way that was ever found, and say whether one gets through.
+
+``python -m tools.attack [--only WORDS]``: each attack has a ``dwell serve`` of its own, and an
+honest client beside it. An attack got through when the server does what it must not, when its
+memory grows by more than 64 MB, or when an honest call fails, or when one in a hundred takes 100 ms
+longer than while this machine is only busy. Status 1 says that one did.
+"""
+
+import argparse
+import math
+import resource
+import sys
+
+from tools.attack import answers, bodies, connections, expressions, files, pages, pipelines, tenants
+from tools.attack.run import MOST_MS, NOTHING, Outcome, run
+
+ATTACKS = [
+    attack
+    for room in (pipelines, connections, pages, bodies, answers, expressions, tenants, files)
+    for attack in room.ATTACKS
+]
+_HEAD = f"{'attack':<50} {'memory':>9} {'calls':>6} {'p50':>8} {'p99':>8} {'longest':>9}  outcome"
+
+
+def _line(outcome: Outcome) -> str:
+    seen = outcome.seen
+    times = f"{seen.p50_ms:>5.1f} ms {seen.p99_ms:>5.1f} ms {seen.longest_ms:>6.1f} ms"
+    told = f"GOT THROUGH: {outcome.wrong}" if outcome.wrong else outcome.told
+    return f"{outcome.name:<50} {outcome.grown_mb:>+6.1f} MB {seen.calls:>6} {times}  {told}"
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tools.attack", description=__doc__)
+    parser.add_argument("--only", default="", help="words in the names of attacks")
+    words = parser.parse_args().only.split()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    chosen = [attack for attack in ATTACKS if all(word in attack.name for word in words)]
+    print(_HEAD, flush=True)
+    outcomes = [run(NOTHING, math.inf)]
+    print(_line(outcomes[0]), flush=True)
+    for attack in chosen:
+        outcomes.append(run(attack, MOST_MS + outcomes[0].seen.p99_ms))
+        print(_line(outcomes[-1]), flush=True)
+    through = sum(bool(outcome.wrong) for outcome in outcomes)
+    print(f"{len(chosen)} attacks, {through} got through")
+    sys.exit(through > 0)
+
+
+if __name__ == "__main__":
+    main()

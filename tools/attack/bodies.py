@@ -1,0 +1,102 @@
+"""Bodies that are small on the wire and large in memory."""
+
+import struct
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from dwell.server.http.call import MAX_REQUEST_BYTES
+from tools.attack.attack import Attack, must
+from tools.attack.sockets import hammer
+from tools.attack.target import TENANT, Target, asked
+
+_JSON, _MSGPACK = "application/json", "application/msgpack"
+_NDJSON, _ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
+_PUT = f"/v1/topics/{TENANT}.t/messages"
+#: As long as a body may be.
+_LONG = MAX_REQUEST_BYTES - 64
+_REFUSED = (400, 413, 429)
+
+
+def _json_rows() -> bytes:
+    return b"[" + b"{}," * (_LONG // 3 - 1) + b"{}]"
+
+
+def _msgpack_rows() -> bytes:
+    return b"\xdd" + struct.pack(">I", _LONG) + b"\x80" * _LONG
+
+
+def _ndjson_rows() -> bytes:
+    return b"{}\n" * (_LONG // 3)
+
+
+def _arrow_rows() -> bytes:
+    return _stream(pa.record_batch([pa.nulls(10_000_000)], names=["body"]))
+
+
+def _stream(batch: Any, **more: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    # The newer version of the metadata says in another place what is compressed.
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata=more)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _bomb(key: str) -> bytes:
+    """Return a column that says that it is 3 GB of zeros."""
+    size = 3 << 30
+    packed = pa.Codec("zstd").compress(bytes(64 << 20), asbytes=True)
+    raw = struct.pack("<q", size) + packed * (size // (64 << 20))
+    # What is left to a whole number is a frame that zstd skips.
+    left = -len(raw) % 8 + 8
+    raw += struct.pack("<II", 0x184D2A50, left - 8) + bytes(left - 8)
+    column = pa.Array.from_buffers(pa.int64(), len(raw) // 8, [None, pa.py_buffer(raw)])
+    return _stream(pa.record_batch([column], names=["body"]), **{key: "ZSTD"})
+
+
+def _headers() -> bytes:
+    names = b",".join(b'"%x":""' % n for n in range(2_500_000))
+    return b'{"body":1,"headers":{' + names + b"}}"
+
+
+def _deep() -> bytes:
+    return b'{"body":' + b"[" * 2_000_000 + b"]" * 2_000_000 + b"}"
+
+
+def _receipts() -> bytes:
+    count = 10_000_000
+    return b"\x81\xa8receipts\xdd" + struct.pack(">I", count) + b"\xa0" * count
+
+
+def _ids() -> bytes:
+    return b'{"ids":[' + b'"",' * (_LONG // 3 - 10) + b'""]}'
+
+
+async def _send(make: Any, form: str, path: str, target: Target) -> str:
+    data = make()
+    request = asked(TENANT, "POST", path, data, content_type=form)
+    answers = await hammer(target, request, at_once=1)
+    statuses = {answer.status for answer in answers}
+    must(statuses <= set(_REFUSED), f"got {statuses}, expected a refusal: {answers[0].data[:80]!r}")
+    return f"{len(answers)} of {len(data) / 1e6:.1f} MB refused"
+
+
+def _attack(name: str, make: Any, form: str = _JSON, path: str = _PUT) -> Attack:
+    return Attack(name, partial(_send, make, form, path))
+
+
+ATTACKS = (
+    _attack("too many rows in JSON", _json_rows),
+    _attack("too many rows in MessagePack", _msgpack_rows, _MSGPACK),
+    _attack("too many rows in NDJSON", _ndjson_rows, _NDJSON),
+    _attack("too many rows in Arrow", _arrow_rows, _ARROW),
+    _attack("an Arrow compression bomb", partial(_bomb, "ARROW:experimental_compression"), _ARROW),
+    _attack("the same, spelled otherwise", partial(_bomb, "arrow:Body_COMPRESSION"), _ARROW),
+    _attack("millions of headers", _headers),
+    _attack("a body nested two million deep", _deep),
+    _attack("millions of receipts", _receipts, _MSGPACK, "/v1/ack"),
+    _attack("millions of ids", _ids, path=_PUT.replace("messages", "get")),
+)

@@ -1,0 +1,109 @@
+"""Connections: many of them that send nothing, half of something, or just enough to stay."""
+
+import asyncio
+import contextlib
+import socket
+import time
+
+from dwell.server.serve import _OTHER_FILES
+from tools.attack.attack import Attack, must
+from tools.attack.sockets import HOLD_S, many, pour
+from tools.attack.target import PUBLIC, Target
+
+_MANY = 3_000
+#: What leaves each of two ports 40 connections.
+_FEW_FILES = _OTHER_FILES + 80
+#: A connection that asks nothing is closed after two minutes.
+_IDLE_S = 125.0
+_HALF_A_HEAD = b"POST /v1/take HTTP/1.1\r\nhost: localhost\r\nx-filling: " + b"x" * 1000
+#: The record of a hello of which most is still to come.
+_HALF_A_HANDSHAKE = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 100
+
+
+async def silent(target: Target) -> str:
+    """Connect, and say nothing."""
+    with many(target.http, _MANY), many(target.beanstalk, _MANY):
+        await asyncio.sleep(HOLD_S)
+    return f"{_MANY} on each port"
+
+
+async def half_a_head(target: Target) -> str:
+    """Send the head of a request but for its end."""
+    with many(target.http, _MANY, _HALF_A_HEAD):
+        await asyncio.sleep(HOLD_S)
+    return f"{_MANY} on the port"
+
+
+async def half_a_handshake(target: Target) -> str:
+    """Begin a handshake, and do not go on; all have to be gone after its time."""
+    with many(target.http, _MANY, _HALF_A_HANDSHAKE) as socks:
+        start = time.monotonic()
+        await _closed(socks, 20.0)
+        took = time.monotonic() - start
+    return f"{_MANY} on the port, all closed after {took:.0f} s"
+
+
+async def all_files(target: Target) -> str:
+    """Connect until no file is left, on both ports."""
+    with many(target.http, 1500) as socks, many(target.beanstalk, 1500) as others:
+        await asyncio.sleep(HOLD_S)
+        left = sum(_is_open(sock) for sock in (*socks, *others))
+    must(left <= 80, f"{left} of 3,000 connections are open, expected 80 or fewer")
+    return f"{left} of 3,000 stayed"
+
+
+async def empty_lines(target: Target) -> str:
+    """Send empty lines, so as to look busy."""
+    with many(target.http, 200) as socks:
+        await pour(socks, b"\r\n" * 1000, HOLD_S)
+        for _ in range(int(_IDLE_S)):
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.send(b"\r\n")
+            await asyncio.sleep(1.0)
+        await _closed(socks, 20.0)
+    return f"all of {len(socks)} closed"
+
+
+async def tubes(target: Target) -> str:
+    """Watch as many tubes as one can, by names as long as they may be."""
+    names = [f"{PUBLIC}{n:04}".ljust(200, "x") for n in range(1_100)]
+    watched = "".join(f"watch {name}\r\n" for name in names).encode()
+    with many(target.beanstalk, 100) as socks:
+        await asyncio.gather(*(_sent(sock, watched) for sock in socks))
+        await asyncio.sleep(HOLD_S)
+    return f"1,100 tubes on each of {len(socks)}"
+
+
+async def _sent(sock: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(HOLD_S):
+            await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+def _is_open(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+async def _closed(socks: list[socket.socket], seconds: float) -> None:
+    """Wait until the other end has closed all; raises GotThrough after some seconds."""
+    end = time.monotonic() + seconds
+    while left := sum(map(_is_open, socks)):
+        must(time.monotonic() < end, f"{left} of {len(socks)} are open after {seconds:.0f} s")
+        await asyncio.sleep(0.2)
+
+
+ATTACKS = (
+    Attack("connections that send nothing", silent),
+    Attack("connections with half a head", half_a_head),
+    Attack("connections with half a TLS handshake", half_a_handshake, has_tls=True),
+    Attack("connections until no file is left", all_files, files=_FEW_FILES),
+    Attack("the same, TLS that never says hello", all_files, files=_FEW_FILES, has_tls=True),
+    Attack("empty lines that keep connections alive", empty_lines),
+    Attack("as many tubes as can be watched", tubes),
+)
