@@ -247,13 +247,14 @@ async def test_answers_that_are_not_read_are_counted():
             wires.append(await Wire.open(server, 4096))
             wires[-1].reader._transport.pause_reading()
             await wires[-1].send(ask_all)
-            busy = len(wires)
-            await until_async(lambda busy=busy: server.service.gate.requests >= min(busy, 1))
-        assert server.service.gate.size_bytes > 1 << 20
-        answer = await ask(server, ask_all)
+            waiting = [one for one in server.port._connections if one._is_paused]
+            while len(waiting) < len(wires) and server.service.gate.size_bytes < 8 << 20:
+                await asyncio.sleep(0.01)
+                waiting = [one for one in server.port._connections if one._is_paused]
+        size_bytes, answer = server.service.gate.size_bytes, await ask(server, ask_all)
+        Wire.close_all()
+        assert size_bytes > 8 << 20
         assert (answer.status, answer.value["error"]) == (429, "ServerBusy")
-        for wire in wires:
-            wire.close()
         await until_async(lambda: server.service.gate.requests == 0)
         assert server.service.gate.size_bytes == 0
         assert (await ask(server, request("GET", "/v1/stats"))).status == 200

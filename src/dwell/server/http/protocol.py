@@ -31,6 +31,7 @@ IDLE_TIMEOUT_S = 120.0
 LINGER_S = 10.0
 #: Where all connections of a process read into, one after another.
 _BUFFER = memoryview(bytearray(64 * 1024))
+#: From where on an answer is written in two pieces.
 _LARGE_BYTES = 64 * 1024
 #: How many pieces are parsed before other connections have their turn.
 _MOST_AT_ONCE = 64
