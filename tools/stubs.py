@@ -59,7 +59,7 @@ class SyncSchedules:
 """,
     "Typed": """
 class SyncTyped(Generic[T]):
-    def __init__(self, typed: Typed[T], run: Callable[..., Any]) -> None: ...
+    def __init__(self, typed: Typed[T], queue: SyncQueue) -> None: ...
 """,
 }
 

@@ -97,7 +97,7 @@ class Typed(Generic[T]):
 
     def __init__(self, queue: _Queue, topic: str, kind: type[T]) -> None:
         self._queue = queue
-        self._topic = values.topic(topic)
+        self.name = values.topic(topic)
         self._codec = Codec(kind)
 
     async def put(self, value: T, **words: Any) -> Put:
@@ -105,12 +105,12 @@ class Typed(Generic[T]):
 
         Raises InvalidBody for what is not of the type.
         """
-        return await self._queue.put(self._topic, self._codec.encode(value), **words)
+        return await self._queue.put(self.name, self._codec.encode(value), **words)
 
     async def put_many(self, given: Sequence[T], **words: Any) -> PutAnswer:
         """Put many values, all or none; ``words`` are those of :meth:`dwell.Queue.put_many`."""
         bodies = [self._codec.encode(value) for value in given]
-        return await self._queue.put_many(self._topic, bodies, **words)
+        return await self._queue.put_many(self.name, bodies, **words)
 
     async def take(
         self,
@@ -124,8 +124,12 @@ class Typed(Generic[T]):
 
         What is not of the type is buried, with the reason, and not in the answer.
         """
+        words = {"lease": lease, "owner": owner, "wait": wait}
+        return await self.fitting(await self._queue.take(self.name, limit, **words))
+
+    async def fitting(self, batch: Batch) -> list[TypedMessage[T]]:
+        """Return those of a batch that are of the type, and bury the others, with the reason."""
         found: list[TypedMessage[T]] = []
-        batch = await self._queue.take(self._topic, limit, lease=lease, owner=owner, wait=wait)
         for message in batch:
             try:
                 found.append(self._codec.typed(message))
@@ -135,5 +139,5 @@ class Typed(Generic[T]):
 
     async def get(self, id: str) -> TypedMessage[T] | None:  # noqa: A002 - the word of the API
         """Return a message by its id, None where it is unknown; raises InvalidBody."""
-        message = await self._queue.get(self._topic, id)
+        message = await self._queue.get(self.name, id)
         return None if message is None else self._codec.typed(message)

@@ -15,7 +15,7 @@ from dwell.batch.batch import Batch
 from dwell.errors import StoreClosed
 from dwell.queue import Queue
 from dwell.queue.schedules.schedules import Schedules
-from dwell.queue.typed import Typed
+from dwell.queue.typed import Typed, TypedMessage
 from dwell.threads.bridge import LoopThread
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class SyncQueue:
 
     def topic(self, name: str, kind: type[T]) -> "SyncTyped[T]":
         """Return a topic whose bodies are values of a type."""
-        return SyncTyped(self._queue.topic(name, kind), self._run)
+        return SyncTyped(self._queue.topic(name, kind), self)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._loop_thread().run(function, *args, **kwargs)
@@ -112,9 +112,20 @@ class SyncQueue:
 class SyncTyped(Generic[T]):
     """A topic of values of a type for plain threads: ``queue.topic(name, kind)``."""
 
-    def __init__(self, typed: Typed[T], run: Callable[..., Any]) -> None:
+    def __init__(self, typed: Typed[T], queue: SyncQueue) -> None:
         self._queue = typed
-        self._run = run
+        self._run = queue._run
+        self._sync = queue
+
+    def take(self, limit: int = 1, **words: Any) -> list[TypedMessage[T]]:
+        """Take messages as the queue does, which gives them back for who is interrupted."""
+        batch = self._sync.take(self._queue.name, limit, **words)
+        try:
+            found: list[TypedMessage[T]] = self._run(self._queue.fitting, batch)
+        except BaseException:
+            self._sync._let_go([batch])
+            raise
+        return found
 
 
 class SyncSchedules:
