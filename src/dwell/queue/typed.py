@@ -1,7 +1,7 @@
 """Typed topics: what is put and taken are values of a type, and what does not fit is set aside."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -10,7 +10,8 @@ from dwell.batch.puts import Put, PutAnswer
 from dwell.errors import InvalidBody
 from dwell.given import values
 from dwell.given.values import Delay
-from dwell.message import Message, Result
+from dwell.message import Message
+from dwell.queue.carrier import Carrier
 
 T = TypeVar("T")
 
@@ -74,28 +75,13 @@ def _model_bytes(value: Any) -> bytes:
     return text.encode()
 
 
-class _Queue(Protocol):
-    """The verbs of :class:`dwell.Queue` that typed topics are made of."""
-
-    @property
-    def put(self) -> Callable[..., Awaitable[Put]]: ...
-    @property
-    def put_many(self) -> Callable[..., Awaitable[PutAnswer]]: ...
-    @property
-    def take(self) -> Callable[..., Awaitable[Batch]]: ...
-    @property
-    def get(self) -> Callable[[str, str], Awaitable[Message | None]]: ...
-    @property
-    def bury(self) -> Callable[[Message, str], Awaitable[Result]]: ...
-
-
 class Typed(Generic[T]):
     """One topic whose bodies are values of a type: ``queue.topic("orders", Order)``.
 
     What it gives are messages as any other, for ``queue.ack`` and the rest, with a ``value``.
     """
 
-    def __init__(self, queue: _Queue, topic: str, kind: type[T]) -> None:
+    def __init__(self, queue: Carrier, topic: str, kind: type[T]) -> None:
         self._queue = queue
         self.name = values.topic(topic)
         self._codec = Codec(kind)

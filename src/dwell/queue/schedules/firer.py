@@ -16,7 +16,7 @@ from dwell.calendar import missing
 from dwell.errors import DwellError, InvalidInput, StoreClosed
 from dwell.given.values import Millis
 from dwell.message import Message
-from dwell.queue.schedules.carrier import Carrier
+from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.schedule import TOPIC, Schedule, fired_ms, fired_text, schedule_of
 from dwell.queue.schedules.times import Plan, plan
 

@@ -14,7 +14,7 @@ from dwell.errors import InvalidSchedule, StoreError
 from dwell.given import values
 from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, MAX_ATTEMPTS, Message, Result, State
-from dwell.queue.schedules.carrier import Carrier
+from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.firer import Firer
 from dwell.queue.schedules.schedule import (
     TOPIC,

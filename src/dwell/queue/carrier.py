@@ -1,0 +1,57 @@
+"""What is built on a queue, schedules and typed topics, needs of it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+from dwell.batch.batch import Batch
+from dwell.batch.puts import Put, PutAnswer
+from dwell.clock import Clock
+from dwell.message import Message, Result
+
+
+class Carrier(Protocol):
+    """Verbs of :class:`dwell.Queue`; it says what their words are."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that says what is due."""
+
+    @property
+    def put(self) -> Callable[..., Awaitable[Put]]:
+        """Put one message."""
+
+    @property
+    def put_many(self) -> Callable[..., Awaitable[PutAnswer]]:
+        """Put many messages."""
+
+    @property
+    def put_rows(self) -> Callable[..., Awaitable[Sequence[Put]]]:
+        """Put rows."""
+
+    @property
+    def take(self) -> Callable[..., Awaitable[Batch]]:
+        """Take messages that are due."""
+
+    @property
+    def ack(self) -> Callable[[Message], Awaitable[Result]]:
+        """Forget a message that is done."""
+
+    @property
+    def release(self) -> Callable[..., Awaitable[Result]]:
+        """Give a message back."""
+
+    @property
+    def bury(self) -> Callable[[Message, str], Awaitable[Result]]:
+        """Set a message aside."""
+
+    @property
+    def cancel(self) -> Callable[[str, str], Awaitable[Result]]:
+        """Forget a message that nobody has taken."""
+
+    @property
+    def get(self) -> Callable[[str, str], Awaitable[Message | None]]:
+        """Return a message, or None."""
+
+    @property
+    def pages(self) -> Callable[..., AsyncIterator[Batch]]:
+        """Yield messages, a batch at a time."""
