@@ -30,6 +30,8 @@ def spark(tmp_path_factory):
         # Compiling each query takes longer than its few rows do; the demo and the benchmarks do it.
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.codegen.wholeStage": "false",
+        # Off by default, as Spark keeps filters; tests of what is pushed down load for each query.
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("local")),
         "spark.driver.memory": "1g",

@@ -255,3 +255,21 @@ def test_a_source_that_spark_has_found_is_not_replaced(spark):
     before = found.lookupDataSource("dwell")
     register(spark)
     assert found.lookupDataSource("dwell").equals(before)
+
+
+def test_by_default_a_query_knows_nothing_of_the_filters_of_another(spark, shared):
+    """Spark 4.3 keeps what it has pushed down for the next query of a DataFrame."""
+    setting = "spark.sql.python.filterPushdown.enabled"
+    pushed = spark.conf.get(setting)
+    spark.conf.unset(setting)
+    try:
+        assert spark.conf.get(setting) == "false"
+        table = spark.read.format("dwell").option("url", shared.url).load()
+        dead, others = table.where("state = 'dead'"), table.where("state <> 'dead'")
+        count = table.count()
+        assert 0 < dead.count() < count
+        assert table.count() == count
+        assert dead.union(others).count() == count
+        assert dead.count() + others.count() == count
+    finally:
+        spark.conf.set(setting, pushed)

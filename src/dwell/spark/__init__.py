@@ -9,17 +9,16 @@ Spark finds it where this package is installed; :func:`register` makes it known 
 
 from pyspark.sql import SparkSession
 
-from dwell.spark.session import FILTER_PUSHDOWN, session
+from dwell.spark.session import session
 from dwell.spark.source import DwellSource
 
 __all__ = ["DwellSource", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source known to a session, and let Spark push filters down to it."""
+    """Make the data source known to a session where Spark has not found it."""
     if not _is_known(spark):
         spark.dataSource.register(DwellSource)
-    spark.conf.set(FILTER_PUSHDOWN, "true")
 
 
 def _is_known(spark: SparkSession) -> bool:

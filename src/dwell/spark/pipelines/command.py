@@ -8,7 +8,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +33,9 @@ _OWN_ERROR = re.compile(
 
 # Spark's loggers that print an error which is raised as well, with its whole stack.
 _REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+#: Whether the server is told of filters. Where a table is used twice Spark 4.3 mixes them up.
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 _DONE, _OTHER, _INPUT, _STORE, _INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -75,8 +79,19 @@ def _run(name: str, argv: Sequence[str]) -> str:
 
 def _work(name: str, module: ModuleType, spark: SparkSession, wanted: Wanted) -> str:
     dwell.spark.register(spark)
-    with progress.shown(spark, name):
+    with _filtered_by_the_server(spark), progress.shown(spark, name):
         return str(module.run(spark, wanted.settings))
+
+
+@contextmanager
+def _filtered_by_the_server(spark: SparkSession) -> Iterator[None]:
+    """Let Spark push filters down meanwhile: no pipeline uses a table for queries that differ."""
+    before = spark.conf.get(_PUSHDOWN)
+    spark.conf.set(_PUSHDOWN, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(_PUSHDOWN, before or "false")
 
 
 def _session(name: str, wanted: Wanted) -> SparkSession:
