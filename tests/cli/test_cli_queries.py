@@ -42,7 +42,7 @@ class TestQueries:
         done = cli.run("clear", "t", stdin="n\n", code=1)
         assert done.stderr.rstrip() == question
         assert len(cli.json("list", "t")) == 5
-        cli.run("clear", "t", stdin="", code=130)
+        cli.run("clear", "t", stdin="", code=2)
         done = cli.run("clear", "t", stdin="y\n")
         assert done.stdout.endswith("5 cancelled\n")
         assert done.stderr.rstrip() == question

@@ -69,7 +69,7 @@ class TestChanges:
         done = cli.run(*words, stdin="n\n", code=1)
         assert done.stderr.rstrip() == "Cancel 3 messages of t? [y/N]:"
         assert len(ids(cli, "list", "t")) == 6
-        cli.run(*words, stdin="", code=130)
+        cli.run(*words, stdin="", code=2)
         done = cli.run(*words, stdin="y\n")
         assert done.stdout.endswith("3 cancelled\n")
         assert sorted(ids(cli, "list", "t")) == ["0", "2", "4"]
@@ -172,3 +172,14 @@ def test_what_does_not_go_together(cli, args, error):
     assert cli.error(*args).startswith(error)
     with cli.queue() as queue:
         assert queue.stats().topics["t"] == dwell.TopicStats(delayed=1, ready=4, dead=1)
+
+
+@pytest.mark.parametrize("command", [("cancel", "t", "--key", "odd"), ("clear", "t")])
+def test_where_nobody_can_answer_it_says_how_to_go_on(cli, command):
+    before = cli.json("list", "t")
+    assert "InvalidInput: nobody answers here: expected --yes" in cli.run(*command, code=2).stderr
+    assert cli.json("list", "t") == before
+
+
+def test_numbers_stand_in_backticks(cli):
+    assert "numbers stand in backticks" in cli.error("find", "t", "total > 30")

@@ -95,6 +95,8 @@ async def test_a_worker_does_not_take_the_schedule_of_another():
             await worker.serve()
         with pytest.raises(dwell.InvalidInput, match="has no name"):
             Worker(queue).every("1m")
+        with pytest.raises(dwell.InvalidInput, match="every: got 'colour', expected one of zone"):
+            worker.every("1m", colour="red")
 
 
 def test_a_schedule_is_named_by_its_app_and_function():
@@ -104,7 +106,7 @@ def test_a_schedule_is_named_by_its_app_and_function():
     def report(message):
         """Nothing."""
 
-    assert worker.described == "serving shop:report (8 at once) at memory:"
+    assert worker.described == "serving shop:report (1 at once) at memory:"
 
 
 async def test_fire_ends_with_its_queue():

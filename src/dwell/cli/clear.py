@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dwell.cli.exits import require
+from dwell.cli.exits import ask
 from dwell.cli.options import TopicArgument
 from dwell.cli.session import session_of
 from dwell.given import values
@@ -22,6 +22,7 @@ def clear(
     session = session_of(context)
     question = f"Cancel every message of {values.topic(topic)} that nobody has taken?"
     with session.queue() as queue:
-        require(yes or typer.confirm(question, err=True))
+        if not yes:
+            ask(question)
         count = queue.clear(topic)
     session.out.confirm({"topic": topic, "cancelled": count}, f"{count:,} cancelled")

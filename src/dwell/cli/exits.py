@@ -75,6 +75,19 @@ def require(is_as_asked: bool) -> None:
         raise typer.Exit(Code.OTHER)
 
 
+def ask(question: str) -> None:
+    """Ask whoever sits there, and end the command when the answer is no.
+
+    Raises InvalidInput where nobody can answer.
+    """
+    try:
+        require(typer.confirm(question, err=True))
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, EOFError):
+            raise InvalidInput("nobody answers here: expected --yes") from None
+        raise
+
+
 class Commands(Group):
     """A group of commands whose errors are one line each, and whose end is an exit code."""
 

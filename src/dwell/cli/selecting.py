@@ -10,7 +10,7 @@ import typer
 from dwell.batch.changed import Changed
 from dwell.batch.selection import Selection
 from dwell.cli import given
-from dwell.cli.exits import require
+from dwell.cli.exits import ask, require
 from dwell.cli.options import WHERE_HELP
 from dwell.cli.session import Session
 from dwell.cli.texts import count_text
@@ -136,7 +136,7 @@ class Bulk(NamedTuple):
         if found.matched:
             first = "" if found.is_complete else "the first "
             count = count_text(found.matched, "message")
-            require(typer.confirm(f"{self.word} {first}{count} of {topic}?", err=True))
+            ask(f"{self.word} {first}{count} of {topic}?")
 
     def _say(self, session: Session, topic: str, changed: Changed) -> None:
         is_as_asked = changed.results.total() == changed.results[self.wanted]

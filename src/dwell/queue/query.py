@@ -51,6 +51,8 @@ class Query:
             growth = _growth(node)
         except _MISFITS as error:
             reason = " ".join(str(error).split())
+            if "(NUMBER)" in reason:
+                reason = f"numbers stand in backticks: total > `30`; {reason}"
             raise values.refusal(
                 InvalidQuery, "where", self.text, f"an expression of JMESPath ({reason:.200})"
             ) from None

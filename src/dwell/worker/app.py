@@ -23,7 +23,7 @@ from dwell.threads.bridge import RunningLoop
 from dwell.threads.pool import is_generator
 from dwell.threads.sync import SyncQueue
 from dwell.urls import shown
-from dwell.worker.declared import Declared, declare
+from dwell.worker.declared import Declared, check_words, declare
 from dwell.worker.runner import Runner, Subscription
 from dwell.worker.typed import typed
 
@@ -168,6 +168,8 @@ class Worker:
         name: str = "",
         topic: str = "",
         body: object = b"",
+        concurrency: int = 1,
+        retry: Delay | Sequence[Delay] | None = None,
         **words: Any,
     ) -> Callable[[F], F]:
         """Handle what a schedule puts, again and again, with the function that follows.
@@ -176,14 +178,17 @@ class Worker:
         than before; one that has gone from the code of this ``app`` is removed. It is called
         ``name``, by default ``APP:FUNCTION``, and puts ``body`` into ``topic``, by default one of
         the schedule's name. ``span``, ``cron``, ``rrule`` and ``words`` are those of
-        :meth:`dwell.queue.schedules.Schedules.put`. Raises InvalidInput.
+        :meth:`dwell.queue.schedules.Schedules.put`, ``concurrency`` and ``retry`` those of
+        :meth:`on`: of one worker no two runs overlap, unless it is told otherwise. Raises
+        InvalidInput.
         """
         if not self._app:
             raise InvalidInput("every: the worker has no name, expected Worker(..., app=...)")
+        check_words(words)
 
         def register(handler: F) -> F:
             own = name or f"{self._app}:{getattr(handler, '__name__', '')}"
-            self.on(topic or own)(handler)
+            self.on(topic or own, concurrency=concurrency, retry=retry)(handler)
             rule = {"every": span, "cron": cron, "rrule": rrule}
             self._declared.append(Declared(own, topic or own, body, {**rule, **words}))
             return handler

@@ -1,11 +1,14 @@
 """Schedules that a worker's code declares: put when it starts, taken back when the code is gone."""
 
+import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dwell.errors import InvalidSchedule
+from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.message import Result
 from dwell.queue import Queue
+from dwell.queue.schedules.schedules import Schedules
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,20 @@ class Declared:
     topic: str
     body: object
     words: dict[str, Any] = field(default_factory=dict)
+
+
+#: What a schedule may say beside what a worker says itself.
+_WORDS = [
+    name
+    for name, parameter in inspect.signature(Schedules.put).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and name not in ("cron", "every", "rrule", "app")
+]
+
+
+def check_words(words: Iterable[str]) -> None:
+    """Refuse what a schedule does not have; raises InvalidInput."""
+    if unknown := sorted(set(words) - set(_WORDS)):
+        raise InvalidInput(f"every: got {unknown[0]!r}, expected one of {', '.join(_WORDS)}")
 
 
 async def declare(queue: Queue, app: str, declared: list[Declared]) -> None:
