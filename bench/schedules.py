@@ -22,6 +22,7 @@ from bench.redis_servers import redis_server
 from bench.result import Result, percentile
 from bench.servers import free_port
 
+_ROOT = Path(__file__).parents[1]
 _TOPIC = "fired"
 _AT_ONCE = 500
 #: How long before the first moment all is to be in place, and how long the last ones may take on
@@ -50,7 +51,8 @@ class _Crew:
         self.kills = 0
 
     def _begin(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        nothing = subprocess.DEVNULL
+        return subprocess.Popen(self._command, stdout=nothing, stderr=nothing, cwd=_ROOT)
 
     def kill_one(self) -> None:
         """End one of them with SIGKILL, and begin another in its place."""
@@ -78,7 +80,7 @@ def _stores(store: str, processes: int) -> Iterator[tuple[str, _Crew]]:
             url = f"redis://127.0.0.1:{stack.enter_context(redis_server()).port}"
             crew = _Crew([sys.executable, "-m", "bench.schedules", url], processes)
         else:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir="."))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="."))).absolute()
             address = f"127.0.0.1:{free_port()}"
             url, program = f"http://{address}", str(Path(sys.executable).with_name("dwell"))
             ports = [f"--http={address}", "--beanstalk=off"]
