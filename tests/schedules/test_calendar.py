@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from dateutil import tz
 from dateutil.rrule import rrulestr
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dwell.calendar import every, rule_of
@@ -127,6 +127,7 @@ ZONES = st.sampled_from(
 
 
 @settings(deadline=None, max_examples=60)
+@example(("cron", "0 */3 * * 0"), "Australia/Lord_Howe", (2027, 4, 4), 0)
 @given(
     kind_and_text=st.one_of(
         LINES.map(lambda line: ("cron", line)), RECURRENCES.map(lambda text: ("rrule", text))

@@ -6,6 +6,7 @@ twice runs once. Lines with a ``*`` in minutes or hours follow the time that goe
 """
 
 from collections.abc import Iterator
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -13,7 +14,9 @@ from cronsim import CronSim, CronSimError
 from dwell.calendar.moments import LAST_MS, from_ms, to_ms
 from dwell.errors import InvalidSchedule
 
-_DAY_MS = 24 * 3_600_000
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_STEP_MS = _HOUR_MS // 4
 
 
 class Cron:
@@ -33,7 +36,7 @@ class Cron:
         # Backwards a change of clocks is not what it is forwards, so it only says where to begin.
         for near in CronSim(self._line, from_ms(ms).astimezone(self._zone), reverse=True):
             last = None
-            for moment in self.following(max(to_ms(near) - _DAY_MS // 24, 0)):
+            for moment in self.following(max(to_ms(near) - _HOUR_MS, 0)):
                 if moment > ms:
                     break
                 last = moment
@@ -45,11 +48,40 @@ class Cron:
 
     def following(self, ms: int) -> Iterator[int]:
         """Yield the moments after one, in order; there are none after a gap of 50 years."""
+        walk = self._walk(ms)
+        while (found := next(walk, None)) is not None:
+            change_ms = self._change_between(ms, found)
+            # A walk by whole hours over a change of half an hour passes over what stands at the
+            # full hour, so what is behind a change is looked for from there, too.
+            starts = (
+                () if change_ms is None else range(change_ms, change_ms + 2 * _HOUR_MS, _STEP_MS)
+            )
+            other = min((next(self._walk(start, ms), found) for start in starts), default=found)
+            if other < found:
+                found, walk = other, self._walk(other)
+            ms = found
+            yield found
+
+    def _walk(self, ms: int, last_ms: int | None = None) -> Iterator[int]:
+        """Yield what a walk from a moment on meets, after ``last_ms`` or that moment."""
         if ms >= LAST_MS:
             return
-        last_ms = ms
+        last_ms = ms if last_ms is None else last_ms
         for found in CronSim(self._line, from_ms(ms).astimezone(self._zone)):
             # What is said in the time of a zone can lie before where it began, or come twice.
             if (found_ms := to_ms(found)) > last_ms:
                 last_ms = found_ms
                 yield found_ms
+
+    def _change_between(self, low: int, high: int) -> int | None:
+        """Return when the clocks are set between two moments, by the millisecond, if they are."""
+        before = self._offset(low)
+        if before == self._offset(high):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._offset(middle) == before else (low, middle)
+        return high
+
+    def _offset(self, ms: int) -> timedelta | None:
+        return from_ms(ms).astimezone(self._zone).utcoffset()
