@@ -1,6 +1,20 @@
-"""What holds for all tests: how long one drawn input takes says nothing on a busy machine."""
+"""What holds for all tests."""
 
+from collections.abc import Generator
+
+import pytest
 from hypothesis import settings
 
+# How long one drawn input takes says nothing on a busy machine.
 settings.register_profile("dwell", deadline=None)
 settings.load_profile("dwell")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what tests log on purpose from ending the run: reports travel as UTF-8."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
