@@ -308,7 +308,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jmespath", None)
     with (
         dwell.open("memory:") as queue,
-        pytest.raises(dwell.InvalidQuery, match=r"needs dwell\[query\]: .*jmespath"),
+        pytest.raises(dwell.InvalidQuery, match=r"needs pip install .dwell\[query\].: .*jmespath"),
     ):
         queue.find("t", "@")
 

@@ -278,6 +278,11 @@ def test_bad_receipt(bad):
     run_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.bury(["0" * 32, bad]))
 
 
+def test_what_was_put_is_not_what_was_taken():
+    put = dwell.Put("x", dwell.Result.CREATED)
+    run_refused(dwell.InvalidReceipt, ["Put", "a message that was taken"], lambda q: q.ack(put))
+
+
 def test_foreign_receipt():
     run_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.ack(FOREIGN))
     run_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.touch([FOREIGN]))

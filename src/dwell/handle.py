@@ -112,7 +112,9 @@ def _http(url: str, options: dict[str, Any]) -> Store:
     try:
         from dwell.client.store import HttpStore
     except ImportError as error:
-        raise InvalidUrl(f"url: {shown(url)!r:.80} needs dwell[client]: {error}") from None
+        raise InvalidUrl(
+            f"url: {shown(url)!r:.80} needs pip install 'dwell[client]': {error}"
+        ) from None
     _check_known(HttpStore, options)
     return HttpStore(url, **options)
 
@@ -121,7 +123,9 @@ def _redis(url: str, clock: Clock, options: dict[str, Any]) -> Store:
     try:
         from dwell.store.redis import RedisStore
     except ImportError as error:
-        raise InvalidUrl(f"url: a store on Redis needs dwell[redis]: {error}") from None
+        raise InvalidUrl(
+            f"url: a store on Redis needs pip install 'dwell[redis]': {error}"
+        ) from None
     return RedisStore(url, clock=clock, **options)
 
 

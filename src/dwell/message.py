@@ -164,6 +164,8 @@ TRANSITIONS: tuple[Transition, ...] = (
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message, as a taker or a reader sees it.
 
+    ``topic``, ``id``, ``body`` (bytes), ``due_ms``, ``state``, ``priority``, ``key``, ``headers``
+    and ``last_error`` are as they were put, or have become.
     ``attempt`` counts takes (1 at the first). ``receipt`` is set when the message was just taken.
     ``expires_ms``, ``lease_until_ms`` and ``died_ms`` are 0 when there is none; ``lease_ms`` and
     ``max_attempts`` are 0 when the topic's settings say. ``number`` is the message's own in its

@@ -260,6 +260,13 @@ async def test_values_that_are_refused(row, error, many):
         assert (await caller.get("/v1/stats"))["totals"].get("put", 0) == 0
 
 
+async def test_a_garbled_receipt_is_refused_as_one():
+    async with calling() as caller:
+        problem = await caller.post("/v1/ack", {"receipts": ["0" * 32, "z" * 32]})
+        assert (caller.status, problem["error"]) == (400, "InvalidReceipt")
+        assert "$.receipts[1]" in problem["detail"]
+
+
 @pytest.mark.parametrize(
     "row",
     [

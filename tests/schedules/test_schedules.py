@@ -171,7 +171,7 @@ async def test_a_schedule_that_is_put_again_goes_on_and_one_that_is_changed_begi
         assert (await queue.schedules.get("s")).last_ms == clock.now_ms()
         assert await put("s", "t", b"new", every="2m") is Result.REPLACED
         found = await queue.schedules.get("s")
-        assert (found.last_ms, found.next_ms) == (None, clock.now_ms() + MINUTE_MS)
+        assert (found.last_ms, found.next_ms) == (clock.now_ms(), clock.now_ms() + MINUTE_MS)
         clock.advance(MINUTE_MS)
         await fired(queue, clock)
         assert [m.body for m in await queue.take("t", 10)] == [b"", b"new"]
@@ -227,6 +227,13 @@ async def test_what_is_paused_does_not_fire_and_misses_nothing_it_has_to_make_up
         clock.advance(MINUTE_MS)
         await fired(queue, clock)
         assert await ids(queue) == names(6)
+        # What it has fired is known as long as it is there.
+        last_ms = (await schedules.get("s")).last_ms
+        assert last_ms is not None
+        assert await schedules.pause("s") is Result.REPLACED
+        assert (await schedules.get("s")).last_ms == last_ms
+        assert await schedules.resume("s") is Result.REPLACED
+        assert (await schedules.get("s")).last_ms == last_ms
         assert await schedules.pause("unknown") is Result.UNKNOWN
 
 

@@ -149,6 +149,11 @@ def test_a_generator_is_no_handler(handler):
         Worker("memory:").on("t")(handler)
 
 
+def test_what_cannot_be_called_is_no_handler():
+    with pytest.raises(dwell.InvalidInput, match="handler: got int 3, expected a function"):
+        Worker("memory:").on("t")(3)
+
+
 async def test_a_hidden_generator_is_a_failure_and_a_hidden_coroutine_runs():
     ran = []
 

@@ -163,10 +163,11 @@ async def test_an_exception_is_logged_kept_and_in_the_end_buried(caplog):
             message = await queue.get("t", "x")
             assert (message.state, message.last_error) == (State.DEAD, "ValueError: no luck")
     assert "attempt 3 failed" in caplog.text
+    assert caplog.text.count("t/x: dead: its attempts are used up") == 1
     assert "in handle" in caplog.text
 
 
-async def test_bury():
+async def test_bury(caplog):
     async def handle(message):
         raise Bury("nonsense")
 
@@ -174,6 +175,7 @@ async def test_bury():
         await queue.put("t", b"", id="x")
         await totals(queue, bury=1)
         assert (await queue.get("t", "x")).last_error == "nonsense"
+    assert "t/x: dead: nonsense" in caplog.text
 
 
 async def test_a_handler_that_cancels_itself_failed():

@@ -86,4 +86,4 @@ def rule_of(kind: str, text: str, zone: str, from_ms: int) -> Rule:
 
         return Recurrence(text, where, from_ms)
     except ImportError as error:
-        raise InvalidSchedule(f"{kind}: needs dwell[schedules]: {error}") from None
+        raise InvalidSchedule(f"{kind}: needs pip install 'dwell[schedules]': {error}") from None

@@ -175,6 +175,8 @@ def _show(session: Session, name: str, count: int) -> None:
             return
         runs = [run.isoformat() for run in queue.schedules.next(name, count)] if count else []
     if count:
+        if found.schedule.paused:
+            session.out.note(f"{printable(name)} is paused, so nothing comes next")
         for run in runs:
             session.out.object({"run": run}) if session.out.json else session.out.line(run)
     elif session.out.json:

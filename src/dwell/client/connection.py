@@ -159,7 +159,9 @@ class Connection:
         return ServerUnreachable(told) if may_pass else StoreError(told)
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
-        return ServerUnreachable(f"{self.base}: {str(error) or type(error).__name__}")
+        # What aiohttp says of its own settings for TLS tells nobody anything.
+        told = getattr(error, "os_error", error)
+        return ServerUnreachable(f"{self.base}: {str(told) or type(told).__name__}")
 
     async def _once(
         self, method: str, path: str, data: bytes, headers: dict[str, str], wait_s: float

@@ -52,13 +52,15 @@ _NEVER = -1
 _MAX_NUMBER = 2**63 - 1
 
 
-def _sized(given: object, field: str, error: type[InvalidInput]) -> Sequence[Any]:
+def _sized(
+    given: object, field: str, error: type[InvalidInput], allowed: str = "a sequence"
+) -> Sequence[Any]:
     """Return what is a sequence of values as one; text and bytes are single values."""
     if isinstance(given, list | tuple | Blobs):
         return given
     is_single = isinstance(given, str | bytes | bytearray | memoryview | Mapping)
     if is_single or not isinstance(given, Iterable) or _has_no_length(given):
-        raise values.refusal(error, field, given, "a sequence")
+        raise values.refusal(error, field, given, allowed)
     return list(given)
 
 
@@ -395,6 +397,8 @@ def _each(given: Any, size: int, field: str, error: type[InvalidInput]) -> Seque
 
 # --- receipts ---------------------------------------------------------------------------------
 
+_TAKEN = "a message that was taken, its receipt, or a sequence of these"
+
 
 def receipt_bytes(what: object) -> bytes:
     """Return the 16 bytes of one receipt, given as text or as the message that has it."""
@@ -423,7 +427,7 @@ def receipts(what: object) -> U64:
             raise InvalidReceipt(f"receipts: got an array, {got}, expected uint64 of shape (n, 2)")
         found = what
     else:
-        many = _sized(what, "receipts", InvalidReceipt)
+        many = _sized(what, "receipts", InvalidReceipt, _TAKEN)
         found = receipts_of(list(map(receipt_bytes, many)))
     check_count(len(found), "receipts")
     return found

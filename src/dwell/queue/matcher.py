@@ -33,7 +33,9 @@ class Matcher:
             # Imported here, as who asks for nothing by its body does not need the extra.
             from dwell.queue.query import Query
         except ModuleNotFoundError as error:
-            raise InvalidQuery(f"where: a predicate needs dwell[query]: {error}") from None
+            raise InvalidQuery(
+                f"where: a predicate needs pip install 'dwell[query]': {error}"
+            ) from None
         self._query = Query(selection.where, most_steps)
 
     @property

@@ -53,7 +53,7 @@ class End:
             yield
         except ImportError as error:
             raise InvalidUrl(
-                f"url: {shown(self.url)!r:.80} needs dwell[{self.extra}]: {error}"
+                f"url: {shown(self.url)!r:.80} needs pip install 'dwell[{self.extra}]': {error}"
             ) from None
 
 

@@ -62,5 +62,7 @@ def _drain(url: str, queue: Queue, tell: Callable[[Report], None], into: str | N
     try:
         from dwell.takeover.broker import Drain
     except ImportError as error:
-        raise InvalidUrl(f"url: {shown(url)!r:.80} needs dwell[rabbitmq]: {error}") from None
+        raise InvalidUrl(
+            f"url: {shown(url)!r:.80} needs pip install 'dwell[rabbitmq]': {error}"
+        ) from None
     return Drain(url, queue, tell, into)

@@ -149,6 +149,8 @@ class Worker:
         )
 
         def register(handler: F) -> F:
+            if not callable(handler):
+                raise values.refusal(InvalidInput, "handler", handler, "a function")
             if is_generator(handler):
                 raise InvalidInput(
                     f"handler: got {handler!r:.80}, a generator, of which a call runs nothing; "

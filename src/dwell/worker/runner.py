@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -295,7 +295,7 @@ class Runner:
 
     async def _is_heard(self, job: Job, outcome: Outcome) -> bool:
         try:
-            stale = await self._say(job.receipts, outcome)
+            said = await self._say(job.receipts, outcome)
         except StoreError as error:
             will_end = self._queue.clock.now_ms() + _AGAIN_MS >= job.ends_at_ms
             if not (will_end or self._is_over) and not isinstance(error, StoreClosed | StoreFailed):
@@ -305,15 +305,18 @@ class Runner:
         except Exception:
             _log.exception("%r: could not be settled; its lease will end", job)
         else:
-            if stale:
+            if stale := said.count(Result.STALE):
                 _log.warning("%r: %d leases had ended before it was settled", job, stale)
+            if said.count(Result.BURIED):
+                why = outcome.reason if isinstance(outcome, Dead) else "its attempts are used up"
+                _log.warning("%r: dead: %s", job, why)
         return True
 
-    async def _say(self, receipts: list[str], outcome: Outcome) -> int:
-        """Tell the queue, and return how many receipts were stale."""
+    async def _say(self, receipts: list[str], outcome: Outcome) -> Sequence[Result]:
+        """Tell the queue, and return what it answers for each."""
         queue = self._queue
         if isinstance(outcome, Lost):
-            return 0
+            return ()
         # A single receipt is gathered with those of other handlers that end in this moment.
         what: Any = receipts[0] if len(receipts) == 1 else receipts
         results: Any
@@ -329,8 +332,8 @@ class Runner:
                 error=outcome.error,
                 counted=outcome.counted,
             )
-        said = results if what is receipts else [results]
-        return int(said.count(Result.STALE))
+        answered: Sequence[Result] = results if what is receipts else [results]
+        return answered
 
 
 def _attempt(handler: Callable[[Any], Any], what: object) -> tuple[Any, BaseException | None]:

@@ -41,7 +41,7 @@ class Schedule(
     """What :meth:`dwell.queue.schedules.Schedules.put` was told, in milliseconds.
 
     One of ``cron``, ``rrule`` and ``every_ms`` says when. ``app`` names the program whose code
-    declares it, if one does.
+    declares it, if one does. ``last_ms`` is the moment that it had fired up to when it was put.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Schedule(
     lease_ms: _Span = 0
     max_attempts: int = 0
     ttl_ms: _Span = 0
+    last_ms: _Moment | None = None
 
     @property
     def times(self) -> Times:
@@ -170,6 +171,6 @@ def planned(message: Message) -> Planned:
         schedule=schedule,
         state=message.state,
         next_ms=message.due_ms if is_on else None,
-        last_ms=fired_ms(message),
+        last_ms=fired_ms(message) or schedule.last_ms,
         problem=message.last_error if message.state is State.DEAD else None,
     )

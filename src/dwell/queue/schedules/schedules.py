@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dwell.calendar import zone_of
 from dwell.calendar.moments import from_ms
@@ -164,7 +165,7 @@ class Schedules:
 
     async def _set_paused(self, name: str, *, paused: bool) -> Result:
         def changed(old: Schedule | None) -> Schedule | None:
-            return None if old is None else msgspec.structs.replace(old, paused=paused)
+            return None if old is None else replace(old, paused=paused)
 
         return await self._change(values.topic(name, "name"), changed)
 
@@ -179,6 +180,10 @@ class Schedules:
             new = changed(old)
             if new is None:
                 return Result.UNKNOWN
+            if message is not None and old is not None:
+                # The new message does not tell by itself what the old one had fired.
+                last_ms = fired_ms(message) or old.last_ms
+                old, new = replace(old, last_ms=last_ms), replace(new, last_ms=last_ms)
             if old == new and message is not None and message.state is not State.DEAD:
                 return Result.KEPT
             return await self._put(new, self._since_ms(message, old))
@@ -238,7 +243,7 @@ def _misfire(word: str) -> Any:
 
 
 def _kept_paused(new: Schedule, old: Schedule | None) -> Schedule:
-    return new if old is None else msgspec.structs.replace(new, paused=old.paused)
+    return new if old is None else replace(new, paused=old.paused)
 
 
 def _readable(message: Message) -> Schedule | None:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.errors import BatchTooLarge, InvalidInput
+from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
@@ -319,11 +319,13 @@ class Call:
 
 
 def decoded(data: bytes, kind: Any, form: Media) -> Any:
-    """Return a value of some type from its bytes; raises InvalidInput."""
+    """Return a value of some type from its bytes; raises InvalidInput or InvalidReceipt."""
     try:
         return _decoder(kind, form).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"body: {explained(error, kind)}") from None
+        told = explained(error, kind)
+        refused = InvalidReceipt if "`$.receipts[" in told else InvalidInput
+        raise refused(f"body: {told}") from None
 
 
 @cache

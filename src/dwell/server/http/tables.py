@@ -24,7 +24,7 @@ def pyarrow() -> Any:
         import pyarrow.compute
         import pyarrow.ipc
     except ImportError:
-        raise InvalidInput("arrow: the server lacks pyarrow; install dwell[arrow]") from None
+        raise InvalidInput("arrow: the server lacks pyarrow; pip install 'dwell[arrow]'") from None
     return pyarrow
 
 
