@@ -33,7 +33,10 @@ class Entry:
 
 @dataclass(slots=True)
 class Item:
-    """One message, and where it is: dead since ``died_ms``, leased by a ``lease``, or waiting."""
+    """One message, and where it is: dead since ``died_ms``, leased by a ``lease``, or waiting.
+
+    ``died_of_time`` says that no verb did it, so that nobody was promised when.
+    """
 
     topic: str
     arrival: int
@@ -43,6 +46,7 @@ class Item:
     attempt: int = 0
     error: str | None = None
     died_ms: int = 0
+    died_of_time: bool = False
     lease: int = 0
     lease_until_ms: int = 0
     owner: str = ""
@@ -74,13 +78,23 @@ class Model:
             if item.lease and item.lease_until_ms <= now_ms:
                 self._end_lease(item)
                 self._give_up(item) if self._is_used_up(item) else self._note(Kind.LAPSE, item)
+                item.died_of_time = item.died_ms > 0
             if not item.lease and not item.died_ms and 0 < item.expires_ms <= now_ms:
-                item.died_ms, item.error = now_ms, "expired"
+                item.died_ms, item.died_of_time, item.error = now_ms, True, "expired"
                 self._note(Kind.EXPIRE, item)
         for name, until_ms in list(self.remembered.items()):
             if until_ms <= now_ms:
                 del self.remembered[name]
                 self.forgotten_ms = max(self.forgotten_ms, until_ms)
+
+    def hear_of_death(self, name: tuple[str, str], died_ms: int) -> None:
+        """Believe a store that was opened anew when time ended a message: it may have done it again.
+
+        By a verb, it died when that was answered.
+        """
+        item = self.items.get(name)
+        if item and item.died_of_time and item.died_ms < died_ms <= self.now_ms:
+            item.died_ms = died_ms
 
     def deadline_ms(self) -> int | None:
         """Return when time next changes something."""
@@ -225,6 +239,7 @@ class Model:
             if not item.died_ms:
                 return Result.UNKNOWN
             item.died_ms, item.attempt, item.due_ms = 0, 0, self.now_ms + delay_ms
+            item.died_of_time = False
             item.expires_ms = item.expires_ms if item.expires_ms > self.now_ms else 0
             self._note(Kind.KICK, item)
             return Result.KICKED
