@@ -16,9 +16,9 @@ from tests.spark.conftest import ServerProcess
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(300)]
 
-JOBS = 20_000
-MESSAGES = 120_000
-KILLS = 25
+JOBS = 10_000
+MESSAGES = 60_000
+KILLS = 12
 
 
 @pytest.fixture
