@@ -88,7 +88,7 @@ class Model:
                 self.forgotten_ms = max(self.forgotten_ms, until_ms)
 
     def hear_of_death(self, name: tuple[str, str], died_ms: int) -> None:
-        """Believe a store that was opened anew when time ended a message: it may be done again then.
+        """Believe a store that was opened anew when time ended a message: it may do so again.
 
         By a verb, it died when that was answered.
         """
