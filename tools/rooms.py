@@ -12,6 +12,7 @@ ROOMS = {
     "dwell": "door",
     "dwell.message": "base",
     "dwell.errors": "base",
+    "dwell.garbage": "base",
     "dwell.histogram": "base",
     "dwell.retries": "base",
     "dwell.slices": "base",

@@ -96,7 +96,7 @@ def origins_of(batch: Batch) -> list[str]:
 
 def travelling(headers: Headers) -> Headers:
     """Return the headers without those that tell a relay something."""
-    return [(name, value) for name, value in headers if not name.startswith(OURS)]
+    return [header for header in headers if not header[0].startswith(OURS)]
 
 
 def _text(data: bytes | None, most: int | None = None) -> str | None:

@@ -8,6 +8,7 @@ import socket
 
 from dwell.clock import RealClock
 from dwell.errors import InvalidSettings
+from dwell.garbage import collect_seldom
 from dwell.given import values
 from dwell.handle import store_at
 from dwell.queue import Queue
@@ -21,6 +22,9 @@ from dwell.relay.settings import RelaySettings
 from dwell.urls import shown
 
 _log = logging.getLogger(__name__)
+
+#: What a few batches of records consist of.
+_OBJECTS = 100_000
 
 
 def run(store: str, settings: RelaySettings) -> None:
@@ -41,6 +45,7 @@ async def _run(store: str, settings: RelaySettings) -> None:
             await status.start()
         came, goes = (shown(one or store) for one in (settings.source, settings.sink))
         _log.info("relaying from %s to %s, held in %s", came, goes, shown(store))
+        collect_seldom(_OBJECTS)
         try:
             await relay.run(stopping)
         finally:

@@ -7,7 +7,6 @@ SIGHUP: read the token file and the certificate again.
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -22,6 +21,7 @@ import uvloop
 
 from dwell.clock import RealClock
 from dwell.errors import InvalidSettings
+from dwell.garbage import collect_seldom
 from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.server import tls
@@ -40,10 +40,6 @@ _log = logging.getLogger(__name__)
 
 #: How the process ends when a second signal does not let it stop in order.
 INTERRUPTED = 130
-
-#: How many objects may be made before cycles are looked for. Requests leave hardly any, and the 700
-#: that Python has by itself are those of a few requests.
-_COLLECT_AFTER = 10_000
 
 #: Beside connections: the store's files, and whatever else.
 _OTHER_FILES = 1024
@@ -119,9 +115,7 @@ class Server:
             self._listen()
             self._service = self._serve(queue)
             async with _firing(queue), self._started(self._service):
-                # What is there by now stays, and need not be looked through again and again.
-                gc.freeze()
-                gc.set_threshold(_COLLECT_AFTER)
+                collect_seldom()
                 self._announce(round((time.monotonic() - started) * 1000))
                 await self._stopping.wait()
                 notify("STOPPING=1")
