@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dwell.errors import IdExists, TopicFull
 from dwell.message import Kind, Result, State, TopicSettings
 from dwell.testing.model import Entry, Fact, Item, Model
-from dwell.testing.views import Views, settled, view_of_model
+from dwell.testing.views import Views, deaths_of, settled, view_of_model
 
 
 class Broken(AssertionError):
@@ -59,13 +59,14 @@ class SteppedModel(Model):
             if item.lease and item.lease_until_ms <= now_ms:
                 self._end_lease(item)
                 self._give_up(item) if self._is_used_up(item) else self._note(Kind.LAPSE, item)
+                item.died_of_time = item.died_ms > 0
 
     def expire(self, now_ms: int) -> None:
         """Let messages expire, and ids be forgotten."""
         self.now_ms = now_ms
         for item in self.items.values():
             if 0 < item.expires_ms <= now_ms and not item.lease and not item.died_ms:
-                item.died_ms, item.error = now_ms, "expired"
+                item.died_ms, item.died_of_time, item.error = now_ms, True, "expired"
                 self._note(Kind.EXPIRE, item)
         self._forget()
 
@@ -184,6 +185,7 @@ class History:
                 self._base, self.model = base, base.copied()
                 for now_ms in times_ms:
                     self.tick(now_ms)
+                self.model.hear_of_deaths(deaths_of(views))
                 return
             why = why or wrong
         raise Broken(*_diagnosed(why, left))
@@ -196,6 +198,7 @@ class History:
         facts: list[Fact],
         first_position: int,
     ) -> str:
+        model.hear_of_deaths(deaths_of(views))
         expected = view_of_model(model, self.topics)
         if views != expected:
             return _difference(expected, views)

@@ -46,6 +46,7 @@ from dwell.testing.views import (
     Views,
     attempt,
     check_stats,
+    deaths_of,
     events_from,
     facts_of,
     puts_of,
@@ -194,8 +195,8 @@ class StoreMachine(RuleBasedStateMachine):
         return same_settings and views == self._expected(model, views)
 
     def _expected(self, model: Model, views: Views) -> Views:
-        for name, view in views.items() if self.has_crashed else ():
-            model.hear_of_death(name, view.died_ms)
+        if self.has_crashed:
+            model.hear_of_deaths(deaths_of(views))
         return view_of_model(model, TOPICS)
 
     def _facts_are(self, model: Model, facts: list[Any], start: int) -> bool:

@@ -87,14 +87,16 @@ class Model:
                 del self.remembered[name]
                 self.forgotten_ms = max(self.forgotten_ms, until_ms)
 
-    def hear_of_death(self, name: tuple[str, str], died_ms: int) -> None:
-        """Believe a store that was opened anew when time ended a message: it may do so again.
+    def hear_of_deaths(self, died_ms: Mapping[tuple[str, str], int]) -> None:
+        """Believe a store that was opened anew when time ended a message.
 
-        By a verb, it died when that was answered.
+        What time did is not promised to be there after a crash, and is done again then. By a verb,
+        a message died when that was answered.
         """
-        item = self.items.get(name)
-        if item and item.died_of_time and item.died_ms < died_ms <= self.now_ms:
-            item.died_ms = died_ms
+        for name, item in self.items.items():
+            earliest_ms = item.expires_ms if item.error == "expired" else 1
+            if item.died_of_time and earliest_ms <= died_ms.get(name, 0) <= self.now_ms:
+                item.died_ms = died_ms[name]
 
     def deadline_ms(self) -> int | None:
         """Return when time next changes something."""

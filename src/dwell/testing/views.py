@@ -47,6 +47,11 @@ class View(NamedTuple):
 Views = dict[tuple[str, str], View]
 
 
+def deaths_of(views: Views) -> dict[tuple[str, str], int]:
+    """Return when each dead message died."""
+    return {name: view.died_ms for name, view in views.items() if view.died_ms}
+
+
 def puts_of(topic: str, entries: Sequence[Entry], *, own_ids: bool = True) -> Puts:
     """Return the columns of a put; without ``own_ids`` the queue makes them."""
     return Puts(
