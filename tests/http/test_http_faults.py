@@ -926,6 +926,8 @@ def test_tokens_that_are_wrong(tmp_path, header, status):
         if status == 401:
             assert answer.headers["www-authenticate"] == "Bearer"
             assert "good" not in json.dumps(answer.value)
+        if header is None:
+            assert "a token is needed to put to t:" in answer.value["detail"]
 
     run(test, tokens=Tokens.load(path))
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt
+from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt, Unauthorized
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
@@ -194,7 +194,7 @@ class Call:
         if self.endpoint.right is None:
             return
         if not self.service.tokens.is_open:
-            name = self.service.tokens.check(self._token(), self.endpoint.right, ())
+            name = self._checked_name(self.endpoint.right)
             share = self.service.share_of(name)
             share.join()
             self._gate = self.delivery.gate = share
@@ -204,6 +204,15 @@ class Call:
             raise Refusal(403, f"origin: got {origin or 'another site'}, expected none")
         if self.endpoint.gives:
             self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
+
+    def _checked_name(self, right: Right) -> str:
+        """Return the name of the caller's token; to who needs one it is said what for."""
+        try:
+            return self.service.tokens.check(self._token(), right, ())
+        except Unauthorized:
+            if "topic" in self.path:
+                self.allowed_topic()
+            raise
 
     def allow(self, topics: Iterable[str] | None, right: Right | None = None) -> None:
         """Refuse a caller who lacks the endpoint's right on some topics (None: on all)."""
