@@ -41,7 +41,10 @@ class Mutant(NamedTuple):
 
 def mutants(names: list[str]) -> Iterator[Mutant]:
     """Yield the patches, or those of some names."""
-    for path in sorted((ROOT / "tests" / "mutants").glob("*.patch")):
+    paths = {path.stem: path for path in sorted((ROOT / "tests" / "mutants").glob("*.patch"))}
+    if unknown := set(names) - set(paths):
+        raise SystemExit(f"got {', '.join(sorted(unknown))}, expected names of tests/mutants")
+    for path in paths.values():
         text = path.read_text()
         what = re.search(r"^# what: (.+)$", text, re.MULTILINE)
         caught_by = re.search(r"^# caught by: (.+)$", text, re.MULTILINE)
