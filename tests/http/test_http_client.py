@@ -261,7 +261,7 @@ async def test_who_is_told_when_to_come_again_does_not_come_before(status, after
 
 
 async def test_calls_of_one_turn_travel_together():
-    async with wired() as (queue, wire, server):
+    async with wired() as (queue, wire, _server):
         await queue.put("t", "first")
         before = wire.requests
         puts = await asyncio.gather(*[queue.put("t", f"{n}") for n in range(100)])
