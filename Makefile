@@ -9,7 +9,7 @@ STAMP := .venv/.ready
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/openapi ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/openapi .brokers/tasks ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
@@ -36,6 +36,13 @@ packages: ## Debian packages that tests and benchmarks run against
 	@python3 -m venv $@
 	@$@/bin/pip install --quiet "openapi-python-client>=0.29,<0.30"
 	@touch $@
+
+# Peers of a benchmark, of which some want another client of Redis than Dwell does.
+.brokers/tasks: Makefile
+	@rm -rf $@
+	@python3 -m venv $@
+	@$@/bin/pip install --quiet "dramatiq[redis]>=2.2,<3" "rq>=3,<4" "arq>=0.28,<0.29" \
+		"taskiq>=0.11,<0.12" "taskiq-redis>=1.0.9,<1.1" "celery[redis]>=5.6,<5.7"
 
 # Those of Spark share one session, so they are one program beside the others, which wait more often:
 # a worker more than there are cores. Short programs in Java end sooner when little is compiled. What

@@ -26,6 +26,7 @@ from bench import (
     spark_stream,
     spark_write,
     stall,
+    worker,
 )
 from bench.result import Result
 
@@ -153,6 +154,11 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         scaling.run,
         {"messages": 500_000, "rounds": 3},
         {"messages": 20_000, "rounds": 1},
+    ),
+    "worker": (
+        worker.run,
+        {"messages": 50_000, "rounds": 3},
+        {"messages": 5_000, "rounds": 1},
     ),
 }
 

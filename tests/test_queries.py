@@ -524,6 +524,27 @@ def test_a_server_does_a_part_at_a_time(monkeypatch):
     serve(test)
 
 
+async def test_a_look_at_headers_is_work_and_the_client_goes_on(monkeypatch):
+    monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
+    headers = {"h": "x" * 1_000}
+    async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
+        asked, call = [], queue.store._connection.call
+
+        async def noted(method, path, *args, **options):
+            asked.append(path.rpartition("/")[2])
+            return await call(method, path, *args, **options)
+
+        monkeypatch.setattr(queue.store._connection, "call", noted)
+        ids = [f"m{n:03}" for n in range(200)]
+        await queue.put_many("t", ["x"] * 200, ids=ids, headers=[headers] * 200)
+        await queue.put("t", "x", id="last", headers={**headers, "k": "1"})
+        which = dwell.select(headers={"k": "1"})
+        assert list((await queue.find("t", which)).ids) == ["last"]
+        assert asked.count("find") > 3
+        assert list((await queue.take_where("t", which, 5)).ids) == ["last"]
+        assert asked.count("take-where") > 3
+
+
 def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
 

@@ -101,7 +101,7 @@ def store_at(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any])
         return MemoryStore(clock, **options)
     if scheme == "file" and rest.removeprefix("//"):
         return _embedded(unquote(rest.removeprefix("//")), clock, options)
-    if scheme in ("http", "https"):
+    if scheme in ("http", "https", "http+unix"):
         return _http(text, options)
     if scheme.startswith(("redis", "valkey")):
         return _redis(text, clock, options)

@@ -245,6 +245,38 @@ async def test_a_server_that_stays_busy(monkeypatch):
         server.service.gate.leave()
 
 
+@pytest.mark.parametrize(("status", "after_s"), [(429, 2), (503, 1)])
+async def test_who_is_told_when_to_come_again_does_not_come_before(status, after_s, monkeypatch):
+    monkeypatch.setitem(problems.RETRY_AFTER_S, status, after_s)
+    gate = Gate(1, 1 << 20)
+    async with opened(gate=gate, client={"retries": 1}) as (queue, server):
+        server.service.is_draining = status == 503
+        if status == 429:
+            gate.enter()
+        asked = time.monotonic()
+        with pytest.raises((errors.ServerBusy, errors.ServerDraining)):
+            await queue.put("t", "x")
+        # Without it the client would come again after 75 ms at most.
+        assert after_s <= time.monotonic() - asked < after_s + PATIENCE_S
+
+
+async def test_calls_of_one_turn_travel_together():
+    async with wired() as (queue, wire, _server):
+        await queue.put("t", "first")
+        before = wire.requests
+        puts = await asyncio.gather(*[queue.put("t", f"{n}") for n in range(100)])
+        assert wire.requests - before == 1
+        messages = [m for _ in range(2) for m in await queue.take("t", 60)]
+        assert {m.body for m in messages[1:]} == {b"%d" % n for n in range(100)}
+        before = wire.requests
+        assert set(await asyncio.gather(*map(queue.ack, messages[:50]))) == {Result.ACKED}
+        assert wire.requests - before == 1
+        before, ids = wire.requests, [put.id for put in puts[50:]]
+        results = await asyncio.gather(*[queue.cancel("t", id_) for id_ in ids])
+        assert set(results) == {Result.LEASED}
+        assert wire.requests - before == 1
+
+
 async def test_a_draining_server_is_asked_again(monkeypatch):
     monkeypatch.setitem(problems.RETRY_AFTER_S, 503, 0)
 

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from dwell.message import MAX_HEADERS, MAX_HEADERS_BYTES
+from dwell.server.http import headers as headers_module
 from dwell.server.http import rows
 from dwell.server.http.media import Media
+from dwell.server.http.schemas.requests import CancelRequest
 from tests.http.test_http_api import ARROW, MSGPACK, NDJSON, calling, stream_of
 
 PATH = "/v1/topics/t/messages"
@@ -100,3 +102,38 @@ def test_headers_that_are_too_long_are_not_unpacked():
     finally:
         tracemalloc.stop()
     assert most_bytes < 3 * len(data)
+
+
+@pytest.mark.parametrize("form", ["application/json", MSGPACK])
+@pytest.mark.parametrize("verb", ["find", "take-where", "cancel", "reschedule", "kick"])
+async def test_more_or_longer_ones_in_a_filter_are_refused(verb, form):
+    encode = msgspec.json.encode if form == "application/json" else msgspec.msgpack.encode
+    more = {"delay_ms": 1} if verb == "reschedule" else {}
+    by_filter = verb not in ("find", "take-where")
+
+    async def ask(caller, headers):
+        body = {"filter": {"headers": headers}, **more} if by_filter else {"headers": headers}
+        url, head = f"{caller.server.url}/v1/topics/t/{verb}", {"content-type": form}
+        async with caller.session.post(url, data=encode(body), headers=head) as answer:
+            return answer.status, json.loads(await answer.read())
+
+    async with calling() as caller:
+        for headers in (MANY, LONG, {"h": 1}, {f"{n}": "" for n in range(50_000)}):
+            status, problem = await ask(caller, headers)
+            assert (status, problem["error"]) == (400, "InvalidHeaders")
+            assert problem["detail"].startswith("headers")
+        for headers in (MOST, LONGEST, {}):
+            assert (await ask(caller, headers))[0] == 200
+
+
+def test_headers_of_a_filter_that_are_too_long_are_not_unpacked():
+    mapping = ",".join(f'"{n:x}":""' for n in range(200_000))
+    kind = headers_module._left_packed(CancelRequest)
+    data = b'{"filter":{"headers":{%b}}}' % mapping.encode()
+    tracemalloc.start()
+    try:
+        msgspec.json.decode(data, type=kind)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < len(data)

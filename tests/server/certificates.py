@@ -13,3 +13,9 @@ def make_certificate(folder: Path, name: str = "server", *options: str) -> tuple
     command += ["-out", str(cert), "-keyout", str(key), *(options or ("-noenc",))]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return cert, key
+
+
+def sign_certificate(folder: Path, name: str, ca: tuple[Path, Path]) -> tuple[Path, Path]:
+    """Return the files of a certificate that another one has signed, and of its key."""
+    signer = ("-CA", str(ca[0]), "-CAkey", str(ca[1]), "-noenc")
+    return make_certificate(folder, name, *signer)

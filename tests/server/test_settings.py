@@ -15,11 +15,13 @@ OTHERS = {
     "store": ("memory:", "memory:"),
     "http": ("[::1]:80", "[::1]:80"),
     "beanstalk": ("off", "off"),
+    "socket_mode": ("0660", "0660"),
     "sync": ("100ms", "100ms"),
     "events_bytes": ("2GiB", 2 << 30),
     "token_file": ("tokens.toml", "tokens.toml"),
     "tls_cert": ("cert.pem", "cert.pem"),
     "tls_key": ("key.pem", "key.pem"),
+    "tls_client_ca": ("ca.pem", "ca.pem"),
     "allowed_hosts": ("queue.example.org, q", "queue.example.org, q"),
     "insecure": ("true", True),
     "max_body_bytes": ("64 KiB", 65_536),
@@ -34,6 +36,8 @@ OTHERS = {
 }
 
 
+#: What is refused without a certificate.
+NOT_ALONE = ("tls_key", "tls_client_ca")
 LOGIN = "ann:open/sesame"
 
 
@@ -54,7 +58,7 @@ def test_without_anything_all_are_the_defaults():
     assert list(FIELDS) == list(OTHERS)
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name != "tls_key"])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in NOT_ALONE])
 def test_each_setting_from_each_source(tmp_path, name):
     text, value = OTHERS[name]
     config = tmp_path / "dwell.toml"
@@ -188,6 +192,7 @@ def test_this_machine_is_always_let_in(host):
 
 def test_settings_that_do_not_go_together():
     assert refused({"http": "off", "beanstalk": "off"}).startswith("http, beanstalk: both are off")
+    assert refused({"tls_client_ca": "c"}).startswith("tls_client_ca: got it without tls_cert")
     assert refused({"tls_key": "k"}).startswith("tls_key: got a key without tls_cert")
 
 

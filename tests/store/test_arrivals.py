@@ -1,5 +1,7 @@
 """Messages of the embedded store by their numbers: dense, and found without a search."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,15 @@ from dwell.store.embedded.table import Table
 @pytest.fixture
 def table():
     return Table()
+
+
+def made(table: Table) -> Arrivals:
+    """Return an index that is whole."""
+    arrivals = Arrivals(table)
+    for _ in arrivals.fill():
+        assert not arrivals.is_whole
+    assert arrivals.is_whole
+    return arrivals
 
 
 def put(table: Table, arrivals: Arrivals | None, first: int, count: int) -> np.ndarray:
@@ -43,7 +54,7 @@ def check(table: Table, arrivals: Arrivals) -> None:
 
 
 def test_an_index_that_is_made_late_knows_what_one_does_that_was_there(table):
-    early = Arrivals(table)
+    early = made(table)
     rng = np.random.default_rng(3)
     first = 1
     for round_ in range(30):
@@ -54,11 +65,11 @@ def test_an_index_that_is_made_late_knows_what_one_does_that_was_there(table):
         free(table, rng.permutation(gone))
         if round_ % 10 == 9:
             check(table, early)
-            check(table, Arrivals(table))
+            check(table, made(table))
 
 
 def test_an_index_takes_no_more_than_what_is_there(table):
-    arrivals = Arrivals(table)
+    arrivals = made(table)
     kept = []
     for number in range(40):
         rows = put(table, arrivals, 1 + number * SEGMENT, SEGMENT)
@@ -66,11 +77,11 @@ def test_an_index_takes_no_more_than_what_is_there(table):
         kept.append(rows[:1] if number % 4 == 0 else rows[:0])
         free(table, rows[len(kept[-1]) :])
     check(table, arrivals)
-    check(table, Arrivals(table))
+    check(table, made(table))
 
 
 def test_an_index_of_nothing(table):
-    arrivals = Arrivals(table)
+    arrivals = made(table)
     put(table, arrivals, 5, 1)
     strange = np.array([0, 1, 5, 6, 2**62, 2**63 - 1], np.uint64)
     assert numbers_found(table, arrivals, strange) == [False, False, True, False, False, False]
@@ -93,3 +104,36 @@ def test_numbers_are_dense_from_1_and_stay_after_a_restart(tmp_path):
         # The index was made of few, and is filled from here on.
         assert queue.put("t", b"x").number == 8
         assert all(queue.named([2, 7, 8]))
+
+
+def test_messages_may_come_and_go_while_an_index_is_made(table):
+    rng = np.random.default_rng(7)
+    rows = put(table, None, 1, 5 * SEGMENT // 2)
+    free(table, rng.permutation(rows[rng.random(len(rows)) < 0.5]))
+    arrivals, first = Arrivals(table), 5 * SEGMENT // 2 + 1
+    for _ in arrivals.fill():
+        count = int(rng.integers(1, SEGMENT // 4))
+        new = put(table, arrivals, first, count)
+        first += count
+        there = np.flatnonzero(table.state[: table.top] != State.GONE)
+        free(table, np.setdiff1d(rng.choice(there, 1000, replace=False), new[-10:]))
+    check(table, arrivals)
+    for _ in range(3):
+        new = put(table, arrivals, first, SEGMENT)
+        first += SEGMENT
+    check(table, arrivals)
+
+
+async def test_a_first_look_by_number_lets_others_have_their_turns(tmp_path):
+    async with dwell.open(tmp_path / "store") as queue:
+        numbers = []
+        for _ in range(60):
+            numbers += [put.number for put in await queue.put_many("t", [b"x"] * 10_000)]
+        looks = [asyncio.ensure_future(queue.named(numbers[at::200_000])) for at in range(3)]
+        turns = 0
+        while not all(look.done() for look in looks):
+            await asyncio.sleep(0)
+            turns += 1
+        # A part is 65,536 of them.
+        assert turns >= 12
+        assert all(None not in look.result() for look in looks)

@@ -11,12 +11,32 @@ import math
 import resource
 import sys
 
-from tools.attack import answers, bodies, connections, expressions, files, pages, pipelines, tenants
+from tools.attack import (
+    answers,
+    bodies,
+    connections,
+    expressions,
+    files,
+    filters,
+    pages,
+    pipelines,
+    tenants,
+)
 from tools.attack.run import MOST_MS, NOTHING, Outcome, run
 
 ATTACKS = [
     attack
-    for room in (pipelines, connections, pages, bodies, answers, expressions, tenants, files)
+    for room in (
+        pipelines,
+        connections,
+        pages,
+        bodies,
+        answers,
+        expressions,
+        filters,
+        tenants,
+        files,
+    )
     for attack in room.ATTACKS
 ]
 _HEAD = f"{'attack':<50} {'memory':>9} {'calls':>6} {'p50':>8} {'p99':>8} {'longest':>9}  outcome"

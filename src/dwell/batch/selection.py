@@ -26,7 +26,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None = None
 
     def places(self, batch: Batch) -> list[int]:
-        """Return the places of the messages of a batch that fit, whatever ``where`` says."""
+        """Return the places of the messages of a batch that fit by their columns.
+
+        Its key, headers and ``where`` are left out, as they take time to look at.
+        """
         fits = (batch.due_ms >= self.due_from_ms) & (batch.due_ms < self.due_to_ms)
         fits &= (batch.attempt >= self.attempt_from) & (batch.attempt < self.attempt_to)
         if self.states is not None:
@@ -35,12 +38,14 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         if self.error is not None:
             errors = batch.errors
             places = [at for at in places if self.error in errors.get(at, "")]
-        if self.key is not None or self.headers:
-            extras = batch.extras
-            places = [at for at in places if self._has(extras[at])]
         return places
 
-    def _has(self, data: bytes) -> bool:
+    @property
+    def has_extra(self) -> bool:
+        """Whether it chooses by key or headers."""
+        return self.key is not None or bool(self.headers)
+
+    def fits(self, data: bytes) -> bool:
         """Tell whether a message has the key and the headers; ``data`` are all that it has."""
         extra = decode_extra(data)
         if self.key is not None and extra.key != self.key:

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
@@ -26,7 +26,8 @@ from dwell.errors import (
 from dwell.urls import shown
 from dwell.wire.problems import error_of
 
-_FORM = "an address such as http://localhost:8410"
+_FORM = "an address such as http://localhost:8410 or http+unix:///run/dwell/http.sock"
+_UNIX = "http+unix://"
 _BAD_IN_URL = re.compile(r"[\s\0-\x1f\x7f]")
 _TOKEN = re.compile(r"[!-~]+")
 _CONNECT_S = 5.0
@@ -56,6 +57,20 @@ class _Failure(NamedTuple):
     after_s: float = 0.0
 
 
+class Certificate(NamedTuple):
+    """The files of a client's own certificate, and of its key if that is not in the same."""
+
+    cert: str
+    key: str | None
+
+
+def certificate(cert: str | None, key: str | None) -> Certificate | None:
+    """Return a client's own certificate, if it has one; raises InvalidInput for a key alone."""
+    if cert is None and key is not None:
+        raise InvalidInput("key: got a key without cert, expected both")
+    return None if cert is None else Certificate(cert, key)
+
+
 class Connection:
     """Keeps connections to one server and sends requests over them."""
 
@@ -69,29 +84,36 @@ class Connection:
         connections: int,
         retries: int,
         ca: str | None,
+        own: Certificate | None = None,
     ) -> None:
-        self.base = checked_base(url)
+        self._path = socket_path(url)
+        self.base = checked_base(url) if self._path is None else "http://localhost"
         _check_options(token, timeout_s, connections, retries)
         self._clock = clock
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._timeout_s = timeout_s
         self._connections = connections
         self._retries = retries
-        self._ca = ca
+        self._ca, self._own = ca, own
         self._session: aiohttp.ClientSession | None = None
         self._waiting: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Make ready to send; nothing is sent yet. Raises InvalidInput for a bad ``ca``."""
-        context = _trusting(self._ca) if self._ca else True
+        """Make ready to send; nothing is sent yet. Raises InvalidInput for bad certificates."""
+        context = _context(self._ca, self._own) if self._ca or self._own else True
         self._session = self._new_session(self._connections, context)
         # Requests that wait have connections of their own: the others must not wait for them.
         self._waiting = self._new_session(0, context)
 
     def _new_session(self, limit: int, context: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+        connector: aiohttp.BaseConnector
+        if self._path is None:
+            connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=_IDLE_S, ssl=context)
+        else:
+            connector = aiohttp.UnixConnector(self._path, limit=limit, keepalive_timeout=_IDLE_S)
         return aiohttp.ClientSession(
             self.base,
-            connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=_IDLE_S, ssl=context),
+            connector=connector,
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("user-agent",),
@@ -161,7 +183,7 @@ class Connection:
     def _unreachable(self, error: Exception) -> ServerUnreachable:
         # What aiohttp says of its own settings for TLS tells nobody anything.
         told = getattr(error, "os_error", error)
-        return ServerUnreachable(f"{self.base}: {str(told) or type(told).__name__}")
+        return ServerUnreachable(f"{self._path or self.base}: {str(told) or type(told).__name__}")
 
     async def _once(
         self, method: str, path: str, data: bytes, headers: dict[str, str], wait_s: float
@@ -234,12 +256,38 @@ def _check_options(token: str | None, timeout_s: float, connections: int, retrie
         raise InvalidInput(f"retries: got {retries}, expected 0 or more")
 
 
-def _trusting(ca: str) -> ssl.SSLContext:
-    """Return a context that trusts the certificates of a file; raises InvalidInput."""
+def _context(ca: str | None, own: Certificate | None) -> ssl.SSLContext:
+    """Return a context that trusts the certificates of a file, or the system's.
+
+    It has a certificate of its own, if there is one. Raises InvalidInput.
+    """
     try:
-        return ssl.create_default_context(cafile=ca)
+        made = ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
         raise InvalidInput(f"ca: {ca}: {error.strerror or error}") from None
+    if own is None:
+        return made
+    try:
+        # A password would be asked for at the terminal, where often nobody is.
+        made.load_cert_chain(own.cert, own.key, password="")
+    except (OSError, ssl.SSLError, ValueError) as error:
+        told = getattr(error, "strerror", None) or error
+        places = own.cert if own.key is None else f"{own.cert} with key {own.key}"
+        raise InvalidInput(f"cert: {places}: {told}") from None
+    return made
+
+
+def socket_path(url: str) -> str | None:
+    """Return the path of a socket in the file system; None for other addresses.
+
+    It stands as it is, or, as some write it, quoted where others have the host.
+    """
+    if not url.lower().startswith(_UNIX):
+        return None
+    path = unquote(url[len(_UNIX) :])
+    if not path.startswith("/") or "\0" in path:
+        raise InvalidUrl(f"url: got {url!r:.80}, expected {_FORM}")
+    return path
 
 
 def checked_base(url: str) -> str:

@@ -39,7 +39,7 @@ from dwell.client.answers import (
     reading,
     results_of,
 )
-from dwell.client.connection import Connection
+from dwell.client.connection import Connection, certificate
 from dwell.clock.servertime import ServerClock
 from dwell.errors import DwellError, StoreError
 from dwell.message import I64, U8, U64, Message, Result, State, TopicSettings, receipts_to_text
@@ -78,14 +78,15 @@ _AGAIN_S = 0.02
 
 
 class HttpStore(RemoteStore):
-    """The store of a server. ``url`` is ``http://localhost:8410`` or ``https://``.
+    """The store of a server, at ``http://localhost:8410``, ``https://`` or ``http+unix:///a/path``.
 
     ``token`` is sent with each request; left out, it is what the environment says in
     ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any
     waiting that was asked for; ``connections`` is how many requests are under way at once, beside
-    those of takes that wait; ``ca`` is a file of certificates to trust. A verb that is safe to
-    repeat is repeated, ``retries`` times at most (9 take 10 seconds), when the server cannot be
-    reached or is busy.
+    those of takes that wait; ``ca`` is a file of certificates to trust, ``cert`` one of the
+    client's own certificate for a server that asks for it, with its key unless that is in ``key``.
+    A verb that is safe to repeat is repeated, ``retries`` times at most (9 take 10 seconds), when
+    the server cannot be reached or is busy.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class HttpStore(RemoteStore):
         connections: int = 64,
         retries: int = 9,
         ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
     ) -> None:
         self.clock: ServerClock = ServerClock()
         self._connection = Connection(
@@ -107,6 +110,7 @@ class HttpStore(RemoteStore):
             connections=connections,
             retries=retries,
             ca=ca,
+            own=certificate(cert, key),
         )
 
     async def open(self) -> None:

@@ -1,5 +1,7 @@
-"""What looks at messages: which of them fit a selection, bodies and all."""
+"""What looks at messages: which of them fit a selection, headers, bodies and all."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dwell.batch.batch import Batch
@@ -9,6 +11,11 @@ from dwell.errors import InvalidQuery
 
 #: No bound.
 EVERYTHING = 2**62
+
+#: How many bytes of a key and headers are read in a step, and how many steps a turn of the event
+#: loop has, as for an expression.
+_BYTES = 16
+_TURN = 20_000
 
 
 class Looked(NamedTuple):
@@ -21,11 +28,13 @@ class Looked(NamedTuple):
 class Matcher:
     """Looks at pages for a selection, which was checked; raises InvalidQuery.
 
-    ``most_steps`` is after how many steps of its expression it is spent, and looks no further.
+    ``most_steps`` is after how many steps of its expression, or so many at keys and headers, it is
+    spent, and looks no further.
     """
 
     def __init__(self, selection: Selection, most_steps: int = EVERYTHING) -> None:
         self.selection = selection
+        self._left = most_steps
         if selection.where is None:
             self._query = None
             return
@@ -40,8 +49,8 @@ class Matcher:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the expression took as many steps as it may."""
-        return self._query is not None and self._query.is_spent
+        """Whether as many steps were taken as it may take."""
+        return self._left < 0 or (self._query is not None and self._query.is_spent)
 
     def start(self, cursor: Cursor | None) -> Cursor | None:
         """Return where to begin a scan that is to go on after a cursor: at the first due."""
@@ -52,8 +61,28 @@ class Matcher:
 
     async def places(self, page: Batch) -> Looked:
         """Return which messages of a page match; it looks at fewer than all where it is spent."""
-        places = self.selection.places(page)
+        places, seen = self.selection.places(page), len(page)
+        if self.selection.has_extra:
+            places, seen = await self._with_extra(page.extras, places)
         if self._query is None:
-            return Looked(places, len(page))
-        found, seen = await self._query.places(page, places)
-        return Looked(found, seen)
+            return Looked(places, seen)
+        found, asked = await self._query.places(page, places)
+        return Looked(found, min(seen, asked))
+
+    async def _with_extra(self, extras: Sequence[bytes], among: Sequence[int]) -> Looked:
+        """Return which of some places have the key and headers; others have turns meanwhile."""
+        found: list[int] = []
+        turn = _TURN
+        for at in among:
+            extra = extras[at]
+            if self.selection.fits(extra):
+                found.append(at)
+            steps = 1 + len(extra) // _BYTES
+            self._left -= steps
+            turn -= steps
+            if self._left < 0:
+                return Looked(found, at + 1)
+            if turn < 0:
+                await asyncio.sleep(0)
+                turn = _TURN
+        return Looked(found, len(extras))

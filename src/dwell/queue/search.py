@@ -63,6 +63,8 @@ async def find(
         if cursor is None or _has_come_to(page.messages, until_ms):
             cursor = None
             break
+        # It would stand in memory beside the next one.
+        del page
         await asyncio.sleep(0)
     return Page(Batch.joined(found, receipts=False), cursor)
 
@@ -121,18 +123,22 @@ async def take_where(
                 seen = places[len(fitting)]
             most_bytes -= size_bytes
             # Others may have taken some of them since the scan: the next ones stand in for those.
+            size, is_last = len(page.messages), _has_come_to(page.messages, until_ms)
             left = [page.messages.ids[at].encode() for at in fitting]
+            following = page.cursor
+            # What is taken is read once more, and the page would stand in memory beside that.
+            del page
             while left and (missing := limit - sum(map(len, taken))):
                 await _take(store, topic, left[:missing], lease_ms, owner, taken)
                 left = left[missing:]
             if sum(map(len, taken)) == limit:
                 return Page(Batch.joined(taken), None)
-            if seen < len(page.messages):
+            if seen < size:
                 # What was taken is not met again: the others say where this call stopped.
                 cursor = await _after(store, topic, cursor or BEGINNING, seen - len(fitting))
                 return Page(Batch.joined(taken), cursor)
-            cursor = page.cursor
-            if cursor is None or _has_come_to(page.messages, until_ms):
+            cursor = following
+            if cursor is None or is_last:
                 return Page(Batch.joined(taken), None)
             await asyncio.sleep(0)
     except BaseException:

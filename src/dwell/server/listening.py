@@ -10,6 +10,8 @@ import socket
 import ssl as tls
 from collections.abc import Callable
 
+from dwell.server.unix import PREFIX, UnixSocket
+
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
@@ -26,11 +28,14 @@ _REST_S = 1.0
 _LOG_EVERY_S = 10.0
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int, mode: int) -> socket.socket:
     """Return a socket at an address; raises OSError when that cannot be had.
 
-    The protocol is named, or asyncio would let small answers linger (Nagle's algorithm).
+    A ``host`` that begins with ``unix:`` is the path of a file with that mode. Of others the
+    protocol is named, or asyncio would let small answers linger (Nagle's algorithm).
     """
+    if host.startswith(PREFIX):
+        return UnixSocket(host.removeprefix(PREFIX), mode)
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     try:
@@ -40,6 +45,12 @@ def bound(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def address_of(sock: socket.socket) -> tuple[str, int]:
+    """Return host and port of a socket that was bound; of one at a path ``unix:PATH`` and 0."""
+    name = sock.getsockname()
+    return (PREFIX + name, 0) if sock.family == socket.AF_UNIX else name[:2]
 
 
 class Listener:

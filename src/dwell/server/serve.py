@@ -101,7 +101,7 @@ class Server:
         self._tokens = Tokens.load(settings.token_file) if settings.token_file else Tokens()
         self._tls: ssl.SSLContext | None = None
         if settings.tls_cert:
-            self._tls = tls.context(settings.tls_cert, settings.tls_key)
+            self._tls = tls.context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
         self._stopping = asyncio.Event()
         self._service: Service | None = None
         self._most_connections = settings.max_connections
@@ -143,7 +143,8 @@ class Server:
             most_connections=self._most_connections,
             most_body_bytes=settings.max_body_bytes,
             token_percent=settings.max_token_percent,
-            hosts=Hosts(settings.host_names),
+            hosts=Hosts(settings.host_names, is_local=settings.is_http_local),
+            socket_mode=int(settings.socket_mode, 8),
         )
 
     @contextlib.asynccontextmanager

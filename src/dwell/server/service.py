@@ -33,6 +33,7 @@ class Service:
     most_connections: int = 20_000
     most_body_bytes: int = MAX_BODY_BYTES
     token_percent: int = 100
+    socket_mode: int = 0o600
     hosts: Hosts = field(default_factory=Hosts)
     lateness: Histogram = field(default_factory=Histogram)
     ports: "list[Port]" = field(default_factory=list)

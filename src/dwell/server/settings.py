@@ -5,6 +5,7 @@ Flags, environment variables, the keys of a file, and the page of the docs all c
 """
 
 import ipaddress
+import os
 import re
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -13,12 +14,14 @@ from msgspec import Meta
 
 from dwell.errors import InvalidSettings
 from dwell.message import MAX_BODY_BYTES
+from dwell.server.unix import MOST_BYTES, PREFIX
 from dwell.urls import shown
 
 OFF = "off"
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
-_ADDRESS_FORM = 'host:port, such as 127.0.0.1:8410 or [::1]:8410, or "off"'
+_ADDRESS_FORM = 'host:port, such as 127.0.0.1:8410 or [::1]:8410, unix:/a/path, or "off"'
+_MODE = re.compile(r"0?[0-7]{3}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _SYNC = re.compile(r"always|never|([1-9][0-9]{0,4})ms")
 _MAX_SYNC_MS = 60_000
@@ -33,17 +36,26 @@ _MANY = 1_000_000
 
 
 class Address(NamedTuple):
-    """Where a port listens. Port 0 takes one that is free."""
+    """Where a port listens. Port 0 takes one that is free; ``unix:PATH`` as a host has none."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
+        if self.is_path:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it is a socket in the file system."""
+        return self.host.startswith(PREFIX)
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
+        if self.is_path:
+            return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -57,12 +69,29 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(title="STORE", description="The store: a folder, memory:, or redis://HOST:PORT/DB."),
     ] = "./dwell-data"
-    http: Annotated[str, Meta(title="HOST:PORT", description="Where HTTP listens, or off.")] = (
-        "127.0.0.1:8410"
-    )
+    http: Annotated[
+        str,
+        Meta(
+            title="HOST:PORT",
+            description="Where HTTP listens, unix:PATH for a socket in the file system, or off.",
+        ),
+    ] = "127.0.0.1:8410"
     beanstalk: Annotated[
-        str, Meta(title="HOST:PORT", description="Where the beanstalk protocol listens, or off.")
+        str,
+        Meta(
+            title="HOST:PORT",
+            description="Where the beanstalk protocol listens, unix:PATH for a socket in the file "
+            "system, or off.",
+        ),
     ] = "127.0.0.1:11300"
+    socket_mode: Annotated[
+        str,
+        Meta(
+            title="MODE",
+            description="Who may connect to the sockets of unix:PATH, as chmod says it: 0660 for "
+            "the group, too.",
+        ),
+    ] = "0600"
     sync: Annotated[
         str,
         Meta(
@@ -82,6 +111,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     tls_key: Annotated[
         str, Meta(title="FILE", description="Its key (PEM), if that is not in the same file.")
+    ] = ""
+    tls_client_ca: Annotated[
+        str,
+        Meta(
+            title="FILE",
+            description="Certificates (PEM). With it, only clients whose certificate one of them "
+            "has signed get through the handshake.",
+        ),
     ] = ""
     allowed_hosts: Annotated[
         str,
@@ -139,6 +176,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidSettings("http, beanstalk: both are off, so there is nothing to serve")
         if self.tls_key and not self.tls_cert:
             raise InvalidSettings("tls_key: got a key without tls_cert, expected both")
+        if self.tls_client_ca and not self.tls_cert:
+            raise InvalidSettings("tls_client_ca: got it without tls_cert, expected both")
         for name, address in self.addresses.items():
             if not (address.is_loopback or self.token_file or self.insecure):
                 raise InvalidSettings(
@@ -157,6 +196,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         _address("http", self.http)
         _address("beanstalk", self.beanstalk)
+        if not _MODE.fullmatch(self.socket_mode):
+            raise refusal("socket_mode", self.socket_mode, "three octal digits, such as 0600")
+        if self.http == self.beanstalk != OFF and self.http.startswith(PREFIX):
+            raise refusal("beanstalk", self.beanstalk, "another path than that of http")
         for name in filter(None, map(str.strip, self.allowed_hosts.split(","))):
             if name != "*" and not _NAME.fullmatch(name):
                 raise refusal("allowed_hosts", name, "names such as queue.example.org, or *")
@@ -165,8 +208,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def host_names(self) -> list[str]:
         """The names by which HTTP may be called: those that are allowed, and the one it has."""
         http = self.addresses.get("http")
-        own = [] if http is None else [http.host]
+        own = [] if http is None or http.is_path else [http.host]
         return [*own, *(name.strip() for name in self.allowed_hosts.split(",") if name.strip())]
+
+    @property
+    def is_http_local(self) -> bool:
+        """Whether HTTP is reached by a socket in the file system only."""
+        http = self.addresses.get("http")
+        return http is not None and http.is_path
 
     @property
     def is_folder(self) -> bool:
@@ -191,6 +240,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def _address(name: str, text: str) -> Address | None:
     if text == OFF:
         return None
+    if text.startswith(PREFIX):
+        if not 0 < len(os.fsencode(text.removeprefix(PREFIX))) <= MOST_BYTES or "\0" in text:
+            raise refusal(name, text, f"unix: and a path of 1 to {MOST_BYTES} bytes")
+        return Address(text, 0)
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[3]) > 65_535:
         raise refusal(name, text, _ADDRESS_FORM)

@@ -7,23 +7,44 @@ from pathlib import Path
 from dwell.errors import InvalidSettings
 
 
-def context(cert: str | Path, key: str | Path = "") -> ssl.SSLContext:
+def context(cert: str | Path, key: str | Path = "", client_ca: str | Path = "") -> ssl.SSLContext:
     """Return a server's context, for TLS 1.2 and later; raises InvalidSettings.
 
     ``cert`` is a PEM file of the certificate and those that lead to its root. Its key is in
-    ``key``, or in the same file when that is empty.
+    ``key``, or in the same file when that is empty. With ``client_ca``, a PEM file of certificates,
+    only clients with a certificate that one of them has signed are let in.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     _load(made, cert, key)
+    if client_ca:
+        _ask_for_certificates(made, client_ca)
     return made
 
 
 def renew(made: ssl.SSLContext, cert: str | Path, key: str | Path = "") -> None:
-    """Use the files as they are now for the connections to come; raises InvalidSettings."""
+    """Use the files as they are now for the connections to come; raises InvalidSettings.
+
+    Who signs clients' certificates stays as it was: a context forgets nobody that it trusts.
+    """
     # Tried on a context that nobody uses: half of a pair that does not fit must not be kept.
     context(cert, key)
     _load(made, cert, key)
+
+
+def _ask_for_certificates(made: ssl.SSLContext, client_ca: str | Path) -> None:
+    _check_pem("tls_client_ca", client_ca, "CERTIFICATE")
+    mode = stat.S_IMODE(Path(client_ca).stat().st_mode)
+    if mode & stat.S_IWOTH:
+        raise InvalidSettings(
+            f"tls_client_ca: everybody may write {client_ca} (mode {mode:o}), and so let anybody "
+            "in; expected chmod o-w"
+        )
+    try:
+        made.load_verify_locations(client_ca)
+    except ssl.SSLError as error:
+        raise InvalidSettings(f"tls_client_ca: {client_ca}: {error}") from None
+    made.verify_mode = ssl.CERT_REQUIRED
 
 
 def _load(made: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:

@@ -12,7 +12,7 @@ from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.handle import Handle
 
 _TOKEN = "DWELL_TOKEN"
-_REMOTE = ("http://", "https://", "redis", "valkey")
+_REMOTE = ("http://", "https://", "http+unix://", "redis", "valkey")
 
 #: What Spark itself adds to the options of a stream or of a path.
 _OF_SPARK = {"path", "checkpointlocation", "querytype", "queryname"}

@@ -6,7 +6,7 @@ from typing import cast
 
 from dwell.server.beanstalk.desk import Desk
 from dwell.server.beanstalk.session import Session
-from dwell.server.listening import Listener, bound
+from dwell.server.listening import Listener, address_of, bound
 from dwell.server.service import Service
 
 #: How many bytes of replies wait to be read before no more commands are done.
@@ -109,8 +109,8 @@ class BeanstalkPort:
     async def start(self) -> None:
         """Begin to accept; raises OSError when the address cannot be had."""
         self._empty = asyncio.Event()
-        sock = bound(self._host, self._port)
-        self._address = sock.getsockname()[:2]
+        sock = bound(self._host, self._port, self._service.socket_mode)
+        self._address = address_of(sock)
         self._listener = Listener(
             sock, lambda: Connection(self), lambda: self._service.most_connections, self._ssl
         )

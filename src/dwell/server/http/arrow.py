@@ -10,6 +10,7 @@ from dwell.errors import InvalidInput
 from dwell.given import columns, values
 from dwell.given.values import Delay
 from dwell.message import Kind, State, decode_extra
+from dwell.server.http.body import Data
 from dwell.server.http.call import Call
 from dwell.server.http.tables import Table, pyarrow
 from dwell.wire.rows import state_text
@@ -34,9 +35,9 @@ _WORDS = {
 _MS = {"delay_ms": "delay", "lease_ms": "lease", "ttl_ms": "ttl"}
 
 
-async def put(call: Call, topic: str, data: bytes, on_conflict: str) -> PutAnswer:
+async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer:
     """Put the rows of an Arrow stream: all of them or none."""
-    table = Table(data)
+    table = Table(memoryview(data))
     if "body" not in table.names:
         raise InvalidInput(f"arrow: got columns {table.names}, expected one named body")
     words: dict[str, Any] = {}

@@ -1,6 +1,5 @@
 """A call: one request, read and checked, and how it is answered."""
 
-import io
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
@@ -17,6 +16,7 @@ from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
 from dwell.server.http import media
 from dwell.server.http.answer import Answer, Refusal
+from dwell.server.http.body import Body, Data
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.media import Media
 from dwell.server.http.waits import Waits
@@ -86,7 +86,6 @@ class Call:
         "path",
         "query_text",
         "service",
-        "size_bytes",
         "taken",
         "waits",
     )
@@ -104,10 +103,9 @@ class Call:
         self.endpoint, self.path, self.query_text = route
         self.headers = headers
         self.delivery = delivery
-        self.size_bytes = 0
         self.taken: Batch | None = None
         self.asked: Media
-        self._body: bytes | io.BytesIO = b""
+        self._body = Body()
         self._is_counted = False
         # The server's, until it is known whose request it is.
         self._gate = service.gate
@@ -127,7 +125,7 @@ class Call:
     def leave(self) -> None:
         """Count the request out, and what came of it."""
         if self._is_counted:
-            self._gate.leave(self.size_bytes)
+            self._gate.leave(self._body.size_bytes)
             self._is_counted = False
 
     @contextmanager
@@ -155,17 +153,9 @@ class Call:
         """
         if not self._is_counted:
             return
-        self.check_size(self.size_bytes + len(data))
+        self.check_size(self._body.size_bytes + len(data))
         self._gate.enter(len(data), 0)
-        self.size_bytes += len(data)
-        if self._body:
-            # Many small parts would cost more as objects than as bytes.
-            if not isinstance(self._body, io.BytesIO):
-                first, self._body = self._body, io.BytesIO()
-                self._body.write(first)
-            self._body.write(data)
-        else:
-            self._body = data
+        self._body.add(data)
 
     def check_size(self, size_bytes: int) -> None:
         """Refuse a body of so many bytes where that is too much; raises BatchTooLarge."""
@@ -293,11 +283,9 @@ class Call:
         return value
 
     @property
-    def data(self) -> bytes:
+    def data(self) -> Data:
         """The bytes of the body; they are kept only once."""
-        if isinstance(self._body, io.BytesIO):
-            self._body = self._body.getvalue()
-        return self._body
+        return self._body.data
 
     # --- what is taken ------------------------------------------------------------------------
 
@@ -327,7 +315,7 @@ class Call:
         return Answer(msgspec.json.encode(value), Media.JSON, status)
 
 
-def decoded(data: bytes, kind: Any, form: Media) -> Any:
+def decoded(data: Data, kind: Any, form: Media) -> Any:
     """Return a value of some type from its bytes; raises InvalidInput or InvalidReceipt."""
     try:
         return _decoder(kind, form).decode(data)

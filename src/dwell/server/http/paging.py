@@ -11,7 +11,7 @@ from dwell.batch.blobs import sizes_of
 from dwell.batch.page import Cursor
 from dwell.errors import InvalidLimit
 from dwell.given import values
-from dwell.message import MAX_BATCH_BYTES, Message, State
+from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Message, State
 from dwell.queue import Queue
 from dwell.queue.changes import Place
 from dwell.server.http.answer import Answer
@@ -23,8 +23,9 @@ from dwell.wire.columns import columns_of_batch
 _CURSOR = "dwell-cursor"
 _CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})")
 _WORDS = {str(state): state for state in State if state is not State.GONE}
-#: How many messages are read by their ids before it is looked at how large they are.
-_AT_ONCE = 64
+#: How many messages are read by their ids at least before it is looked at how large they are; as a
+#: rule as many as there is room for if they are of the largest.
+_FEWEST = 4
 
 
 def cursor_of(text: str | None) -> Cursor | None:
@@ -100,7 +101,8 @@ async def first_of(queue: Queue, topic: str, ids: Sequence[str]) -> list[Message
     found: list[Message | None] = []
     size_bytes = 0
     while len(found) < len(ids):
-        for message in await queue.get(topic, ids[len(found) : len(found) + _AT_ONCE]):
+        room = max((MAX_BATCH_BYTES - size_bytes) // MAX_BODY_BYTES, _FEWEST)
+        for message in await queue.get(topic, ids[len(found) : len(found) + room]):
             if message is not None:
                 size_bytes += len(message.body) + _headers_bytes(message)
             if size_bytes > MAX_BATCH_BYTES and found:

@@ -7,7 +7,7 @@ import ssl as tls
 from dwell.server.http.app import App
 from dwell.server.http.protocol import Protocol
 from dwell.server.http.waits import Waits
-from dwell.server.listening import Listener, bound
+from dwell.server.listening import Listener, address_of, bound
 from dwell.server.service import Service
 
 
@@ -35,8 +35,8 @@ class HttpPort:
 
     async def start(self) -> None:
         """Begin to accept; raises OSError when the address cannot be had."""
-        sock = bound(self._host, self._port)
-        self._address = sock.getsockname()[:2]
+        sock = bound(self._host, self._port, self._service.socket_mode)
+        self._address = address_of(sock)
         self._empty = asyncio.Event()
         self._empty.set()
         self._listener = Listener(

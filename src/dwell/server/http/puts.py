@@ -23,6 +23,7 @@ from dwell.message import (
 )
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
+from dwell.server.http.body import Data
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.rows import put_rows, rows_of
@@ -65,7 +66,7 @@ async def put(call: Call) -> Answer:
     return call.answer(PutResults([PutResult(p.id, str(p.result), p.number) for p in puts]))
 
 
-async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) -> Answer:
+async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> Answer:
     """Put columns; what became of them is said in columns, too."""
     puts = _puts_of(topic, data, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
@@ -81,7 +82,7 @@ async def _put_columns(call: Call, topic: str, data: bytes, on_conflict: str) ->
     return Answer(_encoder.encode(told), Media.COLUMNS)
 
 
-def _puts_of(topic: str, data: bytes, now_ms: int) -> Puts:
+def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
     """Return a put that came as columns; raises InvalidInput for what no store may be given."""
     given: PutColumns = decoded(data, PutColumns, Media.COLUMNS)
     size = given.count

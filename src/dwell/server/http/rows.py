@@ -10,12 +10,14 @@ import msgspec
 
 from dwell.batch.events import Event
 from dwell.batch.puts import Put, Row
-from dwell.errors import InvalidBody, InvalidHeaders, InvalidId, InvalidInput, InvalidTime
+from dwell.errors import InvalidBody, InvalidId, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.rows import row_of
 from dwell.given.values import Due
-from dwell.message import MAX_BATCH_MESSAGES, MAX_HEADERS, MAX_HEADERS_BYTES, Message
+from dwell.message import MAX_BATCH_MESSAGES, Message
+from dwell.server.http.body import Data
 from dwell.server.http.call import Call, decoded
+from dwell.server.http.headers import NONE, unpacked
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
@@ -23,28 +25,22 @@ from dwell.server.http.spans import span
 from dwell.wire.rows import Shown, body_of, shown
 from dwell.wire.unknown import explained
 
-_NO_HEADERS = msgspec.Raw()
-
 
 class _New(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message whose headers are unpacked when it is known that they are not too long."""
 
-    headers: msgspec.Raw = _NO_HEADERS  # type: ignore[assignment]
+    headers: msgspec.Raw = NONE  # type: ignore[assignment]
 
 
 class _Packed(PackedMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same in MessagePack."""
 
-    headers: msgspec.Raw = _NO_HEADERS  # type: ignore[assignment]
+    headers: msgspec.Raw = NONE  # type: ignore[assignment]
 
 
 _NEW_ROWS = _New | list[_New]
 _PACKED_ROWS = _Packed | list[_Packed]
 _decoder = msgspec.json.Decoder(_New)
-_headers_decoder = msgspec.json.Decoder(dict[str, str] | None)
-_packed_headers_decoder = msgspec.msgpack.Decoder(dict[str, str] | None)
-#: How long headers may be as they are written: JSON may say a sign in six, and more around each.
-_MOST_HEADERS_BYTES = 6 * MAX_HEADERS_BYTES + 16 * MAX_HEADERS
 
 
 class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +61,7 @@ _COUNTED_ROWS = _Counted | list[_Counted]
 _counted: list[None] = []
 
 
-def rows_of(data: bytes, form: Media) -> list[NewMessage]:
+def rows_of(data: Data, form: Media) -> list[NewMessage]:
     """Return the messages of a body, of which no more are read than a batch may have.
 
     Raises InvalidInput and BatchTooLarge.
@@ -75,16 +71,16 @@ def rows_of(data: bytes, form: Media) -> list[NewMessage]:
         found = decoded(data, _PACKED_ROWS, form)
     else:
         # A body is kept as it is written, so nothing else would look at its bytes.
-        _check_utf8(data)
+        braces = _checked_utf8(data)
         if form is Media.NDJSON:
             return lines_of(data)
         # Bodies may have braces of their own, so many of them say only that it has to be counted.
-        is_many = data.count(b"{") > MAX_BATCH_MESSAGES
+        is_many = braces > MAX_BATCH_MESSAGES
         found = _counted_rows(data) if is_many else decoded(data, _NEW_ROWS, form)
     return found if isinstance(found, list) else [found]
 
 
-def _counted_rows(data: bytes) -> NewMessage | list[NewMessage]:
+def _counted_rows(data: Data) -> NewMessage | list[NewMessage]:
     _counted.clear()
     try:
         found: NewMessage | list[NewMessage] = decoded(data, _COUNTED_ROWS, Media.JSON)
@@ -94,27 +90,36 @@ def _counted_rows(data: bytes) -> NewMessage | list[NewMessage]:
     return found
 
 
-def _packed_count(data: bytes) -> int:
+def _packed_count(data: Data) -> int:
     """Return how many values a list in MessagePack says that it has; 0 for what is no list."""
     width = {0xDC: 2, 0xDD: 4}.get(data[0] if data else 0, 0)
     return int.from_bytes(data[1 : 1 + width])
 
 
-def _check_utf8(data: bytes) -> None:
-    """Refuse what is no text, of which no copy is made as a whole."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+def _checked_utf8(data: Data) -> int:
+    """Return how many braces open in a text, of which no copy is made as a whole.
+
+    Raises InvalidInput for what is no text.
+    """
+    decoder, braces = codecs.getincrementaldecoder("utf-8")(), 0
     try:
         for at in range(0, len(data), _PIECE_BYTES):
-            decoder.decode(data[at : at + _PIECE_BYTES])
+            piece = data[at : at + _PIECE_BYTES]
+            braces += piece.count(b"{")
+            decoder.decode(piece)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise InvalidInput(f"body: {error}") from None
+    return braces
 
 
-def lines_of(data: bytes) -> list[NewMessage]:
+def lines_of(data: Data) -> list[NewMessage]:
     """Return the messages of NDJSON; raises InvalidInput naming the line, and BatchTooLarge."""
     rows: list[NewMessage] = []
-    for number, line in enumerate(io.BytesIO(data), 1):
+    # Bytes are not copied for this, and pages can be read as a file by themselves.
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    file.seek(0)
+    for number, line in enumerate(iter(file.readline, b""), 1):
         if line.strip():
             columns.check_count(len(rows) + 1, "messages")
             try:
@@ -198,18 +203,9 @@ def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str
 
 
 def _headers(row: NewMessage, named: Callable[[str], str]) -> dict[str, str] | None:
-    """Return the headers of a message; what is too long for them is not unpacked."""
-    data = memoryview(row.headers)  # type: ignore[arg-type]
-    field = named("headers")
-    if len(data) > _MOST_HEADERS_BYTES:
-        allowed = f"a mapping of text to text, at most {MAX_HEADERS} of {MAX_HEADERS_BYTES} bytes"
-        raise InvalidHeaders(f"{field}: got {len(data)} bytes of them, expected {allowed}")
-    decoder = _packed_headers_decoder if isinstance(row, PackedMessage) else _headers_decoder
-    try:
-        found: dict[str, str] | None = decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidHeaders(f"{field}: {error}") from None
-    return found
+    """Return the headers of a message, if they are not too long."""
+    packed = isinstance(row, PackedMessage)
+    return unpacked(row.headers, named("headers"), packed=packed)  # type: ignore[arg-type]
 
 
 def _check_ids(rows: Sequence[NewMessage]) -> None:

@@ -31,7 +31,7 @@ def pyarrow() -> Any:
 class Table:
     """The columns of a stream; raises InvalidInput for what is broken and for what is too large."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         pa = self._pa = pyarrow()
         try:
             _refuse_compressed(pa, data)
@@ -130,7 +130,7 @@ def _unpacked_bytes(pa: Any, chunk: Any) -> int:
 # --- compression ------------------------------------------------------------------------------
 
 
-def _refuse_compressed(pa: Any, data: bytes) -> None:
+def _refuse_compressed(pa: Any, data: bytes | memoryview) -> None:
     """Refuse a stream with compressed buffers: nothing says beforehand how large they are."""
     for message in pa.ipc.MessageReader.open_stream(data):
         if _is_compressed(message.metadata.to_pybytes()):

@@ -9,6 +9,7 @@ a message. Of a segment most of which is gone only the rest is kept, with its pl
 """
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,8 @@ _BITS = np.uint64(18)
 #: How many arrivals a segment has.
 SEGMENT = 1 << 18
 _PLACE_MASK = np.uint64(SEGMENT - 1)
+#: How many rows are looked at in a part.
+_PART = 1 << 16
 #: One in how many messages of a segment has to be there for it to stay as it is.
 _SPARSE = 4
 #: How many segments are looked at for what is gone of each kind whenever there is a new one.
@@ -59,7 +62,7 @@ class _Segment:
 
 
 class Arrivals:
-    """The index of a table, by arrival."""
+    """The index of a table, by arrival. It is whole when :meth:`fill` has come to its end."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -67,7 +70,28 @@ class Arrivals:
         # Those that are whole are looked at by themselves: they would wait long among many others.
         self._whole: deque[int] = deque()
         self._sparse: deque[int] = deque()
-        rows = table.rows_where(lambda part: table.state[part] != State.GONE)
+        self.is_whole = False
+
+    def fill(self) -> Iterator[None]:
+        """Note the messages that are there, a part at a time.
+
+        Between two parts others may come, which :meth:`add` notes, and some may go.
+        """
+        parts: dict[int, list[tuple[U32, U32]]] = {}
+        for start in range(0, self._table.top, _PART):
+            for number, places, rows in self._in_order(np.arange(start, start + _PART)):
+                parts.setdefault(number, []).append((places, rows))
+            yield
+        for number, many in parts.items():
+            self._join(number, *map(np.concatenate, zip(*many, strict=True)))
+            yield
+        self.is_whole = True
+
+    def _in_order(self, rows: Rows) -> Iterator[tuple[int, U32, U32]]:
+        """Yield of some rows that are there each segment's places, in order, and the rows."""
+        table = self._table
+        rows = rows[rows < table.top]
+        rows = rows[table.state[rows] != State.GONE]
         seqs, ordered = table.seq[rows], rows.astype(np.uint32)
         # What came in order stands in order, as a rule.
         if (seqs[1:] < seqs[:-1]).any():
@@ -76,7 +100,17 @@ class Arrivals:
         numbers, places = seqs >> _BITS, (seqs & _PLACE_MASK).astype(np.uint32)
         firsts = np.flatnonzero(np.diff(numbers, prepend=np.uint64(2**63)))
         for first, end in pairwise([*firsts.tolist(), len(numbers)]):
-            self._keep(int(numbers[first]), _Segment.of(places[first:end], ordered[first:end]))
+            yield int(numbers[first]), places[first:end], ordered[first:end]
+
+    def _join(self, number: int, places: U32, rows: U32) -> None:
+        """Keep the rows of a segment, of which there may be some that came meanwhile."""
+        if number in self._segments:
+            self._open(number).rows[places] = rows
+            return
+        if (places[1:] < places[:-1]).any():
+            order = np.argsort(places, kind="stable")
+            places, rows = places[order], rows[order]
+        self._keep(number, _Segment.of(places, rows))
 
     @property
     def size(self) -> int:

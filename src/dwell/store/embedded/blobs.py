@@ -1,6 +1,7 @@
 """Blobs: what of a message stays on disk, read back many at a time."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise, starmap
 
 import numpy as np
 
@@ -11,6 +12,10 @@ from dwell.store.embedded.disk import Buffer
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.segment import Segment
+
+#: After so many bytes of blobs, their pages are let go: a look at an id maps up to 2 MiB, and who
+#: reads less would only map them again soon.
+_LARGE_BYTES = 4 * 1024 * 1024
 
 
 def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> Buffer:
@@ -63,6 +68,11 @@ class BlobReader:
         return bool(self._id_bytes.any())
 
     @property
+    def is_large(self) -> bool:
+        """Whether the pages in which the blobs lie are let go of when they were read."""
+        return len(self) > 1 and int(self._size_bytes.sum()) >= _LARGE_BYTES
+
+    @property
     def segments(self) -> Iterable[Segment]:
         """The segments in which the blobs lie."""
         return self._segments.values()
@@ -98,26 +108,48 @@ class BlobReader:
 
     def ids(self) -> bytes:
         """Return only the ids, one after another, nothing where the queue made them."""
-        longest = int(self._id_bytes.max())
-        words: U64 = np.empty((len(self._position), (longest + 7) // 8), dtype=np.uint64)
-        numbers = self._position // self._shift
+        steps = np.cumsum(self._size_bytes) // _LARGE_BYTES
+        if not steps[-1]:
+            return self._ids_in(slice(None))
+        cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(self)]
+        found = []
+        for part in starmap(slice, pairwise(cuts)):
+            found.append(self._ids_in(part))
+            self._let_go()
+        return b"".join(found)
+
+    def _ids_in(self, part: slice) -> bytes:
+        position, id_bytes = self._position[part], self._id_bytes[part]
+        longest = int(id_bytes.max())
+        words: U64 = np.empty((len(position), (longest + 7) // 8), dtype=np.uint64)
+        numbers = position // self._shift
         for number, segment in self._segments.items():
             here = numbers == number if len(self._segments) > 1 else slice(None)
-            offsets = self._position[here] - number * self._shift
+            offsets = position[here] - number * self._shift
             for word in range(words.shape[1]):
                 # What is read beyond an id, or beyond the segment, is thrown away below.
                 places = np.minimum(offsets + 8 * word, len(segment.words) - 1)
                 words[here, word] = segment.words[places]
         found = words.view(np.uint8)[:, :longest]
-        if (self._id_bytes == longest).all():
+        if (id_bytes == longest).all():
             return found.tobytes()
-        return found[np.arange(longest) < self._id_bytes[:, None]].tobytes()
+        return found[np.arange(longest) < id_bytes[:, None]].tobytes()
 
     def id_blobs(self) -> Blobs:
         """Return the ids, each empty where the queue made it."""
         return Blobs.packed(self.ids(), self._id_bytes.astype(np.int64))
 
     def _slices(self, start: I64, end: I64) -> Sequence[bytes]:
+        found = self._copied(start, end)
+        if self.is_large:
+            self._let_go()
+        return found
+
+    def _let_go(self) -> None:
+        for segment in self._segments.values():
+            segment.let_go()
+
+    def _copied(self, start: I64, end: I64) -> Sequence[bytes]:
         if len(self._segments) == 1:
             ((number, segment),) = self._segments.items()
             base = number * self._shift

@@ -92,8 +92,8 @@ class EventLog:
         reader = None
         if id_bytes.any():
             none: U16 = np.zeros(len(rows), dtype=np.uint16)
-            sizes = id_bytes.astype(np.uint32)
-            reader = BlobReader(self._journal, table.position[rows], sizes, id_bytes, none)
+            position, sizes = table.position[rows], table.size_bytes[rows]
+            reader = BlobReader(self._journal, position, sizes, id_bytes, none)
         self._parts.append(Part(kind, time_ms, columns, reader))
         self._unwritten += len(rows)
         self.next_position += len(rows)

@@ -1,5 +1,6 @@
 """Finding messages by id, many at once."""
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import Hasher
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.numbers import parse_queue_ids
+from dwell.tasks import whole
 
 
 class Finder:
@@ -20,6 +22,7 @@ class Finder:
         self._machine = machine
         self._table = machine.table
         self._hasher = hasher
+        self._filling: asyncio.Task[None] | None = None
 
     def hashes(self, topic: str, ids: Sequence[bytes]) -> tuple[U64, U32]:
         """Return the hashes of some ids of a topic, and the bits that confirm them."""
@@ -44,15 +47,28 @@ class Finder:
             rows[own], found[own] = self.find(topic, [ids[index] for index in own.tolist()])
         return rows, found
 
-    def numbered(self, numbers: U64) -> tuple[Rows, np.ndarray]:
+    async def numbered(self, numbers: U64) -> tuple[Rows, np.ndarray]:
         """Return the row of the message of each number, and whether there is one."""
         machine, table = self._machine, self._table
         if not table.top:
             return np.zeros(len(numbers), np.intp), np.zeros(len(numbers), dtype=bool)
-        if machine.arrivals is None:
-            machine.arrivals = Arrivals(table)
-        rows = machine.arrivals.find(numbers)
+        while (arrivals := machine.arrivals) is None or not arrivals.is_whole:
+            if self._filling is None or self._filling.done():
+                self._filling = whole(self._fill())
+            # Others wait for the same, so it goes on when one of them is cancelled.
+            await asyncio.shield(self._filling)
+        rows = arrivals.find(numbers)
         return rows, (table.seq[rows] == numbers) & (table.state[rows] != State.GONE)
+
+    async def _fill(self) -> None:
+        """Make the index by number, part by part: of millions it takes most of a second."""
+        arrivals = self._machine.arrivals = Arrivals(self._table)
+        try:
+            for _ in arrivals.fill():
+                await asyncio.sleep(0)
+        except BaseException:
+            self._machine.arrivals = None
+            raise
 
 
 def first_places(hashes: U64, checks: U32) -> I64:

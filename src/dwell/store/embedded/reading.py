@@ -56,6 +56,9 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
         await core.journal.check_segments(reader.segments)
         reader.check_damage()
         batch.extras = reader.extras() or batch.extras
+        if reader.has_ids and reader.is_large:
+            # Looked at one by one behind the bodies, each would map its page again.
+            batch.ids = LazyIds(rows, batch.numbers, reader.id_blobs())
         bodies = bodies or reader.bodies()
     batch.bodies = bodies or []
     return batch

@@ -360,7 +360,7 @@ class EmbeddedStore(Store):
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number (see the contract)."""
         self._time.look()
-        rows, there = self._finder.numbered(numbers)
+        rows, there = await self._finder.numbered(numbers)
         batch = await read(self._core, rows[there], receipts=False)
         names = zip(batch.topics, batch.ids, strict=True)
         return [next(names) if is_there else None for is_there in there.tolist()]

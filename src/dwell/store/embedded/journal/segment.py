@@ -3,6 +3,7 @@
 A position in the journal is ``segment number * segment size + offset``, and never used twice.
 """
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,14 @@ class Segment:
         self.data = memoryview(self.map)
         self.bytes: U8 = np.frombuffer(self.data, dtype=np.uint8)
         self.words: U64 = np.ndarray(len(self.data) - 7, np.uint64, self.data, strides=(1,))
+
+    def let_go(self) -> None:
+        """Let go of the pages that were read.
+
+        The system keeps them in its cache, but no longer counts them as this process's memory: who
+        reads a large store would seem to hold all of it.
+        """
+        self.map.madvise(mmap.MADV_DONTNEED)
 
 
 def segment_path(folder: Path, number: int) -> Path:
