@@ -1,5 +1,7 @@
 """What looks at messages: which of them fit a selection, bodies and all."""
 
+import asyncio
+import math
 from typing import NamedTuple
 
 from dwell.batch.batch import Batch
@@ -21,11 +23,16 @@ class Looked(NamedTuple):
 class Matcher:
     """Looks at pages for a selection, which was checked; raises InvalidQuery.
 
-    ``most_steps`` is after how many steps of its expression it is spent, and looks no further.
+    ``most_steps`` is after how many steps of its expression it is spent, and ``most_s`` how long
+    after its first page; then it looks no further.
     """
 
-    def __init__(self, selection: Selection, most_steps: int = EVERYTHING) -> None:
+    def __init__(
+        self, selection: Selection, most_steps: int = EVERYTHING, most_s: float = math.inf
+    ) -> None:
         self.selection = selection
+        self._most_s = most_s
+        self._since_s: float | None = None
         if selection.where is None:
             self._query = None
             return
@@ -38,8 +45,12 @@ class Matcher:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the expression took as many steps as it may."""
-        return self._query is not None and self._query.is_spent
+        """Whether it took as long, or its expression as many steps, as it may."""
+        if self._query is not None and self._query.is_spent:
+            return True
+        # It looks at one page at least, so that whoever goes on gets further.
+        now_s = asyncio.get_running_loop().time()
+        return self._since_s is not None and now_s - self._since_s >= self._most_s
 
     def start(self, cursor: Cursor | None) -> Cursor | None:
         """Return where to begin a scan that is to go on after a cursor: at the first due."""
@@ -50,6 +61,8 @@ class Matcher:
 
     async def places(self, page: Batch) -> Looked:
         """Return which messages of a page match; it looks at fewer than all where it is spent."""
+        if self._since_s is None:
+            self._since_s = asyncio.get_running_loop().time()
         places = self.selection.places(page)
         if self._query is None:
             return Looked(places, len(page))

@@ -18,6 +18,10 @@ MOST_LOOKED_AT = 100_000
 MOST_STEPS = 10_000_000
 
 
+#: How long one request may look, in seconds; then its answer says where to go on.
+MOST_LOOK_S = 1.0
+
+
 def selection_of(
     ask: Which, headers: Mapping[str, str], states: Sequence[str] | None = None
 ) -> Selection:
@@ -27,9 +31,9 @@ def selection_of(
     return selecting.selection(Selection(**said, headers=dict(headers), states=named))
 
 
-def matcher_of(selection: Selection) -> Matcher:
+def matcher_of(selection: Selection, most_s: float = MOST_LOOK_S) -> Matcher:
     """Return what looks for messages in one request; raises InvalidQuery."""
-    return Matcher(selection, MOST_STEPS)
+    return Matcher(selection, MOST_STEPS, most_s)
 
 
 async def look(
