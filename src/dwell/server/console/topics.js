@@ -1,6 +1,6 @@
 // The topics, and one of them.
 
-import { ask, path, query } from "./api.js";
+import { ask, path, Problem, query } from "./api.js";
 import { changeAll, confirm } from "./actions.js";
 import { button, el, facts, field, fill, form, link, place, Table, their } from "./dom.js";
 import { count, many, rate, span, time } from "./words.js";
@@ -59,13 +59,13 @@ export async function topicPage(page) {
   const name = page.get("name");
   const asked = { match: name, limit: 200 };
   const row = (found) => found.topics.find((one) => one.name === name);
+  if (!page.may("admin", name)) throw new Problem(404, "");
   const [settings, found] = await Promise.all([page.ask("GET", path`v1/topics/${name}/settings`), page.ask("GET", `v1/overview${query(asked)}`)])
     .catch(async (error) => {
       // The settings may be for those who put only.
       if (error.status !== 403) throw error;
       return [null, await page.ask("GET", `v1/overview${query(asked)}`)];
     });
-  if (!page.may("admin", name)) throw Object.assign(new Error(""), { status: 403 });
   let one = row(found);
   const shown = el("div", {});
   const draw = () => fill(shown, facts([
