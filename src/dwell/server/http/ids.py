@@ -1,6 +1,5 @@
 """Messages by topic and id, or by a filter."""
 
-import math
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from dwell.queue import changes
 from dwell.queue.changes import Change
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
-from dwell.server.http.filters import MOST_LOOK_S, matcher_of, selection_of
+from dwell.server.http.filters import matcher_of, selection_of
 from dwell.server.http.media import Media
 from dwell.server.http.paging import first_of, place_of, place_text
 from dwell.server.http.rows import message_rows, reached
@@ -153,7 +152,7 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
     changed, following = await changes.change(
         call.queue.store,
         topic,
-        matcher_of(which, MOST_LOOK_S if is_cut else math.inf),
+        matcher_of(which, is_cut=is_cut),
         how,
         ask.limit,
         start=start,
