@@ -24,6 +24,7 @@ import dwell
 from bench.filled import dues
 from bench.http import batches
 from bench.lifecycle import BODY
+from bench.process import cpu_seconds
 from bench.result import Result
 from bench.servers import dwell_process
 
@@ -43,20 +44,48 @@ def run(*, pending: int, topics: int, browsers: int, messages: int, rounds: int)
     """Fill a server, open the console, and measure with browsers and without."""
     params = {"pending": pending, "topics": topics, "browsers": browsers, "messages": messages}
     result = Result("console", params, "messages/s")
-    with dwell_process() as (address, _):
+    with dwell_process() as (address, process):
         url = "http://{}:{}".format(*address)
         uvloop.run(_fill(url, pending, topics))
         pages_ms = _first_pages_ms(url)
         result.more["first_page_ms"] = round(statistics.median(pages_ms), 1)
         result.more["first_page_worst_ms"] = round(max(pages_ms), 1)
-        live = partial(batches, url, messages, _BATCH)
+        lives = _Lives(url, process.pid, messages)
         watched: list[float] = []
-        systems = {"alone": live, "dwell": partial(_watched, address, browsers, live, watched)}
+        systems = {
+            "alone": partial(lives.run, "alone"),
+            "dwell": partial(_watched, address, browsers, partial(lives.run, "dwell"), watched),
+        }
         result.in_turn(rounds, systems)
         result.more["events_a_second_each"] = round(statistics.median(watched), 2)
+        result.more |= {f"server_us_{name}": us for name, us in lives.cpu_us().items()}
     lost = 1 - result.median("dwell") / result.median("alone")
     result.more["lost_percent"] = round(100 * lost, 1)
     return result
+
+
+class _Lives:
+    """Lets messages live over HTTP, and notes what each costs the server's cores.
+
+    That tells what watching takes where other work makes the throughput a matter of luck.
+    """
+
+    def __init__(self, url: str, pid: int, messages: int) -> None:
+        self._run = partial(batches, url, messages, _BATCH)
+        self._pid, self._messages = pid, messages
+        self._cpu_us: dict[str, list[float]] = {}
+
+    def run(self, name: str) -> float:
+        """Return how many messages a second live."""
+        before = cpu_seconds(self._pid)
+        speed = self._run()
+        cost_us = 1_000_000 * (cpu_seconds(self._pid) - before) / self._messages
+        self._cpu_us.setdefault(name, []).append(cost_us)
+        return speed
+
+    def cpu_us(self) -> dict[str, float]:
+        """Return what a message cost the server, in microseconds of a core."""
+        return {name: round(statistics.median(found), 3) for name, found in self._cpu_us.items()}
 
 
 async def _fill(url: str, pending: int, topics: int) -> None:
