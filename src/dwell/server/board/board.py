@@ -19,7 +19,10 @@ from dwell.server.board.shared import Shared, SharedBy
 
 #: How many holders are known at most.
 MOST_HOLDERS = 1000
+#: How long what was found out holds at least.
 _COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S = 0.3, 1.0, 1.0, 2.0
+#: The part of the time that counting the coming load may take.
+_LOAD_PART = 0.02
 
 
 class TopicRow(msgspec.Struct):
@@ -89,7 +92,9 @@ class Board:
         self._oldest: Shared[dict[str, int]] = Shared(queue.oldest_ready, _PASS_S)
         self._holders: Shared[list[Holder]] = Shared(partial(queue.holders, MOST_HOLDERS), _PASS_S)
         self._settings: SharedBy[str, TopicSettings] = SharedBy(queue.settings, _SETTINGS_S)
-        self._load: SharedBy[tuple[tuple[str, ...], Spans], I64] = SharedBy(self._counted, _PASS_S)
+        self._load: SharedBy[tuple[tuple[str, ...], Spans], I64] = SharedBy(
+            self._counted, _PASS_S, _LOAD_PART
+        )
         self._rows: list[TopicRow] = []
         self._seen: Hashable = None
         self._shown: dict[Look, Overview] = {}

@@ -33,6 +33,8 @@ from dwell.store.redis.ticking import Ticks
 
 #: A message that the channel lost is found by a tick, this long after it at the latest.
 _FALLBACK_MS = 1_000
+#: Of how many topics is counted at a time what falls due: a call of each is on its way.
+_TOPICS_AT_ONCE = 32
 #: More than any n of a shard.
 _MOST_N = 2**45
 
@@ -293,8 +295,9 @@ class RedisStore(Store):
         """Return how many delayed messages fall due in each span."""
         self.check()
         counts = spans.none()
-        for topic in topics or await self._topics_with("delayed"):
-            counts += await due_of(self._shards, topic, spans)
+        for some in slices(topics or await self._topics_with("delayed"), _TOPICS_AT_ONCE):
+            for found in await all_of([due_of(self._shards, topic, spans) for topic in some]):
+                counts += found
         return counts
 
     async def oldest_ready(self) -> dict[str, int]:
