@@ -20,7 +20,7 @@ from dwell.server.board.shared import Shared, SharedBy
 #: How many holders are known at most.
 MOST_HOLDERS = 1000
 #: How long what was found out holds at least.
-_COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S = 0.3, 1.0, 1.0, 2.0
+_COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S = 0.4, 1.0, 1.0, 2.0
 #: The part of the time that counting the coming load may take.
 _LOAD_PART = 0.02
 
@@ -98,6 +98,7 @@ class Board:
         self._rows: list[TopicRow] = []
         self._seen: Hashable = None
         self._shown: dict[Look, Overview] = {}
+        self._told: dict[Look, msgspec.Raw] = {}
         #: How many streams show it.
         self.watchers = 0
 
@@ -113,6 +114,14 @@ class Board:
         if shown is None:
             shown = self._shown[look] = await self._part(look)
         return shown
+
+    async def told(self, look: Look) -> msgspec.Raw:
+        """Return the same in JSON, which is written once for all who look at it."""
+        overview = await self.overview(look)
+        told = self._told.get(look)
+        if told is None:
+            told = self._told[look] = msgspec.Raw(msgspec.json.encode(overview))
+        return told
 
     async def oldest(self) -> dict[str, int]:
         """Return since when the longest waiting message of each topic has been due."""
@@ -141,7 +150,7 @@ class Board:
                 _row(name, counts, recent.get(name, NOTHING), oldest.get(name), waiting)
                 for name, counts in stats.topics.items()
             ]
-            self._seen, self._shown = seen, {}
+            self._seen, self._shown, self._told = seen, {}, {}
 
     async def _part(self, look: Look) -> Overview:
         rows = [row for row in self._rows if row.name.startswith(look.prefixes)]

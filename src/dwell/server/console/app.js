@@ -3,29 +3,23 @@
 import { ask, Problem, token, watch } from "./api.js";
 import { button, el, field, fill, form, link } from "./dom.js";
 import { say } from "./actions.js";
-import { deadPage } from "./dead.js";
-import { healthPage } from "./health.js";
-import { loadPage } from "./load.js";
-import { messagePage, messagesPage } from "./messages.js";
-import { putPage } from "./put.js";
-import { schedulePage, schedulesPage } from "./schedules.js";
-import { takersPage } from "./takers.js";
-import { topicPage, topicsPage } from "./topics.js";
+import * as topics from "./topics.js";
 
 const SCHEDULES = "dwell:schedules";
-// Each page: what it is called in the menu, if it is there, who may see it, and what shows it.
+// Each page: what it is called in the menu, if it is there, who may see it, and what shows it. All but
+// the first are loaded when they are wanted.
 const PAGES = {
-  topics: { label: "Topics", may: (me) => me.admin.length, show: topicsPage },
-  load: { label: "Coming load", may: (me) => me.admin.length, show: loadPage },
-  messages: { label: "Messages", may: (me) => me.admin.length || me.put.length, show: messagesPage },
-  dead: { label: "Dead letters", may: (me) => me.admin.length, show: deadPage },
-  schedules: { label: "Schedules", may: (me) => may(me, "admin", SCHEDULES), show: schedulesPage },
-  takers: { label: "Takers", may: (me) => me.admin.length, show: takersPage },
-  health: { label: "Health", may: (me) => me.admin.includes(""), show: healthPage },
-  put: { label: "Put", may: (me) => me.put.length, show: putPage },
-  topic: { may: (me) => me.admin.length, show: topicPage },
-  message: { may: (me) => me.admin.length || me.put.length, show: messagePage },
-  schedule: { may: (me) => may(me, "admin", SCHEDULES), show: schedulePage },
+  topics: { label: "Topics", may: (me) => me.admin.length, page: () => topics.topicsPage },
+  load: { label: "Coming load", may: (me) => me.admin.length, page: async () => (await import("./load.js")).loadPage },
+  messages: { label: "Messages", may: (me) => me.admin.length || me.put.length, page: async () => (await import("./messages.js")).messagesPage },
+  dead: { label: "Dead letters", may: (me) => me.admin.length, page: async () => (await import("./dead.js")).deadPage },
+  schedules: { label: "Schedules", may: (me) => may(me, "admin", SCHEDULES), page: async () => (await import("./schedules.js")).schedulesPage },
+  takers: { label: "Takers", may: (me) => me.admin.length, page: async () => (await import("./takers.js")).takersPage },
+  health: { label: "Health", may: (me) => me.admin.includes(""), page: async () => (await import("./health.js")).healthPage },
+  put: { label: "Put", may: (me) => me.put.length, page: async () => (await import("./put.js")).putPage },
+  topic: { may: (me) => me.admin.length, page: () => topics.topicPage },
+  message: { may: (me) => me.admin.length || me.put.length, page: async () => (await import("./messages.js")).messagePage },
+  schedule: { may: (me) => may(me, "admin", SCHEDULES), page: async () => (await import("./schedules.js")).schedulePage },
 };
 
 const main = document.getElementById("main");
@@ -161,7 +155,7 @@ async function show() {
   one.node.append(el("p", { class: "soft" }, "…"));
   fill(live, "");
   try {
-    const parts = await page.show(one);
+    const parts = await (await page.page())(one);
     if (!signal.aborted) one.node.replaceChildren(...parts.filter(Boolean));
   } catch (error) {
     if (signal.aborted) return null;

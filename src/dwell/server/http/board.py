@@ -8,7 +8,7 @@ from dwell.batch.spans import Spans
 from dwell.batch.stats import Holder
 from dwell.given import values
 from dwell.message import I64
-from dwell.server.board.board import Look, Overview
+from dwell.server.board.board import Look
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.schemas.board import (
@@ -41,13 +41,13 @@ async def rights(call: Call) -> Answer:
 
 async def overview(call: Call) -> Answer:
     """Show topics with their counts, rates and lateness: those that the caller may administer."""
-    return call.answer(await overview_of(call, call.query(OverviewQuery)))
+    look = look_of(call, call.query(OverviewQuery))
+    return call.answer(await call.service.board.overview(look))
 
 
-async def overview_of(call: Call, ask: OverviewQuery) -> Overview:
-    """Return some topics, of those that the caller may administer."""
-    look = Look(call.prefixes(), ask.match, ask.sort, ask.offset, ask.limit)
-    return await call.service.board.overview(look)
+def look_of(call: Call, ask: OverviewQuery) -> Look:
+    """Return what is asked for, of what the caller may administer."""
+    return Look(call.prefixes(), ask.match, ask.sort, ask.offset, ask.limit)
 
 
 async def load(call: Call) -> Answer:

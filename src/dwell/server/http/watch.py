@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dwell.errors import AccessDenied, DwellError, ServerBusy
 from dwell.given import values
 from dwell.server.http.answer import Answer
-from dwell.server.http.board import holders_of, load_of, overview_of
+from dwell.server.http.board import holders_of, load_of, look_of
 from dwell.server.http.call import Call
 from dwell.server.http.health import health_of
 from dwell.server.http.push import counted, event_of
@@ -16,7 +16,7 @@ from dwell.server.http.waits import Stream
 from dwell.wire.problems import problem_of
 
 #: How often it is looked whether there is anything new, and how long a stream is silent at most.
-_LOOK_S = 0.3
+_LOOK_S = 0.4
 _SILENCE_S = 15.0
 #: How many may watch at a time.
 MOST_WATCHERS = 500
@@ -46,7 +46,7 @@ def _views(call: Call, ask: WatchRequest) -> _Views:
     views: _Views = {}
     board, overview, load = call.service.board, ask.overview, ask.load
     if overview is not None:
-        views["overview"] = lambda: overview_of(call, overview)
+        views["overview"] = lambda: board.told(look_of(call, overview))
     if load is not None:
         call.allow([values.topic(topic) for topic in load.topics])
         views["load"] = lambda: load_of(call, load, board.load)
