@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 import dwell
 from bench.filled import dues
 from bench.http import batches
-from bench.lifecycle import BODY
+from bench.lifecycle import BODY, dwell_batches
 from bench.process import cpu_seconds
 from bench.result import Result
 from bench.servers import dwell_process
@@ -40,7 +40,9 @@ _SHOWN_AT = """() => new Promise((done) => {
 })"""
 
 
-def run(*, pending: int, topics: int, browsers: int, messages: int, rounds: int) -> Result:
+def run(
+    *, pending: int, topics: int, browsers: int, messages: int, seconds: int, rounds: int
+) -> Result:
     """Fill a server, open the console, and measure with browsers and without."""
     params = {"pending": pending, "topics": topics, "browsers": browsers, "messages": messages}
     result = Result("console", params, "messages/s")
@@ -50,6 +52,10 @@ def run(*, pending: int, topics: int, browsers: int, messages: int, rounds: int)
         pages_ms = _first_pages_ms(url)
         result.more["first_page_ms"] = round(statistics.median(pages_ms), 1)
         result.more["first_page_worst_ms"] = round(max(pages_ms), 1)
+        quiet = _core_percent(url, process.pid, seconds)
+        with _watching(address, browsers):
+            watched_percent = _core_percent(url, process.pid, seconds) - quiet
+        result.more["watched_core_percent"] = round(watched_percent, 2)
         lives = _Lives(url, process.pid, messages)
         watched: list[float] = []
         systems = {
@@ -100,6 +106,20 @@ async def _fill(url: str, pending: int, topics: int) -> None:
                     await queue.put_many(f"topic.{at:04}", [BODY] * count, due=due)
 
         await asyncio.gather(*map(put, range(topics)))
+
+
+def _core_percent(url: str, pid: int, seconds: int) -> float:
+    """Return what part of a core the server uses while a few messages live, and much changes."""
+    before, start = cpu_seconds(pid), time.perf_counter()
+    uvloop.run(_trickle(url, seconds))
+    return 100 * (cpu_seconds(pid) - before) / (time.perf_counter() - start)
+
+
+async def _trickle(url: str, seconds: int) -> None:
+    async with dwell.open(url) as queue:
+        for _ in range(10 * seconds):
+            await dwell_batches(queue, 100, 100, None)
+            await asyncio.sleep(0.1)
 
 
 # --- the first page -------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 It costs the same for one who looks as for many, and no more than a few hundredths of a core.
 """
 
-from collections.abc import Hashable, Sequence
+import asyncio
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -21,8 +22,10 @@ from dwell.server.board.shared import Shared, SharedBy
 MOST_HOLDERS = 1000
 #: How long what was found out holds at least.
 _COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S = 0.4, 1.0, 1.0, 2.0
-#: The part of the time that counting the coming load may take.
-_LOAD_PART = 0.02
+#: The part of the time that it may take to count the coming load, and to make rows of all topics.
+_LOAD_PART, _ROWS_PART = 0.02, 0.02
+#: Of how many topics rows are made before others have their turn, and how many overviews are kept.
+_AT_ONCE, _MOST_SHOWN = 1000, 256
 
 
 class TopicRow(msgspec.Struct):
@@ -95,10 +98,11 @@ class Board:
         self._load: SharedBy[tuple[tuple[str, ...], Spans], I64] = SharedBy(
             self._counted, _PASS_S, _LOAD_PART
         )
-        self._rows: list[TopicRow] = []
-        self._seen: Hashable = None
+        self._rows: Shared[list[TopicRow]] = Shared(self._made, _COUNTS_S, _ROWS_PART)
+        # What was shown of the rows of a version.
+        self._version = 0
         self._shown: dict[Look, Overview] = {}
-        self._told: dict[Look, msgspec.Raw] = {}
+        self._told: dict[Look, tuple[Overview, msgspec.Raw]] = {}
         #: How many streams show it.
         self.watchers = 0
 
@@ -109,19 +113,26 @@ class Board:
 
     async def overview(self, look: Look) -> Overview:
         """Return some topics, and the sums of all that one may see."""
-        await self._refresh()
-        shown = self._shown.get(look)
+        # To wait for these is no part of what it takes to make rows.
+        await self._stats.get()
+        await self._lately.get()
+        await self._oldest.get()
+        rows = await self._rows.get()
+        if self._rows.version != self._version or len(self._shown) >= _MOST_SHOWN:
+            self._version, self._shown, self._told = self._rows.version, {}, {}
+        all_shown = self._shown
+        shown = all_shown.get(look)
         if shown is None:
-            shown = self._shown[look] = await self._part(look)
+            shown = all_shown[look] = await self._part(look, rows)
         return shown
 
     async def told(self, look: Look) -> msgspec.Raw:
         """Return the same in JSON, which is written once for all who look at it."""
         overview = await self.overview(look)
         told = self._told.get(look)
-        if told is None:
-            told = self._told[look] = msgspec.Raw(msgspec.json.encode(overview))
-        return told
+        if told is None or told[0] is not overview:
+            told = self._told[look] = overview, msgspec.Raw(msgspec.json.encode(overview))
+        return told[1]
 
     async def oldest(self) -> dict[str, int]:
         """Return since when the longest waiting message of each topic has been due."""
@@ -139,21 +150,19 @@ class Board:
         topics, spans = key
         return self._queue.store.count_due(topics, spans)
 
-    async def _refresh(self) -> None:
-        """Make the rows anew if there is anything new."""
+    async def _made(self) -> list[TopicRow]:
+        """Return a row for each topic; where there are very many, others have their turn."""
         stats = await self._stats.get()
         recent, oldest = await self._lately.get(), await self._oldest.get()
-        seen = (self._stats.version, self._lately.version, self._oldest.version)
-        if seen != self._seen:
-            waiting = self._queue.waiting
-            self._rows = [
-                _row(name, counts, recent.get(name, NOTHING), oldest.get(name), waiting)
-                for name, counts in stats.topics.items()
-            ]
-            self._seen, self._shown, self._told = seen, {}, {}
+        waiting, rows = self._queue.waiting, list[TopicRow]()
+        for name, counts in stats.topics.items():
+            rows.append(_row(name, counts, recent.get(name, NOTHING), oldest.get(name), waiting))
+            if len(rows) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return rows
 
-    async def _part(self, look: Look) -> Overview:
-        rows = [row for row in self._rows if row.name.startswith(look.prefixes)]
+    async def _part(self, look: Look, rows: list[TopicRow]) -> Overview:
+        rows = [row for row in rows if row.name.startswith(look.prefixes)]
         rows = [row for row in rows if look.match in row.name]
         rows.sort(key=attrgetter("name"))
         if look.sort == "oldest":

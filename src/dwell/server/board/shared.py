@@ -11,7 +11,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 #: Of how many different questions the answers are kept.
-_MOST_KEPT = 256
+_MOST_KEPT = 64
 
 
 class Shared(Generic[T]):

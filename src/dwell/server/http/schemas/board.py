@@ -34,9 +34,7 @@ class LoadRequest(Request):
     start_ms: Moment
     span_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)]
     count: Annotated[int, Meta(ge=1, le=MOST_SPANS)]
-    topics: Annotated[list[Topic], Meta(max_length=MAX_BATCH_MESSAGES)] = field(
-        default_factory=list
-    )
+    topics: Annotated[list[Topic], Meta(max_length=1000)] = field(default_factory=list)
 
 
 class HoldersQuery(Request):
