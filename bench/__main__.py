@@ -10,6 +10,7 @@ from bench import (
     backlog,
     beanstalk,
     byid,
+    console,
     http,
     idle,
     lateness,
@@ -144,6 +145,18 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
             "kill_s": 60.0,
         },
         {"schedules": 500, "rate": 100, "seconds": 6, "kill_s": 2.0},
+    ),
+    "console": (
+        console.run,
+        {
+            "pending": 5_000_000,
+            "topics": 1_000,
+            "browsers": 20,
+            "messages": 4_000_000,
+            "seconds": 10,
+            "rounds": 5,
+        },
+        {"pending": 20_000, "topics": 100, "messages": 100_000, "seconds": 2, "rounds": 1},
     ),
     "outbox": (
         outbox.run,

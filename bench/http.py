@@ -44,14 +44,15 @@ def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
     with redis_server() as server, dwell_server() as address:
         url = "http://{}:{}".format(*address)
         systems = {
-            "dwell": partial(_batches, url, messages, batch),
+            "dwell": partial(batches, url, messages, batch),
             "redis": partial(redis_batches, server.port, messages // 4, batch, "queue"),
         }
         result.in_turn(rounds, systems)
     return result
 
 
-def _batches(url: str, messages: int, batch: int) -> float:
+def batches(url: str, messages: int, batch: int) -> float:
+    """Return how many messages a second live over HTTP, in batches."""
     return uvloop.run(_batches_async(url, messages, batch))
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ def test_the_sdist_holds_what_is_needed(dist):
         names = {name.partition("/")[2] for name in found.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "src/dwell/__init__.py"} <= names
     assert not [name for name in names if name.startswith((".venv", "tmp"))]
+
+
+def test_the_wheel_has_the_console(dist):
+    """Files that no module imports are carried as well."""
+    (wheel,) = dist.glob("*.whl")
+    folder = ROOT / "src" / "dwell" / "server" / "console"
+    own = {f"dwell/server/console/{path.name}" for path in folder.iterdir() if path.is_file()}
+    assert own <= set(zipfile.ZipFile(wheel).namelist())
+    assert len(own) > 10
 
 
 def test_the_wheel_runs_the_hello_world_of_the_readme(dist, tmp_path):

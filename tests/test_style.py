@@ -62,6 +62,7 @@ HOSTS = {
     "semver.org",
     "user",
     "www.apache.org",
+    "www.w3.org",
     "x",
 }
 

@@ -17,7 +17,7 @@ from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import Put, PutAnswer
 from dwell.batch.results import Results
 from dwell.batch.selection import Selection
-from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.stats import Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock, SimulatedClock
 from dwell.errors import (
@@ -79,6 +79,7 @@ __all__ = [
     "Forbidden",
     "ForeignReceipt",
     "Handle",
+    "Holder",
     "IdExists",
     "InvalidAttempts",
     "InvalidBody",

@@ -1,7 +1,9 @@
 """A histogram: how many values fell into which bucket, and their sum."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -28,6 +30,16 @@ class Histogram:
         """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def percentile(self, part: float) -> float | None:
+        """Return the bound under which this part of the values is; None when there are none.
+
+        Above all bounds it is infinite.
+        """
+        ends = list(accumulate(self.counts))
+        if not ends[-1]:
+            return None
+        return (*self.bounds, math.inf)[bisect_left(ends, part * ends[-1])]
 
     def add_many(self, values: np.ndarray) -> None:
         """Count an array of values."""

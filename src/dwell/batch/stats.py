@@ -1,4 +1,4 @@
-"""Counts of what a store holds, and what does not fit in it."""
+"""Counts of what a store holds, who holds it, and what does not fit in it."""
 
 from dataclasses import dataclass, field
 
@@ -21,6 +21,18 @@ class Stats:
 
     topics: dict[str, TopicStats] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """How many messages of a topic an owner has under lease; ``until_ms`` is when the first ends.
+
+    The owner is empty for takers without a name.
+    """
+
+    owner: str
+    topic: str
+    messages: int
+    until_ms: int
 
 
 class Stale(msgspec.Struct, frozen=True):

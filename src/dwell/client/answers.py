@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dwell.batch.page import Page
-from dwell.batch.stats import Stale, TopicStats
+from dwell.batch.stats import Holder, Stale, TopicStats
 from dwell.errors import DwellError, StoreError
 from dwell.message import U8
 from dwell.wire import columns
@@ -72,6 +72,24 @@ class Named(msgspec.Struct):
     """Topic and id of each message."""
 
     names: list[tuple[str, str] | None]
+
+
+class Load(msgspec.Struct):
+    """How many messages fall due in each span."""
+
+    counts: list[int]
+
+
+class Oldest(msgspec.Struct):
+    """Since when the longest waiting message of each topic has been due."""
+
+    topics: dict[str, int]
+
+
+class Holders(msgspec.Struct):
+    """Who has messages under lease."""
+
+    holders: list[Holder]
 
 
 class StatsAnswer(msgspec.Struct):

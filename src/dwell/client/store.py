@@ -40,10 +40,10 @@ from dwell.client.answers import (
     results_of,
 )
 from dwell.client.connection import Connection, certificate
+from dwell.client.counting import Counting
 from dwell.clock.servertime import ServerClock
 from dwell.errors import DwellError, StoreError
 from dwell.message import I64, U8, U64, Message, Result, State, TopicSettings, receipts_to_text
-from dwell.store.base import RemoteStore
 from dwell.tasks import end, finished, whole
 from dwell.wire import columns
 from dwell.wire.columns import (
@@ -77,7 +77,7 @@ _CHECK_S = 600.0
 _AGAIN_S = 0.02
 
 
-class HttpStore(RemoteStore):
+class HttpStore(Counting):
     """The store of a server, at ``http://localhost:8410``, ``https://`` or ``http+unix:///a/path``.
 
     ``token`` is sent with each request; left out, it is what the environment says in
@@ -340,6 +340,8 @@ class HttpStore(RemoteStore):
             with reading():
                 done.results.update({Result[w.upper()]: n for w, n in found.results.items()})
             ask |= {"limit": limit - done.matched, "cursor": found.cursor}
+            if "pace" in words:
+                ask["delay_ms"] = words["delay_ms"] + 1000 * (done.matched // words["pace"])
             goes_on = verb != "reschedule" or words["dry_run"]
             if found.cursor is None or ask["limit"] <= 0 or not goes_on:
                 done.is_complete = found.cursor is None

@@ -122,6 +122,13 @@ def change_limit(value: object) -> int:
     return values.whole(value, 1, MAX_CHANGE_MESSAGES, "limit", InvalidLimit, "a whole number")
 
 
+def pace(value: object) -> int | None:
+    """Return how many messages fall due in a second, or None for all at once."""
+    if value is None:
+        return None
+    return values.whole(value, 1, MAX_CHANGE_MESSAGES, "pace", InvalidLimit, "a whole number")
+
+
 def shift_ms(value: Delay) -> int:
     """Return a span that may lead back, in milliseconds; raises InvalidTime."""
     given, sign = value, 1

@@ -15,6 +15,7 @@ from dwell.batch.results import results_of
 from dwell.message import I64, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, U8, State
 from dwell.queue.matcher import Matcher
 from dwell.queue.search import BEGINNING, find
+from dwell.slices import slices
 from dwell.store.base import Store
 
 _Verb: TypeAlias = Callable[[Store, str, Sequence[bytes], I64], Awaitable[U8]]
@@ -56,13 +57,22 @@ def cancel() -> Change:
     return Change("cancel", (State.DELAYED, State.READY, State.DEAD), {}, apply)
 
 
-def kick(delay_ms: int) -> Change:
-    """Return what brings dead messages back, due so long after that."""
+def kick(delay_ms: int, pace: int | None = None) -> Change:
+    """Return what brings dead messages back, due so long after that, ``pace`` of them a second."""
+    done = 0
 
-    def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> Awaitable[U8]:
-        return store.kick(topic, ids, delay_ms)
+    async def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> U8:
+        nonlocal done
+        codes = []
+        for part in slices(ids, pace or MAX_BATCH_MESSAGES):
+            # So many fall due together, and the next so many a second later.
+            late_ms = 1000 * (done // pace) if pace else 0
+            codes.append(await store.kick(topic, part, delay_ms + late_ms))
+            done += len(part)
+        return np.concatenate(codes)
 
-    return Change("kick", (State.DEAD,), {"delay_ms": delay_ms}, apply)
+    words = {"delay_ms": delay_ms} | ({} if pace is None else {"pace": pace})
+    return Change("kick", (State.DEAD,), words, apply)
 
 
 def move(due_ms: int) -> Change:

@@ -1,6 +1,7 @@
 """What looks at messages: which of them fit a selection, headers, bodies and all."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,12 +30,16 @@ class Matcher:
     """Looks at pages for a selection, which was checked; raises InvalidQuery.
 
     ``most_steps`` is after how many steps of its expression, or so many at keys and headers, it is
-    spent, and looks no further.
+    spent, and ``most_s`` how long after its first page; then it looks no further.
     """
 
-    def __init__(self, selection: Selection, most_steps: int = EVERYTHING) -> None:
+    def __init__(
+        self, selection: Selection, most_steps: int = EVERYTHING, most_s: float = math.inf
+    ) -> None:
         self.selection = selection
         self._left = most_steps
+        self._most_s = most_s
+        self._since_s: float | None = None
         if selection.where is None:
             self._query = None
             return
@@ -49,8 +54,12 @@ class Matcher:
 
     @property
     def is_spent(self) -> bool:
-        """Whether as many steps were taken as it may take."""
-        return self._left < 0 or (self._query is not None and self._query.is_spent)
+        """Whether it took as long, or as many steps, as it may."""
+        if self._left < 0 or (self._query is not None and self._query.is_spent):
+            return True
+        # It looks at one page at least, so that whoever goes on gets further.
+        now_s = asyncio.get_running_loop().time()
+        return self._since_s is not None and now_s - self._since_s >= self._most_s
 
     def start(self, cursor: Cursor | None) -> Cursor | None:
         """Return where to begin a scan that is to go on after a cursor: at the first due."""
@@ -61,6 +70,8 @@ class Matcher:
 
     async def places(self, page: Batch) -> Looked:
         """Return which messages of a page match; it looks at fewer than all where it is spent."""
+        if self._since_s is None:
+            self._since_s = asyncio.get_running_loop().time()
         places, seen = self.selection.places(page), len(page)
         if self.selection.has_extra:
             places, seen = await self._with_extra(page.extras, places)

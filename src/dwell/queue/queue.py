@@ -23,11 +23,11 @@ from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
 from dwell.queue import search
 from dwell.queue.bulk import PutKey, put_fitting, put_joined, put_rows, puts_of
+from dwell.queue.counting import Counting
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
 from dwell.queue.schedules.schedules import Schedules
-from dwell.queue.selecting import Selecting
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
 from dwell.queue.typed import Typed
@@ -38,7 +38,7 @@ from dwell.tasks import finished, whole
 T = TypeVar("T")
 
 
-class Queue(Selecting):
+class Queue(Counting):
     """A delay queue over a store, for one event loop.
 
     Opened with ``async with``, or with :meth:`open` and :meth:`close`. Every method raises

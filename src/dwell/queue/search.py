@@ -14,7 +14,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor, Page
 from dwell.errors import StoreError
-from dwell.message import Result, State
+from dwell.message import MAX_BATCH_MESSAGES, Result, State
 from dwell.queue.matcher import EVERYTHING, Matcher
 from dwell.store.base import Store
 from dwell.tasks import finished, whole
@@ -43,9 +43,9 @@ async def find(
     """
     found: list[Batch] = []
     missing, looked, until_ms = limit, 0, matcher.selection.due_to_ms
-    cursor = matcher.start(cursor)
+    cursor, step = matcher.start(cursor), _PAGE
     while missing and looked < most and not matcher.is_spent:
-        page = await store.scan(topic, state, cursor, _PAGE)
+        page = await store.scan(topic, state, cursor, min(step, most - looked))
         size = len(page.messages)
         places, seen = await matcher.places(page.messages)
         fitting, size_bytes = _fitting(page.messages, places[:missing], most_bytes, bool(found))
@@ -65,6 +65,9 @@ async def find(
             break
         # It would stand in memory beside the next one.
         del page
+        # To find a page costs more in some stores than to read it, so those far from the first
+        # match are larger.
+        step = min(2 * step, MAX_BATCH_MESSAGES)
         await asyncio.sleep(0)
     return Page(Batch.joined(found, receipts=False), cursor)
 

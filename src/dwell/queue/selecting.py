@@ -159,15 +159,17 @@ class Selecting(Verbs):
         which: Which,
         *,
         delay: Delay = 0,
+        pace: int | None = None,
         limit: int = MAX_CHANGE_MESSAGES,
         dry_run: bool = False,
     ) -> Changed:
         """Bring dead messages that match back, due after ``delay``, attempts anew: ``kicked``.
 
-        They are ``limit`` at most. All are found before the first is kicked: one that is no longer
-        dead is ``unknown``. ``dry_run`` counts them, and changes nothing.
+        They are ``limit`` at most. With a ``pace`` so many fall due in each second from then on.
+        All are found before the first is kicked: one that is no longer dead is ``unknown``.
+        ``dry_run`` counts them, and changes nothing.
         """
-        how = changes.kick(values.delay_ms(delay))
+        how = changes.kick(values.delay_ms(delay), selecting.pace(pace))
         return await self._change(topic, which, how, limit, dry_run)
 
     def _look(self, topic: str, given: Selection) -> _Look:

@@ -10,6 +10,7 @@ from dwell.errors import InvalidBody, ServerBusy, ServerDraining
 from dwell.histogram import Histogram
 from dwell.message import MAX_BODY_BYTES
 from dwell.queue import Queue
+from dwell.server.board.board import Board
 from dwell.server.gate import Gate
 from dwell.server.hosts import Hosts
 from dwell.server.shares import Share
@@ -38,8 +39,10 @@ class Service:
     lateness: Histogram = field(default_factory=Histogram)
     ports: "list[Port]" = field(default_factory=list)
     shares: dict[str, Share] = field(default_factory=dict)
+    board: Board = field(init=False)
 
     def __post_init__(self) -> None:
+        self.board = Board(self.queue)
         self.queue.space_takes(TAKE_SPACING_MS)
 
     def share_of(self, token: str) -> Share:

@@ -77,6 +77,9 @@ class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bytes.fromhex(self.sha256)
 
 
+_EVERYTHING = Grant(put=("",), take=("",), admin=("",))
+
+
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a token file holds."""
 
@@ -155,11 +158,26 @@ class Tokens:
             return False
         return True
 
+    def prefixes(self, token: str | None, right: Right) -> tuple[str, ...]:
+        """Return how the topics begin on which a caller has a right, ``""`` for all there are.
+
+        Refuses one who has it on none, as :meth:`check_any` does.
+        """
+        self.check_any(token, right)
+        found: tuple[str, ...] = getattr(self.grant(token), right)
+        return found
+
+    def grant(self, token: str | None) -> Grant:
+        """Return what a caller may do; raises Unauthorized for a token that is unknown."""
+        if self.path is None:
+            return _EVERYTHING
+        return self._anonymous if token is None else self._find(token)
+
     def check_any(self, token: str | None, right: Right) -> None:
         """Refuse a caller who has a right on no topic at all, as :meth:`check` does."""
         if self.path is None:
             return
-        grant = self._anonymous if token is None else self._find(token)
+        grant = self.grant(token)
         if not getattr(grant, right):
             what = f"{_verb(right)} any topic"
             if isinstance(grant, Entry):

@@ -41,7 +41,8 @@ from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.selection import Selection
-from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.spans import Spans
+from dwell.batch.stats import Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.histogram import Histogram
@@ -82,6 +83,10 @@ class Store(ABC):
 
     def check(self) -> None:  # noqa: B027 - a store that cannot break has nothing to say
         """Raise the StoreError that a verb would meet, when the store is known to be broken."""
+
+    async def condition(self) -> dict[str, int | str]:
+        """Return what can be said of the files or engines under the store, units last in names."""
+        return {}
 
     @abstractmethod
     def ready(self, topic: str) -> int:
@@ -214,6 +219,24 @@ class Store(ABC):
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, an entry for each shard that the store has."""
         return [(await self.stats()).topics.get(topic, TopicStats())]
+
+    @abstractmethod
+    async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
+        """Return how many delayed messages fall due in each span; no topics means all.
+
+        It lets others have their turn, so what is moved meanwhile may count twice or not at all.
+        """
+
+    @abstractmethod
+    async def oldest_ready(self) -> dict[str, int]:
+        """Return since when, by topic, the message that waits longest for a taker has been due.
+
+        Topics without a ready message are left out.
+        """
+
+    @abstractmethod
+    async def holders(self, limit: int) -> list[Holder]:
+        """Return who has messages under lease, those with the most first, at most ``limit``."""
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Compare the parts of the store; return at most ``limit`` things that only some know.

@@ -164,6 +164,7 @@ class SyncQueue:
         which: Which,
         *,
         delay: Delay = 0,
+        pace: int | None = None,
         limit: int = MAX_CHANGE_MESSAGES,
         dry_run: bool = False,
     ) -> Changed: ...

@@ -1,9 +1,13 @@
 """The API: every endpoint, in the order in which the documents show them."""
 
 from dwell.message import TopicSettings
+from dwell.server.board.board import Overview
 from dwell.server.http import (
+    board,
     care,
     command,
+    health,
+    histories,
     ids,
     looking,
     push,
@@ -11,11 +15,13 @@ from dwell.server.http import (
     queries,
     schedules,
     takes,
+    watch,
 )
 from dwell.server.http.call import MAX_REQUEST_BYTES
 from dwell.server.http.endpoint import ROWS, ROWS_COLUMNS, Endpoint
 from dwell.server.http.media import Media
 from dwell.server.http.schemas import answers as a
+from dwell.server.http.schemas import board as b
 from dwell.server.http.schemas import requests as r
 from dwell.server.tokens import Right
 
@@ -226,6 +232,47 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         r.EventsQuery,
         gives=(*_LOOK, Media.COLUMNS),
         group="looking",
+    ),
+    Endpoint("GET", "/v1/rights", board.rights, _TAKE, b.RightsAnswer, group="board"),
+    Endpoint(
+        "GET", "/v1/overview", board.overview, _ADMIN, Overview, b.OverviewQuery, group="board"
+    ),
+    Endpoint(
+        "POST", "/v1/load", board.load, _ADMIN, b.LoadAnswer, body=b.LoadRequest, group="board"
+    ),
+    Endpoint("GET", "/v1/oldest", board.oldest, _ADMIN, b.OldestAnswer, group="board"),
+    Endpoint(
+        "GET", "/v1/holders", board.holders, _ADMIN, b.HoldersAnswer, b.HoldersQuery, group="board"
+    ),
+    Endpoint("GET", "/v1/health", health.health, _ADMIN, b.HealthAnswer, group="board"),
+    Endpoint(
+        "POST",
+        "/v1/watch",
+        watch.watch,
+        _ADMIN,
+        None,
+        body=b.WatchRequest,
+        takes=(Media.JSON,),
+        gives=(),
+        group="board",
+    ),
+    Endpoint(
+        "GET",
+        f"{_T}/history/{{id:path}}",
+        histories.history,
+        _ADMIN,
+        b.HistoryAnswer,
+        b.HistoryQuery,
+        group="board",
+    ),
+    Endpoint(
+        "GET",
+        f"{_T}/reasons",
+        histories.reasons,
+        _ADMIN,
+        b.ReasonsAnswer,
+        b.ReasonsQuery,
+        group="board",
     ),
     Endpoint("GET", "/v1/topics", looking.topics, _ADMIN, a.TopicsAnswer, group="looking"),
     Endpoint("GET", "/v1/stats", looking.stats, _ADMIN, a.StatsAnswer, group="looking"),

@@ -9,6 +9,7 @@ from dwell.errors import DwellError
 from dwell.server.http.answer import Answer, problem, refused
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.call import Call
+from dwell.server.http.console import CONSOLE
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.endpoint import Endpoint
 from dwell.server.http.media import Media
@@ -52,7 +53,7 @@ class App:
     def __init__(self, service: Service, waits: Waits) -> None:
         self._service = service
         self._waits = waits
-        self._routes = Routes((*ENDPOINTS, *_DOCUMENTS))
+        self._routes = Routes((*ENDPOINTS, *_DOCUMENTS, *CONSOLE))
 
     def now_ms(self) -> int:
         """Return what time it is here."""

@@ -22,7 +22,7 @@ from dwell.server.http.media import Media
 from dwell.server.http.waits import Waits
 from dwell.server.service import Service
 from dwell.server.shares import Share
-from dwell.server.tokens import Right
+from dwell.server.tokens import Grant, Right
 from dwell.wire.unknown import explained
 
 T = TypeVar("T")
@@ -224,6 +224,19 @@ class Call:
             return True
         tokens.check_any(token, right)
         return False
+
+    def prefixes(self) -> tuple[str, ...]:
+        """Return how the topics begin on which the caller has the endpoint's right.
+
+        Refuses one who has it on no topic at all.
+        """
+        assert self.endpoint.right is not None
+        return self.service.tokens.prefixes(self._token(), self.endpoint.right)
+
+    @property
+    def grant(self) -> Grant:
+        """What the caller may do; raises Unauthorized for a token that is unknown."""
+        return self.service.tokens.grant(self._token())
 
     def _token(self) -> str | None:
         """Return the caller's token."""

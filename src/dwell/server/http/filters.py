@@ -1,5 +1,6 @@
 """Filters: which messages of a topic a request means, and how far one request looks for them."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from dwell.batch.page import Cursor, Page
@@ -18,6 +19,10 @@ MOST_LOOKED_AT = 100_000
 MOST_STEPS = 10_000_000
 
 
+#: How long one request may look, in seconds; then its answer says where to go on.
+MOST_LOOK_S = 1.0
+
+
 def selection_of(
     ask: Which, headers: Mapping[str, str], states: Sequence[str] | None = None
 ) -> Selection:
@@ -27,9 +32,12 @@ def selection_of(
     return selecting.selection(Selection(**said, headers=dict(headers), states=named))
 
 
-def matcher_of(selection: Selection) -> Matcher:
-    """Return what looks for messages in one request; raises InvalidQuery."""
-    return Matcher(selection, MOST_STEPS)
+def matcher_of(selection: Selection, *, is_cut: bool = True) -> Matcher:
+    """Return what looks for messages in one request, as long as that may be; raises InvalidQuery.
+
+    What is not cut looks at all, or takes its steps.
+    """
+    return Matcher(selection, MOST_STEPS, MOST_LOOK_S if is_cut else math.inf)
 
 
 async def look(

@@ -78,7 +78,7 @@ async def kick(call: Call) -> Answer:
             raise InvalidInput("filter: got it beside ids, expected one of them")
         _check_ids_alone(ask)
         return _words(call, await call.queue.kick(topic, ask.ids, delay=delay))
-    return await _bulk(call, topic, ask, changes.kick(values.delay_ms(delay)))
+    return await _bulk(call, topic, ask, changes.kick(values.delay_ms(delay), ask.pace))
 
 
 async def get(call: Call) -> Answer:
@@ -137,8 +137,8 @@ def _words(call: Call, results: Results) -> Answer:
 
 def _check_ids_alone(ask: ChangeRequest) -> None:
     """Refuse beside ids what only goes with a filter."""
-    for name in ("cursor", "dry_run"):
-        if getattr(ask, name):
+    for name in ("cursor", "dry_run", "pace"):
+        if getattr(ask, name, None):
             raise InvalidInput(f"{name}: got it beside ids, expected a filter")
 
 
@@ -148,10 +148,12 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
     which = selection_of(wanted, wanted.headers, wanted.states)
     if start is not None and start.state not in (which.states or how.states):
         raise values.refusal(InvalidLimit, "cursor", ask.cursor, "that of the same request")
+    # What was moved ahead is met again by who goes on, so that it is not cut.
+    is_cut = ask.dry_run or how.verb != "reschedule"
     changed, following = await changes.change(
         call.queue.store,
         topic,
-        matcher_of(which),
+        matcher_of(which, is_cut=is_cut),
         how,
         ask.limit,
         start=start,

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from dwell.batch.stats import Stats
 from dwell.errors import StoreError
 from dwell.histogram import Histogram
-from dwell.message import State
 from dwell.queue import Queue
 from dwell.server.service import Service
 
@@ -32,24 +31,21 @@ _STATES = ("delayed", "ready", "leased", "dead")
 async def exposition(service: Service, waiting: int) -> bytes:
     """Return all figures of a service."""
     stats = await service.queue.stats()
-    oldest = await _oldest_ready(service.queue, stats)
+    oldest = await _oldest_ready(service.queue)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(service, stats, oldest, waiting))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
-async def _oldest_ready(queue: Queue, stats: Stats) -> dict[str, float]:
+async def _oldest_ready(queue: Queue) -> dict[str, float]:
     """Return for how many seconds the message that waits longest for a taker has been due."""
-    now_ms, ages = queue.clock.now_ms(), {}
-    for topic, counts in stats.topics.items():
-        if counts.ready:
-            # A store that has failed says less; what it still says is wanted all the more.
-            with contextlib.suppress(StoreError):
-                page = await queue.scan(topic, State.READY, limit=1)
-                if len(page.messages):
-                    ages[topic] = max(now_ms - int(page.messages.due_ms[0]), 0) / 1000
-    return ages
+    now_ms = queue.clock.now_ms()
+    # A store that has failed says less; what it still says is wanted all the more.
+    with contextlib.suppress(StoreError):
+        oldest_ms = await queue.oldest_ready()
+        return {topic: max(now_ms - due_ms, 0) / 1000 for topic, due_ms in oldest_ms.items()}
+    return {}
 
 
 class _Figures(Collector):

@@ -12,6 +12,12 @@ from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.endpoint import Endpoint
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import MessagesEvent, StreamEvent
+from dwell.server.http.schemas.board import (
+    HealthEvent,
+    HoldersEvent,
+    LoadEvent,
+    OverviewEvent,
+)
 from dwell.wire.problems import MEDIA_TYPE, Problem
 
 _REFERENCE = "#/components/schemas/{name}"
@@ -54,13 +60,17 @@ _TEXT = {"type": "string"}
 #: Answers that are not messages: their content type, and the schema of what they hold.
 _PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "push": (_EVENT_STREAM, _TEXT),
+    "watch": (_EVENT_STREAM, _TEXT),
     "backup": ("application/x-tar", {"type": "string", "format": "binary"}),
     "metrics": ("text/plain", _TEXT),
     "healthz": ("text/plain", _TEXT),
     "readyz": ("text/plain", _TEXT),
 }
 #: The events of each stream, in the order in which the first of each comes.
-_EVENTS = {"push": (StreamEvent, MessagesEvent)}
+_EVENTS = {
+    "push": (StreamEvent, MessagesEvent),
+    "watch": (OverviewEvent, LoadEvent, HoldersEvent, HealthEvent),
+}
 
 
 @functools.cache

@@ -41,11 +41,11 @@ async def push(call: Call) -> Answer:
     take = partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
-    answer.parts = _counted(call, _events(call, topics, take, name, stream))
+    answer.parts = counted(call, _events(call, topics, take, name, stream))
     return answer
 
 
-async def _counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+async def counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
     """Yield events, and count their stream among those of the caller's token that wait."""
     with call.streaming():
         async with contextlib.aclosing(events):
@@ -63,7 +63,7 @@ async def _events(
     streams = call.waits.streams
     streams[name] = stream
     try:
-        yield _event("stream", {"stream": name, "credit": stream.credit})
+        yield event_of("stream", {"stream": name, "credit": stream.credit})
         while not call.waits.is_over and not call.delivery.is_lost:
             # The rights may have been changed since the stream began.
             call.allow(topics)
@@ -73,7 +73,7 @@ async def _events(
                 continue
             call.note_taken(batch)
             stream.credit -= len(batch)
-            yield _event("messages", {"messages": message_rows(batch), "credit": stream.credit})
+            yield event_of("messages", {"messages": message_rows(batch), "credit": stream.credit})
             call.deliver()
     except (Forbidden, Unauthorized):
         return
@@ -97,7 +97,8 @@ async def _next(
     return batch if batch is not None and len(batch) else None
 
 
-def _event(kind: str, data: object) -> bytes:
+def event_of(kind: str, data: object) -> bytes:
+    """Return a server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
 
 

@@ -96,6 +96,11 @@ class Compactor:
         self._sizes = {p: disk.size_bytes(snapshot_path(folder, p)) for p in there}
 
     @property
+    def snapshot_bytes(self) -> int:
+        """How many bytes the newest snapshot has; 0 when there is none."""
+        return self._sizes.get(max(self._sizes, default=0), 0)
+
+    @property
     def is_due(self) -> bool:
         """Whether the journal since the last snapshot outweighs what one would write."""
         tail = self._journal.position - self._next

@@ -98,6 +98,18 @@ class Core:
             raise
         self.is_open = True
 
+    def condition(self) -> dict[str, int | str]:
+        """Return how the journal, the snapshots, the event log and the disk are."""
+        events, journal = self.machine.events, self.journal
+        return {
+            "segments": len(journal.segments),
+            "journal_bytes": len(journal.segments) * journal.segment_bytes,
+            "snapshot_bytes": self._compactor.snapshot_bytes,
+            "since_snapshot_bytes": journal.position - self._compactor.covered,
+            "events": events.next_position - events.first_position,
+            "disk_free_bytes": self.disk.free_bytes(self.folder),
+        }
+
     def check_open(self) -> None:
         """Raise StoreClosed unless the folder is open."""
         if not self.is_open:

@@ -21,11 +21,11 @@ from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock
 from dwell.errors import DiskFull, InvalidSettings, StoreError
 from dwell.message import I64, U8, U64, Message, Result, Rows, State, TopicSettings
-from dwell.store.base import Store
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
 from dwell.store.embedded.core import Core
+from dwell.store.embedded.counting import Counting
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct, first_of_each
 from dwell.store.embedded.finder import Finder, waves_of
@@ -44,7 +44,7 @@ T = TypeVar("T")
 _GoodAndLeased: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
-class EmbeddedStore(Store):
+class EmbeddedStore(Counting):
     """A store in one folder, for one process.
 
     ``sync`` says when an answer leaves: ``always`` (the default) when it is on the disk; ``never``

@@ -1,5 +1,7 @@
 """Looking through the rows of the table: one after another, or in order of due."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dwell.batch.batch import Batch
@@ -57,20 +59,26 @@ def with_key(batch: Batch, key: str) -> Batch:
 
 def _fits(machine: Machine, wanted: Wanted, part: slice) -> np.ndarray:
     table = machine.table
-    fits: np.ndarray = _listed(list(wanted.states), len(State))[table.state[part]]
+    fits: np.ndarray = listed(list(wanted.states), len(State))[table.state[part]]
     if wanted.topics:
-        numbers = [machine.topics.find(name) for name in wanted.topics]
-        known = [number for number in numbers if number is not None]
-        fits &= _listed(known, len(machine.topics.names))[table.topic[part]]
+        fits &= listed_topics(machine, wanted.topics)[table.topic[part]]
     due_ms = table.due_ms[part]
     fits &= (due_ms >= wanted.due_from_ms) & (due_ms < wanted.due_to_ms)
     return fits
 
 
-def _listed(numbers: list[int], size: int) -> np.ndarray:
-    listed = np.zeros(max(size, 1), dtype=bool)
-    listed[numbers] = True
-    return listed
+def listed(numbers: list[int], size: int) -> np.ndarray:
+    """Return for each number below ``size`` whether it is one of some."""
+    found = np.zeros(max(size, 1), dtype=bool)
+    found[numbers] = True
+    return found
+
+
+def listed_topics(machine: Machine, names: Sequence[str]) -> np.ndarray:
+    """Return for the number of each topic whether it is one of some."""
+    numbers = [machine.topics.find(name) for name in names]
+    known = [number for number in numbers if number is not None]
+    return listed(known, len(machine.topics.names))
 
 
 def paged(

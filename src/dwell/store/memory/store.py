@@ -34,7 +34,7 @@ from dwell.message import (
     TopicSettings,
 )
 from dwell.retries import retry_delay_ms
-from dwell.store.base import Store
+from dwell.store.memory.counting import Counting
 from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.receipts import receipts_of, taken_rows
@@ -42,7 +42,7 @@ from dwell.store.memory.rows import Row, Topic, batch_of, fitting, rows_of
 from dwell.store.memory.sweeping import by_due, paged, swept
 
 
-class MemoryStore(Store):
+class MemoryStore(Counting):
     """A store that keeps its messages in this process only.
 
     ``max_events`` is how many of the latest events can be read.

@@ -1,8 +1,11 @@
-"""Counting: what a shard counts, topic by topic, some of them a call."""
+"""Counting: what a shard counts, topic by topic, some of them a call; by due, and by owner."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from dwell.batch.spans import Spans
+from dwell.message import I64
 from dwell.slices import tuples
 from dwell.store.redis.shards import Shards
 
@@ -23,3 +26,39 @@ async def counts_of(
         counts |= {name.decode(): of for name, *of in tuples(found, 5)}
         if where == b"0":
             return counts, totals, first
+
+
+async def due_of(shards: Shards, topic: str, spans: Spans) -> I64:
+    """Return how many delayed messages of a topic fall due in each span."""
+    counts, told = spans.none(), (topic, spans.start_ms, spans.span_ms, spans.count)
+    for shard in range(shards.count):
+        where = b""
+        while True:
+            answer = await shards.run(shard, "due", *told, where)
+            found, where = answer.values
+            for place, count in tuples(found, 2):
+                counts[place] += count
+            if not where:
+                break
+    return counts
+
+
+async def leases_of(shards: Shards) -> AsyncIterator[tuple[str, str, int, int]]:
+    """Yield owner, topic, number of messages and end of each lease, or of a block of them."""
+    for shard in range(shards.count):
+        where = b"0"
+        while True:
+            answer = await shards.run(shard, "holders", where)
+            found, where = answer.values
+            for owner, topic, count, until_ms in tuples(found, 4):
+                yield owner.decode(), topic.decode(), count, until_ms
+            if where == b"0":
+                break
+
+
+async def condition_of(shards: Shards) -> dict[str, int | str]:
+    """Return how many shards there are, and how long the engine of the first takes to answer."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    await shards.engine.ask("HGET", shards.engine.keys(0).meta, "position")
+    return {"shards": shards.count, "answer_us": round((loop.time() - start) * 1_000_000)}

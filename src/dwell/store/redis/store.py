@@ -11,13 +11,15 @@ from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
-from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.spans import Spans
+from dwell.batch.stats import Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Kind, Message, State, TopicSettings
 from dwell.slices import slices, tuples
 from dwell.store.base import Store
-from dwell.store.redis.counting import counts_of
+from dwell.store.holding import most_held
+from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import shares, split
 from dwell.store.redis.options import options_of
@@ -31,6 +33,8 @@ from dwell.store.redis.ticking import Ticks
 
 #: A message that the channel lost is found by a tick, this long after it at the latest.
 _FALLBACK_MS = 1_000
+#: Of how many topics is counted at a time what falls due: a call of each is on its way.
+_TOPICS_AT_ONCE = 32
 #: More than any n of a shard.
 _MOST_N = 2**45
 
@@ -286,6 +290,39 @@ class RedisStore(Store):
         shards = range(self._shards.count)
         found = await all_of([counts_of(self._shards, shard, topic) for shard in shards])
         return [TopicStats(*counts[topic]) for counts, *_ in found]
+
+    async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
+        """Return how many delayed messages fall due in each span."""
+        self.check()
+        counts = spans.none()
+        for some in slices(topics or await self._topics_with("delayed"), _TOPICS_AT_ONCE):
+            for found in await all_of([due_of(self._shards, topic, spans) for topic in some]):
+                counts += found
+        return counts
+
+    async def oldest_ready(self) -> dict[str, int]:
+        """Return since when the longest waiting has been due, by topic."""
+        self.check()
+        oldest = {}
+        for topic in await self._topics_with("ready"):
+            page = await self._scanner.page(topic, State.READY, None, 1)
+            if len(page.messages):
+                oldest[topic] = int(page.messages.due_ms[0])
+        return oldest
+
+    async def holders(self, limit: int) -> list[Holder]:
+        """Return who has messages under lease."""
+        self.check()
+        return most_held([lease async for lease in leases_of(self._shards)], limit)
+
+    async def condition(self) -> dict[str, int | str]:
+        """Return how the engine is of which the first shard is a part."""
+        self.check()
+        return await condition_of(self._shards)
+
+    async def _topics_with(self, state: str) -> list[str]:
+        topics = (await self.stats()).topics
+        return [name for name, of in topics.items() if getattr(of, state)]
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Compare the parts of each shard, while they are used; counts, if nothing happens."""

@@ -1,6 +1,7 @@
 """Queries: the size of a topic shard by shard, and whether the parts of a store agree."""
 
-from dwell.batch.stats import TopicStats
+from dwell.batch.spans import Spans
+from dwell.batch.stats import Holder, TopicStats
 from dwell.message import State
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
@@ -73,6 +74,74 @@ class Queries(Suite):
         for delay_ms in (LATER_MS, 0, LATER_MS, 0):
             await rig.reschedule("a", delay_ms=delay_ms)
         assert await rig.store.count_urgent("t", 1024) == 1
+
+    @scenario
+    async def test_count_by_due(self, rig: Rig) -> None:
+        """Of some topics or of all: what is delayed, in the span in which it falls due."""
+        await rig.put_made(40, delay_ms=1_000)
+        await rig.put_made(3, delay_ms=1_999)
+        await rig.put("now")
+        await rig.put("far", delay_ms=LATER_MS)
+        await rig.put("a", "b", topic="u", delay_ms=2_000)
+        await rig.put("cancelled", delay_ms=1_000)
+        await rig.put("dead", delay_ms=1_500, expires_in_ms=10)
+        await rig.cancel("cancelled")
+        rig.advance(20)
+        spans = Spans(rig.now_ms - 20, 1_000, 4)
+        assert (await rig.store.count_due([], spans)).tolist() == [0, 43, 2, 0]
+        assert (await rig.store.count_due(["t"], spans)).tolist() == [0, 43, 0, 0]
+        assert (await rig.store.count_due(["u", "none"], spans)).tolist() == [0, 0, 2, 0]
+        assert (await rig.store.count_due(["none"], spans)).tolist() == [0, 0, 0, 0]
+        narrow = Spans(spans.start_ms + 1_000, 1, 1_000)
+        counts = (await rig.store.count_due(["t"], narrow)).tolist()
+        assert (counts[0], counts[-1], sum(counts)) == (40, 3, 43)
+        rig.advance(1_500)
+        assert (await rig.store.count_due([], spans)).tolist() == [0, 3, 2, 0]
+
+    @scenario
+    async def test_count_a_block_whose_messages_fall_due_apart(self, rig: Rig) -> None:
+        """Each message counts where it falls due, and those of it that have gone do not."""
+        entries = [rig.entry(f"{at}", delay_ms=10_000 + 100 * at) for at in range(60)]
+        await rig.put_entries(entries)
+        await rig.cancel("0", "30")
+        spans = Spans(rig.now_ms + 10_000, 1_000, 7)
+        assert (await rig.store.count_due([], spans)).tolist() == [9, 10, 10, 9, 10, 10, 0]
+        inner = Spans(rig.now_ms + 12_000, 1_000, 2)
+        assert (await rig.store.count_due(["t"], inner)).tolist() == [10, 9]
+
+    @scenario
+    async def test_oldest_of_what_waits(self, rig: Rig) -> None:
+        """Whatever comes first: a later one of a better priority does not hide it."""
+        first = rig.now_ms
+        await rig.put("old")
+        rig.advance(10)
+        await rig.put("urgent", priority=1)
+        await rig.put("other", topic="u")
+        await rig.put("later", topic="v", delay_ms=LATER_MS)
+        assert await rig.store.oldest_ready() == {"t": first, "u": first + 10}
+        await rig.store.take_ids("t", [b"urgent"], 0, "")
+        assert await rig.store.oldest_ready() == {"t": first, "u": first + 10}
+        await rig.take_ids(1)
+        assert await rig.store.oldest_ready() == {"u": first + 10}
+
+    @scenario
+    async def test_who_holds_how_much(self, rig: Rig) -> None:
+        """By owner and topic, those who hold most first, with the end of their first lease."""
+        await rig.put_made(40)
+        await rig.put("a", "b", topic="u")
+        await rig.take(1, lease_ms=500, owner="ann")
+        await rig.take(39, lease_ms=900, owner="ann")
+        await rig.take(1, topics=["u"], lease_ms=700, owner="")
+        held = [Holder("ann", "t", 40, rig.now_ms + 500), Holder("", "u", 1, rig.now_ms + 700)]
+        assert await rig.store.holders(10) == held
+        assert await rig.store.holders(1) == held[:1]
+        rig.advance(600)
+        assert await rig.store.holders(10) == [
+            Holder("ann", "t", 39, rig.now_ms + 300),
+            Holder("", "u", 1, rig.now_ms + 100),
+        ]
+        rig.advance(LATER_MS)
+        assert await rig.store.holders(10) == []
 
     @scenario
     async def test_sizes_of_an_unknown_topic(self, rig: Rig) -> None:

@@ -1,0 +1,203 @@
+"""The board: topics with their counts, rates and lateness, the coming load, and who holds what.
+
+It costs the same for one who looks as for many, and no more than a few hundredths of a core.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from dwell.batch.spans import Spans
+from dwell.batch.stats import Holder, Stats, TopicStats
+from dwell.message import I64, Kind, TopicSettings
+from dwell.queue import Queue
+from dwell.server.board.recent import NOTHING, Lately, lately
+from dwell.server.board.shared import Shared, SharedBy
+
+#: How many holders are known at most.
+MOST_HOLDERS = 1000
+#: How long what was found out holds at least.
+_COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S = 0.4, 1.0, 1.0, 2.0
+#: The part of the time that it may take to count the coming load, and to make rows of all topics.
+_LOAD_PART, _ROWS_PART = 0.02, 0.02
+#: Of how many topics rows are made before others have their turn, and how many overviews are kept.
+_AT_ONCE, _MOST_SHOWN = 1000, 256
+
+
+class TopicRow(msgspec.Struct):
+    """A topic: counts, events a second, lateness of first takes, and since when one waits.
+
+    Rates and lateness are those of the last half minute, or of the last 10,000 events where that is
+    less. ``oldest_ms`` is when the longest waiting message fell due; ``waiting`` are takers.
+    """
+
+    name: str
+    delayed: int
+    ready: int
+    leased: int
+    dead: int
+    put_rate: float
+    take_rate: float
+    ack_rate: float
+    late_p50_ms: int | None
+    late_p99_ms: int | None
+    oldest_ms: int | None
+    waiting: int
+    paused: bool = False
+
+
+class Sums(msgspec.Struct):
+    """Counts and rates of all topics that one may see and that match."""
+
+    topics: int = 0
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    dead: int = 0
+    waiting: int = 0
+    put_rate: float = 0.0
+    take_rate: float = 0.0
+    ack_rate: float = 0.0
+
+
+class Overview(msgspec.Struct):
+    """Some topics in an order, and the sums of all; ``next`` is the offset of the rest, or null."""
+
+    sums: Sums
+    topics: list[TopicRow]
+    next: int | None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What somebody wants to see: whose names begin and match so, in which order, which part."""
+
+    prefixes: tuple[str, ...]
+    match: str = ""
+    sort: str = "name"
+    offset: int = 0
+    limit: int = 50
+
+
+_SUMMED = [name for name in Sums.__struct_fields__ if name != "topics"]
+
+
+class Board:
+    """What is shown of a queue to all who look."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._stats: Shared[Stats] = Shared(queue.stats, _COUNTS_S)
+        self._lately: Shared[dict[str, Lately]] = Shared(partial(lately, queue), _RECENT_S)
+        self._oldest: Shared[dict[str, int]] = Shared(queue.oldest_ready, _PASS_S)
+        self._holders: Shared[list[Holder]] = Shared(partial(queue.holders, MOST_HOLDERS), _PASS_S)
+        self._settings: SharedBy[str, TopicSettings] = SharedBy(queue.settings, _SETTINGS_S)
+        self._load: SharedBy[tuple[tuple[str, ...], Spans], I64] = SharedBy(
+            self._counted, _PASS_S, _LOAD_PART
+        )
+        self._rows: Shared[list[TopicRow]] = Shared(self._made, _COUNTS_S, _ROWS_PART)
+        # What was shown of the rows of a version.
+        self._version = 0
+        self._shown: dict[Look, Overview] = {}
+        self._told: dict[Look, tuple[Overview, msgspec.Raw]] = {}
+        #: How many streams show it.
+        self.watchers = 0
+
+    async def names(self, prefixes: tuple[str, ...]) -> list[str]:
+        """Return the topics whose names begin so."""
+        topics = (await self._stats.get()).topics
+        return [name for name in topics if name.startswith(prefixes)]
+
+    async def overview(self, look: Look) -> Overview:
+        """Return some topics, and the sums of all that one may see."""
+        # To wait for these is no part of what it takes to make rows.
+        await self._stats.get()
+        await self._lately.get()
+        await self._oldest.get()
+        rows = await self._rows.get()
+        if self._rows.version != self._version or len(self._shown) >= _MOST_SHOWN:
+            self._version, self._shown, self._told = self._rows.version, {}, {}
+        all_shown = self._shown
+        shown = all_shown.get(look)
+        if shown is None:
+            shown = all_shown[look] = await self._part(look, rows)
+        return shown
+
+    async def told(self, look: Look) -> msgspec.Raw:
+        """Return the same in JSON, which is written once for all who look at it."""
+        overview = await self.overview(look)
+        told = self._told.get(look)
+        if told is None or told[0] is not overview:
+            told = self._told[look] = overview, msgspec.Raw(msgspec.json.encode(overview))
+        return told[1]
+
+    async def oldest(self) -> dict[str, int]:
+        """Return since when the longest waiting message of each topic has been due."""
+        return await self._oldest.get()
+
+    async def holders(self) -> list[Holder]:
+        """Return who has messages under lease, those with most first."""
+        return await self._holders.get()
+
+    async def load(self, topics: Sequence[str], spans: Spans) -> I64:
+        """Return how many delayed messages fall due in each span; no topics means all."""
+        return await self._load.get((tuple(sorted(topics)), spans))
+
+    def _counted(self, key: tuple[tuple[str, ...], Spans]) -> Any:
+        topics, spans = key
+        return self._queue.store.count_due(topics, spans)
+
+    async def _made(self) -> list[TopicRow]:
+        """Return a row for each topic; where there are very many, others have their turn."""
+        stats = await self._stats.get()
+        recent, oldest = await self._lately.get(), await self._oldest.get()
+        waiting, rows = self._queue.waiting, list[TopicRow]()
+        for name, counts in stats.topics.items():
+            rows.append(_row(name, counts, recent.get(name, NOTHING), oldest.get(name), waiting))
+            if len(rows) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return rows
+
+    async def _part(self, look: Look, rows: list[TopicRow]) -> Overview:
+        rows = [row for row in rows if row.name.startswith(look.prefixes)]
+        rows = [row for row in rows if look.match in row.name]
+        rows.sort(key=attrgetter("name"))
+        if look.sort == "oldest":
+            rows.sort(key=lambda row: row.oldest_ms or 2**62)
+        elif look.sort != "name":
+            rows.sort(key=lambda row: -(getattr(row, look.sort) or 0))
+        end = look.offset + look.limit
+        part = [
+            msgspec.structs.replace(row, paused=(await self._settings.get(row.name)).paused)
+            for row in rows[look.offset : end]
+        ]
+        return Overview(_sums(rows), part, end if end < len(rows) else None)
+
+
+def _row(
+    name: str, counts: TopicStats, recent: Lately, oldest_ms: int | None, waiting: dict[str, int]
+) -> TopicRow:
+    return TopicRow(
+        name,
+        counts.delayed,
+        counts.ready,
+        counts.leased,
+        counts.dead,
+        round(recent.rates[Kind.PUT] + recent.rates[Kind.REPLACE], 1),
+        round(recent.rates[Kind.TAKE], 1),
+        round(recent.rates[Kind.ACK], 1),
+        recent.late_p50_ms,
+        recent.late_p99_ms,
+        oldest_ms if counts.ready else None,
+        waiting.get(name, 0),
+    )
+
+
+def _sums(rows: list[TopicRow]) -> Sums:
+    sums = Sums(len(rows))
+    for name in _SUMMED:
+        setattr(sums, name, round(sum(getattr(row, name) for row in rows), 1))
+    return sums

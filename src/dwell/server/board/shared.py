@@ -1,0 +1,102 @@
+"""Shared: what takes work to find out is found out once for all who ask at about the same time."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+from dwell.tasks import whole
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+#: Of how many different questions the answers are kept.
+_MOST_KEPT = 64
+
+
+class Shared(Generic[T]):
+    """An answer that holds for ``least_s``, or longer where it took long to find out.
+
+    Whoever asks meanwhile gets it, however many they are; so that finding it out takes no more than
+    ``most_part`` of the time.
+    """
+
+    def __init__(
+        self, find: Callable[[], Awaitable[T]], least_s: float, most_part: float = 0.01
+    ) -> None:
+        self._find = find
+        self._least_s = least_s
+        self._most_part = most_part
+        self._task: asyncio.Task[T] | None = None
+        self._good_until_s = 0.0
+        #: Grows with each new answer.
+        self.version = 0
+
+    async def get(self) -> T:
+        """Return the answer; raises what finding it out did."""
+        loop = asyncio.get_running_loop()
+        if self._task is None or (self._task.done() and loop.time() >= self._good_until_s):
+            self._task = _begun(self._found())
+        task = self._task
+        await asyncio.wait([task])
+        return task.result()
+
+    async def _found(self) -> T:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        try:
+            return await self._find()
+        finally:
+            took_s = loop.time() - start
+            self._good_until_s = loop.time() + max(self._least_s, took_s / self._most_part)
+            self.version += 1
+
+
+class SharedBy(Generic[K, T]):
+    """Answers to many questions, each shared; those that were asked last are kept.
+
+    The more there are the longer each holds, so that all together take no more of the time.
+    """
+
+    def __init__(
+        self, find: Callable[[K], Awaitable[T]], least_s: float, most_part: float = 0.01
+    ) -> None:
+        self._find = find
+        self._least_s = least_s
+        self._most_part = most_part
+        self._kept: OrderedDict[K, tuple[T, float]] = OrderedDict()
+        self._under_way: dict[K, asyncio.Task[T]] = {}
+
+    async def get(self, key: K) -> T:
+        """Return the answer to a question; raises what finding it out did."""
+        loop = asyncio.get_running_loop()
+        kept = self._kept.get(key)
+        if kept is not None and loop.time() < kept[1]:
+            self._kept.move_to_end(key)
+            return kept[0]
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = _begun(self._found(key))
+        await asyncio.wait([task])
+        return task.result()
+
+    async def _found(self, key: K) -> T:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        try:
+            value = await self._find(key)
+        finally:
+            del self._under_way[key]
+        took_s = (loop.time() - start) * (len(self._kept) + 1)
+        self._kept[key] = value, loop.time() + max(self._least_s, took_s / self._most_part)
+        self._kept.move_to_end(key)
+        while len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        return value
+
+
+def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Begin work of which nobody may be left to hear how it ended."""
+    task = whole(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task

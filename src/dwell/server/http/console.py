@@ -1,0 +1,59 @@
+"""The console over HTTP: files that a browser may run, frame and load nowhere else.
+
+They hold nothing of the store: what a page shows it asks for with the token of whoever looks, so
+they are for everybody. No site may frame them, open them to be driven, or see what they load.
+"""
+
+from dwell.server.console.files import INDEX, pages
+from dwell.server.http.answer import Answer, Refusal
+from dwell.server.http.call import Call
+from dwell.server.http.endpoint import Endpoint
+
+#: What a browser may do for a page: run and show what comes from here, and ask this server.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+async def begin(call: Call) -> Answer:
+    """Lead to the folder in which the files are."""
+    answer = Answer(b"", "text/plain; charset=utf-8", 307)
+    answer.headers |= {**_HEADERS, "location": "console/"}
+    return answer
+
+
+async def file(call: Call) -> Answer:
+    """Return a file of the console."""
+    found = pages().get(call.path["file"] or INDEX)
+    if found is None:
+        raise Refusal(404, "Not Found")
+    answer = Answer(*found)
+    answer.headers |= _HEADERS
+    return answer
+
+
+CONSOLE = (
+    Endpoint("GET", "/console", begin, None, gives=()),
+    Endpoint("GET", "/console/{file:path}", file, None, gives=()),
+)

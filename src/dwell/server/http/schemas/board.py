@@ -1,0 +1,186 @@
+"""What those ask and hear who look at a server: topics, the coming load, leases and health."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
+
+from dwell.batch.stats import Holder
+from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, MAX_TOPIC_CHARS
+from dwell.queue.counting import MOST_SPANS
+from dwell.server.board.board import MOST_HOLDERS, Overview
+from dwell.server.http.schemas.answers import EventRow
+from dwell.server.http.schemas.requests import Moment, Place, Position, Request, Topic
+
+SortWord: TypeAlias = Literal[
+    "name", "delayed", "ready", "leased", "dead", "oldest", "put_rate", "take_rate", "late_p99_ms"
+]
+
+
+class OverviewQuery(Request):
+    """Which topics to show: those whose names hold ``match``, in which order, from which on."""
+
+    match: Annotated[str, Meta(max_length=MAX_TOPIC_CHARS)] = ""
+    sort: SortWord = "name"
+    offset: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class LoadRequest(Request):
+    """In how many spans to count what falls due, how long they are, and from when on.
+
+    Without ``topics`` those count on which the caller has the right.
+    """
+
+    start_ms: Moment
+    span_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)]
+    count: Annotated[int, Meta(ge=1, le=MOST_SPANS)]
+    topics: Annotated[list[Topic], Meta(max_length=1000)] = field(default_factory=list)
+
+
+class HoldersQuery(Request):
+    """How many owners to tell of at most."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_BATCH_MESSAGES)] = MOST_HOLDERS
+
+
+class HistoryQuery(Request):
+    """Before which position of the event log to look; without it from the newest event back."""
+
+    before: Position | None = None
+
+
+class ReasonsQuery(Request):
+    """From which place on to look."""
+
+    place: Place = 0
+
+
+class WatchRequest(Request):
+    """What to send as it changes: each that is asked for comes as an event of its name."""
+
+    overview: OverviewQuery | None = None
+    load: LoadRequest | None = None
+    holders: bool = False
+    health: bool = False
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+class RightsAnswer(Struct):
+    """What the caller may do: how the topics begin, "" for all, on which it has each right.
+
+    ``has_tokens`` is false where everybody may do everything.
+    """
+
+    has_tokens: bool
+    put: list[str]
+    take: list[str]
+    admin: list[str]
+    version: str
+    now_ms: int
+
+
+class LoadAnswer(Struct):
+    """How many delayed messages fall due in each span, in order."""
+
+    counts: list[int]
+
+
+class OldestAnswer(Struct):
+    """By topic, since when the message that waits longest for a taker has been due."""
+
+    topics: dict[str, int]
+
+
+class HoldersAnswer(Struct):
+    """Who has how many messages under lease, most first, and how many takers wait, by topic."""
+
+    holders: list[Holder]
+    waiting: dict[str, int]
+
+
+class Timing(Struct):
+    """How often something was done, and how long it took; p50 and p99 are upper bounds.
+
+    They are null where there was none, or above all bounds.
+    """
+
+    count: int
+    mean_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class HealthAnswer(Struct):
+    """How the server and its store are; ``problem`` says why it takes no new messages."""
+
+    problem: str | None
+    started_ms: int
+    requests: int
+    waiting: int
+    watchers: int
+    refused: int
+    memory_bytes: int
+    store: dict[str, int | str]
+    timings: dict[str, Timing]
+
+
+class HistoryAnswer(Struct):
+    """What happened to one message, in order, and how far that was looked for.
+
+    ``before`` is where to go on with what happened earlier, and null when all is there: the event
+    log is at its end, or the put of the message was met (``is_whole``).
+    """
+
+    events: list[EventRow]
+    before: int | None
+    is_whole: bool
+    looked: int
+
+
+class ReasonRow(Struct):
+    """Why messages are dead, and how many; ``id`` is that of one of them."""
+
+    reason: str
+    messages: int
+    id: str
+
+
+class ReasonsAnswer(Struct):
+    """Why messages of a topic are dead; ``next_place`` is where to go on, null at the end.
+
+    ``places`` is how many places there are to look at; reasons beyond the first 1000 are in "".
+    """
+
+    reasons: list[ReasonRow]
+    next_place: int | None
+    places: int
+
+
+class OverviewEvent(Struct):
+    """Topics, as they are now."""
+
+    event: Literal["overview"]
+    data: Overview
+
+
+class LoadEvent(Struct):
+    """The coming load."""
+
+    event: Literal["load"]
+    data: LoadAnswer
+
+
+class HoldersEvent(Struct):
+    """Who holds what."""
+
+    event: Literal["holders"]
+    data: HoldersAnswer
+
+
+class HealthEvent(Struct):
+    """How the server and its store are."""
+
+    event: Literal["health"]
+    data: HealthAnswer

@@ -1,0 +1,101 @@
+"""Watching: what the board shows, as server-sent events, sent anew when it has changed."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+from dwell.errors import AccessDenied, DwellError, ServerBusy
+from dwell.given import values
+from dwell.server.http.answer import Answer
+from dwell.server.http.board import holders_of, load_of, look_of
+from dwell.server.http.call import Call
+from dwell.server.http.health import health_of
+from dwell.server.http.push import counted, event_of
+from dwell.server.http.schemas.board import WatchRequest
+from dwell.server.http.waits import Stream
+from dwell.wire.problems import problem_of
+
+#: How often it is looked whether there is anything new, and how long a stream is silent at most.
+_LOOK_S = 0.4
+_SILENCE_S = 15.0
+#: How many may watch at a time.
+MOST_WATCHERS = 500
+
+_Views = dict[str, Callable[[], Awaitable[object]]]
+
+
+async def watch(call: Call) -> Answer:
+    """Send what is asked for as server-sent events: at once, and whenever it has changed.
+
+    Each is an event of the name that it was asked for by, with the data of the endpoint that
+    answers it once. It ends when the caller has no right to it any more.
+    """
+    views = _views(call, call.body(WatchRequest))
+    board = call.service.board
+    if board.watchers >= MOST_WATCHERS:
+        raise ServerBusy(f"{board.watchers} streams are watched, at most {MOST_WATCHERS} may")
+    call.check_waiting(len(call.waits) + len(call.waits.streams))
+    answer = Answer(b"", "text/event-stream; charset=utf-8")
+    answer.headers["cache-control"] = "no-store"
+    answer.parts = counted(call, _events(call, views))
+    return answer
+
+
+def _views(call: Call, ask: WatchRequest) -> _Views:
+    """Return what finds out each thing that is asked for; refuses who may not see it."""
+    views: _Views = {}
+    board, overview, load = call.service.board, ask.overview, ask.load
+    if overview is not None:
+        views["overview"] = lambda: board.told(look_of(call, overview))
+    if load is not None:
+        call.allow([values.topic(topic) for topic in load.topics])
+        views["load"] = lambda: load_of(call, load, board.load)
+    if ask.holders:
+        views["holders"] = lambda: holders_of(call)
+    if ask.health:
+        call.allow(None)
+        views["health"] = lambda: health_of(call)
+    call.prefixes()
+    return views
+
+
+async def _events(call: Call, views: _Views) -> AsyncGenerator[bytes]:
+    board, streams, name = call.service.board, call.waits.streams, secrets.token_hex(16)
+    streams[name] = Stream(0)
+    board.watchers += 1
+    try:
+        async for event in _changes(call, views):
+            yield event
+    except AccessDenied:
+        return
+    finally:
+        board.watchers -= 1
+        del streams[name]
+
+
+async def _changes(call: Call, views: _Views) -> AsyncIterator[bytes]:
+    loop, sent, latest_s = asyncio.get_running_loop(), dict[str, bytes](), 0.0
+
+    def check() -> None:
+        call.prefixes()
+
+    while not call.waits.is_over and not call.delivery.is_lost:
+        for kind, find in views.items():
+            event = await _event(kind, find)
+            if sent.get(kind) != event:
+                sent[kind], latest_s = event, loop.time()
+                yield event
+        if loop.time() - latest_s >= _SILENCE_S:
+            latest_s = loop.time()
+            yield b": still here\n\n"
+        await call.waits.wait(call.delivery, asyncio.sleep(_LOOK_S), check)
+
+
+async def _event(kind: str, find: Callable[[], Awaitable[object]]) -> bytes:
+    """Return what there is to see now, or why it cannot be seen; raises AccessDenied."""
+    try:
+        return event_of(kind, await find())
+    except AccessDenied:
+        raise
+    except DwellError as error:
+        return event_of("problem", problem_of(error))

@@ -1,0 +1,94 @@
+"""Counting the rows of the table: by due, by how long they wait, and by who has them.
+
+The columns are long, so a pass over them goes part by part, and others have their turn between.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+
+from dwell.batch.spans import Spans
+from dwell.batch.stats import Holder
+from dwell.message import I64, State
+from dwell.store.base import Store
+from dwell.store.embedded.core import Core
+from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.sweeping import listed_topics
+from dwell.store.embedded.table import Table
+from dwell.store.embedded.timekeeper import Timekeeper
+
+#: How many rows are looked at before others have their turn: about a millisecond.
+_AT_ONCE = 1 << 18
+_NEVER = 2**62
+
+
+class Counting(Store):
+    """The verbs that count what the table of an embedded store holds."""
+
+    _core: Core
+    _machine: Machine
+    _table: Table
+    _time: Timekeeper
+
+    async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
+        """Return how many delayed messages fall due in each span (see the contract)."""
+        self._time.look()
+        counts, table = spans.none(), self._table
+        async for part in self._parts():
+            fits: np.ndarray = table.state[part] == State.DELAYED
+            if topics:
+                fits &= listed_topics(self._machine, topics)[table.topic[part]]
+            counts += spans.counted(table.due_ms[part][fits])
+        return counts
+
+    async def oldest_ready(self) -> dict[str, int]:
+        """Return since when the longest waiting has been due, by topic."""
+        self._time.look()
+        if not self._table.total(State.READY):
+            return {}
+        names, table = self._machine.topics.names, self._table
+        oldest = np.full(len(names), _NEVER)
+        async for part in self._parts():
+            ready = np.flatnonzero(table.state[part] == State.READY)
+            numbers = table.topic[part][ready]
+            known = numbers < len(oldest)
+            np.minimum.at(oldest, numbers[known], table.due_ms[part][ready][known])
+        found = np.flatnonzero(oldest < _NEVER).tolist()
+        return {names[number]: int(oldest[number]) for number in found}
+
+    async def holders(self, limit: int) -> list[Holder]:
+        """Return who has messages under lease."""
+        self._time.look()
+        table = self._table
+        if not table.total(State.LEASED):
+            return []
+        rows = table.rows_where(lambda part: table.state[part] == State.LEASED)
+        owners, topics = table.owner[rows].astype(np.int64), table.topic[rows].astype(np.int64)
+        pairs, where, counts = np.unique(
+            owners << 32 | topics, return_inverse=True, return_counts=True
+        )
+        until_ms = np.full(len(pairs), _NEVER)
+        np.minimum.at(until_ms, where, table.lease_until_ms[rows])
+        most = np.argsort(-counts, kind="stable")[:limit].tolist()
+        names = {number: name for name, number in self._machine.owners.items()}
+        return [
+            Holder(
+                names.get(int(pairs[at]) >> 32, ""),
+                self._machine.topics.names[int(pairs[at]) & 0xFFFFFFFF],
+                int(counts[at]),
+                int(until_ms[at]),
+            )
+            for at in most
+        ]
+
+    async def condition(self) -> dict[str, int | str]:
+        """Return how the journal, the snapshots, the event log and the disk are."""
+        return self._core.condition()
+
+    async def _parts(self) -> AsyncIterator[slice]:
+        start = 0
+        while start < self._table.top:
+            yield slice(start, min(start + _AT_ONCE, self._table.top))
+            start += _AT_ONCE
+            await asyncio.sleep(0)

@@ -1,0 +1,18 @@
+"""Holding: who has how much under lease, put together of single leases."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+
+from dwell.batch.stats import Holder
+
+
+def most_held(leases: Iterable[tuple[str, str, int, int]], limit: int) -> list[Holder]:
+    """Return who holds most, of owner, topic, number of messages and end of each lease."""
+    counts: Counter[tuple[str, str]] = Counter()
+    until: dict[tuple[str, str], int] = {}
+    for owner, topic, count, until_ms in leases:
+        counts[owner, topic] += count
+        until[owner, topic] = min(until.get((owner, topic), until_ms), until_ms)
+    most = heapq.nsmallest(limit, counts, key=lambda pair: (-counts[pair], pair))
+    return [Holder(*pair, counts[pair], until[pair]) for pair in most]

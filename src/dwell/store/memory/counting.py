@@ -1,0 +1,55 @@
+"""Counting the rows of the store in memory: by due, by how long they wait, and by who has them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dwell.batch.spans import Spans
+from dwell.batch.stats import Holder
+from dwell.message import I64, State
+from dwell.slices import slices
+from dwell.store.base import Store
+from dwell.store.holding import most_held
+from dwell.store.memory.rows import Row, Topic
+
+#: How many rows are looked at before others have their turn.
+_AT_ONCE = 20_000
+
+
+class Counting(Store):
+    """The verbs that count what the topics of a store in memory hold."""
+
+    _topics: dict[str, Topic]
+    _taken: Mapping[int, Row]
+
+    def _enter(self) -> int:
+        """Do what time asks for."""
+        raise NotImplementedError
+
+    async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
+        """Return how many delayed messages fall due in each span (see the contract)."""
+        self._enter()
+        counts = spans.none()
+        for name in topics or list(self._topics):
+            topic = self._topics.get(name)
+            for rows in slices(list(topic.rows.values()) if topic is not None else [], _AT_ONCE):
+                delayed = (row.due_ms for row in rows if row.state is State.DELAYED)
+                counts += spans.counted(np.fromiter(delayed, np.int64))
+                await asyncio.sleep(0)
+        return counts
+
+    async def oldest_ready(self) -> dict[str, int]:
+        """Return since when the longest waiting has been due, by topic."""
+        self._enter()
+        waiting = {name: topic for name, topic in self._topics.items() if topic.counts[State.READY]}
+        return {
+            name: min(row.due_ms for *_, serial, row in topic.ready if row.serial == serial)
+            for name, topic in waiting.items()
+        }
+
+    async def holders(self, limit: int) -> list[Holder]:
+        """Return who has messages under lease."""
+        self._enter()
+        leases = ((row.owner, row.topic.name, 1, row.until_ms) for row in self._taken.values())
+        return most_held(leases, limit)

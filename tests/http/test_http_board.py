@@ -1,0 +1,319 @@
+"""The board over HTTP: what it shows to whom, at what cost, and how far a search goes."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+import dwell
+from dwell.clock import RealClock
+from dwell.server.board.board import Board
+from dwell.server.http import filters, histories, watch
+from dwell.server.http.api import ENDPOINTS
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.memory import MemoryStore
+from tests.console.browser import tokens_in
+from tests.http.served import served
+from tests.http.test_http_api import calling
+from tests.waiting import until_async
+
+ORDERS = '[anonymous]\nadmin = ["orders."]\nput = ["orders."]\n'
+
+
+async def test_who_may_administer_some_topics_sees_only_those(tmp_path):
+    async with calling(tokens=tokens_in(tmp_path, ORDERS)) as caller:
+        queue = caller.server.queue
+        for topic in ("orders.a", "secret.b"):
+            await queue.put_many(topic, ["x"] * 3)
+            await queue.put_many(topic, ["x"] * 5, delay="10s")
+            await queue.take(topic, 2, owner="me", lease="1h")
+        found = await caller.get("/v1/overview")
+        assert [row["name"] for row in found["topics"]] == ["orders.a"]
+        sums = found["sums"]
+        assert (sums["topics"], sums["delayed"], sums["ready"], sums["leased"]) == (1, 5, 1, 2)
+        assert list((await caller.get("/v1/oldest"))["topics"]) == ["orders.a"]
+        (held,) = (await caller.get("/v1/holders"))["holders"]
+        assert (held["owner"], held["topic"], held["messages"]) == ("me", "orders.a", 2)
+        spans = {"start_ms": queue.clock.now_ms(), "span_ms": 60_000, "count": 2}
+        assert (await caller.post("/v1/load", spans))["counts"] == [5, 0]
+        rights = await caller.get("/v1/rights")
+        assert (rights["has_tokens"], rights["admin"], rights["take"]) == (True, ["orders."], [])
+        for method, path, body in (
+            ("POST", "/v1/load", {**spans, "topics": ["secret.b"]}),
+            ("GET", "/v1/health", None),
+            ("GET", "/v1/topics/secret.b/history/x", None),
+            ("GET", "/v1/topics/secret.b/reasons", None),
+            ("POST", "/v1/watch", {"health": True}),
+            ("POST", "/v1/watch", {"load": {**spans, "topics": ["secret.b"]}}),
+        ):
+            await caller.ask(method, path, body)
+            assert caller.status == 401, (path, caller.data)
+
+
+async def test_rates_and_lateness_are_of_what_happened_lately():
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put_many("t", ["x"] * 60)
+        await queue.ack(await queue.take("t", 30))
+        await queue.put("u", "x")
+        rows = {row["name"]: row for row in (await caller.get("/v1/overview"))["topics"]}
+        assert (rows["t"]["put_rate"], rows["t"]["take_rate"], rows["t"]["ack_rate"]) == (2, 1, 1)
+        assert 0 <= rows["t"]["late_p50_ms"] <= rows["t"]["late_p99_ms"] < 60_000
+        assert rows["u"]["late_p50_ms"] is None
+
+
+async def test_of_very_much_the_newest_part_says_the_rates():
+    async with calling() as caller:
+        queue = caller.server.queue
+        for _ in range(3):
+            await queue.put_many("t", ["x"] * 10_000)
+        (row,) = (await caller.get("/v1/overview"))["topics"]
+        assert row["put_rate"] >= 10_000 / 30
+
+
+async def test_topics_come_in_an_order_and_page_by_page():
+    async with calling() as caller:
+        for at in range(7):
+            await caller.server.queue.put_many(f"t{at}", ["x"] * (at + 1), delay="1h")
+        found = await caller.get("/v1/overview?sort=delayed&limit=3&offset=2")
+        assert [row["name"] for row in found["topics"]] == ["t4", "t3", "t2"]
+        assert (found["next"], found["sums"]["delayed"]) == (5, 28)
+        found = await caller.get("/v1/overview?match=6")
+        assert [row["name"] for row in found["topics"]] == ["t6"]
+        for query in ("sort=no", "limit=201", "offset=-1", "limit=x"):
+            await caller.get(f"/v1/overview?{query}")
+            assert caller.status == 400
+
+
+async def test_many_who_look_are_one_to_the_store():
+    class Counting(MemoryStore):
+        asked = 0
+
+        async def oldest_ready(self):
+            self.asked += 1
+            await asyncio.sleep(0.01)
+            return await super().oldest_ready()
+
+    store = Counting(RealClock())
+    async with dwell.Queue(store) as queue:
+        board = Board(queue)
+        await asyncio.gather(*(board.oldest() for _ in range(50)))
+        assert store.asked == 1
+        await board.oldest()
+        assert store.asked == 1
+
+
+async def test_what_failed_is_found_out_again():
+    class Failing(MemoryStore):
+        is_broken = True
+
+        async def holders(self, limit):
+            if self.is_broken:
+                raise dwell.StoreError("broken")
+            return await super().holders(limit)
+
+    store = Failing(RealClock())
+    async with dwell.Queue(store) as queue:
+        board = Board(queue)
+        with pytest.raises(dwell.StoreError):
+            await board.holders()
+        store.is_broken = False
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(dwell.StoreError):
+                    assert await board.holders() == []
+                    break
+                await asyncio.sleep(0.05)
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+async def _next(stream):
+    """Return the kind and the data of the next event."""
+    kind = (await stream.content.readline()).decode().removeprefix("event: ").strip()
+    data = (await stream.content.readline()).decode().removeprefix("data: ")
+    await stream.content.readline()
+    return kind, json.loads(data)
+
+
+async def test_a_stream_sends_what_has_changed():
+    async with calling() as caller:
+        ask = {"overview": {}, "holders": True, "health": True}
+        async with caller.session.post(caller.server.url + "/v1/watch", json=ask) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            assert [(await _next(stream))[0] for _ in ask] == list(ask)
+            await caller.server.queue.put("t", "x")
+            while True:
+                kind, data = await _next(stream)
+                if kind == "overview" and data["topics"]:
+                    break
+            assert data["topics"][0]["ready"] == 1
+            assert caller.server.service.board.watchers == 1
+        await until_async(lambda: caller.server.service.board.watchers == 0)
+        assert not caller.server.port._waits.streams
+
+
+async def test_a_stream_of_the_board_ends_with_its_rights(tmp_path):
+    tokens = tokens_in(tmp_path, ORDERS)
+    async with calling(tokens=tokens) as caller:
+        async with caller.session.post(
+            caller.server.url + "/v1/watch", json={"overview": {}}
+        ) as stream:
+            await _next(stream)
+            tokens.path.write_text('[anonymous]\nput = [""]\n')
+            tokens.reload()
+            async with asyncio.timeout(20):
+                assert b"event" not in await stream.content.read()
+        assert caller.server.service.board.watchers == 0
+
+
+async def test_only_so_many_watch(monkeypatch):
+    monkeypatch.setattr(watch, "MOST_WATCHERS", 1)
+    async with calling() as caller:
+        url = caller.server.url + "/v1/watch"
+        async with caller.session.post(url, json={"holders": True}) as stream:
+            await _next(stream)
+            await caller.post("/v1/watch", {"holders": True})
+            assert caller.status == 429
+
+
+async def test_a_stream_says_when_the_store_fails_and_goes_on():
+    class Failing(MemoryStore):
+        is_broken = True
+
+        async def holders(self, limit):
+            if self.is_broken:
+                raise dwell.StoreError("broken")
+            return await super().holders(limit)
+
+    store = Failing(RealClock())
+    async with (
+        served(store) as server,
+        calling() as caller,
+        caller.session.post(server.url + "/v1/watch", json={"holders": True}) as stream,
+    ):
+        kind, data = await _next(stream)
+        assert (kind, data["detail"]) == ("problem", "broken")
+        store.is_broken = False
+        assert (await _next(stream))[0] == "holders"
+
+
+# --- histories and reasons --------------------------------------------------------------------
+
+
+async def test_the_history_of_a_message_begins_with_its_put():
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put("t", "x", id="a/b?c")
+        await queue.cancel("t", "a/b?c")
+        await queue.put("t", "x", id="a/b?c")
+        await queue.put("u", "x", id="a/b?c")
+        await queue.release(await queue.take("t"))
+        found = await caller.get("/v1/topics/t/history/a%2Fb%3Fc")
+        assert [event["kind"] for event in found["events"]] == ["put", "take", "release"]
+        assert (found["is_whole"], found["before"], found["looked"]) == (True, None, 6)
+        found = await caller.get("/v1/topics/t/history/none")
+        assert (found["events"], found["is_whole"], found["before"]) == ([], False, None)
+
+
+async def test_a_long_search_says_how_far_it_came(monkeypatch):
+    monkeypatch.setattr(histories, "MOST_LOOK_S", 0)
+    monkeypatch.setattr(histories, "_PAGE", 10)
+    monkeypatch.setattr(histories, "_SWEPT", 10)
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put("t", "x", id="one")
+        await queue.put_many("t", ["x"] * 35)
+        before, looked = None, []
+        while before is not None or not looked:
+            query = "" if before is None else f"?before={before}"
+            found = await caller.get(f"/v1/topics/t/history/one{query}")
+            before = found["before"]
+            looked.append(found["looked"])
+        assert looked == [10, 10, 10, 6]
+        assert [event["kind"] for event in found["events"]] == ["put"]
+        batch = list(await queue.take("t", 36))
+        await queue.bury(batch[:20], reason="a")
+        await queue.bury(batch[20:])
+        place, counts, asked = 0, {}, 0
+        while place is not None:
+            found = await caller.get(f"/v1/topics/t/reasons?place={place}")
+            for row in found["reasons"]:
+                counts[row["reason"]] = counts.get(row["reason"], 0) + row["messages"]
+            place, asked = found["next_place"], asked + 1
+        assert counts == {"a": 20, "": 16}
+        assert asked > 2
+
+
+async def test_a_search_takes_so_long_and_the_client_goes_on(monkeypatch):
+    monkeypatch.setattr(filters, "MOST_LOOK_S", 0)
+    async with calling() as caller, dwell.open(caller.server.url) as queue:
+        await caller.server.queue.put_many("t", [{"n": at} for at in range(9_000)])
+        ask = {"where": "n == `8999`", "limit": 10}
+        found = await caller.post("/v1/topics/t/find", ask)
+        assert (found["messages"], found["cursor"] is None) == ([], False)
+        assert len(await queue.find("t", "n == `8999`")) == 1
+        done = await queue.cancel_where("t", "n >= `8000`", dry_run=True)
+        assert (done.matched, done.is_complete) == (1000, True)
+        done = await queue.cancel_where("t", "n >= `8000`")
+        assert (done.matched, done.is_complete) == (1000, True)
+        # What is moved would be met again, so it is done in one request however long it takes.
+        done = await queue.reschedule_where("t", "n < `100`", delay="1h")
+        assert (done.matched, done.is_complete) == (100, True)
+
+
+async def test_what_is_kicked_with_a_pace_falls_due_bit_by_bit(monkeypatch):
+    monkeypatch.setattr(filters, "MOST_LOOK_S", 0)
+    async with calling() as caller, dwell.open(caller.server.url) as queue:
+        own = caller.server.queue
+        await own.put_many("t", ["x"] * 4_000)
+        await own.bury(await own.take("t", 4_000))
+        done = await queue.kick_where("t", dwell.select(), pace=1_000, delay="1h")
+        assert (done.matched, done.results[dwell.Result.KICKED]) == (4_000, 4_000)
+        dues = (await own.scan("t", "delayed", limit=10_000)).messages.due_ms
+        first = own.clock.now_ms() + 3_600_000
+        counts = [int(((dues - first) // 1000 == at).sum()) for at in range(-1, 4)]
+        assert sum(counts) == 4_000
+        assert max(counts) <= 2_000
+        await caller.post("/v1/topics/t/kick", {"ids": ["x"], "pace": 1})
+        assert caller.status == 400
+        assert "pace" in caller.data.decode()
+
+
+# --- health, and what a GET may do ------------------------------------------------------------
+
+
+async def test_health_says_how_the_store_is(tmp_path):
+    async with served(EmbeddedStore(tmp_path / "s")) as server, calling() as caller:
+        await server.queue.put_many("t", ["x"] * 1000)
+        async with caller.session.get(server.url + "/v1/health") as answer:
+            found = await answer.json()
+        assert found["problem"] is None
+        assert found["store"]["events"] == 1000
+        assert found["store"]["disk_free_bytes"] > 0
+        assert found["store"]["journal_bytes"] >= found["store"]["since_snapshot_bytes"] > 0
+        assert found["timings"]["fsync"]["count"] >= 1
+        server.queue.store._core.journal.fail(OSError("the disk is gone"))
+        async with caller.session.get(server.url + "/v1/health") as answer:
+            found = await answer.json()
+        assert "the disk is gone" in found["problem"]
+
+
+async def test_no_get_changes_anything():
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put("t", "x", id="one")
+        await queue.take("t", owner="me", lease="1h")
+        await queue.schedules.put("s", "t", b"x", every="1h")
+        words = {"{topic}": "t", "{id:path}": "one", "{name}": "s"}
+        before = (await queue.events(0, 1)).end_position, await queue.settings("t")
+        for endpoint in ENDPOINTS:
+            if endpoint.method == "GET" and endpoint.path != "/v1/backup":
+                path = endpoint.path
+                for name, word in words.items():
+                    path = path.replace(name, word)
+                await caller.get(path + ("?owner=me" if path == "/v1/held" else ""))
+                assert caller.status == 200, path
+        assert ((await queue.events(0, 1)).end_position, await queue.settings("t")) == before
