@@ -8,6 +8,7 @@ import pytest
 
 import dwell
 from dwell.clock import RealClock
+from dwell.server.board import shared
 from dwell.server.board.board import Board
 from dwell.server.http import filters, histories, watch
 from dwell.server.http.api import ENDPOINTS
@@ -317,3 +318,22 @@ async def test_no_get_changes_anything():
                 await caller.get(path + ("?owner=me" if path == "/v1/held" else ""))
                 assert caller.status == 200, path
         assert ((await queue.events(0, 1)).end_position, await queue.settings("t")) == before
+
+
+async def test_what_took_long_to_find_out_is_found_out_again_soon(monkeypatch):
+    monkeypatch.setattr(shared, "_MOST_S", 0.01)
+    found = 0
+
+    async def find():
+        nonlocal found
+        found += 1
+        await asyncio.sleep(0.7)
+        return found
+
+    answer = shared.Shared(find, 0.001)
+    assert await answer.get() == 1
+
+    async def is_new():
+        return await answer.get() == 2
+
+    await until_async(is_new)

@@ -12,13 +12,15 @@ K = TypeVar("K", bound=Hashable)
 
 #: Of how many different questions the answers are kept.
 _MOST_KEPT = 64
+#: How long an answer holds at most: what took long may only have had to wait for its turn.
+_MOST_S = 5.0
 
 
 class Shared(Generic[T]):
     """An answer that holds for ``least_s``, or longer where it took long to find out.
 
     Whoever asks meanwhile gets it, however many they are; so that finding it out takes no more than
-    ``most_part`` of the time.
+    ``most_part`` of the time, unless that would be more than five seconds.
     """
 
     def __init__(
@@ -48,7 +50,8 @@ class Shared(Generic[T]):
             return await self._find()
         finally:
             took_s = loop.time() - start
-            self._good_until_s = loop.time() + max(self._least_s, took_s / self._most_part)
+            holds_s = min(max(self._least_s, took_s / self._most_part), _MOST_S)
+            self._good_until_s = loop.time() + holds_s
             self.version += 1
 
 
