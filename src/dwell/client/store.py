@@ -81,12 +81,11 @@ class HttpStore(Counting):
     """The store of a server, at ``http://localhost:8410``, ``https://`` or ``http+unix:///a/path``.
 
     ``token`` is sent with each request; left out, it is what the environment says in
-    ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any
-    waiting that was asked for; ``connections`` is how many requests are under way at once, beside
-    those of takes that wait; ``ca`` is a file of certificates to trust, ``cert`` one of the
-    client's own certificate for a server that asks for it, with its key unless that is in ``key``.
-    A verb that is safe to repeat is repeated, ``retries`` times at most (9 take 10 seconds), when
-    the server cannot be reached or is busy.
+    ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any waiting that was asked
+    for; ``connections`` is how many requests are under way at once, beside those of takes that
+    wait; ``ca`` is a file of certificates to trust, ``cert`` one of the client's own, for a server
+    that asks for it, with its key unless that is in ``key``. A verb that is safe
+    to repeat is, ``retries`` times at most (9 take 10 s), when the server is away or busy.
     """
 
     def __init__(
