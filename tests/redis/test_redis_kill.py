@@ -1,6 +1,6 @@
 """SIGKILL of instances at random moments, several at once, and of the engine under them.
 
-DWELL_REDIS_KILLS sets how often (200), DWELL_SEED repeats the choices of a run that failed.
+DWELL_REDIS_KILLS sets how often (100), DWELL_SEED repeats the choices of a run that failed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.redis.servers import Server, redis_server, until
 
 pytestmark = pytest.mark.campaign
 
-KILLS = int(os.environ.get("DWELL_REDIS_KILLS", "200"))
+KILLS = int(os.environ.get("DWELL_REDIS_KILLS", "100"))
 SEED = int(os.environ.get("DWELL_SEED", "0")) or secrets.randbits(32)
 AT_ONCE = 8
 MOST_MESSAGES = 10_000

@@ -277,7 +277,7 @@ def test_a_broker_that_is_killed_again_and_again_loses_nothing(tmp_path):
         seen: Counter[int] = Counter()
         total = 0
         with relaying(tmp_path / "store", ends(mine, "--lease", "5s"), tmp_path / "log") as relay:
-            for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
+            for number in (signal.SIGTERM, signal.SIGKILL):
                 due_ms = now_ms() + 500
                 said = [
                     (b"%d" % (total + at), {"dwell-due-ms": due_ms + at}) for at in range(3_000)
@@ -294,13 +294,13 @@ def test_a_broker_that_is_killed_again_and_again_loses_nothing(tmp_path):
 
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
-def test_a_relay_that_is_killed_forty_times_loses_nothing(queues, tmp_path):
+def test_a_relay_that_is_killed_again_and_again_loses_nothing(queues, tmp_path):
     mine = queues()
     server = ServerProcess(tmp_path)
     seen: Counter[int] = Counter()
     total = 0
     try:
-        for round_ in range(40):
+        for round_ in range(15):
             due_ms = now_ms()
             said = [(b"%d" % (total + at), {"dwell-due-ms": due_ms + at}) for at in range(500)]
             mine.say_all(said)
