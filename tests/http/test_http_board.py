@@ -8,8 +8,10 @@ import pytest
 
 import dwell
 from dwell.clock import RealClock
+from dwell.message import State
 from dwell.server.board import shared
 from dwell.server.board.board import Board
+from dwell.server.http import board as board_over_http
 from dwell.server.http import filters, histories, watch
 from dwell.server.http.api import ENDPOINTS
 from dwell.store.embedded import EmbeddedStore
@@ -109,23 +111,77 @@ async def test_what_failed_is_found_out_again():
     class Failing(MemoryStore):
         is_broken = True
 
-        async def holders(self, limit):
+        async def holders(self, limit, prefixes):
             if self.is_broken:
                 raise dwell.StoreError("broken")
-            return await super().holders(limit)
+            return await super().holders(limit, prefixes)
 
     store = Failing(RealClock())
     async with dwell.Queue(store) as queue:
         board = Board(queue)
         with pytest.raises(dwell.StoreError):
-            await board.holders()
+            await board.holders(("",))
         store.is_broken = False
         async with asyncio.timeout(20):
             while True:
                 with contextlib.suppress(dwell.StoreError):
-                    assert await board.holders() == []
+                    assert await board.holders(("",)) == []
                     break
                 await asyncio.sleep(0.05)
+
+
+async def test_what_is_found_out_for_many_is_found_out_one_after_the_other():
+    at_once = most = 0
+
+    async def find(key):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        return key
+
+    answers = shared.SharedBy(find, 60.0)
+    assert await asyncio.gather(*(answers.get(at % 5) for at in range(20))) == [*range(5)] * 4
+    assert most == 1
+
+
+async def test_what_others_hold_takes_no_place_of_ones_own(tmp_path):
+    async with calling(tokens=tokens_in(tmp_path, ORDERS)) as caller:
+        queue = caller.server.queue
+        for topic, count in (("secret.a", 9), ("secret.b", 8), ("orders.a", 1)):
+            await queue.put_many(topic, ["x"] * count)
+            await queue.take(topic, count, lease="1h")
+        for path in ("/v1/holders?limit=1", "/v1/holders"):
+            assert [one["topic"] for one in (await caller.get(path))["holders"]] == ["orders.a"]
+        (held,) = await caller.server.service.board.holders(("orders.",))
+        assert (held.topic, held.messages) == ("orders.a", 1)
+
+
+async def test_the_load_of_all_that_one_may_see_is_that_of_now(tmp_path):
+    async with calling(tokens=tokens_in(tmp_path, ORDERS)) as caller:
+        queue = caller.server.queue
+        await queue.put("secret.a", "x", delay="30s")
+        spans = {"start_ms": queue.clock.now_ms(), "span_ms": 60_000, "count": 1}
+        for count in range(3):
+            assert (await caller.post("/v1/load", spans))["counts"] == [count]
+            await queue.put(f"orders.{count}", "x", delay="30s")
+
+
+async def test_since_when_they_wait_is_said_part_by_part(monkeypatch):
+    monkeypatch.setattr(board_over_http, "_MOST_OLDEST", 2)
+    async with calling() as caller, dwell.open(caller.server.url) as queue:
+        for at in range(5):
+            await caller.server.queue.put(f"t:{at}", "x")
+        found = await caller.get("/v1/oldest")
+        assert (list(found["topics"]), found["next"]) == (["t:0", "t:1"], "t:1")
+        assert list(await queue.oldest_ready()) == [f"t:{at}" for at in range(5)]
+
+
+async def test_an_origin_that_is_none_is_refused():
+    async with calling() as caller:
+        await caller.ask("GET", "/v1/stats", None, origin="http://[")
+        assert caller.status == 403
 
 
 # --- streams ----------------------------------------------------------------------------------
@@ -184,10 +240,10 @@ async def test_a_stream_says_when_the_store_fails_and_goes_on():
     class Failing(MemoryStore):
         is_broken = True
 
-        async def holders(self, limit):
+        async def holders(self, limit, prefixes):
             if self.is_broken:
                 raise dwell.StoreError("broken")
-            return await super().holders(limit)
+            return await super().holders(limit, prefixes)
 
     store = Failing(RealClock())
     async with (
@@ -202,6 +258,45 @@ async def test_a_stream_says_when_the_store_fails_and_goes_on():
 
 
 # --- histories and reasons --------------------------------------------------------------------
+
+
+async def test_one_token_watches_in_a_part_of_the_streams(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "MOST_WATCHERS", 4)
+    two = "".join(f'[[token]]\nname = "{name}"\nadmin = [""]\n' for name in ("ann", "bob"))
+    async with (
+        calling(tokens=tokens_in(tmp_path, two)) as caller,
+        contextlib.AsyncExitStack() as on,
+    ):
+        caller.server.service.token_percent = 50
+        statuses = []
+        for name in ("ann", "ann", "ann", "bob"):
+            stream = await on.enter_async_context(
+                caller.session.post(
+                    caller.server.url + "/v1/watch",
+                    json={"holders": True},
+                    headers={"authorization": f"Bearer {name}"},
+                )
+            )
+            statuses.append(stream.status)
+            if stream.status == 200:
+                await _next(stream)
+        assert statuses == [200, 200, 429, 200]
+
+
+async def test_a_long_history_comes_part_by_part(monkeypatch):
+    monkeypatch.setattr(histories, "_MOST_EVENTS", 4)
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put("t", "x", id="x")
+        for _ in range(5):
+            await queue.release(await queue.take("t"), counted=False)
+        found, before = [], ""
+        while before is not None:
+            part = await caller.get(f"/v1/topics/t/history/x{before and f'?before={before}'}")
+            assert len(part["events"]) <= 4
+            found, before = part["events"] + found, part["before"]
+        assert part["is_whole"]
+        assert [event["kind"] for event in found] == ["put", *["take", "release"] * 5]
 
 
 async def test_the_history_of_a_message_begins_with_its_put():
@@ -281,6 +376,22 @@ async def test_what_is_kicked_with_a_pace_falls_due_bit_by_bit(monkeypatch):
         await caller.post("/v1/topics/t/kick", {"ids": ["x"], "pace": 1})
         assert caller.status == 400
         assert "pace" in caller.data.decode()
+
+
+async def test_no_second_has_more_than_the_pace():
+    async with dwell.open("memory:", clock=dwell.SimulatedClock()) as queue:
+        for _ in range(2):
+            await queue.put_many("t", ["x"] * 10_000)
+            await queue.bury(await queue.take("t", 10_000))
+        done = await queue.kick_where("t", dwell.select(), pace=700)
+        assert done.results[dwell.Result.KICKED] == 20_000
+        dues_ms = []
+        for state in (State.READY, State.DELAYED):
+            async for page in queue.pages("t", state):
+                dues_ms += page.due_ms.tolist()
+        dues_ms.sort()
+    # Any 701 of them in a row need more than a second.
+    assert min(b - a for a, b in zip(dues_ms, dues_ms[700:], strict=False)) >= 1000
 
 
 # --- health, and what a GET may do ------------------------------------------------------------

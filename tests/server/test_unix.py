@@ -1,9 +1,13 @@
 """Ports that are sockets in the file system: who may connect, what is replaced, what is refused."""
 
+import contextlib
 import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
+import time
 
 import aiohttp
 import pytest
@@ -11,6 +15,7 @@ import pytest
 import dwell
 from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.server.settings import ServerSettings
+from dwell.server.unix import UnixSocket
 from tests.server.process import ServerProcess
 from tests.waiting import PATIENCE_S
 
@@ -116,3 +121,63 @@ def test_settings_that_are_refused(given, told):
 def test_addresses_that_are_refused(url):
     with pytest.raises(InvalidUrl, match="url: got"):
         dwell.open(url)
+
+
+def bound(path, kind=socket.SOCK_STREAM):
+    other = socket.socket(socket.AF_UNIX, kind)
+    other.bind(str(path))
+    return other
+
+
+def test_a_socket_that_another_has_bound_and_does_not_listen_on_yet_is_left_alone(tmp_path):
+    path = tmp_path / "a.sock"
+    with bound(path) as other:
+        inode = os.stat(path).st_ino
+        with pytest.raises(OSError, match="Address already in use"):
+            UnixSocket(str(path), 0o600)
+        assert os.stat(path).st_ino == inode
+        other.listen()
+    with contextlib.closing(UnixSocket(str(path), 0o600)) as mine:
+        mine.listen()
+        # Nobody else gets it, even where he finds no file.
+        path.unlink()
+        with pytest.raises(OSError, match="Address already in use"):
+            UnixSocket(str(path), 0o600)
+
+
+def test_a_socket_of_another_type_is_left_alone(tmp_path):
+    path = tmp_path / "a.sock"
+    with bound(path, socket.SOCK_DGRAM):
+        with pytest.raises(OSError, match="Address already in use"):
+            UnixSocket(str(path), 0o600)
+        assert path.exists()
+
+
+_BEGINS = """
+import sys, time
+from dwell.server.unix import UnixSocket
+
+while time.time() < float(sys.argv[2]):
+    pass
+try:
+    mine = UnixSocket(sys.argv[1], 0o600)
+    mine.listen()
+    print("mine", flush=True)
+    sys.stdin.read()
+except OSError:
+    print("not mine", flush=True)
+"""
+
+
+def test_of_two_that_begin_at_once_one_has_the_path(tmp_path):
+    path = tmp_path / "a.sock"
+    for _ in range(5):
+        bound(path).close()
+        words = [sys.executable, "-c", _BEGINS, str(path), str(time.time() + 0.5)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        both = [subprocess.Popen(words, **pipes) for _ in range(2)]
+        said = sorted(one.stdout.readline() for one in both)
+        assert said == ["mine\n", "not mine\n"]
+        for one in both:
+            one.communicate()
+        path.unlink(missing_ok=True)

@@ -23,6 +23,10 @@ class Stats:
     totals: dict[str, int] = field(default_factory=dict)
 
 
+#: How the names of all topics begin.
+ALL_TOPICS = ("",)
+
+
 class Holder(msgspec.Struct, frozen=True):
     """How many messages of a topic an owner has under lease; ``until_ms`` is when the first ends.
 

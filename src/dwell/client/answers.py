@@ -81,9 +81,10 @@ class Load(msgspec.Struct):
 
 
 class Oldest(msgspec.Struct):
-    """Since when the longest waiting message of each topic has been due."""
+    """Since when the longest waiting message of each topic has been due, and where to go on."""
 
     topics: dict[str, int]
+    next: str | None = None
 
 
 class Holders(msgspec.Struct):

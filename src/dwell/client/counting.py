@@ -3,12 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
 
 from dwell.batch.spans import Spans
-from dwell.batch.stats import Holder
+from dwell.batch.stats import ALL_TOPICS, Holder
 from dwell.client.answers import Holders, Load, Oldest, reading
 from dwell.message import I64
 from dwell.store.base import RemoteStore
@@ -34,10 +35,15 @@ class Counting(RemoteStore):
 
     async def oldest_ready(self) -> dict[str, int]:
         """Return since when the longest waiting has been due, by topic."""
-        found: Oldest = await self._get("/v1/oldest", Oldest)
-        return found.topics
+        topics: dict[str, int] = {}
+        after: str | None = ""
+        while after is not None:
+            found: Oldest = await self._get(f"/v1/oldest?after={quote(after)}", Oldest)
+            topics |= found.topics
+            after = found.next
+        return topics
 
-    async def holders(self, limit: int) -> list[Holder]:
-        """Return who has messages under lease."""
+    async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
+        """Return who has messages under lease; the server looks at what the token may see."""
         found: Holders = await self._get(f"/v1/holders?limit={limit}", Holders)
-        return found.holders
+        return [holder for holder in found.holders if holder.topic.startswith(prefixes)]

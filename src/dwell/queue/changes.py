@@ -15,7 +15,6 @@ from dwell.batch.results import results_of
 from dwell.message import I64, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, U8, State
 from dwell.queue.matcher import Matcher
 from dwell.queue.search import BEGINNING, find
-from dwell.slices import slices
 from dwell.store.base import Store
 
 _Verb: TypeAlias = Callable[[Store, str, Sequence[bytes], I64], Awaitable[U8]]
@@ -63,12 +62,15 @@ def kick(delay_ms: int, pace: int | None = None) -> Change:
 
     async def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> U8:
         nonlocal done
-        codes = []
-        for part in slices(ids, pace or MAX_BATCH_MESSAGES):
+        if pace is None:
+            return await store.kick(topic, ids, delay_ms)
+        codes, at = [], 0
+        while at < len(ids):
             # So many fall due together, and the next so many a second later.
-            late_ms = 1000 * (done // pace) if pace else 0
-            codes.append(await store.kick(topic, part, delay_ms + late_ms))
-            done += len(part)
+            second, begun = divmod(done, pace)
+            part = ids[at : at + pace - begun]
+            codes.append(await store.kick(topic, part, delay_ms + 1000 * second))
+            at, done = at + len(part), done + len(part)
         return np.concatenate(codes)
 
     words = {"delay_ms": delay_ms} | ({} if pace is None else {"pace": pace})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dwell.batch.spans import Spans
-from dwell.batch.stats import Holder
+from dwell.batch.stats import ALL_TOPICS, Holder
 from dwell.errors import InvalidLimit, InvalidTime
 from dwell.given import values
 from dwell.given.values import Delay, Due
@@ -49,8 +49,13 @@ class Counting(Selecting):
         self.check_open()
         return await self._store.oldest_ready()
 
-    async def holders(self, limit: int = 1000) -> list[Holder]:
-        """Return who has how many messages of which topic under lease, the most first."""
+    async def holders(
+        self, limit: int = 1000, *, prefixes: tuple[str, ...] = ALL_TOPICS
+    ) -> list[Holder]:
+        """Return who has how many messages of which topic under lease, the most first.
+
+        Only topics count whose names begin as one of ``prefixes`` says.
+        """
         limit = values.limit(limit)
         self.check_open()
-        return await self._store.holders(limit)
+        return await self._store.holders(limit, prefixes)

@@ -14,7 +14,8 @@ class Share(Gate):
         super().__init__(_part(server.most_requests, percent), _part(server.most_bytes, percent))
         self.whose = whose
         self.most_waiting = _part(most_waiting, percent)
-        self.waiting = 0
+        self.waiting = self.watching = 0
+        self._percent = percent
         self._server = server
 
     def join(self) -> None:
@@ -61,6 +62,21 @@ class Share(Gate):
             yield
         finally:
             self.waiting -= 1
+
+    @contextmanager
+    def watch(self, most: int) -> Iterator[None]:
+        """Count one stream in that watches, for the length of a block; raises ServerBusy.
+
+        Of all streams there are ``most``, and this token may have its part.
+        """
+        part = _part(most, self._percent)
+        if self.watching >= part:
+            raise ServerBusy(f"{self.whose}{self.watching} streams are watched, at most {part} may")
+        self.watching += 1
+        try:
+            yield
+        finally:
+            self.watching -= 1
 
 
 def _part(most: int, percent: int) -> int:

@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import stat
+from pathlib import Path
 
 #: What an address begins with that is a path.
 PREFIX = "unix:"
@@ -15,21 +17,23 @@ MOST_BYTES = 107
 class UnixSocket(socket.socket):
     """A socket at a path, with a mode of its file; the file goes with it.
 
-    What a server that was killed has left there is replaced. Raises OSError where another listens,
-    or where the path is something else.
+    What a server that was killed has left there is replaced. Raises OSError where somebody has the
+    path, or where it is something else. A file beside it, ``PATH.lock``, is held meanwhile, so that
+    of several that begin at once one has it.
     """
 
     def __init__(self, path: str, mode: int) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._path, self._inode = path, 0
+        self._path, self._inode, self._lock = path, 0, -1
         try:
+            self._lock = _locked(f"{path}.lock")
             _remove_stale(path)
             self.bind(path)
             # Nobody can connect before it listens, so nobody comes in while all might.
             os.chmod(path, mode)
             self._inode = os.stat(path).st_ino
         except OSError:
-            super().close()
+            self._close()
             raise
 
     def close(self) -> None:
@@ -38,7 +42,36 @@ class UnixSocket(socket.socket):
             with contextlib.suppress(OSError):
                 if os.stat(self._path).st_ino == self._inode:
                     os.unlink(self._path)
+        self._close()
+
+    def _close(self) -> None:
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            # The file stays: who waits for it has it open, and would hold one without a name.
+            os.close(lock)
         super().close()
+
+
+def _locked(path: str) -> int:
+    """Return a file that nobody else holds; raises OSError where somebody does."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
+    return fd
+
+
+def _is_bound(path: str) -> bool:
+    """Tell whether the system knows a socket at a path, which need not listen yet."""
+    try:
+        known = Path("/proc/net/unix").read_text(errors="surrogateescape")
+    except OSError:
+        return False
+    # Each line has seven fields, and the path as it was given, if there is one.
+    paths = [line.split(maxsplit=7)[7:] for line in known.splitlines()]
+    return any([name] in paths for name in (path, os.path.abspath(path), os.path.realpath(path)))
 
 
 def _remove_stale(path: str) -> None:
@@ -54,9 +87,10 @@ def _remove_stale(path: str) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)
-            return
-        except BlockingIOError:
-            # Its queue of connections is full, so it is there.
+            if not _is_bound(path):
+                os.unlink(path)
+                return
+        except OSError:
+            # Its queue of connections is full, or it is of another type, so it is there.
             pass
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

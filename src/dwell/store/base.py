@@ -42,7 +42,7 @@ from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.selection import Selection
 from dwell.batch.spans import Spans
-from dwell.batch.stats import Holder, Stale, Stats, TopicStats
+from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.histogram import Histogram
@@ -235,8 +235,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def holders(self, limit: int) -> list[Holder]:
-        """Return who has messages under lease, those with the most first, at most ``limit``."""
+    async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
+        """Return who has messages under lease, those with the most first, at most ``limit``.
+
+        Only topics count whose names begin as one of ``prefixes`` says.
+        """
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Compare the parts of the store; return at most ``limit`` things that only some know.

@@ -7,11 +7,18 @@ from collections.abc import Iterable
 from dwell.batch.stats import Holder
 
 
-def most_held(leases: Iterable[tuple[str, str, int, int]], limit: int) -> list[Holder]:
-    """Return who holds most, of owner, topic, number of messages and end of each lease."""
+def most_held(
+    leases: Iterable[tuple[str, str, int, int]], limit: int, prefixes: tuple[str, ...]
+) -> list[Holder]:
+    """Return who holds most, of owner, topic, number of messages and end of each lease.
+
+    Only topics count whose names begin as one of ``prefixes`` says.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     until: dict[tuple[str, str], int] = {}
     for owner, topic, count, until_ms in leases:
+        if not topic.startswith(prefixes):
+            continue
         counts[owner, topic] += count
         until[owner, topic] = min(until.get((owner, topic), until_ms), until_ms)
     most = heapq.nsmallest(limit, counts, key=lambda pair: (-counts[pair], pair))

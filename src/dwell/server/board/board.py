@@ -4,10 +4,9 @@ It costs the same for one who looks as for many, and no more than a few hundredt
 """
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,8 +23,10 @@ MOST_HOLDERS = 1000
 _COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S = 0.4, 1.0, 1.0, 2.0
 #: The part of the time that it may take to count the coming load, and to make rows of all topics.
 _LOAD_PART, _ROWS_PART = 0.02, 0.02
+#: How long what somebody looks at holds at least, and the part of the time that all looks may take.
+_SHOWN_S, _SHOWN_PART = 0.1, 0.1
 #: Of how many topics rows are made before others have their turn, and how many overviews are kept.
-_AT_ONCE, _MOST_SHOWN = 1000, 256
+_AT_ONCE, _MOST_SHOWN = 1000, 64
 
 
 class TopicRow(msgspec.Struct):
@@ -82,6 +83,9 @@ class Look(msgspec.Struct, frozen=True):
     limit: int = 50
 
 
+#: Of which topics, or of all whose names begin so where there are none, in which spans.
+Counted: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Spans]
+
 _SUMMED = [name for name in Sums.__struct_fields__ if name != "topics"]
 
 
@@ -93,44 +97,31 @@ class Board:
         self._stats: Shared[Stats] = Shared(queue.stats, _COUNTS_S)
         self._lately: Shared[dict[str, Lately]] = Shared(partial(lately, queue), _RECENT_S)
         self._oldest: Shared[dict[str, int]] = Shared(queue.oldest_ready, _PASS_S)
-        self._holders: Shared[list[Holder]] = Shared(partial(queue.holders, MOST_HOLDERS), _PASS_S)
+        self._holders: SharedBy[tuple[str, ...], list[Holder]] = SharedBy(self._held, _PASS_S)
         self._settings: SharedBy[str, TopicSettings] = SharedBy(queue.settings, _SETTINGS_S)
-        self._load: SharedBy[tuple[tuple[str, ...], Spans], I64] = SharedBy(
-            self._counted, _PASS_S, _LOAD_PART
-        )
+        self._load: SharedBy[Counted, I64] = SharedBy(self.count, _PASS_S, _LOAD_PART)
         self._rows: Shared[list[TopicRow]] = Shared(self._made, _COUNTS_S, _ROWS_PART)
-        # What was shown of the rows of a version.
-        self._version = 0
-        self._shown: dict[Look, Overview] = {}
+        self._shown: SharedBy[Look, Overview] = SharedBy(self._part, _SHOWN_S, _SHOWN_PART)
         self._told: dict[Look, tuple[Overview, msgspec.Raw]] = {}
         #: How many streams show it.
         self.watchers = 0
 
-    async def names(self, prefixes: tuple[str, ...]) -> list[str]:
-        """Return the topics whose names begin so."""
-        topics = (await self._stats.get()).topics
-        return [name for name in topics if name.startswith(prefixes)]
-
     async def overview(self, look: Look) -> Overview:
         """Return some topics, and the sums of all that one may see."""
-        # To wait for these is no part of what it takes to make rows.
+        # To wait for these is no part of what it takes to make rows, and to choose some.
         await self._stats.get()
         await self._lately.get()
         await self._oldest.get()
-        rows = await self._rows.get()
-        if self._rows.version != self._version or len(self._shown) >= _MOST_SHOWN:
-            self._version, self._shown, self._told = self._rows.version, {}, {}
-        all_shown = self._shown
-        shown = all_shown.get(look)
-        if shown is None:
-            shown = all_shown[look] = await self._part(look, rows)
-        return shown
+        await self._rows.get()
+        return await self._shown.get(look)
 
     async def told(self, look: Look) -> msgspec.Raw:
         """Return the same in JSON, which is written once for all who look at it."""
         overview = await self.overview(look)
         told = self._told.get(look)
         if told is None or told[0] is not overview:
+            if len(self._told) >= _MOST_SHOWN:
+                self._told.clear()
             told = self._told[look] = overview, msgspec.Raw(msgspec.json.encode(overview))
         return told[1]
 
@@ -138,17 +129,26 @@ class Board:
         """Return since when the longest waiting message of each topic has been due."""
         return await self._oldest.get()
 
-    async def holders(self) -> list[Holder]:
-        """Return who has messages under lease, those with most first."""
-        return await self._holders.get()
+    async def holders(self, prefixes: tuple[str, ...]) -> list[Holder]:
+        """Return who has messages of such topics under lease, those with most first."""
+        return await self._holders.get(prefixes)
 
-    async def load(self, topics: Sequence[str], spans: Spans) -> I64:
-        """Return how many delayed messages fall due in each span; no topics means all."""
-        return await self._load.get((tuple(sorted(topics)), spans))
+    def _held(self, prefixes: tuple[str, ...]) -> Any:
+        return self._queue.holders(MOST_HOLDERS, prefixes=prefixes)
 
-    def _counted(self, key: tuple[tuple[str, ...], Spans]) -> Any:
-        topics, spans = key
-        return self._queue.store.count_due(topics, spans)
+    async def load(self, what: Counted) -> I64:
+        """Return how many delayed messages fall due in each span, as they were a little ago."""
+        return await self._load.get(what)
+
+    async def count(self, what: Counted) -> I64:
+        """Return how many delayed messages fall due in each span, now."""
+        topics, prefixes, spans = what
+        if not topics and "" not in prefixes:
+            there = (await self._queue.stats()).topics
+            topics = tuple(name for name in there if name.startswith(prefixes))
+            if not topics:
+                return spans.none()
+        return await self._queue.store.count_due(topics, spans)
 
     async def _made(self) -> list[TopicRow]:
         """Return a row for each topic; where there are very many, others have their turn."""
@@ -161,7 +161,8 @@ class Board:
                 await asyncio.sleep(0)
         return rows
 
-    async def _part(self, look: Look, rows: list[TopicRow]) -> Overview:
+    async def _part(self, look: Look) -> Overview:
+        rows = await self._rows.get()
         rows = [row for row in rows if row.name.startswith(look.prefixes)]
         rows = [row for row in rows if look.match in row.name]
         rows.sort(key=attrgetter("name"))

@@ -12,8 +12,9 @@ K = TypeVar("K", bound=Hashable)
 
 #: Of how many different questions the answers are kept.
 _MOST_KEPT = 64
-#: How long an answer holds at most: what took long may only have had to wait for its turn.
-_MOST_S = 5.0
+#: How long an answer holds at most, where it is the only one and where there are many: what took
+#: long may only have had to wait for its turn.
+_MOST_S, _MOST_OF_MANY_S = 5.0, 60.0
 
 
 class Shared(Generic[T]):
@@ -31,8 +32,6 @@ class Shared(Generic[T]):
         self._most_part = most_part
         self._task: asyncio.Task[T] | None = None
         self._good_until_s = 0.0
-        #: Grows with each new answer.
-        self.version = 0
 
     async def get(self) -> T:
         """Return the answer; raises what finding it out did."""
@@ -52,13 +51,13 @@ class Shared(Generic[T]):
             took_s = loop.time() - start
             holds_s = min(max(self._least_s, took_s / self._most_part), _MOST_S)
             self._good_until_s = loop.time() + holds_s
-            self.version += 1
 
 
 class SharedBy(Generic[K, T]):
     """Answers to many questions, each shared; those that were asked last are kept.
 
-    The more there are the longer each holds, so that all together take no more of the time.
+    The more there are the longer each holds, so that all together take no more of the time. One is
+    found out after the other, and others have their turn between.
     """
 
     def __init__(
@@ -69,6 +68,7 @@ class SharedBy(Generic[K, T]):
         self._most_part = most_part
         self._kept: OrderedDict[K, tuple[T, float]] = OrderedDict()
         self._under_way: dict[K, asyncio.Task[T]] = {}
+        self._turn = asyncio.Lock()
 
     async def get(self, key: K) -> T:
         """Return the answer to a question; raises what finding it out did."""
@@ -85,13 +85,15 @@ class SharedBy(Generic[K, T]):
 
     async def _found(self, key: K) -> T:
         loop = asyncio.get_running_loop()
-        start = loop.time()
         try:
-            value = await self._find(key)
+            async with self._turn:
+                start = loop.time()
+                value = await self._find(key)
         finally:
             del self._under_way[key]
         took_s = (loop.time() - start) * (len(self._kept) + 1)
-        self._kept[key] = value, loop.time() + max(self._least_s, took_s / self._most_part)
+        holds_s = min(max(self._least_s, took_s / self._most_part), _MOST_OF_MANY_S)
+        self._kept[key] = value, loop.time() + holds_s
         self._kept.move_to_end(key)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)

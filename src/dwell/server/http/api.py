@@ -240,7 +240,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/v1/load", board.load, _ADMIN, b.LoadAnswer, body=b.LoadRequest, group="board"
     ),
-    Endpoint("GET", "/v1/oldest", board.oldest, _ADMIN, b.OldestAnswer, group="board"),
+    Endpoint(
+        "GET", "/v1/oldest", board.oldest, _ADMIN, b.OldestAnswer, b.OldestQuery, group="board"
+    ),
     Endpoint(
         "GET", "/v1/holders", board.holders, _ADMIN, b.HoldersAnswer, b.HoldersQuery, group="board"
     ),

@@ -1,6 +1,6 @@
 """The board over HTTP: what all who look at a server see, each of it what they may administer."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import TypeAlias
 
@@ -8,7 +8,7 @@ from dwell.batch.spans import Spans
 from dwell.batch.stats import Holder
 from dwell.given import values
 from dwell.message import I64
-from dwell.server.board.board import Look
+from dwell.server.board.board import Counted, Look
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.schemas.board import (
@@ -17,11 +17,15 @@ from dwell.server.http.schemas.board import (
     LoadAnswer,
     LoadRequest,
     OldestAnswer,
+    OldestQuery,
     OverviewQuery,
     RightsAnswer,
 )
 
-_Count: TypeAlias = Callable[[Sequence[str], Spans], Awaitable[I64]]
+_Count: TypeAlias = Callable[[Counted], Awaitable[I64]]
+
+#: Of how many topics an answer says since when one waits.
+_MOST_OLDEST = 10_000
 
 
 async def rights(call: Call) -> Answer:
@@ -52,42 +56,48 @@ def look_of(call: Call, ask: OverviewQuery) -> Look:
 
 async def load(call: Call) -> Answer:
     """Count what will fall due, span after span."""
-    return call.answer(await load_of(call, call.body(LoadRequest), call.queue.store.count_due))
+    return call.answer(await load_of(call, call.body(LoadRequest), call.service.board.count))
 
 
 async def load_of(call: Call, ask: LoadRequest, count: _Count) -> LoadAnswer:
     """Return how much falls due when, of topics that the caller may administer."""
-    topics: Sequence[str] = [values.topic(topic) for topic in ask.topics]
+    topics = tuple(sorted({values.topic(topic) for topic in ask.topics}))
     spans, prefixes = Spans(ask.start_ms, ask.span_ms, ask.count), call.prefixes()
     call.allow(topics)
-    if not topics and "" not in prefixes:
-        topics = await call.service.board.names(prefixes)
-        if not topics:
-            return LoadAnswer(spans.none().tolist())
-    return LoadAnswer((await count(topics, spans)).tolist())
+    return LoadAnswer((await count((topics, prefixes, spans))).tolist())
 
 
 async def oldest(call: Call) -> Answer:
-    """Say since when the message that waits longest for a taker has been due, by topic."""
-    prefixes = call.prefixes()
+    """Say since when the message that waits longest for a taker has been due, by topic.
+
+    They come in the order of their names; where the answer has a ``next`` there are more after it.
+    """
+    prefixes, after = call.prefixes(), call.query(OldestQuery).after
     found = await call.queue.oldest_ready()
-    return call.answer(OldestAnswer({n: ms for n, ms in found.items() if n.startswith(prefixes)}))
+    names = sorted(name for name in found if name.startswith(prefixes) and name > after)
+    some = names[:_MOST_OLDEST]
+    following = some[-1] if len(some) < len(names) else None
+    return call.answer(OldestAnswer({name: found[name] for name in some}, following))
 
 
 async def holders(call: Call) -> Answer:
     """Say who has how many messages under lease, and how many takers wait, by topic."""
     ask = call.query(HoldersQuery)
-    return call.answer(_seen(call, await call.queue.holders(ask.limit)))
+    prefixes = call.prefixes()
+    return call.answer(
+        _seen(call, prefixes, await call.queue.holders(ask.limit, prefixes=prefixes))
+    )
 
 
 async def holders_of(call: Call) -> HoldersAnswer:
     """Return the same as the board has it."""
-    return _seen(call, await call.service.board.holders())
+    prefixes = call.prefixes()
+    return _seen(call, prefixes, await call.service.board.holders(prefixes))
 
 
-def _seen(call: Call, found: list[Holder]) -> HoldersAnswer:
-    prefixes, waiting = call.prefixes(), call.queue.waiting
+def _seen(call: Call, prefixes: tuple[str, ...], found: list[Holder]) -> HoldersAnswer:
+    waiting = call.queue.waiting
     return HoldersAnswer(
-        [holder for holder in found if holder.topic.startswith(prefixes)],
+        found,
         {name: count for name, count in waiting.items() if name.startswith(prefixes)},
     )

@@ -141,6 +141,10 @@ class Call:
         if isinstance(self._gate, Share):
             self._gate.check_waiting()
 
+    def watching(self, most: int) -> AbstractContextManager[None]:
+        """Count a stream that watches, of ``most`` there may be; raises ServerBusy."""
+        return self._gate.watch(most) if isinstance(self._gate, Share) else nullcontext()
+
     def streaming(self) -> AbstractContextManager[None]:
         """Count it as one that waits after it was answered, for the length of a block."""
         return self._gate.wait() if isinstance(self._gate, Share) else nullcontext()
@@ -189,7 +193,7 @@ class Call:
             share.join()
             self._gate = self.delivery.gate = share
         origin = self._header(b"origin")
-        is_strange = origin is not None and urlsplit(origin).netloc != self._header(b"host")
+        is_strange = origin is not None and _host_of(origin) != self._header(b"host")
         if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:
             raise Refusal(403, f"origin: got {origin or 'another site'}, expected none")
         if self.endpoint.gives:
@@ -326,6 +330,14 @@ class Call:
         if self.asked is Media.MSGPACK:
             return Answer(msgspec.msgpack.encode(value), Media.MSGPACK, status)
         return Answer(msgspec.json.encode(value), Media.JSON, status)
+
+
+def _host_of(origin: str) -> str:
+    """Return the host of an origin; empty for what is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def decoded(data: Data, kind: Any, form: Media) -> Any:

@@ -62,7 +62,11 @@ async def _search(call: Call, topic: str, id_: str, before: int | None) -> _Foun
         first = max(first, page.first_position)
         some = [event for event in _of(page.events, topic, id_) if event.position < before]
         is_whole = any(event.kind is Kind.PUT for event in some)
-        found, before = some + found, start
+        before, room = start, _MOST_EVENTS - len(found)
+        if len(some) > room:
+            some, is_whole = some[-room:], False
+            before = some[0].position
+        found = some + found
         if loop.time() >= ends_s:
             break
         await asyncio.sleep(0)

@@ -35,6 +35,8 @@ async def watch(call: Call) -> Answer:
     if board.watchers >= MOST_WATCHERS:
         raise ServerBusy(f"{board.watchers} streams are watched, at most {MOST_WATCHERS} may")
     call.check_waiting(len(call.waits) + len(call.waits.streams))
+    with call.watching(MOST_WATCHERS):
+        pass
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
     answer.parts = counted(call, _events(call, views))
@@ -64,9 +66,10 @@ async def _events(call: Call, views: _Views) -> AsyncGenerator[bytes]:
     streams[name] = Stream(0)
     board.watchers += 1
     try:
-        async for event in _changes(call, views):
-            yield event
-    except AccessDenied:
+        with call.watching(MOST_WATCHERS):
+            async for event in _changes(call, views):
+                yield event
+    except (AccessDenied, ServerBusy):
         return
     finally:
         board.watchers -= 1

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import numpy as np
 
 from dwell.batch.spans import Spans
-from dwell.batch.stats import Holder
+from dwell.batch.stats import ALL_TOPICS, Holder
 from dwell.message import I64, State
 from dwell.store.base import Store
 from dwell.store.embedded.core import Core
@@ -57,13 +57,17 @@ class Counting(Store):
         found = np.flatnonzero(oldest < _NEVER).tolist()
         return {names[number]: int(oldest[number]) for number in found}
 
-    async def holders(self, limit: int) -> list[Holder]:
+    async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return who has messages under lease."""
         self._time.look()
         table = self._table
         if not table.total(State.LEASED):
             return []
         rows = table.rows_where(lambda part: table.state[part] == State.LEASED)
+        if prefixes != ALL_TOPICS:
+            all_topics = self._machine.topics.names
+            wanted = np.array([name.startswith(prefixes) for name in all_topics], dtype=bool)
+            rows = rows[wanted[table.topic[rows]]]
         owners, topics = table.owner[rows].astype(np.int64), table.topic[rows].astype(np.int64)
         pairs, where, counts = np.unique(
             owners << 32 | topics, return_inverse=True, return_counts=True

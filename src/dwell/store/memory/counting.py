@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dwell.batch.spans import Spans
-from dwell.batch.stats import Holder
+from dwell.batch.stats import ALL_TOPICS, Holder
 from dwell.message import I64, State
 from dwell.slices import slices
 from dwell.store.base import Store
@@ -48,8 +48,8 @@ class Counting(Store):
             for name, topic in waiting.items()
         }
 
-    async def holders(self, limit: int) -> list[Holder]:
+    async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return who has messages under lease."""
         self._enter()
         leases = ((row.owner, row.topic.name, 1, row.until_ms) for row in self._taken.values())
-        return most_held(leases, limit)
+        return most_held(leases, limit, prefixes)

@@ -12,7 +12,7 @@ from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.spans import Spans
-from dwell.batch.stats import Holder, Stale, Stats, TopicStats
+from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Kind, Message, State, TopicSettings
@@ -310,10 +310,10 @@ class RedisStore(Store):
                 oldest[topic] = int(page.messages.due_ms[0])
         return oldest
 
-    async def holders(self, limit: int) -> list[Holder]:
+    async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return who has messages under lease."""
         self.check()
-        return most_held([lease async for lease in leases_of(self._shards)], limit)
+        return most_held([lease async for lease in leases_of(self._shards)], limit, prefixes)
 
     async def condition(self) -> dict[str, int | str]:
         """Return how the engine is of which the first shard is a part."""

@@ -135,6 +135,9 @@ class Queries(Suite):
         held = [Holder("ann", "t", 40, rig.now_ms + 500), Holder("", "u", 1, rig.now_ms + 700)]
         assert await rig.store.holders(10) == held
         assert await rig.store.holders(1) == held[:1]
+        # What others hold takes no place of those that are asked for.
+        assert await rig.store.holders(1, ("u", "v")) == held[1:]
+        assert await rig.store.holders(1, ()) == []
         rig.advance(600)
         assert await rig.store.holders(10) == [
             Holder("ann", "t", 39, rig.now_ms + 300),

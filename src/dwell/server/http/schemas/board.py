@@ -87,10 +87,20 @@ class LoadAnswer(Struct):
     counts: list[int]
 
 
+class OldestQuery(Request):
+    """After which name to go on."""
+
+    after: str = ""
+
+
 class OldestAnswer(Struct):
-    """By topic, since when the message that waits longest for a taker has been due."""
+    """By topic, since when the message that waits longest for a taker has been due.
+
+    ``next`` is the name after which to go on, or null.
+    """
 
     topics: dict[str, int]
+    next: str | None = None
 
 
 class HoldersAnswer(Struct):
