@@ -45,7 +45,7 @@ async def test_memory():
     [
         ("memory:", "max_events"),
         ("./queue", "events_bytes, segment_bytes, sync"),
-        ("http://localhost:8410", "ca, connections, retries, timeout, token"),
+        ("http://localhost:8410", "ca, cert, connections, key, retries, timeout, token"),
         (
             "redis://localhost",
             "ca, connections, home, max_events, min_replicas, prefix, shards, timeout",
