@@ -98,6 +98,14 @@ class TestLooking:
         assert cli.json("events", "--limit", "1", "--all") == events
         assert cli.json("events", "--from", "99") == []
 
+    def test_events_of_one_message(self, cli):
+        events = cli.json("events")
+        of_x = [one for one in events if one["id"] == "x"]
+        assert of_x
+        assert cli.json("events", "--topic", "t", "--id", "x") == of_x
+        assert cli.json("events", "--id", "x", "--limit", "2") == of_x[:2]
+        assert cli.json("events", "--topic", "unknown") == []
+
     def test_events_for_people(self, cli):
         head, row = cli.out("events", "--limit", "1")
         assert head.split() == ["position", "time", "event", "topic", "id", "due", "attempt"]

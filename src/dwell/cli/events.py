@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from dwell.batch.events import Event, EventPage
+from dwell.batch.events import Event, EventPage, Events
 from dwell.cli.options import AllOption, LimitOption
 from dwell.cli.output import table
 from dwell.cli.session import session_of
@@ -22,34 +22,46 @@ def events(
     position: Annotated[int, typer.Option("--from", metavar="POSITION", help="The first one.")] = 0,
     limit: LimitOption = 100,
     everything: AllOption = False,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Of this topic only.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", metavar="ID", help="Of this id only.")] = None,
 ) -> None:
-    """Print what happened to messages, in order.
+    """Print what happened to messages, in order: to all, or to those of a topic or of an id.
 
-    Positions never change, so that a program can go on after the last one that it has seen. The
-    oldest events are dropped in time: then the first one printed is the oldest that is kept.
+    So `--topic mails --id 7` says when that message was put and taken, and when it died. Positions
+    never change, so that a program can go on after the last one that it has seen. The oldest events
+    are dropped in time: then the first one printed is the oldest that is kept.
     """
     out = session_of(context).out
     with session_of(context).queue() as queue:
-        for page in _pages(queue, position, None if everything else limit):
+        left = None if everything else limit
+        for page in _pages(queue, position):
             if 0 < position < page.first_position:
                 out.note(f"events before {page.first_position} are no longer kept")
                 position = 0
+            found = _of(page.events, topic, id_)[:left]
             if out.json:
-                for event in page.events:
+                for event in found:
                     out.object(_object(event))
-            else:
-                out.show(_table(page.events))
+            elif found:
+                out.show(_table(found))
+            left = None if left is None else left - len(found)
+            if left == 0:
+                return
 
 
-def _pages(queue: SyncQueue, position: int, most: int | None) -> Iterator[EventPage]:
-    """Yield the events in pages, until there are no more or there were ``most``."""
-    while most is None or most > 0:
-        page = queue.events(position, _PAGE if most is None else min(most, _PAGE))
-        if not page.events:
-            return
+def _pages(queue: SyncQueue, position: int) -> Iterator[EventPage]:
+    """Yield the events in pages, until there are no more."""
+    while (page := queue.events(position, _PAGE)).events:
         yield page
         position = page.next_position
-        most = None if most is None else most - len(page.events)
+
+
+def _of(events: Events, topic: str | None, id_: str | None) -> Sequence[Event]:
+    """Return those of one topic, of one id, or of both, where they are given."""
+    if topic is None and id_ is None:
+        return events
+    pairs = enumerate(zip(events.topics, events.ids, strict=True))
+    return [events[at] for at, pair in pairs if topic in (None, pair[0]) and id_ in (None, pair[1])]
 
 
 def _object(event: Event) -> dict[str, Any]:
