@@ -95,7 +95,8 @@ class Model:
         """
         for name, item in self.items.items():
             earliest_ms = item.expires_ms if item.error == "expired" else 1
-            if item.died_of_time and earliest_ms <= died_ms.get(name, 0) <= self.now_ms:
+            # It may lie ahead, as the clock may have gone back since.
+            if item.died_of_time and died_ms.get(name, 0) >= earliest_ms:
                 item.died_ms = died_ms[name]
 
     def deadline_ms(self) -> int | None:
