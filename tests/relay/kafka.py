@@ -66,7 +66,7 @@ class Topics:
             found[:] = list(read_all(self.hosts, topic, self.partitions))
             return len(found) >= at_least
 
-        until(are_there, f"{topic} did not get {at_least}")
+        until(are_there, f"{topic} did not get {at_least}", 150)
         return found
 
 
