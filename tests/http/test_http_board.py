@@ -154,6 +154,13 @@ async def test_what_others_hold_takes_no_place_of_ones_own(tmp_path):
             await queue.take(topic, count, lease="1h")
         for path in ("/v1/holders?limit=1", "/v1/holders"):
             assert [one["topic"] for one in (await caller.get(path))["holders"]] == ["orders.a"]
+        for prefixes, topics in (
+            ("orders.a,x", ["orders.a"]),
+            ("o", ["orders.a"]),
+            ("secret.", []),
+        ):
+            found = await caller.get(f"/v1/holders?prefixes={prefixes}")
+            assert [one["topic"] for one in found["holders"]] == topics
         (held,) = await caller.server.service.board.holders(("orders.",))
         assert (held.topic, held.messages) == ("orders.a", 1)
 

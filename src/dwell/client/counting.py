@@ -44,6 +44,9 @@ class Counting(RemoteStore):
         return topics
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
-        """Return who has messages under lease; the server looks at what the token may see."""
-        found: Holders = await self._get(f"/v1/holders?limit={limit}", Holders)
-        return [holder for holder in found.holders if holder.topic.startswith(prefixes)]
+        """Return who has messages under lease, of what the token may see."""
+        if not prefixes:
+            return []
+        only = "" if "" in prefixes else f"&prefixes={quote(','.join(prefixes))}"
+        found: Holders = await self._get(f"/v1/holders?limit={limit}{only}", Holders)
+        return found.holders

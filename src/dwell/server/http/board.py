@@ -1,7 +1,8 @@
 """The board over HTTP: what all who look at a server see, each of it what they may administer."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from importlib.metadata import version
+from itertools import product
 from typing import TypeAlias
 
 from dwell.batch.spans import Spans
@@ -83,7 +84,7 @@ async def oldest(call: Call) -> Answer:
 async def holders(call: Call) -> Answer:
     """Say who has how many messages under lease, and how many takers wait, by topic."""
     ask = call.query(HoldersQuery)
-    prefixes = call.prefixes()
+    prefixes = _both(call.prefixes(), ask.prefixes.split(","))
     return call.answer(
         _seen(call, prefixes, await call.queue.holders(ask.limit, prefixes=prefixes))
     )
@@ -93,6 +94,12 @@ async def holders_of(call: Call) -> HoldersAnswer:
     """Return the same as the board has it."""
     prefixes = call.prefixes()
     return _seen(call, prefixes, await call.service.board.holders(prefixes))
+
+
+def _both(some: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    """Return how names begin that begin as one of some, and as one of others."""
+    pairs = product(some, others)
+    return tuple({max(a, b, key=len) for a, b in pairs if a.startswith(b) or b.startswith(a)})
 
 
 def _seen(call: Call, prefixes: tuple[str, ...], found: list[Holder]) -> HoldersAnswer:

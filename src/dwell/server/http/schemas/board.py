@@ -38,9 +38,10 @@ class LoadRequest(Request):
 
 
 class HoldersQuery(Request):
-    """How many owners to tell of at most."""
+    """How many owners to tell of at most, and how topics have to begin, with commas between."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_BATCH_MESSAGES)] = MOST_HOLDERS
+    prefixes: Annotated[str, Meta(max_length=2000)] = ""
 
 
 class HistoryQuery(Request):
