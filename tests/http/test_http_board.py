@@ -10,7 +10,7 @@ import dwell
 from dwell.clock import RealClock
 from dwell.message import State
 from dwell.server.board import shared
-from dwell.server.board.board import Board
+from dwell.server.board.board import Board, Look
 from dwell.server.http import board as board_over_http
 from dwell.server.http import filters, histories, watch
 from dwell.server.http.api import ENDPOINTS
@@ -101,21 +101,25 @@ async def test_many_who_look_are_one_to_the_store():
     store = Counting(RealClock())
     async with dwell.Queue(store) as queue:
         board = Board(queue)
-        await asyncio.gather(*(board.oldest() for _ in range(50)))
+        look = Look(("",))
+        await asyncio.gather(*(board.overview(look) for _ in range(50)))
         assert store.asked == 1
-        await board.oldest()
+        await board.overview(look)
         assert store.asked == 1
+
+
+class Failing(MemoryStore):
+    """A store that cannot say who holds what, until it is mended."""
+
+    is_broken = True
+
+    async def holders(self, limit, prefixes):
+        if self.is_broken:
+            raise dwell.StoreError("broken")
+        return await super().holders(limit, prefixes)
 
 
 async def test_what_failed_is_found_out_again():
-    class Failing(MemoryStore):
-        is_broken = True
-
-        async def holders(self, limit, prefixes):
-            if self.is_broken:
-                raise dwell.StoreError("broken")
-            return await super().holders(limit, prefixes)
-
     store = Failing(RealClock())
     async with dwell.Queue(store) as queue:
         board = Board(queue)
@@ -243,30 +247,6 @@ async def test_only_so_many_watch(monkeypatch):
             assert caller.status == 429
 
 
-async def test_a_stream_says_when_the_store_fails_and_goes_on():
-    class Failing(MemoryStore):
-        is_broken = True
-
-        async def holders(self, limit, prefixes):
-            if self.is_broken:
-                raise dwell.StoreError("broken")
-            return await super().holders(limit, prefixes)
-
-    store = Failing(RealClock())
-    async with (
-        served(store) as server,
-        calling() as caller,
-        caller.session.post(server.url + "/v1/watch", json={"holders": True}) as stream,
-    ):
-        kind, data = await _next(stream)
-        assert (kind, data["detail"]) == ("problem", "broken")
-        store.is_broken = False
-        assert (await _next(stream))[0] == "holders"
-
-
-# --- histories and reasons --------------------------------------------------------------------
-
-
 async def test_one_token_watches_in_a_part_of_the_streams(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "MOST_WATCHERS", 4)
     two = "".join(f'[[token]]\nname = "{name}"\nadmin = [""]\n' for name in ("ann", "bob"))
@@ -288,6 +268,22 @@ async def test_one_token_watches_in_a_part_of_the_streams(tmp_path, monkeypatch)
             if stream.status == 200:
                 await _next(stream)
         assert statuses == [200, 200, 429, 200]
+
+
+async def test_a_stream_says_when_the_store_fails_and_goes_on():
+    store = Failing(RealClock())
+    async with (
+        served(store) as server,
+        calling() as caller,
+        caller.session.post(server.url + "/v1/watch", json={"holders": True}) as stream,
+    ):
+        kind, data = await _next(stream)
+        assert (kind, data["detail"]) == ("problem", "broken")
+        store.is_broken = False
+        assert (await _next(stream))[0] == "holders"
+
+
+# --- histories and reasons --------------------------------------------------------------------
 
 
 async def test_a_long_history_comes_part_by_part(monkeypatch):

@@ -125,10 +125,6 @@ class Board:
             told = self._told[look] = overview, msgspec.Raw(msgspec.json.encode(overview))
         return told[1]
 
-    async def oldest(self) -> dict[str, int]:
-        """Return since when the longest waiting message of each topic has been due."""
-        return await self._oldest.get()
-
     async def holders(self, prefixes: tuple[str, ...]) -> list[Holder]:
         """Return who has messages of such topics under lease, those with most first."""
         return await self._holders.get(prefixes)

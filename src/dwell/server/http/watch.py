@@ -35,6 +35,7 @@ async def watch(call: Call) -> Answer:
     if board.watchers >= MOST_WATCHERS:
         raise ServerBusy(f"{board.watchers} streams are watched, at most {MOST_WATCHERS} may")
     call.check_waiting(len(call.waits) + len(call.waits.streams))
+    # Refused here, while there is an answer to say so; counted for as long as the stream runs.
     with call.watching(MOST_WATCHERS):
         pass
     answer = Answer(b"", "text/event-stream; charset=utf-8")
