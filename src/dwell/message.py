@@ -41,6 +41,7 @@ MAX_DELAY_MS = 100 * 366 * 24 * 3_600_000
 MAX_ERROR_CHARS = 1_000
 MAX_QUERY_CHARS = 1_000
 MAX_CHANGE_MESSAGES = 1_000_000
+MAX_RATE = 1_000_000_000
 
 DEFAULT_PRIORITY = 1024
 
@@ -266,6 +267,12 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``paused``: nothing is taken. ``max_pending``: how many messages may be delayed or ready, 0 for
     no limit. ``on_full``: ``refuse`` the put with TopicFull, or ``drop`` what is over the limit.
     ``delay_levels_ms``: what ``delay_level=1`` and on mean.
+
+    Four limits hold for all takers together. ``rate``: how many messages are taken a second, 0 for
+    no limit; what is unused for a tenth of a second may be taken at once. ``most_leased``: how many
+    are leased at a time, 0 for no limit. ``ordered``: the messages of one key are taken one at a
+    time and in their order, the next one only when the one before it is gone or dead. ``fair``:
+    keys take turns, so that one with many messages does not hold up the others.
     """
 
     lease_ms: int = 60_000
@@ -276,3 +283,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_pending: int = 0
     on_full: str = "refuse"
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    rate: int = 0
+    most_leased: int = 0
+    ordered: bool = False
+    fair: bool = False

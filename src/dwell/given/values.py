@@ -45,6 +45,7 @@ from dwell.message import (
     MAX_LEASE_MS,
     MAX_PRIORITY,
     MAX_QUERY_CHARS,
+    MAX_RATE,
     MAX_TOPIC_CHARS,
     QUEUE_ID_MARK,
     State,
@@ -438,6 +439,8 @@ _SETTING_RANGES = {
     "remember_ms": (0, MAX_DELAY_MS),
     "max_pending": (0, 2**63 - 1),
     "delay_levels_ms": (0, MAX_DELAY_MS),
+    "rate": (0, MAX_RATE),
+    "most_leased": (0, 2**63 - 1),
 }
 _MAX_LEVELS = 256
 

@@ -11,7 +11,7 @@ TOPICS = ("a", "b")
 IDS = ("1", "2", "3", "4", "5")
 OWNERS = ("me", "you")
 _YEAR_MS = 366 * 24 * 3_600_000
-EXTRA = encode_extra("key", {"name": "value"})
+HEADERS = {"name": "value"}
 
 
 class Draft(NamedTuple):
@@ -23,7 +23,7 @@ class Draft(NamedTuple):
     lease_ms: int
     max_attempts: int
     expires_in_ms: int | None
-    has_extra: bool
+    key: str | None
 
     def entry(self, id_: str, body: bytes, now_ms: int) -> Entry:
         """Return the message."""
@@ -35,7 +35,7 @@ class Draft(NamedTuple):
             lease_ms=self.lease_ms,
             max_attempts=self.max_attempts,
             expires_ms=0 if self.expires_in_ms is None else now_ms + self.expires_in_ms,
-            extra=EXTRA if self.has_extra else b"",
+            extra=b"" if self.key is None else encode_extra(self.key, HEADERS),
         )
 
 
@@ -59,7 +59,7 @@ some_drafts = st.lists(
         a_lease_ms,
         st.sampled_from((0, 0, 1, 2)),
         st.sampled_from((None, None, None, None, None, 600, 2_000, 5_000, 0, -1)),
-        st.booleans(),
+        st.sampled_from((None, None, "key", "key", "other")),
     ),
     min_size=1,
     max_size=5,
@@ -73,4 +73,6 @@ some_settings = st.builds(
     paused=st.sampled_from((False, False, False, True)),
     max_pending=st.sampled_from((0, 0, 0, 3)),
     on_full=st.sampled_from(("refuse", "drop")),
+    most_leased=st.sampled_from((0, 0, 0, 1, 2)),
+    ordered=st.booleans(),
 )

@@ -320,8 +320,7 @@ class StoreMachine(RuleBasedStateMachine):
         answers = self.do(lambda model: model.held(owner), lambda store: store.held(owner))
         if answers is None:
             return
-        items = {(item.topic, item.put.id): item for item in answers[0]}
-        batch = answers[1]
+        items, batch = {(item.topic, item.put.id): item for item in answers[0]}, answers[1]
         assert batch.due_ms.tolist() == [item.due_ms for item in items.values()]
         names = [(message.topic, message.id) for message in batch]
         assert sorted(names) == sorted(items)
@@ -447,6 +446,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=a_topic, settings=some_settings)
     def configure(self, topic: str, settings: TopicSettings) -> None:
         """Change what holds for a topic."""
+        settings = self.model.foretold(topic, settings)
         self.do(
             lambda model: model.configure(topic, settings),
             lambda store: store.configure(topic, settings),

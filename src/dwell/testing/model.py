@@ -12,8 +12,10 @@ Messages are named by topic and id, leases by a number that :meth:`Model.take` g
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from dwell.errors import IdExists, TopicFull
-from dwell.message import Kind, Result, State, TopicSettings
+from dwell.message import Kind, Result, State, TopicSettings, decode_extra
 from dwell.retries import retry_delay_ms
 
 
@@ -138,29 +140,52 @@ class Model:
         """Lease what is ready, by priority, due and arrival."""
         taken: list[Item] = []
         for topic in topics:
-            settings = self.topic(topic)
-            ready = [] if settings.paused else self.in_state(topic, State.READY)
-            ready.sort(key=lambda item: (item.put.priority, item.due_ms, item.arrival))
-            for item in ready[: limit - len(taken)]:
+            going = [] if self.topic(topic).paused else self.takeable(topic)
+            for item in going[: min(limit - len(taken), self.room(topic))]:
                 self._lease(item, lease_ms, owner)
                 taken.append(item)
         return taken
 
     def take_ids(self, topic: str, ids: Sequence[str], lease_ms: int, owner: str) -> list[Item]:
-        """Lease those of some messages that are ready."""
-        taken = []
-        for id_ in ids if not self.topic(topic).paused else ():
-            item = self.items.get((topic, id_))
-            if item is not None and self.state(item) is State.READY:
-                self._lease(item, lease_ms, owner)
-                taken.append(item)
+        """Lease those of some messages that may be taken."""
+        going = [] if self.topic(topic).paused else self.takeable(topic)
+        found = [self.items.get((topic, id_)) for id_ in dict.fromkeys(ids)]
+        taken = [item for item in found if item in going][: self.room(topic)]
+        for item in taken:
+            self._lease(item, lease_ms, owner)
         return taken
 
     def peek(self, topic: str, limit: int) -> list[str]:
-        """Return the ids of what a take would give, were the topic not paused."""
+        """Return the ids of what a take would give, were the topic not paused and had it room."""
+        return [item.put.id for item in self.takeable(topic)[:limit]]
+
+    def takeable(self, topic: str) -> list[Item]:
+        """Return the ready messages that no other of their key holds back, by their order."""
         ready = self.in_state(topic, State.READY)
         ready.sort(key=lambda item: (item.put.priority, item.due_ms, item.arrival))
-        return [item.put.id for item in ready[:limit]]
+        first: dict[str | None, Item] = {}
+        for item in (*self.begun(topic), *ready):
+            first.setdefault(self.lane(item), item)
+        return [item for item in ready if self.lane(item) is None or first[self.lane(item)] is item]
+
+    def lane(self, item: Item) -> str | None:
+        """Return the key of which one message is taken at a time."""
+        is_ordered = self.topic(item.topic).ordered
+        return decode_extra(item.put.extra).key if is_ordered else None
+
+    def begun(self, topic: str) -> list[Item]:
+        """Return the messages that were taken and are not done."""
+        return [
+            item
+            for item in self.items.values()
+            if item.topic == topic and (item.lease or (item.attempt and not item.died_ms))
+        ]
+
+    def room(self, topic: str) -> int:
+        """Return how many messages of a topic may be taken."""
+        most = self.topic(topic).most_leased
+        leased = len(self.in_state(topic, State.LEASED))
+        return max(most - leased, 0) if most else len(self.items)
 
     def _lease(self, item: Item, lease_ms: int, owner: str) -> None:
         self.leases += 1
@@ -278,6 +303,14 @@ class Model:
     def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""
         self.settings[topic] = settings
+
+    def foretold(self, topic: str, settings: TopicSettings) -> TopicSettings:
+        """Return settings without a change of order while messages of the topic are taken.
+
+        Which comes first of several of a key that were taken before is foretold nowhere.
+        """
+        is_free = not self.begun(topic)
+        return settings if is_free else structs.replace(settings, ordered=self.topic(topic).ordered)
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -42,7 +42,12 @@ class Notices:
     def check(self, model: Model) -> None:
         """Check that nobody who waits for a message or a deadline sleeps on."""
         takeable = _takeable(model)
-        new = Counter(topic for topic, _ in takeable - self._takeable)
+        new = Counter(
+            {
+                topic: min(len(ids - self._takeable.get(topic, set())), model.room(topic))
+                for topic, ids in takeable.items()
+            }
+        )
         assert new <= self._woken, f"ready are {new}, woken were {self._woken}"
         self._takeable, self._woken = takeable, Counter()
         deadline_ms = model.deadline_ms()
@@ -51,9 +56,15 @@ class Notices:
             assert self._promised_ms <= deadline_ms, "a deadline came nearer, and nobody was told"
 
 
-def _takeable(model: Model) -> set[tuple[str, str]]:
+def _takeable(model: Model) -> dict[str, set[str]]:
+    """Return what may be taken, by topic; nothing where a topic has no room.
+
+    Messages of an ordered topic are named by their keys, of which one may be taken: who is woken
+    for a key finds what is its first by then.
+    """
+    topics = {topic for topic, _ in model.items if not model.topic(topic).paused}
     return {
-        name
-        for name, item in model.items.items()
-        if model.state(item).name == "READY" and not model.topic(name[0]).paused
+        topic: {model.lane(item) or item.put.id for item in model.takeable(topic)}
+        for topic in topics
+        if model.room(topic)
     }

@@ -19,6 +19,7 @@ from dwell.store.embedded.folder import Label, open_folder, write_label
 from dwell.store.embedded.journal.journal import Journal, Use
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.segment import segment_path
+from dwell.store.embedded.keys import read_keys
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.openings import begun, history
@@ -140,7 +141,17 @@ class Core:
                 self._flush_replayed()
         if tolerant is not None:
             self.machine.mend()
+        self._learn_settings()
         self.machine.rebuild(now_ms)
+
+    def _learn_settings(self) -> None:
+        """Let the gate know what holds for each topic, and keys where they matter."""
+        machine = self.machine
+        for number in machine.topics.numbered().values():
+            machine.gate.configure(number, machine.topics.settings_of(number))
+        for number in machine.gate.keyed():
+            for _ in read_keys(machine, self.journal, number, machine.next_seq):
+                pass
 
     def _note_opening(self) -> None:
         """Write down that what happens from now on is of this opening, and of no copy's."""

@@ -12,15 +12,16 @@ import numpy as np
 
 from dwell.errors import StoreDamaged, StoreFull
 from dwell.message import I64, U32, Kind, Rows, State
-from dwell.retries import retry_delay_ms
 from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
+from dwell.store.embedded.gate import Gate
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.ready import Ready
 from dwell.store.embedded.table import Table
+from dwell.store.embedded.terms import Terms
 from dwell.store.embedded.topics import Topics
 from dwell.store.embedded.wheel import Wheel
 
@@ -51,7 +52,9 @@ class Machine:
         self._limits = limits
         self.table = Table()
         self.topics = Topics(limits)
-        self.ready = Ready(self.table, self.topics, limits)
+        self.terms = Terms(self.table, self.topics)
+        self.gate = Gate(self.table)
+        self.ready = Ready(self.table, self.topics, self.gate, limits)
         #: Where messages are by their arrival, once somebody has asked.
         self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits)
@@ -107,6 +110,8 @@ class Machine:
             self.keep(record.rows)
         if self.tolerant is None or self._fit(record):
             self._appliers[record.kind](record)
+            if self.gate.is_used and not self.replaying and "rows" in record.columns:
+                self._follow(record.kind, record.rows)
 
     def keep(self, rows: Rows) -> None:
         """Let snapshots that are being made see rows before they change."""
@@ -114,38 +119,6 @@ class Machine:
             snapshot.keep(rows)
 
     # --- what the table says of rows ------------------------------------------------------------
-
-    def max_attempts_of(self, rows: Rows) -> I64:
-        """Return how often each message may be taken: its own limit, or its topic's."""
-        own = self.table.max_attempts[rows].astype(np.int64)
-        return np.where(own > 0, own, self._of_topics(self.topics.max_attempts, rows))
-
-    def release_dues(self, rows: Rows, now_ms: int, delay_ms: int | None, *, counted: bool) -> I64:
-        """Return when messages that are released fall due (see the contract)."""
-        if delay_ms is None:
-            return now_ms + self._retry_delays(rows)
-        if not counted and not delay_ms:
-            return self.table.due_ms[rows]
-        return np.full(len(rows), now_ms + delay_ms, dtype=np.int64)
-
-    def _retry_delays(self, rows: Rows) -> I64:
-        topics = map(self.topics.settings_of, self.table.topic[rows].tolist())
-        attempts = self.table.attempt[rows].tolist()
-        delays = [
-            retry_delay_ms(s.retry_delays_ms, attempt)
-            for s, attempt in zip(topics, attempts, strict=True)
-        ]
-        return np.array(delays, dtype=np.int64)
-
-    def lease_ms_of(self, rows: Rows) -> I64:
-        """Return how long each message is leased: its own time, or its topic's."""
-        own = self.table.lease_ms[rows].astype(np.int64)
-        return np.where(own > 0, own, self._of_topics(self.topics.lease_ms, rows))
-
-    def _of_topics(self, column: I64, rows: Rows) -> I64:
-        """Return what holds for the topic of each message."""
-        values: I64 = column[self.table.topic[rows].astype(np.intp)]
-        return values
 
     def _due_of(self, rows: Rows) -> I64:
         return np.where(self.table.state[rows] == State.DELAYED, self.table.due_ms[rows], 0)
@@ -165,6 +138,18 @@ class Machine:
         self.table.move(rows, State.READY)
         self._promote(*self.ready.add(rows))
 
+    def _follow(self, kind: RecordKind, rows: Rows) -> None:
+        for opened in self.gate.follow(kind, rows):
+            if len(opened.rows):
+                self.ready.add(opened.rows)
+            self._promote(np.array([opened.topic], np.uint32), np.array([opened.more]))
+
+    def come_again(self, now_ms: int) -> None:
+        """Let takers come again for messages that were over their topics' rates."""
+        for topic in self.gate.allowances.come(now_ms):
+            left = self.gate.left(topic, self.table.count(topic, State.READY), now_ms)
+            self._promote(np.array([topic], np.uint32), np.array([left]))
+
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""
         table = self.table
@@ -173,6 +158,9 @@ class Machine:
         )
         if len(early):
             self._delay(early)
+            if self.gate.is_used:
+                self._follow(RecordKind.MOVE, early)
+        self.gate.allowances.turn_back(now_ms)
 
     def ends_before(self, now_ms: int) -> bool:
         """Tell whether a lease or an expiry may have ended by now."""
@@ -181,7 +169,8 @@ class Machine:
 
     def next_deadline_ms(self) -> int | None:
         """Return when something may happen next."""
-        times = [wheel.next_ms() for wheel in (self.delays, self.leases, self.expiries)]
+        timed = (self.delays, self.leases, self.expiries, self.gate.allowances)
+        times = [of.next_ms() for of in timed]
         return min((time for time in times if time is not None), default=None)
 
     def sweep(self) -> None:
@@ -204,6 +193,8 @@ class Machine:
         table = self.table
         for start in range(0, table.top, _REBUILD_STEP):
             self.place(np.arange(start, min(start + _REBUILD_STEP, table.top)), now_ms)
+        for number in self.gate.keyed():
+            self._form_anew(number)
 
     def place(self, rows: Rows, now_ms: int) -> None:
         """Let messages stand in the wheels and the ready runs, where their states say."""
@@ -273,6 +264,10 @@ class Machine:
 
     def _replace(self, record: Record) -> None:
         rows = record.rows
+        if self.gate.is_used and not self.replaying:
+            # It may come back with another key.
+            self.table.move(rows, State.GONE)
+            self._follow(record.kind, rows)
         self._fill(record, rows)
         self._forget_errors(rows)
         self._wait(rows, record.time_ms)
@@ -287,6 +282,8 @@ class Machine:
         if expires_ms.any() or table.expires_ms[rows].any():
             table.expires_ms[rows] = expires_ms
         self._place(record, rows)
+        if self.gate.is_used and not self.replaying:
+            self.gate.put(int(table.topic[rows[0]]), rows, record)
 
     def _place(self, record: Record, rows: Rows) -> None:
         """Note where the blobs of a record are."""
@@ -306,6 +303,8 @@ class Machine:
             table.owner[rows] = owner
         if not self.replaying:
             self.leases.add(rows, record.columns["lease_until_ms"])
+            if self.gate.is_used:
+                self.gate.taken(rows, record.time_ms)
         self._tell(Kind.TAKE, record, rows)
 
     def _new_owner(self, name: str) -> int:
@@ -333,7 +332,7 @@ class Machine:
         table = self.table
         own = rows[table.id_bytes[rows] > 0]
         if len(own):
-            until_ms = time_ms + self._of_topics(self.topics.remember_ms, own) if remembered else 0
+            until_ms = time_ms + self.terms.remember_ms(own) if remembered else 0
             entries = table.id_entry[own].astype(np.intp)
             self.known.end(entries, own, until_ms, time_ms)
         self._forget_errors(rows)
@@ -364,7 +363,7 @@ class Machine:
         return worn
 
     def _are_used_up(self, rows: Rows) -> np.ndarray:
-        used_up: np.ndarray = self.table.attempt[rows] >= self.max_attempts_of(rows)
+        used_up: np.ndarray = self.table.attempt[rows] >= self.terms.max_attempts(rows)
         used_up |= self.are_worn(rows)
         return used_up
 
@@ -418,7 +417,19 @@ class Machine:
 
     def _configure(self, record: Record) -> None:
         assert record.meta.settings is not None
-        self.topics.configure(record.meta.topic, record.meta.settings)
+        number = self.topics.configure(record.meta.topic, record.meta.settings)
+        if not self.replaying and self.gate.configure(number, record.meta.settings):
+            self._form_anew(number)
+
+    def _form_anew(self, topic: int) -> None:
+        """Let the ready messages of a topic stand as its settings say, which have changed."""
+        table = self.table
+        rows = table.rows_where(lambda part: (table.topic[part] == topic) & (table.state[part] > 0))
+        self.gate.begin(topic, rows)
+        self.topics.empty_runs(topic)
+        ready = rows[table.state[rows] == State.READY]
+        if len(ready):
+            self.ready.add(ready)
 
     def _copy(self, record: Record) -> None:
         self._place(record, record.rows)

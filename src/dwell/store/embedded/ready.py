@@ -11,6 +11,7 @@ import numpy as np
 from dwell.message import I64, U32, Rows, State
 from dwell.store.bounds import within
 from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.gate import Gate
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.runs import Chunk
 from dwell.store.embedded.table import Table
@@ -20,79 +21,94 @@ from dwell.store.embedded.topics import Topics
 class Ready:
     """The ready messages of all topics; a topic is named by its number."""
 
-    def __init__(self, table: Table, topics: Topics, limits: Limits) -> None:
+    def __init__(self, table: Table, topics: Topics, gate: Gate, limits: Limits) -> None:
         self._table = table
         self._topics = topics
+        self._gate = gate
         self._limits = limits
 
     def add(self, rows: Rows) -> tuple[U32, I64]:
         """Take in messages that are ready now; return their topics, and how many are of each."""
         topics = self._table.topic[rows]
+        if self._gate.is_used:
+            self._gate.give_turns(rows)
         if (topics == topics[0]).all():
             self.push(int(topics[0]), rows)
             return topics[:1], np.array([len(rows)])
         order = np.argsort(topics, kind="stable")
-        topics, chunk = topics[order], self._chunk_of(rows[order])
+        topics, rows = topics[order], rows[order]
         starts = np.flatnonzero(np.diff(topics, prepend=np.uint32(~topics[0])))
         ends = np.append(starts[1:], len(rows))
-        self._topics.ready_later(topics[starts], chunk, starts, ends)
-        return topics[starts], ends - starts
+        numbers = topics[starts]
+        is_fair = np.isin(numbers, self._gate.fair()) if self._gate.is_used else _NO_ROWS
+        for at in np.flatnonzero(is_fair):
+            self.push(int(numbers[at]), rows[starts[at] : ends[at]])
+        chunk = self._chunk_of(None, rows)
+        later = slice(None) if not is_fair.any() else ~is_fair
+        self._topics.ready_later(numbers[later], chunk, starts[later], ends[later])
+        return numbers, ends - starts
 
     def push(self, topic: int, rows: Rows) -> None:
         """Take in ready messages of one topic."""
         table, runs = self._table, self._topics.runs(topic)
-        runs.push(self._chunk_of(rows))
+        runs.push(self._chunk_of(topic, rows))
         # What left otherwise than by a take is still there, and means nothing.
         spare = runs.size - self._limits.spare_entries
         if spare > 0 and spare > 2 * table.count(topic, State.READY):
-            rows = np.concatenate([self._still_ready(chunk) for chunk in runs.entries()])
+            rows = np.concatenate([self._still_ready(topic, chunk) for chunk in runs.entries()])
             self._topics.empty_runs(topic)
             self.push(topic, distinct(rows))
 
-    def counts(self, topics: Sequence[str]) -> dict[int, int]:
-        """Return how many messages of each topic can be taken, without those that have none."""
+    def counts(self, topics: Sequence[str], now_ms: int) -> dict[int, int]:
+        """Return how many messages of each topic can be taken, without those that have none.
+
+        Of an ordered topic it may be fewer.
+        """
         found: dict[int, int] = {}
         for name in topics:
             number = self._topics.find(name)
             if number is not None and not self._topics.settings_of(number).paused:
                 count = self._table.count(number, State.READY)
-                if count:
+                if count and self._gate.is_used:
+                    count = self._gate.left(number, count, now_ms)
+                if count > 0:
                     found[number] = count
         return found
 
-    def pop_first(self, counts: dict[int, int], limit: int) -> Rows:
+    def pop_first(self, counts: dict[int, int], limit: int) -> tuple[Rows, bool]:
         """Return the first messages, topic after topic; the caller must take them.
 
         ``counts`` is what :meth:`counts` returned, and ``limit`` at most as many as those are.
+        Also tell whether it is worth asking again, as only so many are passed over at a time.
         """
         found: list[Rows] = []
-        room_bytes = self._limits.answer_bytes
+        room_bytes, has_more = self._limits.answer_bytes, False
         for number, count in counts.items():
             if not limit or room_bytes <= 0:
                 break
-            found.append(self.pop(number, limit, room_bytes))
-            if len(found[-1]) < min(limit, count):
-                # It was cut short for its size; what is left of it goes before other topics.
+            rows, has_more = self._pop(number, min(limit, count))
+            rows, is_cut = self._fitting(number, rows, room_bytes)
+            found.append(rows)
+            if is_cut or has_more:
+                # What is left of it goes before other topics.
                 break
-            limit -= len(found[-1])
-            room_bytes -= int(self._table.size_bytes[found[-1]].sum())
-        return np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]
+            limit -= len(rows)
+            room_bytes -= int(self._table.size_bytes[rows].sum())
+        return np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0], has_more
 
-    def pop(self, topic: int, limit: int, most_bytes: int | None = None) -> Rows:
-        """Return the first messages of one topic; the caller must take them."""
-        rows = self._pop(topic, limit)
-        most_bytes = self._limits.answer_bytes if most_bytes is None else most_bytes
+    def _fitting(self, topic: int, rows: Rows, most_bytes: int) -> tuple[Rows, bool]:
+        """Return as many rows as fit into an answer, and whether the others were put back."""
         count = within(self._table.size_bytes[rows], most_bytes)
         if count < len(rows):
             self.push(topic, rows[count:])
-        return rows[:count]
+        return rows[:count], count < len(rows)
 
-    def _pop(self, topic: int, limit: int) -> Rows:
-        runs = self._topics.runs(topic)
+    def _pop(self, topic: int, limit: int) -> tuple[Rows, bool]:
+        runs, lanes = self._topics.runs(topic), self._gate.lanes(topic)
         found: list[Rows] = []
-        missing, last = limit, None
-        while missing and (chunk := runs.pop(missing)) is not None:
-            rows = self._still_ready(chunk)
+        missing, last, asked, passed = limit, None, limit, 0
+        while missing and (chunk := runs.pop(asked)) is not None:
+            rows = self._still_ready(topic, chunk)
             # One message may stand here again, right behind, when it was moved away and back.
             again = rows[1:] == rows[:-1]
             if again.any():
@@ -102,40 +118,65 @@ class Ready:
             if not len(rows):
                 continue
             last = rows[-1]
+            if lanes is not None:
+                passed += len(rows)
+                rows = lanes.sift(rows)
+                if len(rows) > missing:
+                    self.push(topic, rows[missing:])
+                    rows = rows[:missing]
+                # Many stand behind one that is taken; asking for each alone would take for ever.
+                asked = min(2 * asked, self._limits.passed_rows)
             found.append(rows)
             missing -= len(rows)
-        return np.concatenate(found) if len(found) != 1 else found[0]
+            if passed >= self._limits.passed_rows:
+                break
+        has_more = passed >= self._limits.passed_rows and missing > 0
+        return np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0], has_more
 
     def peek(self, topic: int, limit: int) -> Rows:
         """Return the first messages of one topic, and leave them in their places."""
-        rows = self.pop(topic, limit)
+        rows, _ = self._pop(topic, limit)
+        rows, _ = self._fitting(topic, rows, self._limits.answer_bytes)
         self.push(topic, rows)
         return rows
 
     def urgent(self, name: str, priority: int) -> int:
         """Return how many messages of a topic come before those of a priority."""
         number = self._topics.find(name)
-        if number is None or not self._table.count(number, State.READY):
+        table = self._table
+        if number is None or not table.count(number, State.READY):
             return 0
+        if self._gate.has_keys(number):
+            return int(
+                np.count_nonzero(
+                    (table.topic[: table.top] == number)
+                    & (table.state[: table.top] == State.READY)
+                    & (table.priority[: table.top] < priority)
+                )
+            )
         chunks = self._topics.runs(number).entries()
         parts = (c.part(slice(int(c.priority.searchsorted(priority)))) for c in chunks)
-        rows = [self._still_ready(part) for part in parts if len(part)]
+        rows = [self._still_ready(number, part) for part in parts if len(part)]
         return len(distinct(np.concatenate(rows))) if rows else 0
 
-    def _still_ready(self, chunk: Chunk) -> Rows:
+    def _still_ready(self, topic: int, chunk: Chunk) -> Rows:
         """Return the rows of the entries that still mean something."""
         rows, table = chunk.rows.astype(np.intp), self._table
+        priority, due_ms = self._places(topic, rows)
         good = table.state[rows] == State.READY
         good &= table.seq[rows] == chunk.seq
-        good &= table.due_ms[rows] == chunk.due_ms
-        good &= table.priority[rows] == chunk.priority
+        good &= due_ms == chunk.due_ms
+        good &= priority == chunk.priority
         return rows if good.all() else rows[good]
 
-    def _chunk_of(self, rows: Rows) -> Chunk:
-        table = self._table
-        return Chunk(
-            rows.astype(np.uint32), table.priority[rows], table.due_ms[rows], table.seq[rows]
-        )
+    def _chunk_of(self, topic: int | None, rows: Rows) -> Chunk:
+        return Chunk(rows.astype(np.uint32), *self._places(topic, rows), self._table.seq[rows])
+
+    def _places(self, topic: int | None, rows: Rows) -> tuple[U32, I64]:
+        """Return what messages of one topic, or several that are not fair, are ordered by."""
+        if topic is not None and self._gate.is_fair(topic):
+            return np.zeros(len(rows), np.uint32), self._gate.turns(rows)
+        return self._table.priority[rows], self._table.due_ms[rows]
 
 
 _NO_ROWS: Rows = np.zeros(0, dtype=np.intp)

@@ -32,6 +32,7 @@ from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
+from dwell.store.embedded.keys import learn
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of
@@ -140,21 +141,32 @@ class EmbeddedStore(Counting):
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
         """Lease ready messages (see the contract)."""
-        rows = await self._in_room(lambda: self._take(topics, limit, lease_ms, owner))
-        return await self._handed(rows)
+        while True:
+            rows, has_more = await self._in_room(lambda: self._take(topics, limit, lease_ms, owner))
+            if len(rows) or not has_more:
+                return await self._handed(rows)
+            await asyncio.sleep(0)
 
-    def _take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Rows:
+    def _take(
+        self, topics: Sequence[str], limit: int, lease_ms: int, owner: str
+    ) -> tuple[Rows, bool]:
         now_ms = self._time.begin()
-        ready = self._machine.ready.counts(topics)
+        machine = self._machine
+        ready, rows, has_more = machine.ready.counts(topics, now_ms), _NO_ROWS, False
         limit = min(limit, sum(ready.values()))
-        if not limit:
-            return _NO_ROWS
-        # What is popped here must be written, so the room for it comes first.
-        self._core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
-        rows = self._machine.ready.pop_first(ready, limit)
+        if limit:
+            # What is popped here must be written, so the room for it comes first.
+            self._core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
+            rows, has_more = machine.ready.pop_first(ready, limit)
         if len(rows):
             self._lease(rows, lease_ms, owner, now_ms)
-        return rows
+        if machine.gate.is_used:
+            machine.gate.note_short(machine.topics.found(topics), now_ms)
+            self._time.look_ahead()
+            if has_more:
+                # Who gets none of these has to ask again.
+                self.wake(topics[0], limit)
+        return rows, has_more
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready (see the contract)."""
@@ -168,6 +180,10 @@ class EmbeddedStore(Counting):
         rows, found = self._finder.find(topic, ids)
         good = first_of_each(rows, found & (self._table.state[rows] == State.READY))
         going: Rows = rows[good]
+        if self._machine.gate.is_used and len(going):
+            number = int(self._table.topic[going[0]])
+            going = going[self._machine.gate.firsts(number, going)]
+            going = going[: self._machine.gate.allowed(number, len(going), now_ms)]
         if len(going):
             # What stands for them in the ready runs is thrown away when it comes to the front.
             self._lease(going, lease_ms, owner, now_ms)
@@ -199,10 +215,10 @@ class EmbeddedStore(Counting):
 
     def ready(self, topic: str) -> int:
         """Return how many messages of a topic could be taken (see the contract)."""
-        return sum(self._machine.ready.counts((topic,)).values())
+        return sum(self._machine.ready.counts((topic,), self.clock.now_ms()).values())
 
     def _leases(self, rows: Rows, lease_ms: int) -> I64:
-        return np.full(len(rows), lease_ms) if lease_ms else self._machine.lease_ms_of(rows)
+        return np.full(len(rows), lease_ms) if lease_ms else self._machine.terms.lease_ms(rows)
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds (see the contract)."""
@@ -256,7 +272,9 @@ class EmbeddedStore(Counting):
         if len(going):
             columns = {
                 "rows": going,
-                "due_ms": self._machine.release_dues(going, now_ms, delay_ms, counted=meta.counted),
+                "due_ms": self._machine.terms.release_dues(
+                    going, now_ms, delay_ms, counted=meta.counted
+                ),
             }
             self._time.write(Record(RecordKind.RELEASE, now_ms, columns, meta))
         return good, good & (self._table.state[rows] == State.DEAD)
@@ -437,6 +455,8 @@ class EmbeddedStore(Counting):
         if settings.on_full not in ("refuse", "drop"):
             raise InvalidSettings(f"on_full: got {settings.on_full!r}, expected refuse or drop")
         meta = Meta(topic=topic, settings=settings)
+        if settings.ordered or settings.fair:
+            await learn(self._machine, self._core.journal, topic)
         await self._in_room(
             lambda: self._time.write(Record(RecordKind.CONFIGURE, self._time.begin(), {}, meta))
         )

@@ -93,6 +93,7 @@ class Timekeeper:
         rows = machine.delays.pop(now_ms)
         if rows is not None and len(rows):
             machine.make_ready(rows)
+        machine.come_again(now_ms)
         self._ticks += 1
         if self._ticks % self._core.limits.sweep_every == 0:
             machine.sweep()
@@ -121,6 +122,10 @@ class Timekeeper:
     def write(self, record: Record) -> None:
         """Append a record and do what it says; raises DiskFull or StoreFailed before either."""
         self._core.write(record)
+        self.look_ahead()
+
+    def look_ahead(self) -> None:
+        """Plan for the next deadline, if it has come nearer."""
         deadline_ms = self._machine.next_deadline_ms()
         if deadline_ms is not None and (self.deadline_ms is None or deadline_ms < self.deadline_ms):
             self.deadline_ms = deadline_ms

@@ -1,6 +1,7 @@
 """The topics: their numbers, their settings in columns, and what of each can be taken."""
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -34,6 +35,10 @@ class Topics:
     def find(self, name: str) -> int | None:
         """Return the number of a topic; None if it was never used."""
         return self._numbers.get(name)
+
+    def found(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers of those topics that were ever used."""
+        return [self._numbers[name] for name in names if name in self._numbers]
 
     def number(self, name: str) -> int:
         """Return the number of a topic, which is made if it is new."""

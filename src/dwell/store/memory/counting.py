@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dwell.batch.spans import Spans
-from dwell.batch.stats import ALL_TOPICS, Holder
+from dwell.batch.stats import ALL_TOPICS, Holder, Stats, TopicStats
 from dwell.message import I64, State
 from dwell.slices import slices
 from dwell.store.base import Store
 from dwell.store.holding import most_held
-from dwell.store.memory.rows import Row, Topic
+from dwell.store.memory.log import EventLog
+from dwell.store.memory.rows import Row
+from dwell.store.memory.topic import Topic
 
 #: How many rows are looked at before others have their turn.
 _AT_ONCE = 20_000
@@ -22,10 +24,23 @@ class Counting(Store):
 
     _topics: dict[str, Topic]
     _taken: Mapping[int, Row]
+    _log: EventLog
 
     def _enter(self) -> int:
         """Do what time asks for."""
         raise NotImplementedError
+
+    async def stats(self) -> Stats:
+        """Return the counts."""
+        self._enter()
+        topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self._topics.items()}
+        return Stats(topics, {str(kind): count for kind, count in self._log.totals.items()})
+
+    async def count_urgent(self, topic: str, priority: int) -> int:
+        """Return how many ready messages of a topic come before those of a priority."""
+        self._enter()
+        known = self._topics.get(topic)
+        return 0 if known is None else known.urgent(priority)
 
     async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
         """Return how many delayed messages fall due in each span (see the contract)."""
@@ -44,8 +59,7 @@ class Counting(Store):
         self._enter()
         waiting = {name: topic for name, topic in self._topics.items() if topic.counts[State.READY]}
         return {
-            name: min(row.due_ms for *_, serial, row in topic.ready if row.serial == serial)
-            for name, topic in waiting.items()
+            name: min(row.due_ms for row in topic.ready_rows()) for name, topic in waiting.items()
         }
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:

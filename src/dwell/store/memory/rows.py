@@ -1,27 +1,32 @@
-"""What the store in memory holds: a row a message, and the rows of each topic.
+"""What the store in memory holds: a row a message.
 
 Heaps delete lazily. A row gets a new ``serial`` whenever it moves, which makes the entries that
 were pushed for it before worthless; a heap that holds more worthless entries than good ones is
 built anew, so that timers which are set and cancelled all day do not pile up.
 """
 
-import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, starmap
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.puts import Puts
 from dwell.batch.sweep import Wanted
-from dwell.errors import IdExists, TopicFull
-from dwell.message import U64, State, TopicSettings
+from dwell.message import U64, State, decode_extra
 from dwell.store.bounds import within
+
+if TYPE_CHECKING:
+    from dwell.store.memory.topic import Topic
 
 #: How many worthless entries a heap may hold before it is looked at.
 SLACK = 64
+
+#: Where a ready row stands in a heap: what it is ordered by, its serial then, and the row.
+Entry: TypeAlias = "tuple[int, int, int, int, Row]"
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +64,22 @@ class Row:
         """Tell whether no attempt is left."""
         return self.attempt >= (self.max_attempts or self.topic.settings.max_attempts)
 
+    @property
+    def key(self) -> str | None:
+        """The key that it was put with."""
+        return decode_extra(self.extra).key if self.extra else None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it was taken, and is not done."""
+        if self.state is State.LEASED:
+            return True
+        return self.attempt > 0 and self.state in (State.DELAYED, State.READY)
+
+    def order(self) -> tuple[int, int, int]:
+        """Return what the messages of a topic are taken by."""
+        return self.priority, self.due_ms, self.arrival
+
     def own_lease_ms(self) -> int:
         """Return how long a taker has it who asked for nothing else."""
         return self.lease_ms or self.topic.settings.lease_ms
@@ -76,74 +97,7 @@ class Row:
         return self.expires_ms if self.state in (State.DELAYED, State.READY) else 0
 
 
-@dataclass(slots=True, eq=False)
-class Topic:
-    """The messages of a topic; ``counts`` is by state, that of GONE means nothing."""
-
-    name: str
-    settings: TopicSettings = field(default_factory=TopicSettings)
-    rows: dict[str, Row] = field(default_factory=dict)
-    ready: list[tuple[int, int, int, int, Row]] = field(default_factory=list)
-    counts: list[int] = field(default_factory=lambda: [0] * len(State))
-    remembered: dict[str, int] = field(default_factory=dict)
-
-    def pending(self) -> int:
-        """Return how many messages wait, for their due or for a taker."""
-        return self.counts[State.DELAYED] + self.counts[State.READY]
-
-    def room(self, ids: Sequence[str], on_conflict: str) -> int:
-        """Return how many messages may be created; raises when the batch is to be refused."""
-        if on_conflict == "error":
-            self._check_new(ids)
-        limit = self.settings.max_pending
-        if not limit:
-            return len(ids)
-        room = max(limit - self.pending(), 0)
-        if self.settings.on_full == "refuse":
-            remembered = self.remembered if on_conflict == "keep" else ()
-            new = {id_ for id_ in ids if id_ not in self.rows and id_ not in remembered}
-            if len(new) > room:
-                raise TopicFull(
-                    f"topic {self.name!r}: {self.pending()} messages are pending and max_pending "
-                    f"is {limit}, so {len(new)} more are refused"
-                )
-        return room
-
-    def _check_new(self, ids: Sequence[str]) -> None:
-        """Raise IdExists when an id of a batch is there already, or stands in the batch twice."""
-        seen: set[str] = set()
-        for id_ in ids:
-            if id_ in self.rows or id_ in seen:
-                raise IdExists(f"topic {self.name!r}: id {id_!r:.80} exists")
-            seen.add(id_)
-
-    def push_ready(self, row: Row) -> None:
-        """Let a row be taken in its turn."""
-        entry = (row.priority, row.due_ms, row.arrival, row.serial, row)
-        heapq.heappush(self.ready, entry)
-        if len(self.ready) > 2 * self.counts[State.READY] + SLACK:
-            self.ready = [entry for entry in self.ready if entry[4].serial == entry[3]]
-            heapq.heapify(self.ready)
-
-    def first_ready(self, limit: int) -> list["Row"]:
-        """Return the rows whose turn comes first, and leave them in their places."""
-        good = (entry for entry in self.ready if entry[4].serial == entry[3])
-        return [entry[4] for entry in heapq.nsmallest(limit, good)]
-
-    def urgent(self, priority: int) -> int:
-        """Return how many ready rows come before those of a priority."""
-        return sum(e[0] < priority and e[4].serial == e[3] for e in self.ready)
-
-    def pop_ready(self) -> Row | None:
-        """Return the row whose turn it is."""
-        while self.ready:
-            *_, serial, row = heapq.heappop(self.ready)
-            if row.serial == serial:
-                return row
-        return None
-
-
-def rows_of(topic: Topic, ids: list[str], arrivals: list[int], puts: Puts) -> Iterator[Row]:
+def rows_of(topic: "Topic", ids: list[str], arrivals: list[int], puts: Puts) -> Iterator[Row]:
     """Yield a row for each message of a put."""
     columns = zip(
         ids,

@@ -17,7 +17,6 @@ from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
-from dwell.batch.stats import Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.errors import StoreClosed
@@ -34,12 +33,14 @@ from dwell.message import (
     TopicSettings,
 )
 from dwell.retries import retry_delay_ms
+from dwell.store.allowances import Allowances
 from dwell.store.memory.counting import Counting
 from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.receipts import receipts_of, taken_rows
-from dwell.store.memory.rows import Row, Topic, batch_of, fitting, rows_of
+from dwell.store.memory.rows import Row, batch_of, fitting, rows_of
 from dwell.store.memory.sweeping import by_due, paged, swept
+from dwell.store.memory.topic import Topic
 
 
 class MemoryStore(Counting):
@@ -61,6 +62,7 @@ class MemoryStore(Counting):
         self._taken: dict[int, Row] = {}
         self._numbered: dict[int, Row] = {}
         self._deadlines = Deadlines()
+        self._allowances: Allowances[str] = Allowances()
         self._memories: list[tuple[int, str, str]] = []
         self._arrivals = itertools.count(1)
         self._serials = itertools.count(1)
@@ -106,10 +108,14 @@ class MemoryStore(Counting):
             topic = self._topics.get(name)
             if topic is None or topic.settings.paused:
                 continue
-            while len(rows) < limit and room_bytes > 0 and (row := topic.pop_ready()) is not None:
+            most = len(rows) + self._allowed(topic, limit - len(rows), now_ms)
+            while len(rows) < most and room_bytes > 0 and (row := topic.pop_ready()) is not None:
                 self._lease(row, lease_ms, owner, now_ms)
                 rows.append(row)
                 room_bytes -= row.size_bytes
+            if len(rows) == most < limit and topic.takeable and topic.settings.rate:
+                self._allowances.come_again(name, topic.settings.rate, now_ms)
+                self._is_nearer = True
         self._announce()
         return self._batch(rows, receipts=True)
 
@@ -118,16 +124,19 @@ class MemoryStore(Counting):
         known = self._topics.get(topic)
         if known is None or known.settings.paused:
             return 0
-        return known.counts[State.READY]
+        return self._allowed(known, known.takeable, self.clock.now_ms())
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready."""
         now_ms = self._enter()
-        rows: list[Row] = []
-        for row in self._find(topic, ids):
-            if row is not None and row.state is State.READY and not row.topic.settings.paused:
-                self._lease(row, lease_ms, owner, now_ms)
-                rows.append(row)
+        known = self._topics.get(topic)
+        if known is None or known.settings.paused:
+            return Batch.empty()
+        found = dict.fromkeys(row for row in self._find(topic, ids) if row is not None)
+        rows = known.takeable_of([row for row in found if row.state is State.READY])
+        rows = rows[: self._allowed(known, len(rows), now_ms)]
+        for row in rows:
+            self._lease(row, lease_ms, owner, now_ms)
         return self._batch(rows, receipts=True)
 
     async def peek(self, topic: str, limit: int) -> Batch:
@@ -275,25 +284,14 @@ class MemoryStore(Counting):
         self._enter()
         return self._log.page(position, limit, f"{self.number:08x}")
 
-    async def stats(self) -> Stats:
-        """Return the counts."""
-        self._enter()
-        topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self._topics.items()}
-        return Stats(topics, {str(kind): count for kind, count in self._log.totals.items()})
-
-    async def count_urgent(self, topic: str, priority: int) -> int:
-        """Return how many ready messages of a topic come before those of a priority."""
-        self._enter()
-        known = self._topics.get(topic)
-        return 0 if known is None else known.urgent(priority)
-
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""
         self._enter()
         known = self._topic(topic)
-        if known.settings.paused and not settings.paused:
+        known.configure(settings)
+        self._allowances.forget(topic)
+        if not settings.paused:
             self._woken[topic] += known.counts[State.READY]
-        known.settings = settings
         self._announce()
 
     async def settings(self, topic: str) -> TopicSettings:
@@ -305,7 +303,8 @@ class MemoryStore(Counting):
         """Do what time asks for until now, and return when it next asks for something."""
         self._check_open()
         self._settle(now_ms)
-        return self._deadlines.next_ms()
+        times = (self._deadlines.next_ms(), self._allowances.next_ms())
+        return min((time for time in times if time is not None), default=None)
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -326,6 +325,8 @@ class MemoryStore(Counting):
         self._seen_ms = now_ms
         while (row := self._deadlines.pop(now_ms)) is not None:
             self._come_due(row, now_ms)
+        for topic in self._allowances.come(now_ms):
+            self._woken[topic] += self.ready(topic)
         while self._memories and self._memories[0][0] <= now_ms:
             until_ms, topic, id_ = heapq.heappop(self._memories)
             remembered = self._topics[topic].remembered
@@ -335,9 +336,10 @@ class MemoryStore(Counting):
 
     def _turn_back(self, now_ms: int) -> None:
         """Let ready messages wait again after the clock jumped back, so that none is early."""
+        self._allowances.turn_back(now_ms)
         for topic in self._topics.values():
-            for *_, serial, row in list(topic.ready):
-                if row.serial == serial and row.due_ms > now_ms:
+            for row in list(topic.ready_rows()):
+                if row.due_ms > now_ms:
                     self._wait(row, now_ms)
 
     def _come_due(self, row: Row, now_ms: int) -> None:
@@ -369,13 +371,16 @@ class MemoryStore(Counting):
         counts = row.topic.counts
         counts[row.state] -= 1
         counts[state] += 1
-        row.state = state
-        row.serial = next(self._serials)
+        before, row.state = row.state, state
+        serial, row.serial = row.serial, next(self._serials)
         deadline_ms = row.deadline_ms()
         if deadline_ms:
             self._is_nearer |= self._deadlines.push(deadline_ms, row, len(self._numbered))
         if state is State.READY:
             row.topic.push_ready(row)
+        more = row.topic.follow(row, before, serial)
+        if more and not row.topic.settings.paused:
+            self._woken[row.topic.name] += more
 
     def _wait(self, row: Row, now_ms: int) -> None:
         """Let a row wait for its due, or for a taker when that has come."""
@@ -429,6 +434,8 @@ class MemoryStore(Counting):
         row.owner = owner
         row.take = next(self._takes)
         self._taken[row.take] = row
+        if row.topic.settings.rate:
+            self._allowances.spend(row.topic.name, row.topic.settings.rate, 1, now_ms)
         self._move(row, State.LEASED)
         self._log.note(Kind.TAKE, row, now_ms)
 
@@ -461,6 +468,11 @@ class MemoryStore(Counting):
         self._wait(row, now_ms)
         self._log.note(Kind.RELEASE, row, now_ms)
         return Result.RELEASED
+
+    def _allowed(self, topic: Topic, wanted: int, now_ms: int) -> int:
+        """Return how many of the rows that are wanted may be taken."""
+        left = self._allowances.left(topic.name, topic.settings, topic.counts[State.LEASED], now_ms)
+        return wanted if left is None else min(wanted, left)
 
     # --- helpers ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dwell.message import (
     MAX_LEASE_MS,
     MAX_PRIORITY,
     MAX_QUERY_CHARS,
+    MAX_RATE,
 )
 from dwell.server.http.schemas.words import ConflictWord, StateWord
 from dwell.wire.rows import Line
@@ -329,6 +330,10 @@ class SettingsChange(Request):
     max_pending: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     on_full: Literal["refuse", "drop"] | UnsetType = UNSET
     delay_levels_ms: Levels | UnsetType = UNSET
+    rate: Annotated[int, Meta(ge=0, le=MAX_RATE)] | UnsetType = UNSET
+    most_leased: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
+    ordered: bool | UnsetType = UNSET
+    fair: bool | UnsetType = UNSET
 
 
 # --- schedules --------------------------------------------------------------------------------

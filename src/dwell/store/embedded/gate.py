@@ -1,0 +1,226 @@
+"""The gate: which of the ready messages may be taken, where their topic's settings bound that.
+
+A topic without such settings never comes here. Lanes keep the order of keys, turns are fair between
+them (start-time fair queueing: Goyal, Vin, Cheng 1996), and allowances bound how many are taken.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from dwell.message import I64, Rows, State, TopicSettings, decode_extra
+from dwell.store.allowances import Allowances
+from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.lanes import Kept, Lanes, lane_of
+from dwell.store.embedded.table import Table
+from dwell.store.embedded.turns import Turns
+
+#: What ends leases.
+_ENDING = (RecordKind.ACK, RecordKind.RELEASE, RecordKind.BURY, RecordKind.LAPSE)
+
+
+class Opened(NamedTuple):
+    """How many more messages of a topic may be taken, and which rows are among the ready again."""
+
+    topic: int
+    more: int
+    rows: Rows
+
+
+class Gate:
+    """What bounds the takes of all topics; a topic is named by its number."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._settings: dict[int, TopicSettings] = {}
+        self._kept = Kept()
+        self._lanes: dict[int, Lanes] = {}
+        self._turns: dict[int, Turns] = {}
+        self._expected: set[int] = set()
+        self.allowances: Allowances[int] = Allowances()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any topic has such settings."""
+        return bool(self._settings or self._expected)
+
+    def has_keys(self, topic: int) -> bool:
+        """Tell whether it matters which keys the messages of a topic have."""
+        return topic in self._lanes or topic in self._turns or topic in self._expected
+
+    def keyed(self) -> list[int]:
+        """Return the topics of which it matters which keys their messages have."""
+        return [*{**self._lanes, **self._turns}]
+
+    def fair(self) -> list[int]:
+        """Return the topics whose keys take turns."""
+        return list(self._turns)
+
+    def is_fair(self, topic: int) -> bool:
+        """Tell whether the keys of a topic take turns."""
+        return topic in self._turns
+
+    # --- settings and keys ----------------------------------------------------------------------
+
+    def configure(self, topic: int, settings: TopicSettings) -> bool:
+        """Note what holds for a topic; tell whether what is ready of it has to stand anew."""
+        self.allowances.forget(topic)
+        self._expected.discard(topic)
+        if settings.rate or settings.most_leased or settings.ordered or settings.fair:
+            self._settings[topic] = settings
+        else:
+            self._settings.pop(topic, None)
+        had_lanes, had_turns = topic in self._lanes, topic in self._turns
+        if settings.ordered and not had_lanes:
+            self._lanes[topic] = Lanes(self._table, self._kept)
+        if settings.fair and not had_turns:
+            self._turns[topic] = Turns()
+        if not settings.ordered:
+            self._lanes.pop(topic, None)
+        if not settings.fair:
+            self._turns.pop(topic, None)
+        return (had_lanes, had_turns) != (settings.ordered, settings.fair)
+
+    def expect(self, topic: int) -> None:
+        """Note the keys of what is put into a topic, as they are soon to matter."""
+        self._expected.add(topic)
+
+    def begin(self, topic: int, rows: Rows) -> None:
+        """Begin anew with the messages of a topic, of which nothing is parked."""
+        self._make_room()
+        self._kept.is_parked[rows] = False
+        if topic in self._turns:
+            self._turns[topic] = Turns()
+        if topic in self._lanes:
+            lanes = self._lanes[topic] = Lanes(self._table, self._kept)
+            lanes.begin(rows)
+
+    def learn(self, rows: Rows, extras: Iterable[bytes]) -> None:
+        """Note the keys of messages."""
+        self._make_room()
+        self._kept.lane[rows] = [_lane_of(extra) for extra in extras]
+
+    def put(self, topic: int, rows: Rows, record: Record) -> None:
+        """Note the keys of what was just put."""
+        self._make_room()
+        self._kept.lane[rows] = 0
+        extra_bytes = record.columns["extra_bytes"]
+        if self.has_keys(topic) and extra_bytes.any():
+            self.learn(rows, _extras(record))
+
+    def _make_room(self) -> None:
+        self._kept.reserve(self._table.capacity)
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def left(self, topic: int, ready: int, now_ms: int) -> int:
+        """Return how many of the ready messages of a topic may be taken, or fewer."""
+        lanes = self._lanes.get(topic)
+        return self.allowed(topic, ready if lanes is None else ready - lanes.parked, now_ms)
+
+    def allowed(self, topic: int, wanted: int, now_ms: int) -> int:
+        """Return how many of the wanted messages may be taken as far as their number goes."""
+        settings = self._settings.get(topic)
+        if settings is None:
+            return wanted
+        leased = self._table.count(topic, State.LEASED)
+        left = self.allowances.left(topic, settings, leased, now_ms)
+        return wanted if left is None else min(wanted, left)
+
+    def lanes(self, topic: int) -> Lanes | None:
+        """Return the lanes of an ordered topic."""
+        return self._lanes.get(topic)
+
+    def firsts(self, topic: int, rows: Rows) -> np.ndarray:
+        """Tell which of some ready rows may be taken by their ids."""
+        lanes = self._lanes.get(topic)
+        if lanes is None or not len(rows):
+            return np.ones(len(rows), dtype=bool)
+        table = self._table
+        ready = table.rows_where(
+            lambda part: (table.topic[part] == topic) & (table.state[part] == State.READY)
+        )
+        return lanes.firsts(rows, ready)
+
+    def taken(self, rows: Rows, now_ms: int) -> None:
+        """Note that messages were taken."""
+        for topic, some in self._by_topic(rows):
+            settings = self._settings[topic]
+            if settings.rate:
+                self.allowances.spend(topic, settings.rate, len(some), now_ms)
+            if topic in self._turns:
+                self._turns[topic].take(int(self._kept.turn[some].max()))
+
+    def note_short(self, topics: Iterable[int], now_ms: int) -> None:
+        """Note which of the topics that somebody takes from have more than their rates allow."""
+        for topic in topics:
+            settings, lanes = self._settings.get(topic), self._lanes.get(topic)
+            parked = 0 if lanes is None else lanes.parked
+            if settings and settings.rate and self._table.count(topic, State.READY) > parked:
+                self.allowances.come_again(topic, settings.rate, now_ms)
+
+    # --- what changes ---------------------------------------------------------------------------
+
+    def follow(self, kind: RecordKind, rows: Rows) -> Iterator[Opened]:
+        """Note what a record did to messages; yield what it opened."""
+        if kind is RecordKind.COPY:
+            return
+        for topic, some in self._by_topic(rows):
+            settings, lanes = self._settings[topic], self._lanes.get(topic)
+            more = 0
+            following: list[int] = []
+            if lanes is not None:
+                parked = self._kept.is_parked[some]
+                lanes.parked -= int(parked.sum())
+                self._kept.is_parked[some] = False
+                more, following = lanes.follow(some)
+            if settings.most_leased and kind in _ENDING:
+                more = max(more, len(some))
+            if more:
+                yield Opened(topic, more, np.array(following, dtype=np.intp))
+
+    def _by_topic(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
+        """Yield the rows of each topic that is bounded."""
+        topics = self._table.topic[rows]
+        if len(topics) and (topics == topics[0]).all():
+            numbers = [int(topics[0])]
+        else:
+            numbers = distinct(topics).tolist()
+        for number in numbers:
+            if number in self._settings:
+                yield number, rows if len(numbers) == 1 else rows[topics == number]
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def give_turns(self, rows: Rows) -> None:
+        """Give messages that have become ready their turns, where these are fair."""
+        for topic, some in self._by_topic(rows):
+            if topic in self._turns:
+                order = np.lexsort((self._table.seq[some], self._table.due_ms[some]))
+                some = some[order]
+                self._kept.turn[some] = self._turns[topic].next(self._kept.lane[some])
+
+    def turns(self, rows: Rows) -> I64:
+        """Return the turns of ready messages of fair topics."""
+        turns: I64 = self._kept.turn[rows]
+        return turns
+
+
+def _lane_of(extra: bytes) -> int:
+    # What is damaged is told to whoever reads the message.
+    with contextlib.suppress(msgspec.DecodeError):
+        return lane_of(decode_extra(extra).key)
+    return 0
+
+
+def _extras(record: Record) -> Iterator[bytes]:
+    columns, blobs = record.columns, memoryview(record.blobs)
+    size, ids = columns["size_bytes"].astype(np.int64), columns["id_bytes"].astype(np.int64)
+    starts = np.cumsum(size) - size + ids
+    ends = starts + columns["extra_bytes"]
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield bytes(blobs[start:end])

@@ -1,0 +1,52 @@
+"""Terms: what holds for messages, by themselves or by their topics' settings."""
+
+import numpy as np
+
+from dwell.message import I64, Rows
+from dwell.retries import retry_delay_ms
+from dwell.store.embedded.table import Table
+from dwell.store.embedded.topics import Topics
+
+
+class Terms:
+    """What the messages of a table say of themselves, and else their topics."""
+
+    def __init__(self, table: Table, topics: Topics) -> None:
+        self._table = table
+        self._topics = topics
+
+    def max_attempts(self, rows: Rows) -> I64:
+        """Return how often each message may be taken."""
+        own = self._table.max_attempts[rows].astype(np.int64)
+        return np.where(own > 0, own, self._of_topics(self._topics.max_attempts, rows))
+
+    def lease_ms(self, rows: Rows) -> I64:
+        """Return how long each message is leased."""
+        own = self._table.lease_ms[rows].astype(np.int64)
+        return np.where(own > 0, own, self._of_topics(self._topics.lease_ms, rows))
+
+    def remember_ms(self, rows: Rows) -> I64:
+        """Return how long the id of each message is remembered."""
+        return self._of_topics(self._topics.remember_ms, rows)
+
+    def release_dues(self, rows: Rows, now_ms: int, delay_ms: int | None, *, counted: bool) -> I64:
+        """Return when messages that are released fall due (see the contract)."""
+        if delay_ms is None:
+            return now_ms + self._retry_delays(rows)
+        if not counted and not delay_ms:
+            return self._table.due_ms[rows]
+        return np.full(len(rows), now_ms + delay_ms, dtype=np.int64)
+
+    def _retry_delays(self, rows: Rows) -> I64:
+        topics = map(self._topics.settings_of, self._table.topic[rows].tolist())
+        attempts = self._table.attempt[rows].tolist()
+        delays = [
+            retry_delay_ms(s.retry_delays_ms, attempt)
+            for s, attempt in zip(topics, attempts, strict=True)
+        ]
+        return np.array(delays, dtype=np.int64)
+
+    def _of_topics(self, column: I64, rows: Rows) -> I64:
+        """Return what holds for the topic of each message."""
+        values: I64 = column[self._table.topic[rows].astype(np.intp)]
+        return values
