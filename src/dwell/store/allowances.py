@@ -58,6 +58,8 @@ class Allowances(Generic[Name]):
     def turn_back(self, now_ms: int) -> None:
         """Let nobody wait for a time that was near, and is far as the clock went back."""
         self._again_ms = dict.fromkeys(self._again_ms, now_ms)
+        for name, (tokens, at_ms) in self._buckets.items():
+            self._buckets[name] = tokens, min(at_ms, now_ms)
 
     def forget(self, name: Name) -> None:
         """Forget a topic whose settings have changed."""

@@ -154,6 +154,14 @@ class Rig:
         """Take messages; return their ids."""
         return list((await self.take(limit, topics=topics)).ids)
 
+    async def take_by_ids(self, *ids: str, lease_ms: int = 0, owner: str = "me") -> Batch:
+        """Take messages by their ids."""
+        return await self.store.take_ids("t", encoded(ids), lease_ms, owner)
+
+    async def peek_ids(self, limit: int = 1000) -> list[str]:
+        """Return the ids of what a take would give first."""
+        return list((await self.store.peek("t", limit)).ids)
+
     async def ack(self, receipts: U64) -> list[str]:
         """Say that messages are done."""
         return words(await self.store.ack(receipts))

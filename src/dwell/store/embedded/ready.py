@@ -107,7 +107,7 @@ class Ready:
         runs, lanes = self._topics.runs(topic), self._gate.lanes(topic)
         found: list[Rows] = []
         missing, last, asked, passed = limit, None, limit, 0
-        while missing and (chunk := runs.pop(asked)) is not None:
+        while missing and (chunk := runs.pop(missing if lanes is None else asked)) is not None:
             rows = self._still_ready(topic, chunk)
             # One message may stand here again, right behind, when it was moved away and back.
             again = rows[1:] == rows[:-1]

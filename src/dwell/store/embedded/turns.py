@@ -1,7 +1,7 @@
 """Turns: in which order the ready messages of a fair topic are taken.
 
-A message that becomes ready comes one turn after the last of its key, or after the turn that was
-taken last: so before it there are, of each other key, at most as many as of its own.
+A message that becomes ready comes one turn after the last of its key, and not before the turn that
+was taken last: so before it there are, of each other key, about as many as of its own.
 """
 
 import numpy as np
@@ -27,13 +27,13 @@ class Turns:
         starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
         counts = np.diff(np.append(starts, len(lanes)))
         names = ordered[starts].tolist()
-        before = [max(self._now, self._last.get(name, 0)) for name in names]
-        self._last.update(zip(names, (before + counts).tolist(), strict=True))
+        first = [max(self._now, self._last.get(name, -1) + 1) for name in names]
+        self._last.update(zip(names, (first + counts - 1).tolist(), strict=True))
         rank = np.arange(len(lanes)) - np.repeat(starts, counts)
         turns: I64 = np.empty(len(lanes), dtype=np.int64)
-        turns[order] = np.repeat(before, counts) + rank + 1
+        turns[order] = np.repeat(first, counts) + rank
         if len(self._last) > self._most:
-            self._last = {name: last for name, last in self._last.items() if last > self._now}
+            self._last = {name: last for name, last in self._last.items() if last >= self._now}
             self._most = 2 * len(self._last) + _SPARE
         return turns
 

@@ -91,8 +91,8 @@ class Lanes:
 class Turns:
     """The turns of the keys of a fair topic: start-time fair queueing (Goyal, Vin, Cheng 1996).
 
-    A message that becomes ready comes one turn after the last of its key, or after the one that was
-    taken last: so among its like it waits for as many of each other key as there are of its own.
+    A message that becomes ready comes one turn after the last of its key, and not before the turn
+    that was taken last: so before it there are, of each other key, about as many as of its own.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Turns:
 
     def next(self, key: str | None) -> int:
         """Return the turn of a message that has become ready."""
-        turn = max(self._now, self._last.get(key, 0)) + 1
+        turn = max(self._now, self._last.get(key, -1) + 1)
         self._last[key] = turn
         return turn
 
@@ -110,4 +110,4 @@ class Turns:
         if turn > self._now:
             self._now = turn
             if len(self._last) > 64 and self._now % 64 == 0:
-                self._last = {key: last for key, last in self._last.items() if last > turn}
+                self._last = {key: last for key, last in self._last.items() if last >= turn}

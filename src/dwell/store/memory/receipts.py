@@ -1,6 +1,6 @@
 """Receipts of the store in memory: the message by its arrival, and the number of the take."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def receipts_of(rows: list[Row], store_number: int) -> U64:
     return np.array(words, np.uint64).reshape(-1, 2)
 
 
-def taken_rows(taken: dict[int, Row], receipts: U64, store_number: int) -> Iterator[Row | None]:
+def taken_rows(taken: Mapping[int, Row], receipts: U64, store_number: int) -> Iterator[Row | None]:
     """Return the row of each receipt, None of a stale one, looked up only when its turn comes.
 
     ``taken`` are the leased rows by take. Raises ForeignReceipt for one of another store.

@@ -9,15 +9,12 @@ import heapq
 import itertools
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.batch.events import EventPage
-from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
-from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.errors import StoreClosed
 from dwell.message import (
@@ -27,23 +24,21 @@ from dwell.message import (
     U8,
     U64,
     Kind,
-    Message,
     Result,
     State,
     TopicSettings,
 )
 from dwell.retries import retry_delay_ms
 from dwell.store.allowances import Allowances
-from dwell.store.memory.counting import Counting
 from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
-from dwell.store.memory.receipts import receipts_of, taken_rows
-from dwell.store.memory.rows import Row, batch_of, fitting, rows_of
-from dwell.store.memory.sweeping import by_due, paged, swept
+from dwell.store.memory.reading import Reading, texts_of
+from dwell.store.memory.receipts import taken_rows
+from dwell.store.memory.rows import Row, rows_of
 from dwell.store.memory.topic import Topic
 
 
-class MemoryStore(Counting):
+class MemoryStore(Reading):
     """A store that keeps its messages in this process only.
 
     ``max_events`` is how many of the latest events can be read.
@@ -88,7 +83,7 @@ class MemoryStore(Counting):
         now_ms = self._enter()
         topic = self._topic(puts.topic)
         arrivals = [next(self._arrivals) for _ in range(len(puts))]
-        ids = self._make_ids(arrivals) if puts.ids is None else _texts(puts.ids)
+        ids = self._make_ids(arrivals) if puts.ids is None else texts_of(puts.ids)
         room = topic.room(ids, on_conflict)
         results = np.zeros(len(puts), np.uint8)
         for at, row in enumerate(rows_of(topic, ids, arrivals, puts)):
@@ -138,19 +133,6 @@ class MemoryStore(Counting):
         for row in rows:
             self._lease(row, lease_ms, owner, now_ms)
         return self._batch(rows, receipts=True)
-
-    async def peek(self, topic: str, limit: int) -> Batch:
-        """Return the ready messages that a take would give first."""
-        self._enter()
-        known = self._topics.get(topic)
-        rows = known.first_ready(limit) if known is not None else []
-        return self._batch(fitting(rows), receipts=False)
-
-    async def held(self, owner: str) -> Batch:
-        """Return again what an owner holds."""
-        self._enter()
-        rows = [row for row in self._taken.values() if row.owner == owner]
-        return self._batch(sorted(rows, key=by_due), receipts=True)
 
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done."""
@@ -225,6 +207,7 @@ class MemoryStore(Counting):
                 self._log.note(Kind.CANCEL, row, now_ms)
                 self._forget(row)
                 results[at] = Result.CANCELLED
+        self._announce()
         return results
 
     async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
@@ -242,47 +225,7 @@ class MemoryStore(Counting):
         self._announce()
         return results
 
-    # --- reading ------------------------------------------------------------------------------
-
-    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
-        """Return messages by id."""
-        self._enter()
-        rows = list(self._find(topic, ids))
-        found = iter(self._batch([row for row in rows if row is not None], receipts=False))
-        return [None if row is None else next(found) for row in rows]
-
-    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
-        """Return topic and id of the message of each number."""
-        self._enter()
-        rows = [self._numbered.get(number) for number in numbers.tolist()]
-        return [None if row is None else (row.topic.name, row.id) for row in rows]
-
-    async def taken_from(self, receipts: U64) -> list[str | None]:
-        """Return the topic of the message of each receipt, or None where that is no longer good."""
-        self._enter()
-        rows = taken_rows(self._taken, receipts, self.number)
-        return [None if row is None else row.topic.name for row in rows]
-
-    async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
-        """Return a page of messages of one state, by due."""
-        self._enter()
-        known = self._topics.get(topic)
-        rows = known.rows.values() if known is not None else ()
-        page, more = paged(rows, state, cursor, limit)
-        return Page(self._batch(page, receipts=False), more)
-
-    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
-        """Return messages by place, which is the number of their arrival."""
-        self._enter()
-        every = [row for topic in self._topics.values() for row in topic.rows.values()]
-        places = max((row.arrival for row in every), default=-1) + 1
-        page, more = swept(every, wanted, start, stop, limit)
-        return Sweep(self._batch(page, receipts=False), more, places)
-
-    async def events(self, position: int, limit: int) -> EventPage:
-        """Return events from a position on."""
-        self._enter()
-        return self._log.page(position, limit, f"{self.number:08x}")
+    # --- settings and time --------------------------------------------------------------------
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic from now on."""
@@ -305,8 +248,6 @@ class MemoryStore(Counting):
         self._settle(now_ms)
         times = (self._deadlines.next_ms(), self._allowances.next_ms())
         return min((time for time in times if time is not None), default=None)
-
-    # --- time ---------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -482,12 +423,6 @@ class MemoryStore(Counting):
             topic = self._topics[name] = Topic(name)
         return topic
 
-    def _find(self, topic: str, ids: Sequence[bytes]) -> Iterator[Row | None]:
-        """Yield each id's row, looked up only when its turn comes."""
-        for id_ in _texts(ids):
-            known = self._topics.get(topic)
-            yield known.rows.get(id_) if known is not None else None
-
     def _make_ids(self, arrivals: list[int]) -> list[str]:
         return [f"{QUEUE_ID_MARK}{self.number:08x}{arrival:x}" for arrival in arrivals]
 
@@ -499,10 +434,3 @@ class MemoryStore(Counting):
                 results[at] = act(row)
         self._announce()
         return results
-
-    def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
-        return batch_of(rows, receipts_of(rows, self.number) if receipts else None)
-
-
-def _texts(ids: Sequence[bytes]) -> list[str]:
-    return [id_.decode() for id_ in ids]

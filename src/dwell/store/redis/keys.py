@@ -30,6 +30,10 @@ class Keys:
         self.dead = f"{base}:dead:"
         self.expiring = f"{base}:expiring:"
         self.counts = f"{base}:counts:"
+        # Keys of topics that are ordered or fair.
+        self.lane = f"{base}:lane:"
+        self.fronts = f"{base}:fronts:"
+        self.turns = f"{base}:turns:"
         # Who they are, and who has them.
         self.ids = f"{base}:ids:"
         self.earlier = f"{base}:earlier:"

@@ -18,15 +18,18 @@ from dwell.store.redis.limits import USUAL
 from dwell.store.redis.numbers import SLOTS
 
 #: What the functions share, each on top of those before it; then one file a verb.
-PARTS = ("call", "places", "loose", "ids", "blocks", "holding", "time", "ending")
+PARTS = (
+    *("call", "places", "lanes", "loose", "ids", "blocks", "holding", "allowances", "time"),
+    *("fronts", "ending"),
+)
 VERBS = (
-    *("ack", "adopt", "bury", "cancel", "configure", "disown", "due", "events", "gather"),
-    *("gathered", "get", "held", "holders", "kick", "memories", "named", "peek", "put"),
+    *("ack", "adopt", "bury", "cancel", "configure", "disown", "due", "events", "form"),
+    *("gather", "gathered", "get", "held", "holders", "kick", "memories", "named", "peek", "put"),
     *("recount", "release", "remember", "reschedule", "scan", "stale", "stats", "sweep"),
     *("take", "take_ids", "taken_from", "texts", "tick", "touch", "trim"),
 )
 #: Those that Redis does not run when its memory is full; the others free some, or only look.
-_NOT_WHEN_FULL = ("adopt", "configure", "gather", "kick", "put", "remember", "reschedule")
+_NOT_WHEN_FULL = ("adopt", "configure", "form", "gather", "kick", "put", "remember", "reschedule")
 
 #: What stands in a text of Lua as it is.
 _PLAIN = f"{string.ascii_letters}{string.digits} >_"

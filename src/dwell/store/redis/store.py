@@ -340,7 +340,17 @@ class RedisStore(Store):
         self.check()
         data = msgspec.msgpack.encode(msgspec.to_builtins(settings))
         shards = range(self._shards.count)
-        await all_of([self._shards.run(shard, "configure", topic, data) for shard in shards])
+        await all_of([self._configure(shard, topic, data) for shard in shards])
+
+    async def _configure(self, shard: int, topic: str, data: bytes) -> None:
+        answer = await self._shards.run(shard, "configure", topic, data)
+        for part in ("ready", "leased", "delayed") if answer.values[0] == b"form" else ():
+            cursor = b"0"
+            while True:
+                answer = await self._shards.run(shard, "form", topic, part, cursor)
+                (cursor,) = answer.values
+                if cursor == b"0":
+                    break
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""

@@ -19,6 +19,7 @@ A store of several shards says how many, and goes without the rules that hold wi
 
 from dwell.testing.suite.arrows import Arrows
 from dwell.testing.suite.ids import ByIdVerbs
+from dwell.testing.suite.limits import Limits
 from dwell.testing.suite.notices import Notices
 from dwell.testing.suite.picks import Picks
 from dwell.testing.suite.puts import Puts
@@ -33,7 +34,18 @@ __all__ = ["StoreSuite"]
 
 
 class StoreSuite(
-    Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Notices, Reading, Sweeps, Queries
+    Arrows,
+    Puts,
+    Takes,
+    Limits,
+    Picks,
+    Receipts,
+    ByIdVerbs,
+    Times,
+    Notices,
+    Reading,
+    Sweeps,
+    Queries,
 ):
     """Everything; override ``make_store``."""
 

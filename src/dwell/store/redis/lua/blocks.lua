@@ -145,8 +145,9 @@ local function explode(n, text, b)
         leases[#leases + 1] = member(m)
         if r.owner ~= '' then call('SADD', KEY.owner .. r.owner, member(m)) end
       elseif was_ready or r.due <= now then
-        ready[#ready + 1] = b.priority
-        ready[#ready + 1] = ready_member(m, r.due)
+        local entry = ready_member(m, r.due)
+        ready[#ready + 1] = enter_ready(r, entry)
+        ready[#ready + 1] = entry
       else
         delayed[#delayed + 1] = r.due
         delayed[#delayed + 1] = delayed_member(m, b.priority)
@@ -231,7 +232,8 @@ local function extract(n)
     call('ZADD', KEY.leased, r.ends, member(n))
     if r.owner ~= '' then call('SADD', KEY.owner .. r.owner, member(n)) end
   elseif was_ready or r.due <= now then
-    call('ZADD', KEY.ready .. b.topic, r.priority, ready_member(n, r.due))
+    local entry = ready_member(n, r.due)
+    call('ZADD', KEY.ready .. b.topic, enter_ready(r, entry), entry)
     if not was_ready then
       count(b.topic, 'delayed', -1)
       count(b.topic, 'ready', 1)

@@ -19,12 +19,12 @@ local CALLS
 local KEY
 local names_of = {}
 -- What holds for the topics that were looked at, and what the call changed, written down at its end.
-local known, touched, counts, woken, totals, log, happened
+local known, touched, counts, woken, totals, log, happened, changed, begun
 
 local function begin(keys, args, own)
   call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
   ARGV, rest = args, OWN + own
-  known, touched, counts, woken, totals, log, happened = {}, {}, {}, {}, {}, {}, 0
+  known, touched, counts, woken, totals, log, happened, changed, begun = {}, {}, {}, {}, {}, {}, 0, {}, {}
   now, INSTANCE, SHARD, SLOT, SERIAL = tonumber(args[1]), args[2], tonumber(args[3]), args[4], args[5]
   SHARDS, MAX_EVENTS = tonumber(args[6]), tonumber(args[7])
   LIMITS = args[8] == '' and USUAL or cmsgpack.unpack(args[8])

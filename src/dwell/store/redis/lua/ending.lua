@@ -18,8 +18,17 @@ local function write_log()
   for kind, number in pairs(totals) do call('HINCRBY', KEY.totals, kind, number) end
 end
 
+-- Wake takers for leases that have ended, where only so many may be leased.
+local function wake_for_ended()
+  for topic, of in pairs(counts) do
+    if (of.leased or 0) < 0 and (settings(topic).most_leased or 0) > 0 then wake(topic, -of.leased) end
+  end
+end
+
 -- Write down what changed; return the next deadline, and pairs of topic and how many are new.
 local function finish()
+  open_lanes()
+  wake_for_ended()
   write_log()
   for topic, of in pairs(counts) do
     for state, delta in pairs(of) do
@@ -28,6 +37,7 @@ local function finish()
   end
   for topic in pairs(touched) do
     local next = nearer(first_score(KEY.delayed .. topic), first_score(KEY.expiring .. topic))
+    next = nearer(next, again_ms(topic))
     if next then call('ZADD', KEY.timers, next, topic) else call('ZREM', KEY.timers, topic) end
   end
   local next = nearer(first_score(KEY.leased), first_score(KEY.timers)) or 0

@@ -9,6 +9,7 @@ local function lifted(n, r)
   end
   local b = r.block
   with_data(n, r, b)
+  mark(r)
   if r.state == STATE.leased then
     count(r.topic, 'leased', -1)
     r.owner, r.ends = '', 0

@@ -29,7 +29,8 @@ local function ready_member(n, due) return pack('>I6I7', due, n) end
 -- Let a message wait for its due, or for a taker.
 local function wait(n, r)
   if r.due <= now then
-    call('ZADD', KEY.ready .. r.topic, r.priority, ready_member(n, r.due))
+    local entry = ready_member(n, r.due)
+    call('ZADD', KEY.ready .. r.topic, enter_ready(r, entry), entry)
     count(r.topic, 'ready', 1)
     if r.expires == 0 or r.expires > now then wake(r.topic, 1) end
   else
@@ -42,11 +43,14 @@ end
 
 -- Take a message out of the set of its state; the caller puts it into another, or forgets it.
 local function lift(n, r)
+  mark(r)
   if r.state == STATE.waiting then
     if call('ZREM', KEY.delayed .. r.topic, delayed_member(n, r.priority)) == 1 then
       count(r.topic, 'delayed', -1)
     else
-      call('ZREM', KEY.ready .. r.topic, ready_member(n, r.due))
+      local entry = ready_member(n, r.due)
+      call('ZREM', KEY.ready .. r.topic, entry)
+      leave_ready(r, entry)
       count(r.topic, 'ready', -1)
     end
     if r.expires > 0 then call('ZREM', KEY.expiring .. r.topic, member(n)) end

@@ -70,7 +70,7 @@ end
 
 local function lapse_block(n)
   local b = head_at(n)
-  if is_used_up(b.attempt, b.most, b.topic) then
+  if is_used_up(b.attempt, b.most, b.topic) or is_laned(b.topic) then
     explode(n, call('GET', block_key(n)), b)
     for slot = 0, b.size - 1 do
       local loose = call('HGET', KEY.messages, member(n + slot))
@@ -130,7 +130,7 @@ local function promote(topic, budget)
     local n, priority = unpack_from('>I7I4', entry)
     if #entry == 12 then
       local b = head_at(n)
-      if b.due < b.last then
+      if b.due < b.last or is_laned(topic) then
         explode(n, call('GET', block_key(n)), b)
         budget = budget - 44
       else
@@ -141,8 +141,9 @@ local function promote(topic, budget)
         budget = budget - 2
       end
     else
-      ready[#ready + 1] = priority
-      ready[#ready + 1] = pack('>I6', due) .. entry:sub(1, 7)
+      local member_of = pack('>I6', due) .. entry:sub(1, 7)
+      ready[#ready + 1] = is_laned(topic) and enter_ready(decode(call('HGET', KEY.messages, entry:sub(1, 7))), member_of) or priority
+      ready[#ready + 1] = member_of
       gone[#gone + 1] = entry
       number = number + 1
       budget = budget - 0.4
@@ -178,10 +179,17 @@ end
 -- Let a ready message or block wait again.
 local function demote(topic, entry, priority)
   local due, n = unpack_from('>I6I7', entry)
-  local number, mark = 1, ''
-  if #entry == 14 then number, mark = head_at(n).live, 'b' end
+  local number, ending = 1, ''
+  if #entry == 14 then
+    number, ending = head_at(n).live, 'b'
+  elseif is_laned(topic) or priority >= FIRST_TURN then
+    local r = decode(call('HGET', KEY.messages, member(n)))
+    priority = r.priority
+    leave_ready(r, entry)
+    mark(r)
+  end
   call('ZREM', KEY.ready .. topic, entry)
-  call('ZADD', KEY.delayed .. topic, due, delayed_member(n, priority) .. mark)
+  call('ZADD', KEY.delayed .. topic, due, delayed_member(n, priority) .. ending)
   count(topic, 'ready', -number)
   count(topic, 'delayed', number)
 end
@@ -190,6 +198,7 @@ end
 -- Begin with the priorities up to a bound; return from where to go on, nil at the end.
 local function turn_topic(topic, bound, budget)
   local name = KEY.ready .. topic
+  come_again(topic, true)
   local rank = call('ZCOUNT', name, '-inf', bound) - 1
   while rank >= 0 do
     if budget <= 0 then return bound, budget end
@@ -246,6 +255,7 @@ local function settle()
   for i = 1, #due do
     if budget > 0 then budget = end_waits(due[i], budget) end
     if budget > 0 then budget = promote(due[i], budget) end
+    come_again(due[i])
     touched[due[i]] = true
   end
   return budget > 0 and #due < LIMITS.timers, has_lapsed

@@ -66,6 +66,7 @@ verb('ack', 0, kept(function()
         if slots:byte(i) > 0 or call('EXISTS', block_key(n)) == 0 then places[#places + 1] = n + slots:byte(i) end
         results[i] = RESULT.acked
         count(r.topic, 'leased', -1)
+        mark(r)
         note(KIND.ack, r.topic, r.id, r.due, r.attempt)
         if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, names[i]) end
         forget_id(r.topic, r.id)
@@ -86,6 +87,10 @@ verb('ack', 0, kept(function()
     local n, take = unpack_from('>I7I4', ARGV[i])
     local slots, marks = ARGV[i]:sub(12), {}
     local b = held_block(n, take)
+    if b and settings(b.topic).ordered then
+      explode(n, call('GET', block_key(n)), b)
+      b = nil
+    end
     if b and is_whole(b, slots) then
       ack_whole(n, b)
       results[#results + 1] = string.rep(RESULT.acked, b.size)

@@ -22,6 +22,7 @@ verb('adopt', 0, kept(function()
         count(r.topic, 'dead', 1)
       else
         wait(n, r)
+        if r.attempt > 0 then set_front(n, r) end
       end
       save(n, r)
     end

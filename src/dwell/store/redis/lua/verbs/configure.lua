@@ -1,13 +1,17 @@
 -- Set what holds for a topic from now on; `data` are its settings as MessagePack.
--- Answers {'ok', finish()}.
+-- Answers {'form' where messages have to stand anew by them, else 'ok'; finish()}.
 verb('configure', 2, function(topic, data)
   settle()
-  local was_paused = settings(topic).paused
+  local was = settings(topic)
   call('HSET', KEY.topics, topic, data)
   known[topic] = nil
-  if was_paused then
+  call('HDEL', KEY.counts .. topic, 'tokens', 'tokens_ms', 'again_ms')
+  touched[topic] = true
+  if was.paused or (was.rate or 0) > 0 or (was.most_leased or 0) > 0 then
     local ready = call('HGET', KEY.counts .. topic, 'ready') or 0
     wake(topic, ready + (counts[topic] and counts[topic].ready or 0))
   end
-  return {'ok', finish()}
+  local of = settings(topic)
+  local is_as_before = not was.ordered == not of.ordered and not was.fair == not of.fair
+  return {is_as_before and 'ok' or 'form', finish()}
 end)

@@ -4,7 +4,9 @@
 verb('peek', 2, looking(function(topic, limit)
   limit = tonumber(limit)
   local found = {}
-  local ready = call('ZRANGE', KEY.ready .. topic, 0, limit, 'WITHSCORES')
+  local most = settings(topic).ordered and math.max(limit, LIMITS.taken) or limit + 1
+  local bound = string.format('(%.0f', PARKED)
+  local ready = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, most)
 
   local function add(priority, due, n)
     for _, value in ipairs({tonumber(priority), due, n}) do found[#found + 1] = value end
@@ -15,7 +17,8 @@ verb('peek', 2, looking(function(topic, limit)
     local due, n = unpack_from('>I6I7', ready[i])
     if #found >= 3 * limit and floor(n / 64) ~= last_block then break end
     if #ready[i] == 13 then
-      add(ready[i + 1], due, n)
+      local r = settings(topic).ordered and decode(call('HGET', KEY.messages, member(n)))
+      if not r or may_go(n, r) then add(ready[i + 1], due, n) end
     else
       last_block = floor(n / 64)
       local b = head_at(n)

@@ -43,7 +43,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       block.key = new_key(#blocks)
       elsewhere[#elsewhere + 1] = block.key
     end
-    if expiries or b.size < least then loose = loose + b.size end
+    if expiries or b.size < least or is_laned(topic) then loose = loose + b.size end
   end
   if is_too_many(loose) then return {'split', MOST_LOOSE, finish()} end
   for i = 1, #blocks do
@@ -185,8 +185,9 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       fields[#fields + 1] = pack('>I6', n)
     end
     if r.due <= now then
-      ready[#ready + 1] = r.priority
-      ready[#ready + 1] = ready_member(n, r.due)
+      local entry = ready_member(n, r.due)
+      ready[#ready + 1] = enter_ready(r, entry)
+      ready[#ready + 1] = entry
       if r.expires == 0 or r.expires > now then wake(topic, 1) end
     else
       delayed[#delayed + 1] = r.due
@@ -216,7 +217,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     local block = blocks[i]
     local b, n = block.head, (first + i - 1) * 64
     learn_priority(topic, b.priority)
-    if is_clean and b.size >= least and not block.expiries and (b.due == b.last or b.due > now) then
+    if is_clean and b.size >= least and not is_laned(topic) and not block.expiries and (b.due == b.last or b.due > now) then
       put_block(n, block)
       if own then
         local members, before = numbers_of(n, b.size), #fields

@@ -22,6 +22,17 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return call('HEXISTS', KEY.messages, member(n)) == 1
   end
 
+  -- Behind whom a parked message waits is known from its lane.
+  local function check_parked(entry, n)
+    local r = decode(call('HGET', KEY.messages, member(n)))
+    local key = ordered_key(r)
+    if key and call('ZSCORE', lane_key(topic, key), entry) then return end
+    tell(topic, r.id, n, 'no state', function()
+      call('ZADD', KEY.ready .. topic, enter_ready(r, entry), entry)
+      mark(r)
+    end)
+  end
+
   -- Some members of a set whose message or block may be gone.
   local function check_set(name, from)
     local some = call('ZSCAN', name, cursor, 'COUNT', LIMITS.looked)
@@ -32,29 +43,32 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
         tell(topic, '', n, 'no body', function() call('ZREM', name, entry) end)
       elseif call('SISMEMBER', KEY.dir .. floor(n / 512), n % 512) == 0 then
         tell(topic, '', n, 'no state', function() enter({n}) end)
+      elseif part == 'ready' and tonumber(some[2][i + 1]) >= PARKED then
+        check_parked(entry, n)
       end
     end
     return some[1]
   end
 
   -- Where the set of its state knows a message; nil where none does.
-  local function place_of(r, n, mark)
-    if call('ZSCORE', KEY.delayed .. r.topic, delayed_member(n, r.priority) .. mark) then return 'delayed' end
-    if call('ZSCORE', KEY.ready .. r.topic, ready_member(n, r.due) .. mark) then return 'ready' end
-    if call('ZSCORE', KEY.leased, member(n) .. mark) then return 'leased' end
-    return mark == '' and call('ZSCORE', KEY.dead .. r.topic, member(n)) and 'dead' or nil
+  local function place_of(r, n, ending)
+    if call('ZSCORE', KEY.delayed .. r.topic, delayed_member(n, r.priority) .. ending) then return 'delayed' end
+    if call('ZSCORE', KEY.ready .. r.topic, ready_member(n, r.due) .. ending) then return 'ready' end
+    if call('ZSCORE', KEY.leased, member(n) .. ending) then return 'leased' end
+    return ending == '' and call('ZSCORE', KEY.dead .. r.topic, member(n)) and 'dead' or nil
   end
 
   -- Let a message or a block stand where its state says.
-  local function place(r, n, mark)
+  local function place(r, n, ending)
     if r.state == STATE.leased then
-      call('ZADD', KEY.leased, r.ends, member(n) .. mark)
+      call('ZADD', KEY.leased, r.ends, member(n) .. ending)
     elseif r.state == STATE.dead then
       call('ZADD', KEY.dead .. r.topic, r.due, member(n))
     elseif r.due > now or (r.last and r.last > r.due) then
-      call('ZADD', KEY.delayed .. r.topic, r.due, delayed_member(n, r.priority) .. mark)
+      call('ZADD', KEY.delayed .. r.topic, r.due, delayed_member(n, r.priority) .. ending)
     else
-      call('ZADD', KEY.ready .. r.topic, r.priority, ready_member(n, r.due) .. mark)
+      local entry = ready_member(n, r.due)
+      call('ZADD', KEY.ready .. r.topic, ending == '' and enter_ready(r, entry) or r.priority, entry .. ending)
       wake(r.topic, r.live or 1)
     end
     touched[r.topic] = true

@@ -59,24 +59,57 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     bytes_left = bytes_left - #text
   end
 
+  -- Let a message of an ordered topic be the front of its key, or be parked.
+  local function goes(n, r)
+    if not may_go(n, r) then
+      park(n, r)
+      return false
+    end
+    leave_ready(r, ready_member(n, r.due))
+    set_front(n, r)
+    return true
+  end
+
   -- Lease the first entries that are loose; their texts are fetched together.
-  local function take_loose(topic, found)
-    local names, gone = {}, {}
+  local function take_loose(topic, found, scores)
+    local names, gone, turn = {}, {}, nil
     for i = 1, #found do names[i] = found[i]:sub(7) end
-    local texts = look_up('HMGET', KEY.messages, names)
+    local texts, is_ordered = look_up('HMGET', KEY.messages, names), settings(topic).ordered
     for i = 1, #found do
       local expires = unpack_from('>I6', texts[i], LOOSE.expires_at + 1)
       local n = unpack_from('>I7', names[i])
       if expires > 0 and expires <= now then
         load(n)
-      elseif bytes_left > 0 then
+      elseif bytes_left > 0 and left > 0 and (not is_ordered or goes(n, decode(texts[i]))) then
         lease(n, texts[i], topic)
+        if scores and scores[i] >= FIRST_TURN then turn = math.max(turn or 0, scores[i]) end
         gone[#gone + 1] = found[i]
       end
     end
     many('ZREM', KEY.ready .. topic, gone)
     count(topic, 'ready', -#gone)
     count(topic, 'leased', #gone)
+    if turn then take_turn(topic, turn) end
+  end
+
+  -- Lease what stands in front of a topic with lanes; false if nothing does.
+  local function take_of_lanes(topic)
+    local bound = string.format('(%.0f', PARKED)
+    local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, math.min(left, loose_left))
+    local loose, scores = {}, {}
+    for i = 1, #found, 2 do
+      if #found[i] == 14 then
+        local n = unpack_from('>I7', found[i], 7)
+        explode(n, call('GET', block_key(n)), head_at(n))
+        loose_left = loose_left - 32
+        break
+      end
+      loose[#loose + 1] = found[i]
+      scores[#scores + 1] = tonumber(found[i + 1])
+    end
+    if #loose > 0 then take_loose(topic, loose, scores) end
+    loose_left = loose_left - #loose
+    return #found > 0 and loose_left > 0
   end
 
   -- Lease a block whole; or make it loose, when only a part is wanted or some of it is loose already.
@@ -128,7 +161,13 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   for i = rest, #ARGV do
     local topic = ARGV[i]
     if not settings(topic).paused then
-      while left > 0 and bytes_left > 0 and loose_left > 0 and take_some(topic) do end
+      local take_next = is_laned(topic) and take_of_lanes or take_some
+      local wanted = left
+      left = math.min(left, allowed(topic))
+      local bound = left
+      while left > 0 and bytes_left > 0 and loose_left > 0 and take_next(topic) do end
+      spend(topic, bound - left, bound < wanted and left == 0 and call('EXISTS', KEY.ready .. topic) == 1)
+      left = wanted - bound + left
     end
   end
   many('HSET', KEY.messages, fields)

@@ -9,15 +9,21 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   end
   settle()
   lease_ms = tonumber(lease_ms)
-  local of, entries, said = settings(topic), {}, {}
+  local of, entries, said, bound = settings(topic), {}, {}, allowed(topic)
 
   local function lease(n, r)
-    if of.paused or r.state ~= STATE.waiting or r.due > now then return '' end
+    if of.paused or r.state ~= STATE.waiting or r.due > now or bound <= 0 then return '' end
+    if of.ordered then
+      r = hold(n, r)
+      if not may_go(n, r) then return '' end
+    end
     r = lifted(n, r)
+    bound = bound - 1
     r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, r.take + 1, owner
     r.ends = lease_end(lease_ms, r.lease, topic)
     call('ZADD', KEY.leased, r.ends, member(n))
     if owner ~= '' then call('SADD', KEY.owner .. owner, member(n)) end
+    set_front(n, r)
     count(topic, 'leased', 1)
     note(KIND.take, topic, r.id, r.due, r.attempt)
     save(n, r)
@@ -29,6 +35,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   end
 
   each_named(topic, lease)
+  spend(topic, #said / 2, false)
   answer(said)
   return {'ok', entries, finish()}
 end)

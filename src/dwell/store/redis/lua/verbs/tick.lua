@@ -24,7 +24,7 @@ verb('tick', 0, function()
     if not since or since > now then
       call('HSET', KEY.counts .. topic, 'idle', now)
     elseif now - since >= LIMITS.idle_ms then
-      call('DEL', KEY.counts .. topic, KEY.ids .. topic)
+      call('DEL', KEY.counts .. topic, KEY.ids .. topic, KEY.turns .. topic, KEY.fronts .. topic)
       call('HDEL', KEY.known, topic)
     end
   end
@@ -43,9 +43,10 @@ verb('tick', 0, function()
   local ready = {}
   for i = rest, #ARGV do
     local number = call('HGET', KEY.counts .. ARGV[i], 'ready')
-    if number and number ~= '0' and not settings(ARGV[i]).paused then
+    number = math.min(tonumber(number or 0) - parked(ARGV[i]), allowed(ARGV[i]))
+    if number > 0 and not settings(ARGV[i]).paused then
       ready[#ready + 1] = ARGV[i]
-      ready[#ready + 1] = tonumber(number)
+      ready[#ready + 1] = number
     end
   end
   return {is_settled and 1 or 0, ready, done}

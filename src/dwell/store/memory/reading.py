@@ -1,0 +1,86 @@
+"""Looking at what the store in memory holds, without a change to it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dwell.batch.batch import Batch
+from dwell.batch.events import EventPage
+from dwell.batch.page import Cursor, Page
+from dwell.batch.sweep import Sweep, Wanted
+from dwell.message import U64, Message, State
+from dwell.store.memory.counting import Counting
+from dwell.store.memory.receipts import receipts_of, taken_rows
+from dwell.store.memory.rows import Row, batch_of, fitting
+from dwell.store.memory.sweeping import by_due, paged, swept
+
+
+class Reading(Counting):
+    """The verbs that only look."""
+
+    _numbered: Mapping[int, Row]
+
+    async def peek(self, topic: str, limit: int) -> Batch:
+        """Return the ready messages that a take would give first."""
+        self._enter()
+        known = self._topics.get(topic)
+        rows = known.first_ready(limit) if known is not None else []
+        return self._batch(fitting(rows), receipts=False)
+
+    async def held(self, owner: str) -> Batch:
+        """Return again what an owner holds."""
+        self._enter()
+        rows = [row for row in self._taken.values() if row.owner == owner]
+        return self._batch(sorted(rows, key=by_due), receipts=True)
+
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+        """Return messages by id."""
+        self._enter()
+        rows = list(self._find(topic, ids))
+        found = iter(self._batch([row for row in rows if row is not None], receipts=False))
+        return [None if row is None else next(found) for row in rows]
+
+    async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
+        """Return topic and id of the message of each number."""
+        self._enter()
+        rows = [self._numbered.get(number) for number in numbers.tolist()]
+        return [None if row is None else (row.topic.name, row.id) for row in rows]
+
+    async def taken_from(self, receipts: U64) -> list[str | None]:
+        """Return the topic of the message of each receipt, or None where that is no longer good."""
+        self._enter()
+        rows = taken_rows(self._taken, receipts, self.number)
+        return [None if row is None else row.topic.name for row in rows]
+
+    async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
+        """Return a page of messages of one state, by due."""
+        self._enter()
+        known = self._topics.get(topic)
+        rows = known.rows.values() if known is not None else ()
+        page, more = paged(rows, state, cursor, limit)
+        return Page(self._batch(page, receipts=False), more)
+
+    async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
+        """Return messages by place, which is the number of their arrival."""
+        self._enter()
+        every = [row for topic in self._topics.values() for row in topic.rows.values()]
+        places = max((row.arrival for row in every), default=-1) + 1
+        page, more = swept(every, wanted, start, stop, limit)
+        return Sweep(self._batch(page, receipts=False), more, places)
+
+    async def events(self, position: int, limit: int) -> EventPage:
+        """Return events from a position on."""
+        self._enter()
+        return self._log.page(position, limit, f"{self.number:08x}")
+
+    def _find(self, topic: str, ids: Sequence[bytes]) -> Iterator[Row | None]:
+        """Yield each id's row, looked up only when its turn comes."""
+        for id_ in texts_of(ids):
+            known = self._topics.get(topic)
+            yield known.rows.get(id_) if known is not None else None
+
+    def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
+        return batch_of(rows, receipts_of(rows, self.number) if receipts else None)
+
+
+def texts_of(ids: Sequence[bytes]) -> list[str]:
+    """Return ids as texts."""
+    return [id_.decode() for id_ in ids]

@@ -1,0 +1,52 @@
+-- Allowances: how many messages of a topic may be taken now. Its bounds are shared evenly by the shards.
+-- A rate is a bucket of tokens, as dwell/store/allowances.py says; `tokens` among the counts are
+-- those that were left at `tokens_ms`, and `again_ms` is when takers are woken for more.
+local function tokens_of(topic, rate)
+  local most = math.max(rate / 10, 1)
+  local of = call('HMGET', KEY.counts .. topic, 'tokens', 'tokens_ms')
+  local at = tonumber(of[2] or now)
+  if at > now then
+    call('HSET', KEY.counts .. topic, 'tokens_ms', now)
+    at = now
+  end
+  return math.min(tonumber(of[1] or most) + rate * (now - at) / 1000, most)
+end
+
+-- Return how many messages may be taken.
+local function allowed(topic)
+  local of, bound = settings(topic), math.huge
+  if (of.most_leased or 0) > 0 then
+    local leased = tonumber(call('HGET', KEY.counts .. topic, 'leased') or 0)
+    local changes = counts[topic] and counts[topic].leased or 0
+    bound = math.max(math.ceil(of.most_leased / SHARDS) - leased - changes, 0)
+  end
+  if (of.rate or 0) > 0 then bound = math.min(bound, floor(tokens_of(topic, of.rate / SHARDS))) end
+  return bound
+end
+
+-- Note that messages were taken, and when there may be more if somebody wants more than there may be.
+local function spend(topic, number, is_short)
+  local rate = (settings(topic).rate or 0) / SHARDS
+  if rate <= 0 then return end
+  local left = tokens_of(topic, rate) - number
+  if number > 0 then call('HSET', KEY.counts .. topic, 'tokens', left, 'tokens_ms', now) end
+  local missing = math.max(rate / 100, 1) - left
+  if is_short and missing > 0 then
+    call('HSET', KEY.counts .. topic, 'again_ms', now + math.ceil(missing * 1000 / rate))
+    touched[topic] = true
+  end
+end
+
+-- Wake takers for what a rate held back; with `is_back` whatever the time.
+local function come_again(topic, is_back)
+  if (settings(topic).rate or 0) == 0 then return end
+  local again = tonumber(call('HGET', KEY.counts .. topic, 'again_ms') or nil)
+  if not again or (again > now and not is_back) then return end
+  call('HDEL', KEY.counts .. topic, 'again_ms')
+  touched[topic] = true
+  wake(topic, math.max(allowed(topic), 1))
+end
+
+local function again_ms(topic)
+  return (settings(topic).rate or 0) > 0 and tonumber(call('HGET', KEY.counts .. topic, 'again_ms') or nil) or nil
+end

@@ -1,0 +1,365 @@
+"""Limits of a topic that hold for all its takers: order by key, fairness, leases and rate."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dwell.message import State
+from dwell.testing.rig import Rig, Suite, receipts_of, scenario
+from dwell.testing.suite.arrows import LATER_MS
+from dwell.testing.suite.shards import within_a_shard
+
+Leave = Callable[[Rig], Awaitable[object]]
+
+
+async def _ack(rig: Rig) -> None:
+    await rig.ack(receipts_of(await rig.take(1)))
+
+
+async def _bury(rig: Rig) -> None:
+    await rig.bury(receipts_of(await rig.take(1)))
+
+
+async def _exhaust(rig: Rig) -> None:
+    for _ in range(2):
+        await rig.release(receipts_of(await rig.take(1)))
+
+
+async def _lapse(rig: Rig) -> None:
+    for _ in range(2):
+        await rig.take(1, lease_ms=LATER_MS)
+        rig.advance(LATER_MS)
+        await rig.tick()
+
+
+async def _cancel(rig: Rig) -> None:
+    await rig.release(receipts_of(await rig.take(1)), LATER_MS)
+    await rig.cancel("1")
+
+
+async def _expire(rig: Rig) -> None:
+    await rig.put("1", key="k", expires_in_ms=LATER_MS // 2, on_conflict="replace")
+    await rig.release(receipts_of(await rig.take(1)), LATER_MS)
+    rig.advance(LATER_MS // 2)
+    await rig.tick()
+
+
+async def _replace(rig: Rig) -> None:
+    await rig.release(receipts_of(await rig.take(1)), LATER_MS)
+    await rig.put("1", key="k", delay_ms=LATER_MS, on_conflict="replace")
+
+
+async def _give_back(rig: Rig) -> None:
+    await rig.release(receipts_of(await rig.take(1)), LATER_MS, counted=False)
+
+
+LEAVES = (_ack, _bury, _exhaust, _lapse, _cancel, _expire, _replace, _give_back)
+
+
+class Limits(Suite):
+    """The settings ``ordered``, ``fair``, ``most_leased`` and ``rate``."""
+
+    # --- ordered ------------------------------------------------------------------------------
+
+    @scenario
+    async def test_ordered_gives_one_message_of_a_key_at_a_time(self, rig: Rig) -> None:
+        """The next is taken when the one before it is done, and a taker is woken for it."""
+        await rig.configure(ordered=True)
+        await rig.put("1", "2", "3", key="k")
+        for id_ in ("1", "2", "3"):
+            batch = await rig.take()
+            assert list(batch.ids) == [id_]
+            assert await rig.take_ids() == []
+            rig.hush()
+            await rig.ack(receipts_of(batch))
+            assert id_ == "3" or rig.woken["t"]
+        assert await rig.take_ids() == []
+
+    @scenario
+    async def test_ordered_holds_no_other_keys_back(self, rig: Rig) -> None:
+        """One take gives the first of each key, and all that have none."""
+        await rig.configure(ordered=True)
+        for key in ("k", "l", None):
+            await rig.put(*(f"{key} {number}" for number in range(3)), key=key)
+        batch = await rig.take()
+        expected = ["None 0", "None 1", "None 2", "k 0", "l 0"]
+        assert sorted(batch.ids) == expected
+        await rig.ack(receipts_of(batch)[[list(batch.ids).index("k 0")]])
+        assert await rig.take_ids() == ["k 1"]
+
+    @scenario
+    async def test_ordered_passes_over_many_of_a_key(self, rig: Rig) -> None:
+        """However many wait behind one that is taken, others are found behind them."""
+        await rig.configure(ordered=True)
+        await rig.put(*(f"{number:04d}" for number in range(1200)), key="k")
+        await rig.put("other", key="l")
+        assert await rig.take_ids(1) == ["0000"]
+        for _ in range(100):
+            if found := await rig.take_ids(1):
+                break
+        assert found == ["other"]
+        assert await rig.take_ids() == []
+
+    @scenario
+    async def test_ordered_waits_for_the_next_attempt(self, rig: Rig) -> None:
+        """What waits for its retry, or was lost by its taker, comes again before the others."""
+        await rig.configure(ordered=True)
+        await rig.put("1", "2", key="k")
+        await rig.release(receipts_of(await rig.take()), LATER_MS)
+        assert await rig.take_ids() == []
+        rig.advance(LATER_MS)
+        batch = await rig.take(lease_ms=LATER_MS)
+        assert list(batch.ids) == ["1"]
+        rig.advance(LATER_MS)
+        batch = await rig.take()
+        assert list(batch.ids) == ["1"]
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == ["2"]
+
+    @pytest.mark.parametrize("leave", LEAVES)
+    @scenario
+    async def test_ordered_goes_on_when_a_message_is_gone(self, rig: Rig, leave: Leave) -> None:
+        """Whichever way a message leaves, the next of its key is taken, and a taker is woken."""
+        await rig.configure(ordered=True, max_attempts=2)
+        await rig.put("1", key="k")
+        rig.advance(1)
+        await rig.put("2", "3", key="k")
+        assert await rig.peek_ids() == ["1"]
+        rig.hush()
+        await leave(rig)
+        assert rig.woken["t"]
+        assert await rig.take_ids() == ["2"]
+        assert await rig.take_ids() == []
+
+    @scenario
+    async def test_ordered_by_priority_and_due(self, rig: Rig) -> None:
+        """Of those that wait the first is by priority and due, whenever it was put."""
+        await rig.configure(ordered=True)
+        await rig.put("now", key="k")
+        batch = await rig.take()
+        await rig.put("last", key="k")
+        assert await rig.take_ids() == []
+        await rig.put("early", key="k", delay_ms=-5)
+        await rig.put("urgent", key="k", priority=1)
+        assert await rig.take_ids() == []
+        found = []
+        while len(batch):
+            found += batch.ids
+            await rig.ack(receipts_of(batch))
+            batch = await rig.take()
+        assert found == ["now", "urgent", "early", "last"]
+
+    @scenario
+    async def test_ordered_shows_what_waits(self, rig: Rig) -> None:
+        """Those behind another are ready: they are counted, listed, moved and cancelled."""
+        await rig.configure(ordered=True)
+        await rig.put("1", "2", "3", "4", key="k")
+        batch = await rig.take()
+        assert await rig.take_ids() == []
+        stats = await rig.store.stats()
+        assert (stats.topics["t"].ready, stats.topics["t"].leased) == (3, 1)
+        page = await rig.store.scan("t", State.READY, None, 10)
+        assert list(page.messages.ids) == ["2", "3", "4"]
+        assert await rig.peek_ids() == []
+        assert await rig.cancel("2") == ["cancelled"]
+        assert await rig.reschedule("3", delay_ms=LATER_MS) == ["moved"]
+        await rig.ack(receipts_of(batch))
+        batch = await rig.take()
+        assert list(batch.ids) == ["4"]
+        rig.advance(LATER_MS)
+        assert await rig.take_ids() == []
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == ["3"]
+
+    @scenario
+    async def test_ordered_holds_for_takes_by_id(self, rig: Rig) -> None:
+        """Who takes a message by its id gets it only when it is the first of its key."""
+        await rig.configure(ordered=True)
+        await rig.put("1", "2", key="k")
+        await rig.put("3")
+        batch = await rig.take_by_ids("2", "3", "1")
+        assert list(batch.ids) == ["3", "1"]
+        assert len(await rig.take_by_ids("2")) == 0
+        await rig.ack(receipts_of(batch))
+        assert list((await rig.take_by_ids("2")).ids) == ["2"]
+
+    @scenario
+    async def test_ordered_from_now_on(self, rig: Rig) -> None:
+        """A topic becomes ordered, and is not any more, while messages wait and are taken."""
+        await rig.put("1", "2", "3", key="k")
+        await rig.put("4", key="l")
+        batch = await rig.take(1)
+        await rig.configure(ordered=True)
+        assert await rig.take_ids() == ["4"]
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == ["2"]
+        assert await rig.take_ids() == []
+        rig.hush()
+        await rig.configure()
+        assert rig.woken["t"]
+        assert await rig.take_ids() == ["3"]
+
+    @scenario
+    async def test_ordered_when_the_clock_goes_back(self, rig: Rig) -> None:
+        """What is not due any more waits, also behind another of its key."""
+        await rig.configure(ordered=True)
+        await rig.put("1", key="k")
+        await rig.put("2", "3", key="k", delay_ms=LATER_MS)
+        rig.advance(LATER_MS)
+        batch = await rig.take()
+        assert await rig.take_ids() == []
+        rig.advance(-LATER_MS // 2)
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == []
+        rig.advance(LATER_MS)
+        assert await rig.take_ids() == ["2"]
+
+    # --- fair ---------------------------------------------------------------------------------
+
+    @within_a_shard
+    @scenario
+    async def test_fair_gives_each_key_its_turn(self, rig: Rig) -> None:
+        """Keys take turns, each in its own order, whoever put how many first."""
+        await rig.configure(fair=True)
+        await rig.put(*(f"a{number}" for number in range(6)), key="a")
+        await rig.put("b0", "b1", "b2", key="b")
+        await rig.put("c0")
+        first = await rig.take_ids(5)
+        assert sorted(first[:3]) == ["a0", "b0", "c0"]
+        assert sorted(first[3:]) == ["a1", "b1"]
+        await rig.put("d0", key="d")
+        found = await rig.take_ids(2)
+        assert "d0" in found
+        found += await rig.take_ids()
+        for key, number in (("a", 6), ("b", 3)):
+            of_key = [id_ for id_ in (*first, *found) if id_[0] == key]
+            assert of_key == [f"{key}{at}" for at in range(number)]
+
+    @within_a_shard
+    @scenario
+    async def test_fair_as_messages_fall_due(self, rig: Rig) -> None:
+        """A flood that falls due first does not hold up what falls due later."""
+        await rig.configure(fair=True)
+        await rig.put(*(f"a{number:03d}" for number in range(300)), key="a", delay_ms=LATER_MS)
+        await rig.put("b0", key="b", delay_ms=2 * LATER_MS)
+        rig.advance(LATER_MS)
+        await rig.tick()
+        assert await rig.take_ids(1) == ["a000"]
+        rig.advance(LATER_MS)
+        assert "b0" in await rig.take_ids(2)
+
+    @within_a_shard
+    @scenario
+    async def test_fair_and_ordered(self, rig: Rig) -> None:
+        """Both hold: one message of a key at a time, and keys take turns."""
+        await rig.configure(fair=True, ordered=True)
+        await rig.put("a0", "a1", "a2", key="a")
+        await rig.put("b0", "b1", key="b")
+        batch = await rig.take()
+        assert sorted(batch.ids) == ["a0", "b0"]
+        await rig.ack(receipts_of(batch))
+        assert sorted(await rig.take_ids()) == ["a1", "b1"]
+
+    @within_a_shard
+    @scenario
+    async def test_fair_from_now_on(self, rig: Rig) -> None:
+        """A topic becomes fair, and is not any more, with what is ready already."""
+        await rig.put(*(f"a{number}" for number in range(6)), key="a")
+        await rig.put("b0", "b1", "b2", key="b")
+        await rig.configure(fair=True)
+        assert sorted(await rig.take_ids(2)) == ["a0", "b0"]
+        await rig.configure()
+        assert await rig.take_ids(2) == ["a1", "a2"]
+
+    # --- most_leased --------------------------------------------------------------------------
+
+    @within_a_shard
+    @scenario
+    async def test_most_leased_bounds_what_is_taken(self, rig: Rig) -> None:
+        """So many are taken at a time, and a taker is woken when one is done."""
+        await rig.configure(most_leased=2)
+        await rig.put(*"abcdef")
+        batch = await rig.take()
+        assert list(batch.ids) == ["a", "b"]
+        assert await rig.take_ids() == []
+        assert len(await rig.take_by_ids("c")) == 0
+        rig.hush()
+        await rig.ack(receipts_of(batch)[:1])
+        assert rig.woken["t"]
+        assert await rig.take_ids() == ["c"]
+        rig.hush()
+        await rig.configure(most_leased=4)
+        assert rig.woken["t"]
+        assert await rig.take_ids() == ["d", "e"]
+
+    @pytest.mark.parametrize("verb", ["release", "bury", "lapse"])
+    @within_a_shard
+    @scenario
+    async def test_most_leased_when_a_lease_ends(self, rig: Rig, verb: str) -> None:
+        """Whichever way a lease ends, another may be taken."""
+        await rig.configure(most_leased=1)
+        await rig.put("a", "b")
+        receipts = receipts_of(await rig.take(lease_ms=LATER_MS))
+        rig.hush()
+        if verb == "release":
+            await rig.release(receipts, 9 * LATER_MS)
+        elif verb == "bury":
+            await rig.bury(receipts)
+        else:
+            await rig.reschedule("b")
+            rig.advance(LATER_MS)
+            await rig.tick()
+        assert rig.woken["t"]
+        assert len(await rig.take_ids()) == 1
+        assert await rig.take_ids() == []
+
+    # --- rate ---------------------------------------------------------------------------------
+
+    @within_a_shard
+    @scenario
+    async def test_rate_bounds_what_is_taken_a_second(self, rig: Rig) -> None:
+        """In any span no more are taken than the rate says, and a tenth of a second's worth."""
+        await rig.configure(rate=20)
+        await rig.put(*(f"{number:03d}" for number in range(100)))
+        taken = []
+        for _ in range(60):
+            taken.append(len(await rig.take_ids()))
+            rig.advance(50)
+        assert taken[0] == 2
+        for start in range(60):
+            for end in range(start + 1, 61):
+                assert sum(taken[start:end]) <= 20 * 0.05 * (end - start - 1) + 2
+        assert sum(taken) >= 60
+
+    @within_a_shard
+    @scenario
+    async def test_rate_wakes_who_waits(self, rig: Rig) -> None:
+        """When the rate allows more there is a deadline, and a taker is woken at it."""
+        await rig.configure(rate=2)
+        await rig.put("a", "b", "c")
+        await rig.tick()
+        rig.hush()
+        assert await rig.take_ids() == ["a"]
+        assert rig.plans
+        wait_ms = await rig.tick()
+        assert wait_ms is not None
+        assert wait_ms <= 500
+        rig.hush()
+        for _ in range(20):
+            rig.advance(50)
+            await rig.tick()
+        assert rig.woken["t"]
+        assert len(await rig.take_by_ids("b", "c")) == 1
+        assert await rig.take_ids() == []
+
+    @within_a_shard
+    @scenario
+    async def test_rate_when_the_clock_goes_back(self, rig: Rig) -> None:
+        """Who waits for a rate does not wait until the clock is where it was."""
+        await rig.configure(rate=10)
+        await rig.put("a", "b")
+        assert await rig.take_ids() == ["a"]
+        rig.advance(-60_000)
+        await rig.put("c", delay_ms=-100_000)
+        rig.advance(2_000)
+        assert await rig.take_ids() == ["c"]
