@@ -267,12 +267,11 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``paused``: nothing is taken. ``max_pending``: how many messages may be delayed or ready, 0 for
     no limit. ``on_full``: ``refuse`` the put with TopicFull, or ``drop`` what is over the limit.
     ``delay_levels_ms``: what ``delay_level=1`` and on mean.
-
-    Four limits hold for all takers together. ``rate``: how many messages are taken a second, 0 for
-    no limit; what is unused for a tenth of a second may be taken at once. ``most_leased``: how many
-    are leased at a time, 0 for no limit. ``ordered``: the messages of one key are taken one at a
-    time and in their order, the next one only when the one before it is gone or dead. ``fair``:
-    keys take turns, so that one with many messages does not hold up the others.
+    ``rate``: how many messages all takers together take a second, 0 for no limit; what is unused
+    of a tenth of a second may be taken at once. ``most_leased``: how many they hold at a time, 0
+    for no limit. ``ordered``: messages of one key are taken one at a time and in their order, the
+    next only when the one before it is gone or dead. ``fair``: keys take turns, so that one with
+    many messages does not hold up the others; priorities do not count.
     """
 
     lease_ms: int = 60_000

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dwell.message import I64, Rows, State, TopicSettings, decode_extra
+from dwell.message import I64, U32, Rows, State, TopicSettings, decode_extra
 from dwell.store.allowances import Allowances
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.record import Record, RecordKind
@@ -26,9 +26,14 @@ _ENDING = (RecordKind.ACK, RecordKind.RELEASE, RecordKind.BURY, RecordKind.LAPSE
 class Opened(NamedTuple):
     """How many more messages of a topic may be taken, and which rows are among the ready again."""
 
-    topic: int
-    more: int
+    topics: U32
+    counts: I64
     rows: Rows
+
+    @classmethod
+    def of(cls, topic: int, count: int, rows: list[int]) -> "Opened":
+        """Return it of one topic."""
+        return cls(np.array([topic], np.uint32), np.array([count]), np.array(rows, np.intp))
 
 
 class Gate:
@@ -163,6 +168,13 @@ class Gate:
             if settings and settings.rate and self._table.count(topic, State.READY) > parked:
                 self.allowances.come_again(topic, settings.rate, now_ms)
 
+    def come_again(self, now_ms: int) -> Iterator[Opened]:
+        """Yield the topics that may be taken from again, as their rates allow more by now."""
+        for topic in self.allowances.come(now_ms):
+            yield Opened.of(
+                topic, self.left(topic, self._table.count(topic, State.READY), now_ms), []
+            )
+
     # --- what changes ---------------------------------------------------------------------------
 
     def follow(self, kind: RecordKind, rows: Rows) -> Iterator[Opened]:
@@ -181,7 +193,7 @@ class Gate:
             if settings.most_leased and kind in _ENDING:
                 more = max(more, len(some))
             if more:
-                yield Opened(topic, more, np.array(following, dtype=np.intp))
+                yield Opened.of(topic, more, following)
 
     def _by_topic(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         """Yield the rows of each topic that is bounded."""

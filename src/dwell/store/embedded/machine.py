@@ -5,7 +5,7 @@ before it. Whether a waiting message is DELAYED or READY is not recorded: it fol
 So a replay leaves out the wheels and the ready runs, and :meth:`Machine.rebuild` makes them after.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from dwell.message import I64, U32, Kind, Rows, State
 from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
-from dwell.store.embedded.gate import Gate
+from dwell.store.embedded.gate import Gate, Opened
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.limits import LIMITS, Limits
@@ -111,7 +111,7 @@ class Machine:
         if self.tolerant is None or self._fit(record):
             self._appliers[record.kind](record)
             if self.gate.is_used and not self.replaying and "rows" in record.columns:
-                self._follow(record.kind, record.rows)
+                self._open(self.gate.follow(record.kind, record.rows))
 
     def keep(self, rows: Rows) -> None:
         """Let snapshots that are being made see rows before they change."""
@@ -138,17 +138,15 @@ class Machine:
         self.table.move(rows, State.READY)
         self._promote(*self.ready.add(rows))
 
-    def _follow(self, kind: RecordKind, rows: Rows) -> None:
-        for opened in self.gate.follow(kind, rows):
-            if len(opened.rows):
-                self.ready.add(opened.rows)
-            self._promote(np.array([opened.topic], np.uint32), np.array([opened.more]))
+    def _open(self, opened: Iterable[Opened]) -> None:
+        for part in opened:
+            if len(part.rows):
+                self.ready.add(part.rows)
+            self._promote(part.topics, part.counts)
 
     def come_again(self, now_ms: int) -> None:
         """Let takers come again for messages that were over their topics' rates."""
-        for topic in self.gate.allowances.come(now_ms):
-            left = self.gate.left(topic, self.table.count(topic, State.READY), now_ms)
-            self._promote(np.array([topic], np.uint32), np.array([left]))
+        self._open(self.gate.come_again(now_ms))
 
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""
@@ -159,7 +157,7 @@ class Machine:
         if len(early):
             self._delay(early)
             if self.gate.is_used:
-                self._follow(RecordKind.MOVE, early)
+                self._open(self.gate.follow(RecordKind.MOVE, early))
         self.gate.allowances.turn_back(now_ms)
 
     def ends_before(self, now_ms: int) -> bool:
@@ -267,7 +265,7 @@ class Machine:
         if self.gate.is_used and not self.replaying:
             # It may come back with another key.
             self.table.move(rows, State.GONE)
-            self._follow(record.kind, rows)
+            self._open(self.gate.follow(record.kind, rows))
         self._fill(record, rows)
         self._forget_errors(rows)
         self._wait(rows, record.time_ms)

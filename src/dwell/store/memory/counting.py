@@ -12,8 +12,7 @@ from dwell.slices import slices
 from dwell.store.base import Store
 from dwell.store.holding import most_held
 from dwell.store.memory.log import EventLog
-from dwell.store.memory.rows import Row
-from dwell.store.memory.topic import Topic
+from dwell.store.memory.rows import Row, Topic
 
 #: How many rows are looked at before others have their turn.
 _AT_ONCE = 20_000

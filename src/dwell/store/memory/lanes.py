@@ -2,21 +2,43 @@
 
 import heapq
 from collections.abc import Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 from dwell.message import State
-from dwell.store.memory.rows import Entry, Row
 
 
-class Lanes:
+class Message(Protocol):
+    """What lanes ask of a row."""
+
+    serial: int
+    state: State
+    until_ms: int
+
+    @property
+    def key(self) -> str | None:
+        """The key that it was put with."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it was taken, and is not done."""
+
+    def order(self) -> tuple[int, int, int]:
+        """Return what the messages of a topic are taken by."""
+
+
+R = TypeVar("R", bound=Message)
+
+
+class Lanes(Generic[R]):
     """The keys of an ordered topic.
 
     The front of a key is its message that was taken and is not done, or else one that stands among
     the ready ones; the others are parked until it is gone, as soon as they come to be taken.
     """
 
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._fronts: dict[str, Row] = {}
-        self._parked: dict[str, list[Entry]] = {}
+    def __init__(self, rows: Iterable[R]) -> None:
+        self._fronts: dict[str, R] = {}
+        self._parked: dict[str, list[tuple[int, int, int, int, R]]] = {}
         self._serials: set[int] = set()
         for row in sorted(
             (row for row in rows if row.is_begun), key=lambda row: row.until_ms, reverse=True
@@ -29,12 +51,12 @@ class Lanes:
         """How many ready messages nobody may take."""
         return len(self._serials)
 
-    def entries(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[tuple[int, int, int, int, R]]:
         """Yield what is parked."""
         for heap in self._parked.values():
             yield from (entry for entry in heap if entry[3] in self._serials)
 
-    def firsts(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def firsts(self, rows: Iterable[R]) -> Iterator[R]:
         """Yield those of the ready rows, in their order, that may be taken."""
         seen: set[str] = set()
         for row in rows:
@@ -46,7 +68,7 @@ class Lanes:
                 seen.add(key)
             yield row
 
-    def admit(self, row: Row) -> bool:
+    def admit(self, row: R) -> bool:
         """Let a row that comes to be taken be the front of its key, or park it."""
         if row.key is None:
             return True
@@ -58,7 +80,7 @@ class Lanes:
         self._serials.add(row.serial)
         return False
 
-    def follow(self, row: Row, serial: int) -> tuple[bool, Row | None]:
+    def follow(self, row: R, serial: int) -> tuple[bool, R | None]:
         """Note that a row has moved, which had a serial before.
 
         Return whether its key has another front now, and which row that is if it was parked.
@@ -75,7 +97,7 @@ class Lanes:
             del self._fronts[row.key]
         return True, following
 
-    def _pop(self, key: str, before: Row | None) -> Row | None:
+    def _pop(self, key: str, before: R | None) -> R | None:
         """Return the parked row of a key that comes first, if it comes before some."""
         heap = self._parked.get(key, [])
         while heap and heap[0][3] not in self._serials:

@@ -30,6 +30,6 @@ def taken_rows(taken: Mapping[int, Row], receipts: U64, store_number: int) -> It
     return (_taken_row(taken, first, take) for first, take in receipts.tolist())
 
 
-def _taken_row(taken: dict[int, Row], first: int, take: int) -> Row | None:
+def _taken_row(taken: Mapping[int, Row], first: int, take: int) -> Row | None:
     row = taken.get(take)
     return row if row is not None and row.arrival & _LOW_HALF == first & _LOW_HALF else None

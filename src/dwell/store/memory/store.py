@@ -34,8 +34,7 @@ from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.reading import Reading, texts_of
 from dwell.store.memory.receipts import taken_rows
-from dwell.store.memory.rows import Row, rows_of
-from dwell.store.memory.topic import Topic
+from dwell.store.memory.rows import Row, Topic, rows_of
 
 
 class MemoryStore(Reading):
