@@ -19,7 +19,7 @@ from tests.crash.victim import TOPICS, start
 
 pytestmark = pytest.mark.campaign
 
-KILLS = int(os.environ.get("DWELL_KILLS", "80"))
+KILLS = int(os.environ.get("DWELL_KILLS", "50"))
 MOST_MESSAGES = 20_000
 SEED = int(os.environ.get("DWELL_SEED", "0")) or secrets.randbits(32)
 #: Small segments, so that many come and go.

@@ -15,7 +15,7 @@ from bench.brokers import Kafka, kafka_server
 from tests.relay.kafka import RelayProcess, Topics, read_all
 from tests.waiting import until
 
-KILLS = int(os.environ.get("DWELL_KILLS", "5"))
+KILLS = int(os.environ.get("DWELL_KILLS", "3"))
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(120 + KILLS * 20)]
 

@@ -20,7 +20,7 @@ from tests.relay.kafka import RelayProcess
 from tests.relay.outbox import Box
 from tests.waiting import until
 
-KILLS = int(os.environ.get("DWELL_KILLS", "5"))
+KILLS = int(os.environ.get("DWELL_KILLS", "3"))
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(120 + KILLS * 20)]
 

@@ -24,6 +24,10 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   after the ack, and only ``on_conflict="keep"`` looks at that;
 * what take, peek, scan and sweep answer with is not much more than MAX_BATCH_BYTES, if it is not
   one message: fewer are given than there are, and the next call goes on;
+* the settings ``rate``, ``most_leased``, ``ordered`` and ``fair`` bound what ``take`` and
+  ``take_ids`` give; what they hold back is ready. Of an ordered topic, a message that was taken
+  holds back the others of its key until it is gone or dead; else the first of them by the order
+  of taking may be taken, and ``peek`` shows no other;
 * verbs by id answer the truth for each id, in the order the ids were given. An id that stands
   twice in one batch is treated as in two batches, one after the other.
 
