@@ -13,6 +13,7 @@ from bench import (
     console,
     http,
     idle,
+    keys,
     lateness,
     lifecycle,
     memory,
@@ -80,6 +81,17 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         http.run,
         {"batch": 1000, "messages": 0, "connections": 64, "rounds": 3},
         {"messages": 16_000, "rounds": 1},
+    ),
+    "keys": (
+        keys.run,
+        {
+            "store": "embedded",
+            "keys": 100_000,
+            "batch": 1000,
+            "messages": 1_600_000,
+            "rounds": 3,
+        },
+        {"keys": 1_000, "messages": 32_000, "rounds": 1},
     ),
     "idle": (
         idle.run,

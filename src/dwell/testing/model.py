@@ -140,7 +140,7 @@ class Model:
         """Lease what is ready, by priority, due and arrival."""
         taken: list[Item] = []
         for topic in topics:
-            going = [] if self.topic(topic).paused else self.takeable(topic)
+            going = [] if self.topic(topic).paused else self.givable(topic)
             for item in going[: min(limit - len(taken), self.room(topic))]:
                 self._lease(item, lease_ms, owner)
                 taken.append(item)
@@ -148,7 +148,7 @@ class Model:
 
     def take_ids(self, topic: str, ids: Sequence[str], lease_ms: int, owner: str) -> list[Item]:
         """Lease those of some messages that may be taken."""
-        going = [] if self.topic(topic).paused else self.takeable(topic)
+        going = [] if self.topic(topic).paused else self.givable(topic)
         found = [self.items.get((topic, id_)) for id_ in dict.fromkeys(ids)]
         taken = [item for item in found if item in going][: self.room(topic)]
         for item in taken:
@@ -157,9 +157,9 @@ class Model:
 
     def peek(self, topic: str, limit: int) -> list[str]:
         """Return the ids of what a take would give, were the topic not paused and had it room."""
-        return [item.put.id for item in self.takeable(topic)[:limit]]
+        return [item.put.id for item in self.givable(topic)[:limit]]
 
-    def takeable(self, topic: str) -> list[Item]:
+    def givable(self, topic: str) -> list[Item]:
         """Return the ready messages that no other of their key holds back, by their order."""
         ready = self.in_state(topic, State.READY)
         ready.sort(key=lambda item: (item.put.priority, item.due_ms, item.arrival))

@@ -64,7 +64,7 @@ def _takeable(model: Model) -> dict[str, set[str]]:
     """
     topics = {topic for topic, _ in model.items if not model.topic(topic).paused}
     return {
-        topic: {model.lane(item) or item.put.id for item in model.takeable(topic)}
+        topic: {model.lane(item) or item.put.id for item in model.givable(topic)}
         for topic in topics
         if model.room(topic)
     }

@@ -19,6 +19,8 @@ from dwell.store.embedded.lanes import Kept, Lanes, lane_of
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.turns import Turns
 
+#: What changes nothing of a message that was there before, or only where it lies.
+_STRANGE = (RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.COPY, RecordKind.TOUCH)
 #: What ends leases.
 _ENDING = (RecordKind.ACK, RecordKind.RELEASE, RecordKind.BURY, RecordKind.LAPSE)
 
@@ -179,7 +181,7 @@ class Gate:
 
     def follow(self, kind: RecordKind, rows: Rows) -> Iterator[Opened]:
         """Note what a record did to messages; yield what it opened."""
-        if kind is RecordKind.COPY:
+        if kind in _STRANGE:
             return
         for topic, some in self._by_topic(rows):
             settings, lanes = self._settings[topic], self._lanes.get(topic)
@@ -189,7 +191,10 @@ class Gate:
                 parked = self._kept.is_parked[some]
                 lanes.parked -= int(parked.sum())
                 self._kept.is_parked[some] = False
-                more, following = lanes.follow(some)
+                if kind is RecordKind.TAKE:
+                    lanes.enter(some)
+                else:
+                    more, following = lanes.follow(some)
             if settings.most_leased and kind in _ENDING:
                 more = max(more, len(some))
             if more:

@@ -71,7 +71,7 @@ class Lanes:
 
     def _is_before(self, row: int, front: int) -> bool:
         """Tell whether a row comes before the front of its lane, which nobody has taken."""
-        return not self._are_begun(np.array([front]))[0] and self._key(row) < self._key(front)
+        return not self._is_begun(front) and self._key(row) < self._key(front)
 
     def _park(self, row: int, lane: int) -> None:
         heapq.heappush(self._heaps.setdefault(lane, []), self._key(row))
@@ -98,9 +98,13 @@ class Lanes:
             first.setdefault(lanes.item(row), row)
         for lane in set(lanes[rows].tolist()):
             front = self._fronts.get(lane)
-            if front is not None and self._are_begun(np.array([front]))[0]:
+            if front is not None and self._is_begun(front):
                 first[lane] = front
         return np.array([not lanes[row] or first[lanes.item(row)] == row for row in rows.tolist()])
+
+    def enter(self, rows: Rows) -> None:
+        """Let messages that were taken be the fronts of their lanes."""
+        self._fronts.update(zip(self._kept.lane[rows].tolist(), rows.tolist(), strict=True))
 
     def follow(self, rows: Rows) -> tuple[int, list[int]]:
         """Note that messages have changed; ``is_parked`` of them is false by now.
@@ -115,9 +119,7 @@ class Lanes:
         ):
             if not lane:
                 continue
-            if its_state == State.LEASED:
-                self._fronts[lane] = row
-            elif self._fronts.get(lane) == row and not (its_attempt and its_state in _WAITING):
+            if self._fronts.get(lane) == row and not (its_attempt and its_state in _HELD):
                 opened += 1
                 after = self._next(lane, row if its_state == State.READY else None)
                 if after is not None:
@@ -154,6 +156,11 @@ class Lanes:
         row = entry[-1]
         return self._kept.is_parked.item(row) and self._key(row) == entry
 
+    def _is_begun(self, row: int) -> bool:
+        """Tell whether a message was taken and is not done."""
+        state = self._table.state.item(row)
+        return state == State.LEASED or (state in _WAITING and self._table.attempt.item(row) > 0)
+
     def _are_begun(self, rows: Rows) -> np.ndarray:
         """Tell which messages were taken and are not done."""
         state = self._table.state[rows]
@@ -163,6 +170,7 @@ class Lanes:
 
 
 _WAITING = (State.DELAYED, State.READY)
+_HELD = (*_WAITING, State.LEASED)
 
 
 def lane_of(key: str | None) -> int:

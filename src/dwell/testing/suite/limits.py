@@ -142,7 +142,7 @@ class Limits(Suite):
         await rig.put("early", key="k", delay_ms=-5)
         await rig.put("urgent", key="k", priority=1)
         assert await rig.take_ids() == []
-        found = []
+        found: list[str] = []
         while len(batch):
             found += batch.ids
             await rig.ack(receipts_of(batch))

@@ -1,0 +1,71 @@
+"""put -> take -> ack of messages with keys: an ordered topic beside one without order.
+
+Each message has one of ``keys`` keys. ``fair`` is a topic whose keys take turns.
+"""
+
+import asyncio
+import tempfile
+import time
+from functools import partial
+
+import dwell
+from bench.lifecycle import BODY
+from bench.redis_servers import redis_server
+from bench.result import Result
+
+_AT_ONCE = 16
+_SETTINGS = {
+    "dwell": {"ordered": True},
+    "unordered": {},
+    "fair": {"fair": True},
+}
+
+
+def run(*, store: str, keys: int, batch: int, messages: int, rounds: int) -> Result:
+    """Measure topics with and without order in turn."""
+    params = {"store": store, "keys": keys, "batch": batch, "messages": messages}
+    result = Result("keys", params, "messages/s")
+    if store == "redis":
+        with redis_server() as server:
+            _in_turn(result, server.url, keys, batch, messages, rounds)
+    else:
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            _in_turn(result, folder + "/store", keys, batch, messages, rounds)
+    return result
+
+
+def _in_turn(result: Result, url: str, keys: int, batch: int, messages: int, rounds: int) -> None:
+    systems = {name: partial(_measure, url, name, keys, batch, messages) for name in _SETTINGS}
+    result.in_turn(rounds, systems)
+
+
+def _measure(url: str, name: str, keys: int, batch: int, messages: int) -> float:
+    return asyncio.run(_through(url, name, keys, batch, messages))
+
+
+async def _through(url: str, name: str, keys: int, batch: int, messages: int) -> float:
+    """Let messages go all the way through one topic; return how many did so a second."""
+    async with dwell.open(url) as queue:
+        await queue.configure(name, **_SETTINGS[name])
+        names = [f"key-{number:08d}" for number in range(keys)]
+        share = messages // _AT_ONCE
+        start = time.perf_counter()
+        jobs = [_work(queue, name, names, batch, at * share, share) for at in range(_AT_ONCE)]
+        done = sum(await asyncio.gather(*jobs))
+        return done / (time.perf_counter() - start)
+
+
+async def _work(
+    queue: dwell.Queue, topic: str, names: list[str], batch: int, first: int, count: int
+) -> int:
+    done = 0
+    for at in range(first, first + count - batch + 1, batch):
+        keys = [names[number % len(names)] for number in range(at, at + batch)]
+        await queue.put_many(topic, [BODY] * batch, key=keys)
+        taken = await queue.take(topic, batch, wait=10)
+        await queue.ack(taken)
+        done += len(taken)
+    while len(taken := await queue.take(topic, batch)):
+        await queue.ack(taken)
+        done += len(taken)
+    return done
