@@ -6,6 +6,7 @@ Each message has one of ``keys`` keys. ``fair`` is a topic whose keys take turns
 import asyncio
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import partial
 
 import dwell
@@ -48,24 +49,40 @@ async def _through(url: str, name: str, keys: int, batch: int, messages: int) ->
     async with dwell.open(url) as queue:
         await queue.configure(name, **_SETTINGS[name])
         names = [f"key-{number:08d}" for number in range(keys)]
-        share = messages // _AT_ONCE
+        share = messages // _AT_ONCE // batch * batch
+        left = Left(_AT_ONCE * share)
         start = time.perf_counter()
-        jobs = [_work(queue, name, names, batch, at * share, share) for at in range(_AT_ONCE)]
-        done = sum(await asyncio.gather(*jobs))
-        return done / (time.perf_counter() - start)
+        jobs = [_work(queue, name, names, batch, at * share, share, left) for at in range(_AT_ONCE)]
+        await asyncio.gather(*jobs)
+        return _AT_ONCE * share / (time.perf_counter() - start)
+
+
+@dataclass
+class Left:
+    """How many messages have not gone all the way."""
+
+    count: int
 
 
 async def _work(
-    queue: dwell.Queue, topic: str, names: list[str], batch: int, first: int, count: int
-) -> int:
-    done = 0
-    for at in range(first, first + count - batch + 1, batch):
+    queue: dwell.Queue,
+    topic: str,
+    names: list[str],
+    batch: int,
+    first: int,
+    count: int,
+    left: Left,
+) -> None:
+    """Put batch after batch, each time taking and acking one, and then what is left of all."""
+    for at in range(first, first + count, batch):
         keys = [names[number % len(names)] for number in range(at, at + batch)]
         await queue.put_many(topic, [BODY] * batch, key=keys)
-        taken = await queue.take(topic, batch, wait=10)
-        await queue.ack(taken)
-        done += len(taken)
-    while len(taken := await queue.take(topic, batch)):
-        await queue.ack(taken)
-        done += len(taken)
-    return done
+        await _finish(queue, topic, batch, left, wait=0)
+    while left.count:
+        await _finish(queue, topic, batch, left, wait=0.05)
+
+
+async def _finish(queue: dwell.Queue, topic: str, batch: int, left: Left, wait: float) -> None:
+    taken = await queue.take(topic, batch, wait=wait)
+    await queue.ack(taken)
+    left.count -= len(taken)
