@@ -46,7 +46,7 @@ async def _expire(rig: Rig) -> None:
 
 async def _replace(rig: Rig) -> None:
     await rig.release(receipts_of(await rig.take(1)), LATER_MS)
-    await rig.put("1", key="k", delay_ms=LATER_MS, on_conflict="replace")
+    await rig.put("1", key="another", delay_ms=LATER_MS, on_conflict="replace")
 
 
 async def _give_back(rig: Rig) -> None:
@@ -321,6 +321,8 @@ class Limits(Suite):
         """In any span no more are taken than the rate says, and a tenth of a second's worth."""
         await rig.configure(rate=20)
         await rig.put(*(f"{number:03d}" for number in range(100)))
+        assert len(await rig.take_ids(1)) == 1
+        rig.advance(60_000)
         taken = []
         for _ in range(60):
             taken.append(len(await rig.take_ids()))
