@@ -16,6 +16,7 @@ from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
 from dwell.store.embedded.folder import Label, open_folder, write_label
+from dwell.store.embedded.gate import bounds
 from dwell.store.embedded.journal.journal import Journal, Use
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.segment import segment_path
@@ -148,7 +149,9 @@ class Core:
         """Let the gate know what holds for each topic, and keys where they matter."""
         machine = self.machine
         for number in machine.topics.numbered().values():
-            machine.gate.configure(number, machine.topics.settings_of(number))
+            settings = machine.topics.settings_of(number)
+            if bounds(settings):
+                machine.gate.configure(number, settings)
         for number in machine.gate.keyed():
             for _ in read_keys(machine, self.journal, number, machine.next_seq):
                 pass

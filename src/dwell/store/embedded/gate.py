@@ -77,7 +77,7 @@ class Gate:
         """Note what holds for a topic; tell whether what is ready of it has to stand anew."""
         self.allowances.forget(topic)
         self._expected.discard(topic)
-        if settings.rate or settings.most_leased or settings.ordered or settings.fair:
+        if bounds(settings):
             self._settings[topic] = settings
         else:
             self._settings.pop(topic, None)
@@ -225,6 +225,11 @@ class Gate:
         """Return the turns of ready messages of fair topics."""
         turns: I64 = self._kept.turn[rows]
         return turns
+
+
+def bounds(settings: TopicSettings) -> bool:
+    """Tell whether settings bound what is taken."""
+    return bool(settings.rate or settings.most_leased or settings.ordered or settings.fair)
 
 
 def _lane_of(extra: bytes) -> int:

@@ -112,21 +112,18 @@ class Lanes:
         Return how many lanes have another front, and which of these were parked.
         """
         opened, following = 0, []
-        state, attempt = self._table.state[rows].tolist(), self._table.attempt[rows].tolist()
-        lanes = self._kept.lane[rows].tolist()
-        for row, lane, its_state, its_attempt in zip(
-            rows.tolist(), lanes, state, attempt, strict=True
-        ):
-            if not lane:
+        lanes, begun = self._kept.lane[rows].tolist(), self._are_begun(rows).tolist()
+        for row, lane, is_begun in zip(rows.tolist(), lanes, begun, strict=True):
+            if not lane or is_begun or self._fronts.get(lane) != row:
                 continue
-            if self._fronts.get(lane) == row and not (its_attempt and its_state in _HELD):
-                opened += 1
-                after = self._next(lane, row if its_state == State.READY else None)
-                if after is not None:
-                    self._fronts[lane] = after
-                    following.append(after)
-                elif its_state != State.READY:
-                    del self._fronts[lane]
+            opened += 1
+            is_ready = self._table.state.item(row) == State.READY
+            after = self._next(lane, row if is_ready else None)
+            if after is not None:
+                self._fronts[lane] = after
+                following.append(after)
+            elif not is_ready:
+                del self._fronts[lane]
         return opened, following
 
     def _next(self, lane: int, before: int | None) -> int | None:
@@ -170,7 +167,6 @@ class Lanes:
 
 
 _WAITING = (State.DELAYED, State.READY)
-_HELD = (*_WAITING, State.LEASED)
 
 
 def lane_of(key: str | None) -> int:

@@ -94,7 +94,7 @@ class Ready:
                 break
             limit -= len(rows)
             room_bytes -= int(self._table.size_bytes[rows].sum())
-        return np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0], has_more
+        return _joined(found), has_more
 
     def _fitting(self, topic: int, rows: Rows, most_bytes: int) -> tuple[Rows, bool]:
         """Return as many rows as fit into an answer, and whether the others were put back."""
@@ -131,7 +131,7 @@ class Ready:
             if passed >= self._limits.passed_rows:
                 break
         has_more = passed >= self._limits.passed_rows and missing > 0
-        return np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0], has_more
+        return _joined(found), has_more
 
     def peek(self, topic: int, limit: int) -> Rows:
         """Return the first messages of one topic, and leave them in their places."""
@@ -147,17 +147,18 @@ class Ready:
         if number is None or not table.count(number, State.READY):
             return 0
         if self._gate.has_keys(number):
-            return int(
-                np.count_nonzero(
-                    (table.topic[: table.top] == number)
-                    & (table.state[: table.top] == State.READY)
-                    & (table.priority[: table.top] < priority)
+            rows = table.rows_where(
+                lambda part: (
+                    (table.topic[part] == number)
+                    & (table.state[part] == State.READY)
+                    & (table.priority[part] < priority)
                 )
             )
+            return len(rows)
         chunks = self._topics.runs(number).entries()
         parts = (c.part(slice(int(c.priority.searchsorted(priority)))) for c in chunks)
-        rows = [self._still_ready(number, part) for part in parts if len(part)]
-        return len(distinct(np.concatenate(rows))) if rows else 0
+        found = [self._still_ready(number, part) for part in parts if len(part)]
+        return len(distinct(np.concatenate(found))) if found else 0
 
     def _still_ready(self, topic: int, chunk: Chunk) -> Rows:
         """Return the rows of the entries that still mean something."""
@@ -180,3 +181,7 @@ class Ready:
 
 
 _NO_ROWS: Rows = np.zeros(0, dtype=np.intp)
+
+
+def _joined(found: list[Rows]) -> Rows:
+    return np.concatenate([_NO_ROWS, *found]) if len(found) != 1 else found[0]

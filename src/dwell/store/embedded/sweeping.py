@@ -76,9 +76,7 @@ def listed(numbers: list[int], size: int) -> np.ndarray:
 
 def listed_topics(machine: Machine, names: Sequence[str]) -> np.ndarray:
     """Return for the number of each topic whether it is one of some."""
-    numbers = [machine.topics.find(name) for name in names]
-    known = [number for number in numbers if number is not None]
-    return listed(known, len(machine.topics.names))
+    return listed(machine.topics.found(names), len(machine.topics.names))
 
 
 def paged(

@@ -24,7 +24,7 @@ class Picks(Suite):
         await rig.put("first", priority=1)
         await rig.put("later", delay_ms=1_000)
         for _ in range(2):
-            assert list((await rig.store.peek("t", 2)).ids) == ["first", "second"]
+            assert await rig.peek_ids(2) == ["first", "second"]
         seen = await rig.store.peek("t", 100)
         assert list(seen.ids) == ["first", "second", "third"]
         assert seen.receipts is None
@@ -38,15 +38,15 @@ class Picks(Suite):
         """A paused topic shows what it would give."""
         await rig.put("a")
         await rig.configure(paused=True)
-        assert list((await rig.store.peek("t", 2)).ids) == ["a"]
+        assert await rig.peek_ids(2) == ["a"]
 
     @scenario
     async def test_peek_past_what_was_taken_by_id(self, rig: Rig) -> None:
         """What was taken by its id, or moved, is not shown any more."""
         await rig.put("a", "b", "c", "d")
-        await rig.store.take_ids("t", encoded(["a", "c"]), 0, "me")
+        await rig.take_by_ids("a", "c")
         await rig.cancel("b")
-        assert list((await rig.store.peek("t", 1)).ids) == ["d"]
+        assert await rig.peek_ids(1) == ["d"]
 
     # --- take_ids -----------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class Picks(Suite):
         """It takes the ready ones of those asked for, in the order they were asked for."""
         await rig.put("a", "b", "c", "leased", "dead")
         await rig.put("later", delay_ms=1_000)
-        taken = await rig.store.take_ids("t", encoded(["leased", "dead"]), 0, "you")
+        taken = await rig.take_by_ids("leased", "dead", owner="you")
         await rig.bury(receipts_of(taken)[1:])
         asked = encoded(["c", "later", "leased", "dead", "unknown", "a", "c"])
         batch = await rig.store.take_ids("t", asked, 5_000, "me")
@@ -71,7 +71,7 @@ class Picks(Suite):
         """Neither gives anything."""
         await rig.put("a")
         await rig.configure(paused=True)
-        assert len(await rig.store.take_ids("t", encoded(["a"]), 0, "me")) == 0
+        assert len(await rig.take_by_ids("a")) == 0
         assert len(await rig.store.take_ids("unknown", encoded(["a"]), 0, "me")) == 0
 
     @within_a_shard
@@ -79,7 +79,7 @@ class Picks(Suite):
     async def test_take_by_id_and_come_back(self, rig: Rig) -> None:
         """What comes back is taken once more, not twice."""
         await rig.put("a", "b")
-        await rig.store.take_ids("t", encoded(["b"]), 1_000, "me")
+        await rig.take_by_ids("b", lease_ms=1_000)
         rig.advance(1_000)
         assert await rig.take_ids() == ["a", "b"]
         assert await rig.take_ids() == []

@@ -232,8 +232,7 @@ local function extract(n)
     call('ZADD', KEY.leased, r.ends, member(n))
     if r.owner ~= '' then call('SADD', KEY.owner .. r.owner, member(n)) end
   elseif was_ready or r.due <= now then
-    local entry = ready_member(n, r.due)
-    call('ZADD', KEY.ready .. b.topic, enter_ready(r, entry), entry)
+    stand_ready(r, ready_member(n, r.due))
     if not was_ready then
       count(b.topic, 'delayed', -1)
       count(b.topic, 'ready', 1)

@@ -46,7 +46,7 @@ local function open_lane(topic, key)
   if entry and is_parked(topic, entry) then
     local text = call('HGET', KEY.messages, entry:sub(7))
     if text then
-      call('ZADD', KEY.ready .. topic, enter_ready(decode(text), entry), entry)
+      stand_ready(decode(text), entry)
     else
       call('ZREM', name, entry)
     end

@@ -5,6 +5,7 @@
 -- Of a fair topic, the score in `ready` is no priority but a turn (start-time fair queueing: Goyal, Vin,
 -- Cheng 1996), which no priority reaches; `turns` has the last one of each key.
 local PARKED, FIRST_TURN = 2^45, 2^33
+local UNPARKED = string.format('(%.0f', PARKED)
 
 local function is_laned(topic)
   local of = settings(topic)
@@ -52,6 +53,8 @@ local function enter_ready(r, entry)
   if key then call('ZADD', lane_key(r.topic, key), r.priority, entry) end
   return settings(r.topic).fair and next_turn(r.topic, key_of(r.extra)) or r.priority
 end
+
+local function stand_ready(r, entry) call('ZADD', KEY.ready .. r.topic, enter_ready(r, entry), entry) end
 
 -- Let a message that is ready no more leave its lane.
 local function leave_ready(r, entry)

@@ -29,8 +29,7 @@ local function ready_member(n, due) return pack('>I6I7', due, n) end
 -- Let a message wait for its due, or for a taker.
 local function wait(n, r)
   if r.due <= now then
-    local entry = ready_member(n, r.due)
-    call('ZADD', KEY.ready .. r.topic, enter_ready(r, entry), entry)
+    stand_ready(r, ready_member(n, r.due))
     count(r.topic, 'ready', 1)
     if r.expires == 0 or r.expires > now then wake(r.topic, 1) end
   else

@@ -16,7 +16,7 @@ verb('form', 3, function(topic, part, cursor)
     local r = decode(text)
     local key = key_of(r.extra)
     if key and not settings(topic).ordered then call('DEL', lane_key(topic, key)) end
-    call('ZADD', KEY.ready .. topic, enter_ready(r, entry), entry)
+    stand_ready(r, entry)
     if r.attempt > 0 then set_front(n, r) end
   end
 

@@ -5,8 +5,7 @@ verb('peek', 2, looking(function(topic, limit)
   limit = tonumber(limit)
   local found = {}
   local most = settings(topic).ordered and math.max(limit, LIMITS.taken) or limit + 1
-  local bound = string.format('(%.0f', PARKED)
-  local ready = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, most)
+  local ready = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, most)
 
   local function add(priority, due, n)
     for _, value in ipairs({tonumber(priority), due, n}) do found[#found + 1] = value end

@@ -28,7 +28,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     local key = ordered_key(r)
     if key and call('ZSCORE', lane_key(topic, key), entry) then return end
     tell(topic, r.id, n, 'no state', function()
-      call('ZADD', KEY.ready .. topic, enter_ready(r, entry), entry)
+      stand_ready(r, entry)
       mark(r)
     end)
   end

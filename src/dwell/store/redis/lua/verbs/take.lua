@@ -94,8 +94,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
 
   -- Lease what stands in front of a topic with lanes; false if nothing does.
   local function take_of_lanes(topic)
-    local bound = string.format('(%.0f', PARKED)
-    local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, math.min(left, loose_left))
+    local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, math.min(left, loose_left))
     local loose, scores = {}, {}
     for i = 1, #found, 2 do
       if #found[i] == 14 then

@@ -42,11 +42,14 @@ verb('tick', 0, function()
   forget_topics()
   local ready = {}
   for i = rest, #ARGV do
-    local number = call('HGET', KEY.counts .. ARGV[i], 'ready')
-    number = math.min(tonumber(number or 0) - parked(ARGV[i]), allowed(ARGV[i]))
-    if number > 0 and not settings(ARGV[i]).paused then
-      ready[#ready + 1] = ARGV[i]
-      ready[#ready + 1] = number
+    local topic = ARGV[i]
+    local number = tonumber(call('HGET', KEY.counts .. topic, 'ready') or 0)
+    if number > 0 and not settings(topic).paused then
+      number = math.min(number - parked(topic), allowed(topic))
+      if number > 0 then
+        ready[#ready + 1] = topic
+        ready[#ready + 1] = number
+      end
     end
   end
   return {is_settled and 1 or 0, ready, done}
