@@ -5,7 +5,7 @@
 -- Of a fair topic, the score in `ready` is no priority but a turn (start-time fair queueing: Goyal, Vin,
 -- Cheng 1996), which no priority reaches; `turns` has the last one of each key.
 local PARKED, FIRST_TURN = 2^45, 2^33
-local UNPARKED = string.format('(%.0f', PARKED)
+local UNPARKED = '(' .. PARKED
 
 local function is_laned(topic)
   local of = settings(topic)
