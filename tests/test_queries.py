@@ -30,7 +30,7 @@ async def opened(kind, folder):
     """Open a queue of some kind; give also the store that keeps its messages."""
     if kind == "http":
         async with (
-            served(MemoryStore(RealClock())) as server,
+            served() as server,
             dwell.open(server.url) as queue,
         ):
             yield queue, server.queue.store
@@ -490,20 +490,9 @@ def test_any_text_is_refused_or_can_be_asked(text, value):
 # --- only over HTTP ---------------------------------------------------------------------------
 
 
-def serve(test, **options):
-    """Run a test with a server over a store in memory."""
-
-    async def main():
-        async with served(MemoryStore(RealClock()), **options) as server:
-            await asyncio.wait_for(test(server), 60)
-
-    asyncio.run(main())
-
-
-def test_a_server_does_a_part_at_a_time(monkeypatch):
+async def test_a_server_does_a_part_at_a_time(monkeypatch):
     monkeypatch.setattr(filters, "MOST_LOOKED_AT", 1_000)
-
-    async def test(server):
+    async with served() as server:
         asked = []
         async with dwell.open(server.url) as queue:
             call = queue.store._connection.call
@@ -521,13 +510,11 @@ def test_a_server_does_a_part_at_a_time(monkeypatch):
         assert asked.count("take-where") == 5
         assert asked.count("clear") == 4
 
-    serve(test)
-
 
 async def test_a_look_at_headers_is_work_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
     headers = {"h": "x" * 1_000}
-    async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
+    async with served() as server, dwell.open(server.url) as queue:
         asked, call = [], queue.store._connection.call
 
         async def noted(method, path, *args, **options):
@@ -545,10 +532,9 @@ async def test_a_look_at_headers_is_work_and_the_client_goes_on(monkeypatch):
         assert asked.count("take-where") > 3
 
 
-def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
+async def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
-
-    async def test(server):
+    async with served() as server:
         asked = []
         async with dwell.open(server.url) as queue:
             call = queue.store._connection.call
@@ -570,13 +556,11 @@ def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
         assert asked.count("find") > 3
         assert asked.count("take-where") > 8
 
-    serve(test)
-
 
 RIGHTS = {"taker": 'take = ["t"]', "putter": 'put = ["t"]', "boss": 'admin = [""]'}
 
 
-def test_each_verb_needs_its_right(tmp_path):
+async def test_each_verb_needs_its_right(tmp_path):
     path = tmp_path / "tokens.toml"
     entries = (
         f'[[token]]\nname = "{name}"\nsha256 = "{hash_of(name)}"\n{grant}\n'
@@ -584,8 +568,7 @@ def test_each_verb_needs_its_right(tmp_path):
     )
     path.write_text("\n".join(entries))
     path.chmod(0o600)
-
-    async def test(server):
+    async with served(tokens=Tokens.load(path)) as server:
         async with dwell.open(server.url, token="taker") as queue:
             await _refused(queue.find("t", "@"), queue.clear("t"), queue.sizes("t"))
             await _refused(queue.find_stale(), queue.take_where("u", "@"))
@@ -597,8 +580,6 @@ def test_each_verb_needs_its_right(tmp_path):
             assert len(await queue.find("t", "@")) == 0
             assert await queue.sizes("t") == [dwell.TopicStats()]
             assert await queue.find_stale() == []
-
-    serve(test, tokens=Tokens.load(path))
 
 
 async def _refused(*calls):

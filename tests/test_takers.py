@@ -328,8 +328,9 @@ async def test_no_taker_sleeps_while_there_is_something(seed):
         await asyncio.wait(takers)
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("sync", ["always", "never"])
-def test_no_wake_is_lost_on_a_disk(tmp_path, sync):
+async def test_no_wake_is_lost_on_a_disk(tmp_path, sync):
     """The same on the real clock and a real disk, where answers come when they come."""
     rng = random.Random(sync)
     count, taken, acking = 400, Counter(), set()
@@ -346,24 +347,21 @@ def test_no_wake_is_lost_on_a_disk(tmp_path, sync):
         for n in range(count):
             await queue.put(rng.choice("ab"), str(n), delay=rng.choice([0, 0, 0.001, 0.02]))
 
-    async def main():
-        async with dwell.open(tmp_path / "queue", sync=sync) as queue:
-            takers = set()
-            putter = asyncio.create_task(put(queue))
-            while not putter.done() or sum(taken.values()) < count:
-                takers |= {asyncio.create_task(take(queue)) for _ in range(30 - len(takers))}
-                for taker in takers - acking:
-                    if rng.random() < 0.03:
-                        taker.cancel()
-                await asyncio.sleep(0.002)
-                for taker in [taker for taker in takers if taker.done()]:
-                    takers.remove(taker)
-                    assert taker.cancelled() or taker.exception() is None
-            for taker in takers:
-                taker.cancel()
-            await asyncio.wait(takers)
-
-    asyncio.run(asyncio.wait_for(main(), 120))
+    async with dwell.open(tmp_path / "queue", sync=sync) as queue:
+        takers = set()
+        putter = asyncio.create_task(put(queue))
+        while not putter.done() or sum(taken.values()) < count:
+            takers |= {asyncio.create_task(take(queue)) for _ in range(30 - len(takers))}
+            for taker in takers - acking:
+                if rng.random() < 0.03:
+                    taker.cancel()
+            await asyncio.sleep(0.002)
+            for taker in [taker for taker in takers if taker.done()]:
+                takers.remove(taker)
+                assert taker.cancelled() or taker.exception() is None
+        for taker in takers:
+            taker.cancel()
+        await asyncio.wait(takers)
     assert len(taken) == count
     assert set(taken.values()) == {1}
 

@@ -192,10 +192,9 @@ def test_what_cannot_begin_is_logged_and_stops_nothing(caplog, monkeypatch):
     assert seen == ["later"]
 
 
-def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
+async def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
     clock, seen = dwell.SimulatedClock(NOW), []
-
-    async def main():
+    with caplog.at_level(logging.ERROR):
         async with Timer(clock=clock) as timer:
             take = timer._spans._queue.take
 
@@ -210,13 +209,10 @@ def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
             clock.advance(1_000)
             while not seen:
                 await settle()
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(main())
     assert "MemoryError" in caplog.text
 
 
-def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
+async def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
     seen = {}
 
     def plain():
@@ -225,18 +221,15 @@ def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
     async def coroutine():
         seen["coroutine"] = threading.current_thread()
 
-    async def main():
-        async with Timer() as timer:
-            timer.after(0, plain)
-            timer.after(0, coroutine)
-            timer.after(0, lambda: coroutine_of("hidden"))
-            while len(seen) < 3:
-                await asyncio.sleep(0.001)
-
     async def coroutine_of(name):
         seen[name] = threading.current_thread()
 
-    asyncio.run(main())
+    async with Timer() as timer:
+        timer.after(0, plain)
+        timer.after(0, coroutine)
+        timer.after(0, lambda: coroutine_of("hidden"))
+        while len(seen) < 3:
+            await asyncio.sleep(0.001)
     assert seen["plain"] is not threading.current_thread()
     assert seen["coroutine"] is seen["hidden"] is threading.current_thread()
 

@@ -64,7 +64,7 @@ async def calling(**options):
     """Give a caller of a server over a store in memory."""
     async with (
         asyncio.timeout(60),
-        served(MemoryStore(RealClock()), **options) as server,
+        served(**options) as server,
         aiohttp.ClientSession() as session,
     ):
         yield Caller(server, session)

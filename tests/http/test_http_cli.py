@@ -120,7 +120,7 @@ def test_backup(tmp_path):
 
 @pytest.mark.timeout(60)
 async def test_a_worker_acks_retries_and_buries():
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         worker = Worker(server.url, grace="5s")
         seen = []
 
@@ -160,7 +160,7 @@ async def test_a_worker_acks_retries_and_buries():
 
 @pytest.mark.timeout(60)
 async def test_a_worker_keeps_the_leases_of_what_it_handles():
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         worker = Worker(server.url)
         attempts = []
 

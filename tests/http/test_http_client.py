@@ -34,7 +34,7 @@ async def opened(*, client=None, **options):
     """Give a queue over HTTP, and the server behind it."""
     async with (
         asyncio.timeout(60),
-        served(MemoryStore(RealClock()), **options) as server,
+        served(**options) as server,
         dwell.open(server.url, **(client or {})) as queue,
     ):
         yield queue, server
@@ -45,7 +45,7 @@ async def wired(store=None, **client):
     """Give a queue, the wire to its server, and the server."""
     async with (
         asyncio.timeout(60),
-        served(store or MemoryStore(RealClock())) as server,
+        served(store) as server,
         between(server.url) as wire,
         dwell.open(wire.url, **client) as queue,
     ):
@@ -76,18 +76,14 @@ async def settled(server, topic="t", **counts):
 # --- no answer ----------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_not_there():
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_server_that_is_not_there(is_sync):
     url = f"http://127.0.0.1:{free_port()}"
-
-    async def main():
-        async with dwell.open(url, retries=2):
-            pass
-
-    for call in (lambda: asyncio.run(main()), lambda: dwell.open(url, retries=2).__enter__()):
-        start = time.monotonic()
-        with pytest.raises(dwell.errors.ServerUnreachable, match=url):
-            call()
-        assert time.monotonic() - start < PATIENCE_S
+    handle = dwell.open(url, retries=2)
+    start = time.monotonic()
+    with pytest.raises(dwell.errors.ServerUnreachable, match=url):
+        await (asyncio.to_thread(handle.__enter__) if is_sync else handle.__aenter__())
+    assert time.monotonic() - start < PATIENCE_S
 
 
 def test_a_name_that_nobody_has():
@@ -314,40 +310,37 @@ async def _put_until(stop, queue, name, safe, unsafe):
 
 
 @pytest.mark.campaign
-def test_a_server_that_is_killed_and_started_again(tmp_path):
+@pytest.mark.timeout(60)
+async def test_a_server_that_is_killed_and_started_again(tmp_path):
     port = free_port()
     safe, unsafe = [], {}
 
     def server():
         return ServerProcess("--http", f"127.0.0.1:{port}", store=tmp_path / "store")
 
-    async def main():
-        with server() as first:
-            await asyncio.to_thread(first.ready)
-            async with dwell.open(f"http://127.0.0.1:{port}", retries=30) as queue:
-                stop = asyncio.Event()
-                tasks = [
-                    asyncio.ensure_future(_put_until(stop, queue, n, safe, unsafe))
-                    for n in range(20)
-                ]
-                while len(safe) < 500 or list(unsafe.values()).count(None) < 5:
-                    await asyncio.sleep(0.001)
-                first.process.kill()
-                first.process.wait()
-                await asyncio.sleep(0.1)
-                before = len(safe)
-                with server() as second:
-                    await asyncio.to_thread(second.ready)
-                    while len(safe) < before + 200:
-                        await asyncio.sleep(0.01)
-                    stop.set()
-                    await asyncio.gather(*tasks)
-                    assert second.stop() == 0
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-    with dwell.open(tmp_path / "store") as queue:
+    with server() as first:
+        await asyncio.to_thread(first.ready)
+        async with dwell.open(f"http://127.0.0.1:{port}", retries=30) as queue:
+            stop = asyncio.Event()
+            tasks = [
+                asyncio.ensure_future(_put_until(stop, queue, n, safe, unsafe)) for n in range(20)
+            ]
+            while len(safe) < 500 or list(unsafe.values()).count(None) < 5:
+                await asyncio.sleep(0.001)
+            first.process.kill()
+            first.process.wait()
+            await asyncio.sleep(0.1)
+            before = len(safe)
+            with server() as second:
+                await asyncio.to_thread(second.ready)
+                while len(safe) < before + 200:
+                    await asyncio.sleep(0.01)
+                stop.set()
+                await asyncio.gather(*tasks)
+                assert second.stop() == 0
+    async with dwell.open(tmp_path / "store") as queue:
         found = {
-            topic: [m.body.decode() for page in queue.pages(topic, "ready") for m in page]
+            topic: [m.body.decode() async for page in queue.pages(topic, "ready") for m in page]
             for topic in ("safe", "unsafe")
         }
     assert sorted(found["safe"]) == sorted(safe)
@@ -414,30 +407,25 @@ def test_options_that_are_refused(options):
         dwell.open("http://localhost", **options)
 
 
-def test_a_server_that_is_another():
+async def test_a_server_that_is_another():
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 " + said + b"\r\ncontent-length: 5\r\n\r\nhello")
         writer.close()
 
-    async def main():
-        nonlocal said
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            for head, error in (
-                (b"200 OK", dwell.StoreError),
-                (b"301 Moved\r\nlocation: /elsewhere", dwell.StoreError),
-                (b"200 OK\r\ndwell-now-ms: noon", dwell.StoreError),
-                (b"404 Not Found", dwell.DwellError),
-                (b"502 Bad Gateway", dwell.StoreError),
-            ):
-                said = head
-                with pytest.raises(error, match=r"hello|Dwell server"):
-                    async with dwell.open(url, retries=1):
-                        pass
-
-    said = b""
-    asyncio.run(main())
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for head, error in (
+            (b"200 OK", dwell.StoreError),
+            (b"301 Moved\r\nlocation: /elsewhere", dwell.StoreError),
+            (b"200 OK\r\ndwell-now-ms: noon", dwell.StoreError),
+            (b"404 Not Found", dwell.DwellError),
+            (b"502 Bad Gateway", dwell.StoreError),
+        ):
+            said = head
+            with pytest.raises(error, match=r"hello|Dwell server"):
+                async with dwell.open(url, retries=1):
+                    pass
 
 
 # --- tokens and TLS -----------------------------------------------------------------------------
@@ -467,7 +455,7 @@ def tokens(tmp_path):
 async def opened_as(tokens, *names):
     """Give a queue for each token, over one server."""
     async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
-        server = await stack.enter_async_context(served(MemoryStore(RealClock()), tokens=tokens))
+        server = await stack.enter_async_context(served(tokens=tokens))
         handles = [dwell.open(server.url, token=name) for name in names]
         yield [await stack.enter_async_context(handle) for handle in handles]
 
@@ -476,7 +464,7 @@ async def test_a_token_from_the_environment(tokens, monkeypatch):
     monkeypatch.setenv("DWELL_TOKEN", "admin")
 
     async with (
-        served(MemoryStore(RealClock()), tokens=tokens) as server,
+        served(tokens=tokens) as server,
         dwell.open(server.url) as queue,
     ):
         assert (await queue.put("orders.1", "x")).result is Result.CREATED
@@ -488,7 +476,7 @@ async def test_a_token_from_the_environment(tokens, monkeypatch):
 @pytest.mark.parametrize("token", [None, "wrong"])
 async def test_without_a_good_token_nothing_is_done(tokens, token):
     async with (
-        served(MemoryStore(RealClock()), tokens=tokens) as server,
+        served(tokens=tokens) as server,
         dwell.open(server.url, token="admin") as admin,
     ):
         with pytest.raises(errors.Unauthorized):
@@ -703,7 +691,7 @@ async def test_one_of_many_takers_is_cancelled():
 
 @pytest.mark.timeout(60)
 async def test_closing_while_takers_wait():
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         async with dwell.open(server.url) as queue:
             takes = [asyncio.ensure_future(queue.take(f"t{n % 3}", wait="1m")) for n in range(9)]
             await asyncio.sleep(0.1)
@@ -754,7 +742,7 @@ async def test_a_delay_counts_by_the_servers_clock(skew_ms):
 async def test_a_due_that_is_given_stays_what_it_is_whatever_the_client_takes_for_now():
     """The first answer after a step of the server's clock may be one to a take that waited long."""
 
-    async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
+    async with served() as server, dwell.open(server.url) as queue:
         queue.clock._ahead_ms += 60_000
         due_ms = server.queue.clock.now_ms() + 30_000
         dues = [due_ms, due_ms + 1]
@@ -929,25 +917,18 @@ async def test_many_small_calls_at_once():
 # --- backup -------------------------------------------------------------------------------------
 
 
-def test_a_backup_comes_over_the_wire(tmp_path):
-    async def main():
-        async with (
-            served(EmbeddedStore(tmp_path / "store")) as server,
-            dwell.open(server.url) as queue,
-        ):
-            await queue.put_many("t", [b"x" * 1000] * 5000, delay="1h")
-            await queue.put("t", "leased")
-            (message,) = await queue.take("t", lease="1h")
+async def test_a_backup_comes_over_the_wire(tmp_path):
+    async with opened(store=EmbeddedStore(tmp_path / "store")) as (queue, _server):
+        await queue.put_many("t", [b"x" * 1000] * 5000, delay="1h")
+        await queue.put("t", "leased")
+        (message,) = await queue.take("t", lease="1h")
+        await queue.store.backup(tmp_path / "copy")
+        with pytest.raises(dwell.InvalidInput, match="is there already"):
             await queue.store.backup(tmp_path / "copy")
-            with pytest.raises(dwell.InvalidInput, match="is there already"):
-                await queue.store.backup(tmp_path / "copy")
-            return message.receipt
-
-    receipt = asyncio.run(main())
-    with dwell.open(tmp_path / "copy") as queue:
-        assert queue.stats().topics["t"] == dwell.TopicStats(delayed=5000, leased=1)
+    async with dwell.open(tmp_path / "copy") as queue:
+        assert (await queue.stats()).topics["t"] == dwell.TopicStats(delayed=5000, leased=1)
         with pytest.raises(errors.ForeignReceipt):
-            queue.ack(receipt)
+            await queue.ack(message.receipt)
 
 
 async def test_a_backup_that_is_cut_off_leaves_nothing(tmp_path):

@@ -9,10 +9,8 @@ import msgspec
 import pytest
 
 import dwell
-from dwell.clock import RealClock
 from dwell.server.gate import Gate
 from dwell.server.tokens import Tokens
-from dwell.store.memory import MemoryStore
 from dwell.wire.columns import BatchColumns, batch_of_columns
 from tests.http.served import served
 from tests.http.test_http_api import calling
@@ -192,7 +190,8 @@ async def test_only_those_who_wait_are_counted_as_waiting():
         assert caller.status == 429
 
 
-def test_takes_that_are_cancelled_leave_nothing_leased():
+@pytest.mark.timeout(60)
+async def test_takes_that_are_cancelled_leave_nothing_leased():
     chance = random.Random(3)
 
     async def taker(queue, kept):
@@ -203,29 +202,26 @@ def test_takes_that_are_cancelled_leave_nothing_leased():
             with contextlib.suppress(asyncio.CancelledError):
                 kept.append(len(await task))
 
-    async def main():
-        async with (
-            served(MemoryStore(RealClock())) as server,
-            dwell.open(server.url) as queue,
-        ):
-            kept = []
-            takers = [asyncio.ensure_future(taker(queue, kept)) for _ in range(5)]
-            while not all(task.done() for task in takers):
-                await server.queue.put_many("t", ["x"] * 3)
-                await asyncio.sleep(0.003)
-            for _ in range(300):
-                leased = (await server.queue.stats()).topics["t"].leased
-                if leased == sum(kept):
-                    return
-                await asyncio.sleep(0.01)
-            raise AssertionError(f"{leased} leased, {sum(kept)} of them taken")
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with (
+        served() as server,
+        dwell.open(server.url) as queue,
+    ):
+        kept = []
+        takers = [asyncio.ensure_future(taker(queue, kept)) for _ in range(5)]
+        while not all(task.done() for task in takers):
+            await server.queue.put_many("t", ["x"] * 3)
+            await asyncio.sleep(0.003)
+        for _ in range(300):
+            leased = (await server.queue.stats()).topics["t"].leased
+            if leased == sum(kept):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{leased} leased, {sum(kept)} of them taken")
 
 
 @pytest.mark.parametrize("path", ["/v1/stats", "/healthz", "/metrics"])
 async def test_a_page_that_gives_its_name_our_address_is_refused(path):
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         for hosts in ("evil.example", "evil.example:8410"):
             answer = await ask(server, request("GET", path, host=hosts, origin=f"http://{hosts}"))
             assert answer.status == 403

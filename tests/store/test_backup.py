@@ -118,33 +118,29 @@ async def copy_to(store: EmbeddedStore, folder: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["folder", "tar"])
-def test_a_backup_under_load_is_the_store_of_one_moment(tmp_path: Path, way: str) -> None:
+async def test_a_backup_under_load_is_the_store_of_one_moment(tmp_path: Path, way: str) -> None:
     kept: list[tuple[Path, set[str], set[str]]] = []
-
-    async def main() -> None:
-        async with (
-            dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
-            loaded(queue, seed=7) as load,
-        ):
-            for number in range(ROUNDS):
-                await asyncio.sleep(0.15)
-                sure = load.alive - load.unsure
-                before = load.count
-                place = tmp_path / f"copy-{number}"
-                went = {"alive": set(load.alive), "unsure": set(load.unsure)}
-                await copy_to(store_of(queue), place, way)
-                # What was there before and is there after was there at that moment.
-                lasting = sure & load.alive - load.unsure
-                gone = {str(n) for n in range(before)} - went["alive"] - went["unsure"]
-                kept.append((place, lasting, gone))
-        segments = sorted((tmp_path / "store").glob("journal-*"))
-        assert int(segments[0].stem[-8:]) > 0, "nothing was compacted"
-
-    asyncio.run(main())
+    async with (
+        dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
+        loaded(queue, seed=7) as load,
+    ):
+        for number in range(ROUNDS):
+            await asyncio.sleep(0.15)
+            sure = load.alive - load.unsure
+            before = load.count
+            place = tmp_path / f"copy-{number}"
+            went = {"alive": set(load.alive), "unsure": set(load.unsure)}
+            await copy_to(store_of(queue), place, way)
+            # What was there before and is there after was there at that moment.
+            lasting = sure & load.alive - load.unsure
+            gone = {str(n) for n in range(before)} - went["alive"] - went["unsure"]
+            kept.append((place, lasting, gone))
+    segments = sorted((tmp_path / "store").glob("journal-*"))
+    assert int(segments[0].stem[-8:]) > 0, "nothing was compacted"
     for place, lasting, gone in kept:
-        report = check(place)
+        report = await asyncio.to_thread(check, place)
         assert report.ok, report.findings
-        found = asyncio.run(ids_of(place))
+        found = await ids_of(place)
         assert lasting <= found
         assert not gone & found
         assert found
@@ -228,16 +224,13 @@ async def test_a_store_and_its_backup_are_their_owners_alone(tmp_path: Path) -> 
         assert {oct(path.stat().st_mode) for path in folder.iterdir()} == {oct(0o100600)}
 
 
-def test_the_backup_of_an_empty_store(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
-            await store_of(queue).backup(tmp_path / "deep" / "copy")
-        async with dwell.open(tmp_path / "deep" / "copy") as copy:
-            assert (await copy.stats()).topics == {}
-            await copy.put("t", b"1 ", id="1")
-
-    asyncio.run(main())
-    assert asyncio.run(ids_of(tmp_path / "deep" / "copy")) == {"1"}
+async def test_the_backup_of_an_empty_store(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
+        await store_of(queue).backup(tmp_path / "deep" / "copy")
+    async with dwell.open(tmp_path / "deep" / "copy") as copy:
+        assert (await copy.stats()).topics == {}
+        await copy.put("t", b"1 ", id="1")
+    assert await ids_of(tmp_path / "deep" / "copy") == {"1"}
 
 
 @pytest.mark.parametrize("fault", ["full", "write", "sync"])

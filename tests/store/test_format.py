@@ -79,14 +79,11 @@ def frames_of(folder: Path) -> list[list[RecordKind]]:
     return found
 
 
-def test_verbs_of_one_turn_share_a_frame_until_it_is_large(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store") as queue:
-            # Those of one topic would be one record.
-            await asyncio.gather(*[queue.put(f"t{n}", b"x" * 1000) for n in range(20)])
-            await asyncio.gather(*[queue.put(f"t{n}", b"x" * 300_000) for n in range(20)])
-
-    asyncio.run(main())
+async def test_verbs_of_one_turn_share_a_frame_until_it_is_large(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store") as queue:
+        # Those of one topic would be one record.
+        await asyncio.gather(*[queue.put(f"t{n}", b"x" * 1000) for n in range(20)])
+        await asyncio.gather(*[queue.put(f"t{n}", b"x" * 300_000) for n in range(20)])
     sizes = [
         len(kinds) for kinds in frames_of(tmp_path / "store") if set(kinds) == {RecordKind.PUT}
     ]

@@ -231,7 +231,7 @@ async def test_a_handler_that_cancels_itself_has_failed():
 def test_the_end_of_the_loop_gives_back_what_runs_as_it_was(tmp_path, cancels):
     folder = str(tmp_path / "queue")
 
-    async def main():
+    async def begin():
         async with dwell.open(folder) as queue:
             await queue.put_many("t", ["x"] * 3, ids=["a", "b", "c"], key="k", max_attempts=1)
         begun = asyncio.Event()
@@ -249,14 +249,14 @@ def test_the_end_of_the_loop_gives_back_what_runs_as_it_was(tmp_path, cancels):
             serving.cancel()
             await asyncio.sleep(0.02)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(begin(), 60))
     with dwell.open(folder) as queue:
         found = queue.get("t", ["a", "b", "c"])
         assert [(m.state, m.attempt, m.last_error) for m in found] == [(State.READY, 0, None)] * 3
 
 
 def test_the_end_of_the_loop_leaves_nothing_leased_at_any_moment(tmp_path):
-    async def main(folder, turns):
+    async def begin(folder, turns):
         async with dwell.open(folder) as queue:
             await queue.put_many("t", ["x"] * 4, ids=list("abcd"), max_attempts=1)
         worker = Worker(folder)
@@ -272,7 +272,7 @@ def test_the_end_of_the_loop_leaves_nothing_leased_at_any_moment(tmp_path):
 
     for turns in range(0, 40, 3):
         folder = str(tmp_path / str(turns))
-        asyncio.run(asyncio.wait_for(main(folder, turns), 60))
+        asyncio.run(asyncio.wait_for(begin(folder, turns), 60))
         with dwell.open(folder) as queue:
             found = queue.get("t", list("abcd"))
             assert [(m.state, m.attempt) for m in found] == [(State.READY, 0)] * 4, turns
@@ -460,22 +460,21 @@ def test_a_stop_before_the_start_and_after_the_end():
     worker.stop()
 
 
-def test_a_worker_without_handlers_and_one_that_runs_already():
+def test_a_worker_without_handlers():
     with pytest.raises(InvalidInput, match="got no handler"):
         Worker("memory:").run()
 
-    async def main():
-        async with opened() as queue:
-            worker = Worker(queue)
-            worker.on("t")(print)
-            async with serving(worker):
-                await asyncio.sleep(0)
-                with pytest.raises(InvalidInput, match="runs already"):
-                    await worker.serve()
-                with pytest.raises(InvalidInput, match="expected handlers before"):
-                    worker.on("u")
 
-    asyncio.run(main())
+async def test_a_worker_that_runs_already():
+    async with opened() as queue:
+        worker = Worker(queue)
+        worker.on("t")(print)
+        async with serving(worker):
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidInput, match="runs already"):
+                await worker.serve()
+            with pytest.raises(InvalidInput, match="expected handlers before"):
+                worker.on("u")
 
 
 def test_one_handler_for_a_topic_by_key():
@@ -661,7 +660,7 @@ async def test_a_stop_ends_when_the_server_hangs(when):
             with contextlib.closing(back):
                 await asyncio.gather(pipe(reader, back), pipe(away, writer))
 
-    async with served(MemoryStore(dwell.RealClock())) as behind:
+    async with served() as behind:
         real = behind.url
         async with dwell.open(real) as queue:
             await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
