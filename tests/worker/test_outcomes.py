@@ -406,7 +406,7 @@ def test_what_was_done_is_said_once_more_at_the_end_of_the_loop():
     """Whoever cancels all tasks of a loop does not undo what a handler has done."""
     store = Flaky(dwell.RealClock())
 
-    async def main():
+    async def begin():
         queue = dwell.Queue(store)
         await queue.open()
         worker = Worker(queue)
@@ -422,7 +422,7 @@ def test_what_was_done_is_said_once_more_at_the_end_of_the_loop():
             await asyncio.sleep(0.001)
         return task
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(begin(), 60))
     assert asyncio.run(store.get("t", [b"1"])) == [None]
 
 
