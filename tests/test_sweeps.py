@@ -226,8 +226,7 @@ async def test_a_worker_that_is_swept_gives_back_and_closes(tmp_path, sweeps, ga
         await asyncio.sleep(3600)
 
     serving = asyncio.create_task(worker.serve())
-    while len(begun) < 2:
-        await asyncio.sleep(0.005)
+    await until_async(lambda: len(begun) >= 2)
     for _ in range(sweeps):
         sweep()
         await turns(gap)
@@ -350,8 +349,7 @@ async def test_whole_work_ends_and_standing_work_goes_on():
     await turns(1)
     sweep()
     await task
-    while len(begun) < 2:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: len(begun) >= 2)
     await standing.stop()
     await asyncio.sleep(0.15)
     assert (done, len(begun)) == ([1], 2)

@@ -8,7 +8,7 @@ import pytest
 
 import dwell
 from dwell.timer import Timer
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 NOW = 1_700_000_000_000
 
@@ -228,8 +228,7 @@ async def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
         timer.after(0, plain)
         timer.after(0, coroutine)
         timer.after(0, lambda: coroutine_of("hidden"))
-        while len(seen) < 3:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: len(seen) >= 3)
     assert seen["plain"] is not threading.current_thread()
     assert seen["coroutine"] is seen["hidden"] is threading.current_thread()
 

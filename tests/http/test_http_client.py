@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import socket
 import threading
 import time
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import dwell
+from bench.servers import free_port
 from dwell import errors
 from dwell.client.connection import checked_base
 from dwell.clock import RealClock
@@ -52,11 +52,6 @@ async def wired(store=None, **client):
         yield queue, wire, server
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
-
-
 async def waiting(server):
     """Wait until a taker waits at the server."""
     await until_async(lambda: server.queue.waiting, "nobody waits")
@@ -64,13 +59,12 @@ async def waiting(server):
 
 async def settled(server, topic="t", **counts):
     """Wait until a topic's messages are in the states that are expected."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
+
+    async def is_settled():
         found = (await server.queue.stats()).topics.get(topic)
-        if found and all(getattr(found, state) == count for state, count in counts.items()):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(found)
+        return all(getattr(found, state, None) == count for state, count in counts.items())
+
+    await until_async(is_settled, counts)
 
 
 # --- no answer ----------------------------------------------------------------------------------
@@ -333,8 +327,7 @@ async def test_a_server_that_is_killed_and_started_again(tmp_path):
             before = len(safe)
             with server() as second:
                 await asyncio.to_thread(second.ready)
-                while len(safe) < before + 200:
-                    await asyncio.sleep(0.01)
+                await until_async(lambda: len(safe) >= before + 200)
                 stop.set()
                 await asyncio.gather(*tasks)
                 assert second.stop() == 0
@@ -564,8 +557,7 @@ async def test_a_wait_that_outlasts_its_polls(monkeypatch):
 
     async with wired() as (queue, wire, server):
         wait = asyncio.ensure_future(queue.take("t", wait="1m"))
-        while wire.requests < 5:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: wire.requests >= 5)
         await server.queue.put("t", "x")
         assert len(await wait) == 1
         start = time.monotonic()
@@ -588,8 +580,7 @@ async def test_takers_that_ask_together_are_one_request():
 async def test_takers_that_wait_leave_room_for_the_rest():
     async with opened(client={"connections": 2, "timeout": 5}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(20)]
-        while len(server.port._waits) < 20:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: len(server.port._waits) >= 20)
         for n in range(20):
             await queue.put(f"t{n}", "x")
         for batch in await asyncio.gather(*takes):
@@ -599,16 +590,14 @@ async def test_takers_that_wait_leave_room_for_the_rest():
 async def test_takers_that_wait_are_not_counted_as_work():
     async with opened(gate=Gate(5, 1 << 20), client={"retries": 0}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(5)]
-        while len(server.port._waits) < 5:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: len(server.port._waits) >= 5)
         assert server.service.gate.requests == 0
         await queue.put_many("t0", ["x"])
         assert len(await takes[0]) == 1
         for take in takes[1:]:
             take.cancel()
         await asyncio.wait(takes)
-        while len(server.port._waits):
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not len(server.port._waits))
         assert server.service.gate.requests == 0
 
 
@@ -630,8 +619,7 @@ async def test_limits_larger_than_a_request_of_the_client():
 async def test_a_taker_that_is_cancelled_takes_nothing():
     async with opened() as (queue, server):
         wait = asyncio.ensure_future(queue.take("t", wait="1m"))
-        while not server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.queue.waiting)
         wait.cancel()
         start = time.monotonic()
         while server.queue.waiting:
@@ -704,8 +692,7 @@ async def test_closing_while_takers_wait():
                 await take
         with pytest.raises(dwell.StoreClosed):
             await queue.put("t", "x")
-        while server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not server.queue.waiting)
         await server.queue.put("t1", "x")
         assert (await server.queue.stats()).topics["t1"].ready == 1
 

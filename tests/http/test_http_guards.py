@@ -61,8 +61,7 @@ def _announce(server, size_bytes):
 async def test_who_announces_much_and_sends_nothing_holds_up_nobody():
     async with calling(gate=Gate(10, 1 << 20)) as caller:
         quiet = [_announce(caller.server, 1 << 20) for _ in range(4)]
-        while caller.server.service.gate.requests < 4:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: caller.server.service.gate.requests >= 4)
         await caller.post("/v1/topics/t/messages", {"body": "x"})
         assert caller.status == 200, caller.data
         for connection in quiet:
@@ -104,13 +103,11 @@ async def test_push_gives_back_what_the_reader_did_not_wait_for():
         reader.connect(("127.0.0.1", caller.server.port.address[1]))
         reader.sendall(request("POST", "/v1/push", {"topics": "t", "credit": 100_000}))
         store = caller.server.queue.store
-        while store.ready("t") == 2_000:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: store.ready("t") != 2_000)
         await asyncio.sleep(0.1)
         taken = 2_000 - store.ready("t")
         reader.close()
-        while caller.server.port._waits.streams:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not caller.server.port._waits.streams)
         await asyncio.sleep(0.1)
         # What was written to the connection may have been read.
         assert 2_000 - store.ready("t") < taken

@@ -7,13 +7,12 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 COMMAND = [sys.executable, "-c", "from dwell.cli import main; main()"]
 
@@ -83,13 +82,14 @@ class ServerProcess:
 
     def said(self, text: str, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until it logs a message with a text, and return the line."""
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            for line in self.logs:
-                if text in line["message"]:
-                    return line
-            time.sleep(0.01)
-        raise AssertionError((text, self.logs, self.other))
+        found: list[dict[str, Any]] = []
+
+        def is_said() -> bool:
+            found[:] = [line for line in self.logs if text in line["message"]]
+            return bool(found)
+
+        until(is_said, lambda: (text, self.logs, self.other), timeout)
+        return found[0]
 
     # --- how it ends ----------------------------------------------------------------------------
 

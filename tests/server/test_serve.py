@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 import dwell
+from bench.servers import free_port
 from dwell.server.tokens import hash_of
+from tests.ports import accepts
 from tests.server.certificates import make_certificate
 from tests.server.process import COMMAND, ServerProcess
 from tests.waiting import PATIENCE_S, until
@@ -58,16 +60,6 @@ def bodies(store: Path, topic: str = "t") -> list[str]:
         for state in ("delayed", "ready", "leased"):
             found += [m.body.decode() for m in queue.scan(topic, state, limit=10_000).messages]
     return sorted(found)
-
-
-def accepts(address: str) -> bool:
-    """Tell whether somebody listens on an address."""
-    host, number = address.rsplit(":", 1)
-    try:
-        socket.create_connection((host, int(number)), 10).close()
-    except OSError:
-        return False
-    return True
 
 
 # --- start and stop -----------------------------------------------------------------------------
@@ -386,10 +378,9 @@ def test_settings_of_all_kinds_arrive(store: Path, tmp_path: Path) -> None:
     config.write_text(f'store = "{store}"\nsync = "never"\nmax_requests = 1\n')
     env = {"DWELL_LOG_LEVEL": "error", "DWELL_CONFIG": str(config)}
     command = [*COMMAND, "serve", "--beanstalk", "off", "--log-format", "json"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with ServerProcess(command=[*command, "--http", address], env=env) as server:
-        until(lambda: accepts(address), seconds=60)
+    port = free_port()
+    with ServerProcess(command=[*command, "--http", f"127.0.0.1:{port}"], env=env) as server:
+        until(lambda: accepts(port))
         assert server.stop() == 0
         assert server.logs == []
     assert (store / "dwell.json").exists()

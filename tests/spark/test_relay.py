@@ -19,6 +19,7 @@ from dwell.errors import InvalidSettings
 from dwell.spark.pipelines import files, packing, relay
 from tests import RUNS
 from tests.spark import PATIENCE_S
+from tests.waiting import until
 
 KINDS = (
     "id BIGINT, text STRING, bits BINARY, yes BOOLEAN, day DATE, at TIMESTAMP, "
@@ -250,12 +251,11 @@ def start(url, folder):
         )
 
 
-def until(condition, process, folder):
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process.poll() is None, (folder / "relay.log").read_text()[-3000:]
-        assert time.monotonic() < end, (folder / "relay.log").read_text()[-3000:]
-        time.sleep(0.01)
+def until_more(written, process, folder):
+    """Wait until the relay has written one more."""
+    before, log = written(), folder / "relay.log"
+    until(lambda: written() > before or process.poll() is not None, log.read_text, PATIENCE_S)
+    assert process.poll() is None, log.read_text()[-3000:]
 
 
 @pytest.mark.campaign
@@ -272,9 +272,8 @@ def test_a_driver_that_is_killed_loses_and_doubles_nothing(spark, server, tmp_pa
 
     for _ in range(RUNS):
         process = start(server.url, tmp_path)
-        before = written()
         try:
-            until(lambda before=before: written() > before, process, tmp_path)
+            until_more(written, process, tmp_path)
             time.sleep(chance.random())
         finally:
             os.killpg(process.pid, signal.SIGKILL)

@@ -23,6 +23,7 @@ from dwell.store.embedded.tar import checkpoint_tar, unpack_tar
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.store.test_faults import Script, everything, puts_of
+from tests.waiting import until_async
 
 SEGMENT_BYTES = 64 * 1024
 ROUNDS = 6
@@ -87,8 +88,7 @@ def store_of(queue: dwell.Queue) -> EmbeddedStore:
 
 
 async def end_of_upkeep(store: EmbeddedStore) -> None:
-    while store._core._upkeep is not None:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: store._core._upkeep is None)
 
 
 async def ids_of(folder: Path) -> set[str]:
@@ -357,18 +357,18 @@ def test_any_tar_makes_a_store_of_the_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [511, 4096, 1 << 20])
-def test_the_chunks_may_be_of_any_size(tmp_path: Path, size_bytes: int) -> None:
-    data = asyncio.run(tar_of(tmp_path / "store"))
-    asyncio.run(unpack_tar(pieces(data, size_bytes), tmp_path / "copy"))
-    assert len(asyncio.run(ids_of(tmp_path / "copy"))) == 500
+async def test_the_chunks_may_be_of_any_size(tmp_path: Path, size_bytes: int) -> None:
+    data = await tar_of(tmp_path / "store")
+    await unpack_tar(pieces(data, size_bytes), tmp_path / "copy")
+    assert len(await ids_of(tmp_path / "copy")) == 500
 
 
-def test_an_archive_that_is_cut_short_makes_no_store(tmp_path: Path) -> None:
-    data = asyncio.run(tar_of(tmp_path / "store"))
+async def test_an_archive_that_is_cut_short_makes_no_store(tmp_path: Path) -> None:
+    data = await tar_of(tmp_path / "store")
     ends = [0, 100, 512, 513, len(data) // 2, len(data) - 1024]
     for end in ends:
         with pytest.raises(StoreDamaged, match="ended before its end"):
-            asyncio.run(unpack_tar(pieces(data[:end], 4096), tmp_path / "copy"))
+            await unpack_tar(pieces(data[:end], 4096), tmp_path / "copy")
         assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
@@ -400,10 +400,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["full", "write", "sync"])
-def test_a_full_disk_leaves_nothing_of_an_archive(tmp_path: Path, fault: str) -> None:
-    data = asyncio.run(tar_of(tmp_path / "store"))
+async def test_a_full_disk_leaves_nothing_of_an_archive(tmp_path: Path, fault: str) -> None:
+    data = await tar_of(tmp_path / "store")
     for at in range(3):
         disk = FaultyDisk(fault, at)
         with pytest.raises((DiskFull, OSError)):
-            asyncio.run(unpack_tar(pieces(data, 4096), tmp_path / "copy", disk))
+            await unpack_tar(pieces(data, 4096), tmp_path / "copy", disk)
         assert disk.names(tmp_path) == []

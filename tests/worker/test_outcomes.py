@@ -104,8 +104,7 @@ def test_what_ends_a_program_ends_the_worker_gracefully(tmp_path, error, is_asyn
 
     async def handle(message):
         if message.id == "bad":
-            while not neighbour_begun:
-                await asyncio.sleep(0.001)
+            await until_async(lambda: neighbour_begun)
             raise error
         neighbour_begun.append(message.id)
         await asyncio.sleep(0.05)
@@ -396,8 +395,7 @@ async def test_what_was_done_is_said_once_more_at_the_end_of_the_grace():
         store.failures = 1
         await queue.put("t", "x", id="1")
         async with serving(worker):
-            while store.failures:
-                await asyncio.sleep(0.001)
+            await until_async(lambda: not store.failures)
             tried.set()
         assert await queue.get("t", "1") is None
 
@@ -418,8 +416,7 @@ def test_what_was_done_is_said_once_more_at_the_end_of_the_loop():
         store.failures = 1
         await queue.put("t", "x", id="1")
         task = asyncio.create_task(worker.serve())
-        while store.failures:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: not store.failures)
         return task
 
     asyncio.run(asyncio.wait_for(begin(), 60))
@@ -615,8 +612,7 @@ async def test_who_cancels_others_takes_no_attempt_of_theirs():
         async def handle(message):
             attempts.append((message.id, message.attempt))
             if message.id == "bad":
-                while len(attempts) < 3:
-                    await asyncio.sleep(0.001)
+                await until_async(lambda: len(attempts) >= 3)
                 me = asyncio.current_task()
                 for task in asyncio.all_tasks():
                     if type(task) is type(me) and task is not me:
