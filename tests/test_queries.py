@@ -22,6 +22,7 @@ from dwell.server.http import filters
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
+from tests.http.noting import noted
 from tests.http.served import served
 
 
@@ -493,15 +494,8 @@ def test_any_text_is_refused_or_can_be_asked(text, value):
 async def test_a_server_does_a_part_at_a_time(monkeypatch):
     monkeypatch.setattr(filters, "MOST_LOOKED_AT", 1_000)
     async with served() as server:
-        asked = []
+        asked = noted(monkeypatch)
         async with dwell.open(server.url) as queue:
-            call = queue.store._connection.call
-
-            async def noted(method, path, *args, **options):
-                asked.append(path.rpartition("/")[2])
-                return await call(method, path, *args, **options)
-
-            monkeypatch.setattr(queue.store._connection, "call", noted)
             await put_orders(queue, 4_500)
             assert list((await queue.find("t", "n < `2`")).ids) == ["1", "0"]
             assert len(await queue.take_where("t", "n < `2000` && tags", 900)) == 900
@@ -515,13 +509,7 @@ async def test_a_look_at_headers_is_work_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
     headers = {"h": "x" * 1_000}
     async with served() as server, dwell.open(server.url) as queue:
-        asked, call = [], queue.store._connection.call
-
-        async def noted(method, path, *args, **options):
-            asked.append(path.rpartition("/")[2])
-            return await call(method, path, *args, **options)
-
-        monkeypatch.setattr(queue.store._connection, "call", noted)
+        asked = noted(monkeypatch)
         ids = [f"m{n:03}" for n in range(200)]
         await queue.put_many("t", ["x"] * 200, ids=ids, headers=[headers] * 200)
         await queue.put("t", "x", id="last", headers={**headers, "k": "1"})
@@ -535,15 +523,8 @@ async def test_a_look_at_headers_is_work_and_the_client_goes_on(monkeypatch):
 async def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
     async with served() as server:
-        asked = []
+        asked = noted(monkeypatch)
         async with dwell.open(server.url) as queue:
-            call = queue.store._connection.call
-
-            async def noted(method, path, *args, **options):
-                asked.append(path.rpartition("/")[2])
-                return await call(method, path, *args, **options)
-
-            monkeypatch.setattr(queue.store._connection, "call", noted)
             await put_orders(queue, 1_500)
             assert list((await queue.find("t", "n == `2` || n == `1400`")).ids) == ["1400", "2"]
             assert len(await queue.take_where("t", "nothing")) == 0

@@ -17,9 +17,12 @@ NOW = 1_700_000_000_000
 class SlowStore(MemoryStore):
     """The store in memory, which takes a few turns of the event loop, as one on a disk does."""
 
+    takes = 0
+
     async def take(self, topics, limit, lease_ms, owner):
         await asyncio.sleep(0)
         batch = await super().take(topics, limit, lease_ms, owner)
+        self.takes += 1
         for _ in range(3):
             await asyncio.sleep(0)
         return batch
@@ -92,7 +95,7 @@ async def test_a_taker_woken_for_nothing_keeps_its_place():
         await settle()
         second = waiting(queue, "t")
         await settle()
-        queue._takers.wake("t", 2)
+        queue.store.wake("t", 2)
         await settle()
         await queue.put("t", b"x")
         assert len(await first) == 1
@@ -193,9 +196,7 @@ async def test_a_put_while_a_take_is_under_way_is_not_missed():
 
     async with opened(SlowStore(dwell.SimulatedClock(NOW))) as queue:
         taker = waiting(queue, "t")
-        while not queue._takers._under_way:
-            await asyncio.sleep(0)
-        for _ in range(3):
+        while not queue.store.takes:
             await asyncio.sleep(0)
         # The store has answered that there is nothing, and the taker does not know it yet.
         await queue.store.put(queue_puts(), "keep")

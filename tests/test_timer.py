@@ -7,6 +7,8 @@ import time
 import pytest
 
 import dwell
+from dwell.store.memory import MemoryStore
+from dwell.threads.pool import ThreadPool
 from dwell.timer import Timer
 from tests.waiting import until, until_async
 
@@ -178,13 +180,12 @@ def test_wrong_arguments_are_logged_and_stop_nothing(caplog):
 def test_what_cannot_begin_is_logged_and_stops_nothing(caplog, monkeypatch):
     seen = []
     with caplog.at_level(logging.ERROR), Timer() as timer:
-        submit = timer._pool.submit
 
         def without_threads(*args):
-            monkeypatch.setattr(timer._pool, "submit", submit)
+            monkeypatch.undo()
             raise RuntimeError("no more threads")
 
-        monkeypatch.setattr(timer._pool, "submit", without_threads)
+        monkeypatch.setattr(ThreadPool, "submit", without_threads)
         timer.after(0, seen.append, "lost")
         until(lambda: "no more threads" in caplog.text)
         timer.after(0, seen.append, "later")
@@ -196,13 +197,12 @@ async def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
     clock, seen = dwell.SimulatedClock(NOW), []
     with caplog.at_level(logging.ERROR):
         async with Timer(clock=clock) as timer:
-            take = timer._spans._queue.take
 
             async def fail(*args, **named):
-                monkeypatch.setattr(timer._spans._queue, "take", take)
+                monkeypatch.undo()
                 raise MemoryError
 
-            monkeypatch.setattr(timer._spans._queue, "take", fail)
+            monkeypatch.setattr(MemoryStore, "take", fail)
             await settle()
             timer.after("1s", seen.append, "x")
             await settle()

@@ -54,8 +54,8 @@ class Served:
         self._given = (tokens or Tokens(), gate or Gate(10_000, 1 << 28))
         self._limits = limits
         self._ssl = ssl
-        self._loop = loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self.loop = loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
         self.queue: Queue
         self.service: Service
         self.port: BeanstalkPort
@@ -67,9 +67,9 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self.call(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()
 
     async def _start(self) -> None:
         self.queue = Queue(self._store())
@@ -90,7 +90,7 @@ class Served:
         async def run() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(30)
 
     @property
     def number(self) -> int:

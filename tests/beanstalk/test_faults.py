@@ -433,7 +433,7 @@ def test_commands_let_others_have_their_turn(served):
             most = max(most, done.total() - before)
             before = done.total()
 
-    watching = asyncio.run_coroutine_threadsafe(watch(), served._loop)
+    watching = asyncio.run_coroutine_threadsafe(watch(), served.loop)
     with Line(served.number) as line:
         replies = line.ask(b"list-tube-used\r\n" * 4_000, 4_000)
     assert replies == b"USING default\r\n" * 4_000

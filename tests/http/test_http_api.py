@@ -483,9 +483,8 @@ async def test_ids_with_every_sign():
 async def test_a_take_waits_for_a_message():
     async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
-        await asyncio.sleep(0.1)
         other = Caller(caller.server, caller.session)
-        assert len(caller.server.port._waits) == 1
+        await until_async(lambda: caller.server.queue.waiting == {"t": 1})
         await other.post("/v1/topics/t/messages", {"body": "x", "delay": "50ms"})
         assert [m["body"] for m in await wait] == ["x"]
         assert await caller.take(wait_ms=50) == []

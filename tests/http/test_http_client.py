@@ -580,7 +580,7 @@ async def test_takers_that_ask_together_are_one_request():
 async def test_takers_that_wait_leave_room_for_the_rest():
     async with opened(client={"connections": 2, "timeout": 5}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(20)]
-        await until_async(lambda: len(server.port._waits) >= 20)
+        await until_async(lambda: len(server.queue.waiting) >= 20)
         for n in range(20):
             await queue.put(f"t{n}", "x")
         for batch in await asyncio.gather(*takes):
@@ -590,15 +590,15 @@ async def test_takers_that_wait_leave_room_for_the_rest():
 async def test_takers_that_wait_are_not_counted_as_work():
     async with opened(gate=Gate(5, 1 << 20), client={"retries": 0}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(5)]
-        await until_async(lambda: len(server.port._waits) >= 5)
-        assert server.service.gate.requests == 0
+        await until_async(lambda: len(server.queue.waiting) >= 5)
+        await until_async(lambda: server.service.gate.requests == 0)
         await queue.put_many("t0", ["x"])
         assert len(await takes[0]) == 1
         for take in takes[1:]:
             take.cancel()
         await asyncio.wait(takes)
-        await until_async(lambda: not len(server.port._waits))
-        assert server.service.gate.requests == 0
+        await until_async(lambda: not server.queue.waiting)
+        await until_async(lambda: server.service.gate.requests == 0)
 
 
 async def test_limits_larger_than_a_request_of_the_client():

@@ -204,8 +204,9 @@ async def test_a_taker_gets_what_comes_while_a_shard_is_down():
         case.wire.break_("cut", None, only(0))
         for shard in (1, 2, 3):
             (id_,) = ids_of(shard, 1)
+            before = case.wire.faults
             waiting = asyncio.create_task(case.queue.take("t", wait=30))
-            await until_async(lambda: case.queue._takers._under_way)
+            await until_async(lambda before=before: case.wire.faults > before)
             await case.sure.put("t", "x", id=id_, delay=0.05)
             assert list((await waiting).ids) == [id_]
             await case.sure.ack(waiting.result())

@@ -45,8 +45,8 @@ class ServerProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def __enter__(self) -> "ServerProcess":
         return self
@@ -54,7 +54,7 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        self.reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -100,7 +100,7 @@ class ServerProcess:
     def wait(self, timeout: float = 30) -> int:
         """Wait for its end, and return its exit code."""
         code = self.process.wait(timeout)
-        self._reader.join()
+        self.reader.join()
         return code
 
     def stop(self) -> int:

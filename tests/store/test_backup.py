@@ -23,7 +23,7 @@ from dwell.store.embedded.tar import checkpoint_tar, unpack_tar
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.store.test_faults import Script, everything, puts_of
-from tests.waiting import until_async
+from tests.store.upkeep import end_of_upkeep
 
 SEGMENT_BYTES = 64 * 1024
 ROUNDS = 6
@@ -85,10 +85,6 @@ async def loaded(queue: dwell.Queue, seed: int):
 def store_of(queue: dwell.Queue) -> EmbeddedStore:
     assert isinstance(queue.store, EmbeddedStore)
     return queue.store
-
-
-async def end_of_upkeep(store: EmbeddedStore) -> None:
-    await until_async(lambda: store._core._upkeep is None)
 
 
 async def ids_of(folder: Path) -> set[str]:
