@@ -35,12 +35,6 @@ from tests.waiting import PATIENCE_S, until
 IDLE = int(os.environ.get("DWELL_IDLE", "2000"))
 
 
-@pytest.fixture
-def served():
-    with Served() as server:
-        yield server
-
-
 def vanish(line: Line) -> None:
     """End a connection as a machine does that loses its power: without a good-bye."""
     line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

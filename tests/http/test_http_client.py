@@ -22,6 +22,7 @@ from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.wire import problems
+from tests.forking import check_fork_is_told
 from tests.http.between import between
 from tests.http.served import served
 from tests.server.certificates import make_certificate
@@ -846,15 +847,7 @@ def test_many_threads_share_one_queue(server):
 
 def test_a_forked_process_is_told(server):
     with dwell.open(server.url("")) as queue:
-        child = os.fork()
-        if child == 0:
-            try:
-                queue.put("fork", b"")
-            except dwell.StoreError as error:
-                os._exit(0 if "fork" in str(error) else 2)
-            os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert queue.put("fork", b"").result is Result.CREATED
+        check_fork_is_told(queue)
 
 
 def test_closing_ends_a_wait_in_another_thread(server):

@@ -278,12 +278,15 @@ def test_a_certificate_that_is_broken_leaves_the_tokens_as_they_were(
 # --- what it needs ------------------------------------------------------------------------------
 
 
-def test_an_address_that_is_in_use(store: Path) -> None:
+@pytest.mark.parametrize("port", ["http", "beanstalk"])
+def test_an_address_that_is_in_use(store: Path, port: str) -> None:
+    """When the second port cannot start, the first stops."""
+    pytest.importorskip("dwell.server.beanstalk.port")
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with ServerProcess("--http", address, store=store) as server:
+        with ServerProcess(f"--{port}", address, store=store) as server:
             assert server.error() == (
-                f"PortUnavailable: http: cannot listen on {address}: Address already in use"
+                f"PortUnavailable: {port}: cannot listen on {address}: Address already in use"
             )
             assert server.wait() == 3
     with dwell.open(store):
@@ -476,16 +479,3 @@ def test_both_ports_speak_tls(store: Path, tmp_path: Path) -> None:
             assert client.recv(100).startswith(b"OK ")
         assert server.ask("GET", "/healthz", context=context)[0] == 200
         assert server.stop() == 0
-
-
-def test_when_the_second_port_cannot_start_the_first_stops(store: Path) -> None:
-    pytest.importorskip("dwell.server.beanstalk.port")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        with ServerProcess("--beanstalk", address, store=store) as server:
-            assert server.error() == (
-                f"PortUnavailable: beanstalk: cannot listen on {address}: Address already in use"
-            )
-            assert server.wait() == 3
-    with dwell.open(store):
-        pass

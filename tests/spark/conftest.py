@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dwell
+import dwell.spark
 from bench.brokers import connector_jars, kafka_server
 from bench.servers import free_port
 from dwell.spark.session import session
@@ -42,6 +43,12 @@ def spark(tmp_path_factory):
     spark.sparkContext.setLogLevel("OFF")
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def registered(spark):
+    """Let the session know the data source by its name."""
+    dwell.spark.register(spark)
 
 
 class ServerProcess:

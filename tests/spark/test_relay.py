@@ -21,6 +21,8 @@ from tests import RUNS
 from tests.spark import PATIENCE_S
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 KINDS = (
     "id BIGINT, text STRING, bits BINARY, yes BOOLEAN, day DATE, at TIMESTAMP, "
     "there TIMESTAMP_NTZ, money DECIMAL(38,10), small TINYINT, real DOUBLE, less FLOAT, "
@@ -42,11 +44,6 @@ ROWS = [
     (2**63 - 1, "null", None, None, None, None, None, decimal.Decimal(0), 127, 5e-324, -0.0,
      (None, (None, None)), [None], {"": []}, None),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark):
-    dwell.spark.register(spark)
 
 
 def canonical(rows):
