@@ -8,6 +8,7 @@ import pytest_asyncio
 import uvloop
 
 from tests.http.served import Served, served
+from tests.waiting import PATIENCE_S
 
 
 def pytest_asyncio_loop_factories(
@@ -17,6 +18,13 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("uvloop"):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bound them by a thread: uvloop swallows what the handler of a signal raises."""
+    for item in items:
+        if item.get_closest_marker("uvloop"):
+            item.add_marker(pytest.mark.timeout(2 * PATIENCE_S, method="thread"))
 
 
 @pytest_asyncio.fixture

@@ -26,7 +26,7 @@ from tests.http.wire import Wire, ask, put_of, request
 from tests.server.process import ServerProcess
 from tests.waiting import PATIENCE_S, until_async
 
-pytestmark = [pytest.mark.uvloop, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.uvloop
 
 PUT = "/v1/topics/t/messages"
 STATS = request("GET", "/v1/stats")

@@ -17,7 +17,7 @@ from tests.http.served import served
 from tests.http.wire import request
 from tests.waiting import until_async
 
-pytestmark = [pytest.mark.uvloop, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.uvloop
 
 TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 10_000})
 POP = request("POST", "/command", {"command": "pop", "topic": "t"})
