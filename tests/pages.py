@@ -12,12 +12,13 @@ import doctest
 import io
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from bench.servers import free_port
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"(?:#|//) file: (\S+)\n")
@@ -66,14 +67,11 @@ _SERVED = {
 
 def at_free_ports(page: str) -> str:
     """Return a page whose servers have ports of their own, as tests run side by side."""
-    with contextlib.ExitStack() as probes:
-        for command, (option, usual) in _SERVED.items():
-            if f"{command} >" in page:
-                probe = probes.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", 0))
-                port = str(probe.getsockname()[1])
-                page = re.sub(rf"(127\.0\.0\.1|localhost):{usual}\b", rf"\1:{port}", page)
-                page = page.replace(f"{command} >", f"{command} {option}{port} >")
+    for command, (option, usual) in _SERVED.items():
+        if f"{command} >" in page:
+            port = free_port()
+            page = re.sub(rf"(127\.0\.0\.1|localhost):{usual}\b", rf"\1:{port}", page)
+            page = page.replace(f"{command} >", f"{command} {option}{port} >")
     return page
 
 

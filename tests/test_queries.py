@@ -22,6 +22,7 @@ from dwell.server.http import filters
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
+from tests.http.noting import noted
 from tests.http.served import served
 
 
@@ -30,7 +31,7 @@ async def opened(kind, folder):
     """Open a queue of some kind; give also the store that keeps its messages."""
     if kind == "http":
         async with (
-            served(MemoryStore(RealClock())) as server,
+            served() as server,
             dwell.open(server.url) as queue,
         ):
             yield queue, server.queue.store
@@ -490,29 +491,11 @@ def test_any_text_is_refused_or_can_be_asked(text, value):
 # --- only over HTTP ---------------------------------------------------------------------------
 
 
-def serve(test, **options):
-    """Run a test with a server over a store in memory."""
-
-    async def main():
-        async with served(MemoryStore(RealClock()), **options) as server:
-            await asyncio.wait_for(test(server), 60)
-
-    asyncio.run(main())
-
-
-def test_a_server_does_a_part_at_a_time(monkeypatch):
+async def test_a_server_does_a_part_at_a_time(monkeypatch):
     monkeypatch.setattr(filters, "MOST_LOOKED_AT", 1_000)
-
-    async def test(server):
-        asked = []
+    async with served() as server:
+        asked = noted(monkeypatch)
         async with dwell.open(server.url) as queue:
-            call = queue.store._connection.call
-
-            async def noted(method, path, *args, **options):
-                asked.append(path.rpartition("/")[2])
-                return await call(method, path, *args, **options)
-
-            monkeypatch.setattr(queue.store._connection, "call", noted)
             await put_orders(queue, 4_500)
             assert list((await queue.find("t", "n < `2`")).ids) == ["1", "0"]
             assert len(await queue.take_where("t", "n < `2000` && tags", 900)) == 900
@@ -521,20 +504,12 @@ def test_a_server_does_a_part_at_a_time(monkeypatch):
         assert asked.count("take-where") == 5
         assert asked.count("clear") == 4
 
-    serve(test)
-
 
 async def test_a_look_at_headers_is_work_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
     headers = {"h": "x" * 1_000}
-    async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
-        asked, call = [], queue.store._connection.call
-
-        async def noted(method, path, *args, **options):
-            asked.append(path.rpartition("/")[2])
-            return await call(method, path, *args, **options)
-
-        monkeypatch.setattr(queue.store._connection, "call", noted)
+    async with served() as server, dwell.open(server.url) as queue:
+        asked = noted(monkeypatch)
         ids = [f"m{n:03}" for n in range(200)]
         await queue.put_many("t", ["x"] * 200, ids=ids, headers=[headers] * 200)
         await queue.put("t", "x", id="last", headers={**headers, "k": "1"})
@@ -545,19 +520,11 @@ async def test_a_look_at_headers_is_work_and_the_client_goes_on(monkeypatch):
         assert asked.count("take-where") > 3
 
 
-def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
+async def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
-
-    async def test(server):
-        asked = []
+    async with served() as server:
+        asked = noted(monkeypatch)
         async with dwell.open(server.url) as queue:
-            call = queue.store._connection.call
-
-            async def noted(method, path, *args, **options):
-                asked.append(path.rpartition("/")[2])
-                return await call(method, path, *args, **options)
-
-            monkeypatch.setattr(queue.store._connection, "call", noted)
             await put_orders(queue, 1_500)
             assert list((await queue.find("t", "n == `2` || n == `1400`")).ids) == ["1400", "2"]
             assert len(await queue.take_where("t", "nothing")) == 0
@@ -570,13 +537,11 @@ def test_a_request_takes_so_many_steps_and_the_client_goes_on(monkeypatch):
         assert asked.count("find") > 3
         assert asked.count("take-where") > 8
 
-    serve(test)
-
 
 RIGHTS = {"taker": 'take = ["t"]', "putter": 'put = ["t"]', "boss": 'admin = [""]'}
 
 
-def test_each_verb_needs_its_right(tmp_path):
+async def test_each_verb_needs_its_right(tmp_path):
     path = tmp_path / "tokens.toml"
     entries = (
         f'[[token]]\nname = "{name}"\nsha256 = "{hash_of(name)}"\n{grant}\n'
@@ -584,8 +549,7 @@ def test_each_verb_needs_its_right(tmp_path):
     )
     path.write_text("\n".join(entries))
     path.chmod(0o600)
-
-    async def test(server):
+    async with served(tokens=Tokens.load(path)) as server:
         async with dwell.open(server.url, token="taker") as queue:
             await _refused(queue.find("t", "@"), queue.clear("t"), queue.sizes("t"))
             await _refused(queue.find_stale(), queue.take_where("u", "@"))
@@ -597,8 +561,6 @@ def test_each_verb_needs_its_right(tmp_path):
             assert len(await queue.find("t", "@")) == 0
             assert await queue.sizes("t") == [dwell.TopicStats()]
             assert await queue.find_stale() == []
-
-    serve(test, tokens=Tokens.load(path))
 
 
 async def _refused(*calls):

@@ -14,6 +14,7 @@ from dwell.message import MAX_CHANGE_MESSAGES
 from dwell.server.http import filters
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
+from tests.http.noting import noted
 from tests.selections import CHANGES, check, check_change, opened, run
 
 FAR_MS = 4_000_000_000_000
@@ -249,25 +250,12 @@ async def test_a_limit_stops_and_the_same_again_goes_on(face):
 # --- a bounded part a request ---------------------------------------------------------------------
 
 
-async def noted(queue, monkeypatch):
-    """Return a list that grows by the last word of each path that is asked for."""
-    asked = []
-    call = queue.store._connection.call
-
-    async def noting(method, path, *args, **options):
-        asked.append(path.rpartition("/")[2])
-        return await call(method, path, *args, **options)
-
-    monkeypatch.setattr(queue.store._connection, "call", noting)
-    return asked
-
-
 async def test_a_change_takes_so_many_steps_a_request_and_the_client_goes_on(monkeypatch):
     monkeypatch.setattr(filters, "MOST_STEPS", 2_000)
     async with opened(MemoryStore(RealClock()), "http") as queue, asyncio.timeout(60):
         dues = [FAR_MS * (n % 2) + n for n in range(1_500)]
         await queue.put_many("t", [{"n": n} for n in range(1_500)], due=dues)
-        asked = await noted(queue, monkeypatch)
+        asked = noted(monkeypatch)
         # Nothing of the first parts matches, and yet each request begins behind the one before.
         changed = await queue.cancel_where("t", "n == `1498`")
         assert changed == dwell.Changed(1, Counter({Result.CANCELLED: 1}), is_complete=True)
@@ -282,7 +270,7 @@ async def test_what_is_moved_over_http_is_moved_once(monkeypatch):
     async with opened(MemoryStore(RealClock()), "http") as queue, asyncio.timeout(60):
         ids = [f"{n}" for n in range(1_500)]
         await queue.put_many("t", [{"n": n} for n in range(1_500)], ids=ids, due=FAR_MS)
-        asked = await noted(queue, monkeypatch)
+        asked = noted(monkeypatch)
         counted = await queue.reschedule_where("t", "n >= `0`", shift="1h", dry_run=True)
         assert counted == dwell.Changed(1_500, Counter(), is_complete=True)
         asked.clear()

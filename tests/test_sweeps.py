@@ -14,22 +14,13 @@ from dwell.tasks import Standing, whole
 from dwell.timer import Timer
 from dwell.worker import Worker
 from tests.http.served import served
+from tests.waiting import until, until_async
 
 
 def sweep(*spared):
     """Cancel all tasks but this one and some others."""
     for task in asyncio.all_tasks() - {asyncio.current_task(), *spared}:
         task.cancel()
-
-
-def run(work):
-    """Run a coroutine for a time that is long enough, in the task that sweeps."""
-
-    async def limited():
-        async with asyncio.timeout(30):
-            await work
-
-    asyncio.run(limited())
 
 
 async def turns(count):
@@ -64,37 +55,35 @@ CALLS = st.tuples(
 @pytest.mark.parametrize("kind", ["embedded", "memory"])
 @given(calls=st.lists(CALLS, min_size=1, max_size=6), moment=st.integers(0, 12), later=CALLS)
 @settings(max_examples=60, deadline=None)
-def test_what_is_asked_after_a_sweep_is_answered(tmp_path_factory, kind, calls, moment, later):
+async def test_what_is_asked_after_a_sweep_is_answered(
+    tmp_path_factory, kind, calls, moment, later
+):
     folder = tmp_path_factory.mktemp("sweep")
+    answered = set()
+    async with queue_of(kind, folder) as queue:
 
-    async def main():
-        answered = set()
-        async with queue_of(kind, folder) as queue:
+        async def put(call):
+            await use(queue, call)
+            if call[0] == "put":
+                answered.add(call[1])
 
-            async def put(call):
-                await use(queue, call)
-                if call[0] == "put":
-                    answered.add(call[1])
-
-            tasks = [asyncio.create_task(put(call)) for call in calls]
-            await turns(moment)
-            sweep()
-            await use(queue, later)
-            await asyncio.wait(tasks)
-            await queue.put("t", "x", id="last")
-            while True:
-                # What was leased to a call that was cut short is ready again, or acked.
-                batch = await queue.take("t", 100, wait="30ms")
-                if not len(batch):
-                    break
-                await queue.ack(batch.receipts)
-            stats = await queue.stats()
-            # What a call was handed before it was cut short is its own until the lease ends.
-            takes = sum(verb in ("take", "wait") for verb, _ in calls)
-            assert stats.topics["t"].leased <= 2 * takes
-            assert stats.totals["put"] >= len(answered) + 1
-
-    run(main())
+        tasks = [asyncio.create_task(put(call)) for call in calls]
+        await turns(moment)
+        sweep()
+        await use(queue, later)
+        await asyncio.wait(tasks)
+        await queue.put("t", "x", id="last")
+        while True:
+            # What was leased to a call that was cut short is ready again, or acked.
+            batch = await queue.take("t", 100, wait="30ms")
+            if not len(batch):
+                break
+            await queue.ack(batch.receipts)
+        stats = await queue.stats()
+        # What a call was handed before it was cut short is its own until the lease ends.
+        takes = sum(verb in ("take", "wait") for verb, _ in calls)
+        assert stats.topics["t"].leased <= 2 * takes
+        assert stats.totals["put"] >= len(answered) + 1
 
 
 @pytest.mark.parametrize("moment", range(6))
@@ -237,8 +226,7 @@ async def test_a_worker_that_is_swept_gives_back_and_closes(tmp_path, sweeps, ga
         await asyncio.sleep(3600)
 
     serving = asyncio.create_task(worker.serve())
-    while len(begun) < 2:
-        await asyncio.sleep(0.005)
+    await until_async(lambda: len(begun) >= 2)
     for _ in range(sweeps):
         sweep()
         await turns(gap)
@@ -252,7 +240,10 @@ async def test_a_worker_that_is_swept_gives_back_and_closes(tmp_path, sweeps, ga
 @pytest.mark.parametrize("verb", ["take", "take_ids", "take_where"])
 @pytest.mark.parametrize("is_remote", [False, True])
 @pytest.mark.parametrize("moment", [1, 2, 4, 8, 16, 40])
-def test_a_take_that_is_cancelled_again_and_again_gives_back(tmp_path, verb, is_remote, moment):
+@pytest.mark.timeout(30)
+async def test_a_take_that_is_cancelled_again_and_again_gives_back(
+    tmp_path, verb, is_remote, moment
+):
     async def cut(queue):
         calls = {
             "take": lambda: queue.take("t", 2),
@@ -271,46 +262,40 @@ def test_a_take_that_is_cancelled_again_and_again_gives_back(tmp_path, verb, is_
         else:
             await queue.release(task.result().receipts, counted=False)
 
-    async def main():
-        store = EmbeddedStore(tmp_path / "queue")
-        async with served(store) as service:
-            here = contextlib.nullcontext(service.queue)
-            async with dwell.open(service.url) if is_remote else here as queue:
-                await queue.put_many("t", ['{"x": 1}'] * 2, ids=["a", "b"], lease="1h")
-                for _ in range(3):
-                    await cut(queue)
-
-    run(main())
+    store = EmbeddedStore(tmp_path / "queue")
+    async with served(store) as service:
+        here = contextlib.nullcontext(service.queue)
+        async with dwell.open(service.url) if is_remote else here as queue:
+            await queue.put_many("t", ['{"x": 1}'] * 2, ids=["a", "b"], lease="1h")
+            for _ in range(3):
+                await cut(queue)
 
 
-@pytest.mark.parametrize("is_own_loop", [True, False])
-def test_a_function_that_cancels_all_ends_no_timer(is_own_loop):
-    main_task = []
+def plan_sweeps(timer, *spared):
+    """Plan a function that cancels all tasks, and others; return what tells that these all ran."""
+    ran = []
 
-    async def scenario(timer, ran):
-        async def note(word):
-            ran.append(word)
+    async def note(word):
+        ran.append(word)
 
-        async def cancel_all():
-            sweep(*main_task)
+    async def cancel_all():
+        sweep(*spared)
 
-        timer.after("5ms", cancel_all)
-        timer.after("5ms", note, "beside")
-        timer.every("20ms", note, "again")
-        timer.after("300ms", note, "later")
-        while ran.count("again") < 5 or "later" not in ran:
-            await asyncio.sleep(0.005)
+    timer.after("5ms", cancel_all)
+    timer.after("5ms", note, "beside")
+    timer.every("20ms", note, "again")
+    timer.after("300ms", note, "later")
+    return lambda: ran.count("again") >= 5 and "later" in ran
 
-    async def main():
-        main_task.append(asyncio.current_task())
-        async with Timer() as timer:
-            await scenario(timer, [])
 
-    if is_own_loop:
-        with Timer() as timer:
-            run(scenario(timer, []))
-    else:
-        run(main())
+def test_a_function_that_cancels_all_ends_no_timer():
+    with Timer() as timer:
+        until(plan_sweeps(timer))
+
+
+async def test_a_function_that_cancels_all_ends_no_timer_of_the_same_loop():
+    async with Timer() as timer:
+        await until_async(plan_sweeps(timer, asyncio.current_task()))
 
 
 def test_a_function_that_stops_the_loop_ends_no_timer():
@@ -319,14 +304,10 @@ def test_a_function_that_stops_the_loop_ends_no_timer():
     async def stop():
         asyncio.get_running_loop().stop()
 
-    async def scenario(timer):
+    with Timer() as timer:
         timer.after("1ms", stop)
         timer.after("30ms", ran.append, "later")
-        while not ran:
-            await asyncio.sleep(0.005)
-
-    with Timer() as timer:
-        run(scenario(timer))
+        until(lambda: ran)
 
 
 @pytest.mark.timeout(30)
@@ -368,8 +349,7 @@ async def test_whole_work_ends_and_standing_work_goes_on():
     await turns(1)
     sweep()
     await task
-    while len(begun) < 2:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: len(begun) >= 2)
     await standing.stop()
     await asyncio.sleep(0.15)
     assert (done, len(begun)) == ([1], 2)

@@ -1,5 +1,4 @@
 import inspect
-import os
 import runpy
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 import dwell
 from dwell import Result
+from tests.forking import check_fork_is_told
 
 ROOT = Path(__file__).parents[1]
 
@@ -104,15 +104,7 @@ def test_closing_ends_a_wait_in_another_thread():
 
 def test_a_forked_process_is_told():
     with dwell.open("memory:") as queue:
-        child = os.fork()
-        if child == 0:
-            try:
-                queue.put("t", b"")
-            except dwell.StoreError as error:
-                os._exit(0 if "fork" in str(error) else 2)
-            os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert queue.put("t", b"").result is Result.CREATED
+        check_fork_is_told(queue)
 
 
 # A shell that runs the tests in the background has them, and their children, ignore SIGINT.

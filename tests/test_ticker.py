@@ -8,6 +8,7 @@ import pytest
 import dwell
 from dwell.clock import RealClock
 from dwell.store.memory import MemoryStore
+from tests.waiting import until_async
 
 SPACING_S = 0.05
 
@@ -22,7 +23,7 @@ class Counting(MemoryStore):
         return await super().tick(now_ms)
 
 
-async def _deliver_spaced() -> None:
+async def test_spaced_ticks_deliver_everything_and_are_few() -> None:
     store = Counting(dwell.RealClock())
     async with dwell.Queue(store) as queue:
         queue.space_takes(SPACING_S * 1000)
@@ -36,10 +37,6 @@ async def _deliver_spaced() -> None:
         elapsed_s = time.monotonic() - start
     # Four may follow each other at once, and each of the last may be on its way.
     assert store.ticks - before <= elapsed_s / SPACING_S + 6
-
-
-def test_spaced_ticks_deliver_everything_and_are_few() -> None:
-    asyncio.run(_deliver_spaced())
 
 
 class SteppingClock(RealClock):
@@ -72,8 +69,7 @@ async def test_a_step_of_the_clock_is_noticed_by_who_waits(
         if not waits_before:
             takes += [asyncio.create_task(queue.take(t, wait="50s")) for t in TOPICS]
         async with asyncio.timeout(40):
-            while sum(take.done() for take in takes) < 2:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: sum(take.done() for take in takes) >= 2)
         # The longest sleep is half a second; a minute is what it must not be.
         assert time.monotonic() - start < 30
         for take in takes:
@@ -89,10 +85,8 @@ async def test_a_clock_that_went_back_far_does_not_stop_the_ticks() -> None:
     clock = SteppingClock()
     store = Counting(clock)
     async with dwell.Queue(store):
-        while not store.ticks:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: store.ticks)
         before = store.ticks
         clock.step_ms = -3_600_000
         async with asyncio.timeout(20):
-            while store.ticks == before:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: store.ticks != before)

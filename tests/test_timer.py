@@ -7,8 +7,10 @@ import time
 import pytest
 
 import dwell
+from dwell.store.memory import MemoryStore
+from dwell.threads.pool import ThreadPool
 from dwell.timer import Timer
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 NOW = 1_700_000_000_000
 
@@ -178,13 +180,12 @@ def test_wrong_arguments_are_logged_and_stop_nothing(caplog):
 def test_what_cannot_begin_is_logged_and_stops_nothing(caplog, monkeypatch):
     seen = []
     with caplog.at_level(logging.ERROR), Timer() as timer:
-        submit = timer._pool.submit
 
         def without_threads(*args):
-            monkeypatch.setattr(timer._pool, "submit", submit)
+            monkeypatch.undo()
             raise RuntimeError("no more threads")
 
-        monkeypatch.setattr(timer._pool, "submit", without_threads)
+        monkeypatch.setattr(ThreadPool, "submit", without_threads)
         timer.after(0, seen.append, "lost")
         until(lambda: "no more threads" in caplog.text)
         timer.after(0, seen.append, "later")
@@ -192,31 +193,26 @@ def test_what_cannot_begin_is_logged_and_stops_nothing(caplog, monkeypatch):
     assert seen == ["later"]
 
 
-def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
+async def test_a_store_that_fails_is_asked_again(caplog, monkeypatch):
     clock, seen = dwell.SimulatedClock(NOW), []
-
-    async def main():
+    with caplog.at_level(logging.ERROR):
         async with Timer(clock=clock) as timer:
-            take = timer._spans._queue.take
 
             async def fail(*args, **named):
-                monkeypatch.setattr(timer._spans._queue, "take", take)
+                monkeypatch.undo()
                 raise MemoryError
 
-            monkeypatch.setattr(timer._spans._queue, "take", fail)
+            monkeypatch.setattr(MemoryStore, "take", fail)
             await settle()
             timer.after("1s", seen.append, "x")
             await settle()
             clock.advance(1_000)
             while not seen:
                 await settle()
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(main())
     assert "MemoryError" in caplog.text
 
 
-def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
+async def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
     seen = {}
 
     def plain():
@@ -225,18 +221,14 @@ def test_plain_functions_run_in_threads_and_coroutines_in_the_loop():
     async def coroutine():
         seen["coroutine"] = threading.current_thread()
 
-    async def main():
-        async with Timer() as timer:
-            timer.after(0, plain)
-            timer.after(0, coroutine)
-            timer.after(0, lambda: coroutine_of("hidden"))
-            while len(seen) < 3:
-                await asyncio.sleep(0.001)
-
     async def coroutine_of(name):
         seen[name] = threading.current_thread()
 
-    asyncio.run(main())
+    async with Timer() as timer:
+        timer.after(0, plain)
+        timer.after(0, coroutine)
+        timer.after(0, lambda: coroutine_of("hidden"))
+        await until_async(lambda: len(seen) >= 3)
     assert seen["plain"] is not threading.current_thread()
     assert seen["coroutine"] is seen["hidden"] is threading.current_thread()
 

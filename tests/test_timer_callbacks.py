@@ -12,7 +12,7 @@ import pytest
 import dwell
 from dwell.errors import InvalidInput, StoreClosed
 from dwell.timer import Timer
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 #: How many callbacks are drawn in all, twenty a run.
 DRAWN = int(os.environ.get("DWELL_CALLBACKS", "300"))
@@ -99,8 +99,7 @@ class Run:
         assert self.ran == expected
 
     async def _settle(self, beats, tick):
-        while len(beats) < tick:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: len(beats) >= tick)
         for _ in range(20):
             await asyncio.sleep(0.0005)
 

@@ -1,4 +1,3 @@
-import asyncio
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
@@ -24,65 +23,65 @@ def named(bad):
     return "endless" if bad is ENDLESS else repr(bad)[:20]
 
 
-def run_refused(error, words, use):
+async def check_refused(error, words, use):
     """Let ``use`` be refused by a queue, and prove that nothing was written."""
-
-    async def main():
-        async with dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW))) as queue:
-            with pytest.raises(error) as caught:
-                await use(queue)
-            assert type(caught.value) is error
-            assert isinstance(caught.value, ValueError)
-            for word in words:
-                assert word in str(caught.value)
-            stats = await queue.stats()
-            assert stats.totals == {}
-            assert (await queue.events()).events == []
-            assert await queue.settings("t") == dwell.TopicSettings()
-
-    asyncio.run(main())
+    async with dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW))) as queue:
+        with pytest.raises(error) as caught:
+            await use(queue)
+        assert type(caught.value) is error
+        assert isinstance(caught.value, ValueError)
+        for word in words:
+            assert word in str(caught.value)
+        stats = await queue.stats()
+        assert stats.totals == {}
+        assert (await queue.events()).events == []
+        assert await queue.settings("t") == dwell.TopicSettings()
 
 
 BAD_TOPICS = ["", "a b", "é", "x" * 201, None, 7, b"t", "a\n", "a/b"]
 
 
 @pytest.mark.parametrize("topic", BAD_TOPICS)
-def test_bad_topic(topic):
-    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.put(topic, b""))
-    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.put_many(topic, [b""]))
-    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.take([topic]))
-    run_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.cancel(topic, "a"))
+async def test_bad_topic(topic):
+    await check_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.put(topic, b""))
+    await check_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.put_many(topic, [b""]))
+    await check_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.take([topic]))
+    await check_refused(dwell.InvalidTopic, ["topic", "1-200"], lambda q: q.cancel(topic, "a"))
 
 
 @pytest.mark.parametrize("topics", [[], (), None, 3, {"a": 1}])
-def test_bad_topics(topics):
-    run_refused(dwell.InvalidTopic, ["topics"], lambda q: q.take(topics))
+async def test_bad_topics(topics):
+    await check_refused(dwell.InvalidTopic, ["topics"], lambda q: q.take(topics))
 
 
 BAD_IDS = ["", "é" * 129, "x" * 257, 7, b"id", "\ud800"]
 
 
 @pytest.mark.parametrize("bad", [*BAD_IDS, "~", "~1"])
-def test_bad_own_id(bad):
-    run_refused(dwell.InvalidId, ["id: got"], lambda q: q.put("t", b"", id=bad))
-    run_refused(
+async def test_bad_own_id(bad):
+    await check_refused(dwell.InvalidId, ["id: got"], lambda q: q.put("t", b"", id=bad))
+    await check_refused(
         dwell.InvalidId, ["ids[1]: got"], lambda q: q.put_many("t", [b"", b""], ids=["a", bad])
     )
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
-def test_bad_id_of_a_verb(bad):
-    run_refused(dwell.InvalidId, ["ids[1]: got"], lambda q: q.cancel("t", ["a", bad]))
-    run_refused(dwell.InvalidId, ["ids[0]: got"], lambda q: q.get("t", [bad]))
-    run_refused(dwell.InvalidId, ["ids[0]: got"], lambda q: q.reschedule("t", [bad], delay=1))
+async def test_bad_id_of_a_verb(bad):
+    await check_refused(dwell.InvalidId, ["ids[1]: got"], lambda q: q.cancel("t", ["a", bad]))
+    await check_refused(dwell.InvalidId, ["ids[0]: got"], lambda q: q.get("t", [bad]))
+    await check_refused(
+        dwell.InvalidId, ["ids[0]: got"], lambda q: q.reschedule("t", [bad], delay=1)
+    )
 
 
-def test_ids_must_be_as_many_as_bodies():
-    run_refused(
+async def test_ids_must_be_as_many_as_bodies():
+    await check_refused(
         dwell.InvalidId, ["got 1", "expected 2"], lambda q: q.put_many("t", [b"", b""], ids=["a"])
     )
-    run_refused(dwell.InvalidId, ["ids", "sequence"], lambda q: q.put_many("t", [b""], ids="a"))
-    run_refused(dwell.InvalidId, ["ids", "sequence"], lambda q: q.cancel("t", 7))
+    await check_refused(
+        dwell.InvalidId, ["ids", "sequence"], lambda q: q.put_many("t", [b""], ids="a")
+    )
+    await check_refused(dwell.InvalidId, ["ids", "sequence"], lambda q: q.cancel("t", 7))
 
 
 def test_an_id_that_only_looks_like_the_queues_own_is_accepted():
@@ -91,31 +90,37 @@ def test_an_id_that_only_looks_like_the_queues_own_is_accepted():
 
 
 @pytest.mark.parametrize("body", [object(), {1, object()}, float, "\ud800"])
-def test_bad_body(body):
-    run_refused(dwell.InvalidBody, ["body: got"], lambda q: q.put("t", body))
-    run_refused(dwell.InvalidBody, ["bodies[1]: got"], lambda q: q.put_many("t", [b"", body]))
+async def test_bad_body(body):
+    await check_refused(dwell.InvalidBody, ["body: got"], lambda q: q.put("t", body))
+    await check_refused(
+        dwell.InvalidBody, ["bodies[1]: got"], lambda q: q.put_many("t", [b"", body])
+    )
 
 
-def test_body_over_the_limit():
+async def test_body_over_the_limit():
     big = b"x" * (MB + 1)
-    run_refused(dwell.InvalidBody, ["1048577 bytes", "1048576"], lambda q: q.put("t", big))
-    run_refused(dwell.InvalidBody, ["bodies[1]", "1048577"], lambda q: q.put_many("t", [b"", big]))
+    await check_refused(dwell.InvalidBody, ["1048577 bytes", "1048576"], lambda q: q.put("t", big))
+    await check_refused(
+        dwell.InvalidBody, ["bodies[1]", "1048577"], lambda q: q.put_many("t", [b"", big])
+    )
 
 
 @pytest.mark.parametrize("bodies", [b"abc", "abc", 7, None, {"a": 1}])
-def test_bodies_that_are_not_a_sequence(bodies):
-    run_refused(dwell.InvalidBody, ["bodies", "sequence"], lambda q: q.put_many("t", bodies))
+async def test_bodies_that_are_not_a_sequence(bodies):
+    await check_refused(
+        dwell.InvalidBody, ["bodies", "sequence"], lambda q: q.put_many("t", bodies)
+    )
 
 
-def test_batch_too_large():
-    run_refused(
+async def test_batch_too_large():
+    await check_refused(
         dwell.BatchTooLarge, ["10001", "10000"], lambda q: q.put_many("t", [object()] * 10_001)
     )
-    run_refused(
+    await check_refused(
         dwell.BatchTooLarge, ["17825792", "16777216"], lambda q: q.put_many("t", [b"x" * MB] * 17)
     )
-    run_refused(dwell.BatchTooLarge, ["10001"], lambda q: q.cancel("t", ["a"] * 10_001))
-    run_refused(dwell.BatchTooLarge, ["10001"], lambda q: q.ack(["0" * 32] * 10_001))
+    await check_refused(dwell.BatchTooLarge, ["10001"], lambda q: q.cancel("t", ["a"] * 10_001))
+    await check_refused(dwell.BatchTooLarge, ["10001"], lambda q: q.ack(["0" * 32] * 10_001))
 
 
 BAD_DELAYS = ["", "30", "m", "1h 30m", "-1s", "1.5.5s", "1y", -1, -0.5, float("nan"), float("inf")]
@@ -127,27 +132,31 @@ BAD_DELAYS += [np.timedelta64("NaT"), np.timedelta64(-1, "ms"), np.timedelta64(2
 
 
 @pytest.mark.parametrize("bad", [*BAD_DELAYS, ENDLESS], ids=named)
-def test_bad_delay(bad):
-    run_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.put("t", b"", delay=bad))
-    run_refused(dwell.InvalidTime, ["ttl: got"], lambda q: q.put("t", b"", ttl=bad))
-    run_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.put("t", b"", lease=bad))
-    run_refused(
+async def test_bad_delay(bad):
+    await check_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.put("t", b"", delay=bad))
+    await check_refused(dwell.InvalidTime, ["ttl: got"], lambda q: q.put("t", b"", ttl=bad))
+    await check_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.put("t", b"", lease=bad))
+    await check_refused(
         dwell.InvalidTime,
         ["delay[1]: got"],
         lambda q: q.put_many("t", ["ab"] * 2, delay=[1, bad]),
     )
 
 
-def test_bad_delay_of_other_verbs():
+async def test_bad_delay_of_other_verbs():
     receipt = "0" * 32
-    run_refused(dwell.InvalidTime, ["wait: got"], lambda q: q.take("t", wait=-1))
-    run_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.take("t", lease=0))
-    run_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.touch(receipt, "8d"))
-    run_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.release(receipt, "soon"))
-    run_refused(dwell.InvalidTime, ["delay", "retry"], lambda q: q.release(receipt, 1, retry=True))
-    run_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.kick("t", "a", delay=-1))
-    run_refused(dwell.InvalidTime, ["neither"], lambda q: q.reschedule("t", "a"))
-    run_refused(dwell.InvalidTime, ["together"], lambda q: q.reschedule("t", "a", delay=1, due=NOW))
+    await check_refused(dwell.InvalidTime, ["wait: got"], lambda q: q.take("t", wait=-1))
+    await check_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.take("t", lease=0))
+    await check_refused(dwell.InvalidTime, ["lease: got"], lambda q: q.touch(receipt, "8d"))
+    await check_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.release(receipt, "soon"))
+    await check_refused(
+        dwell.InvalidTime, ["delay", "retry"], lambda q: q.release(receipt, 1, retry=True)
+    )
+    await check_refused(dwell.InvalidTime, ["delay: got"], lambda q: q.kick("t", "a", delay=-1))
+    await check_refused(dwell.InvalidTime, ["neither"], lambda q: q.reschedule("t", "a"))
+    await check_refused(
+        dwell.InvalidTime, ["together"], lambda q: q.reschedule("t", "a", delay=1, due=NOW)
+    )
 
 
 BAD_DUES = [datetime(2030, 1, 1), 1.5, "2030-01-01", -1, True, NOW + MAX_DELAY_MS + 1]
@@ -156,13 +165,13 @@ BAD_DUES += [datetime(1969, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)]
 
 
 @pytest.mark.parametrize("bad", BAD_DUES, ids=repr)
-def test_bad_due(bad):
-    run_refused(dwell.InvalidTime, ["due: got"], lambda q: q.put("t", b"", due=bad))
-    run_refused(dwell.InvalidTime, ["expires: got"], lambda q: q.put("t", b"", expires=bad))
-    run_refused(
+async def test_bad_due(bad):
+    await check_refused(dwell.InvalidTime, ["due: got"], lambda q: q.put("t", b"", due=bad))
+    await check_refused(dwell.InvalidTime, ["expires: got"], lambda q: q.put("t", b"", expires=bad))
+    await check_refused(
         dwell.InvalidTime, ["due[1]: got"], lambda q: q.put_many("t", [b"", b""], due=[NOW, bad])
     )
-    run_refused(dwell.InvalidTime, ["due: got"], lambda q: q.reschedule("t", "a", due=bad))
+    await check_refused(dwell.InvalidTime, ["due: got"], lambda q: q.reschedule("t", "a", due=bad))
 
 
 @pytest.mark.parametrize(
@@ -178,8 +187,8 @@ def test_bad_due(bad):
     ],
     ids=repr,
 )
-def test_bad_due_arrays(dues):
-    run_refused(dwell.InvalidTime, ["due"], lambda q: q.put_many("t", [b"", b""], due=dues))
+async def test_bad_due_arrays(dues):
+    await check_refused(dwell.InvalidTime, ["due"], lambda q: q.put_many("t", [b"", b""], due=dues))
 
 
 @pytest.mark.parametrize(
@@ -187,52 +196,56 @@ def test_bad_due_arrays(dues):
     [np.array([1.0, np.nan]), np.array([1, -1]), np.array([1, "NaT"], "m8[s]")],
     ids=repr,
 )
-def test_bad_delay_arrays(delays):
-    run_refused(
+async def test_bad_delay_arrays(delays):
+    await check_refused(
         dwell.InvalidTime, ["delay[1]"], lambda q: q.put_many("t", [b"", b""], delay=delays)
     )
 
 
-def test_an_expiry_at_the_epoch_does_not_mean_never():
+async def test_an_expiry_at_the_epoch_does_not_mean_never():
     for bad in (0, np.int64(0), datetime(1970, 1, 1, tzinfo=UTC)):
-        run_refused(
+        await check_refused(
             dwell.InvalidTime, ["expires: got"], lambda q, v=bad: q.put("t", b"", expires=v)
         )
         for many in ([NOW, bad], [None, bad]):
-            run_refused(
+            await check_refused(
                 dwell.InvalidTime,
                 ["expires[1]: got"],
                 lambda q, v=many: q.put_many("t", [b"", b""], expires=v),
             )
     array = np.array([NOW, 0])
-    run_refused(
+    await check_refused(
         dwell.InvalidTime,
         ["expires[1]: got"],
         lambda q: q.put_many("t", [b"", b""], expires=array),
     )
 
 
-def test_two_times_together():
-    run_refused(dwell.InvalidTime, ["delay and due"], lambda q: q.put("t", b"", delay=1, due=NOW))
-    run_refused(dwell.InvalidTime, ["together"], lambda q: q.put("t", b"", delay=1, delay_level=1))
-    run_refused(
+async def test_two_times_together():
+    await check_refused(
+        dwell.InvalidTime, ["delay and due"], lambda q: q.put("t", b"", delay=1, due=NOW)
+    )
+    await check_refused(
+        dwell.InvalidTime, ["together"], lambda q: q.put("t", b"", delay=1, delay_level=1)
+    )
+    await check_refused(
         dwell.InvalidTime, ["expires and ttl"], lambda q: q.put("t", b"", expires=NOW, ttl=1)
     )
-    run_refused(
+    await check_refused(
         dwell.InvalidTime, ["delay and due"], lambda q: q.put_many("t", [b""], delay=1, due=NOW)
     )
 
 
-def test_a_ttl_that_ends_before_the_due():
-    run_refused(dwell.InvalidTime, ["ttl"], lambda q: q.put("t", b"", delay="1h", ttl="1h"))
-    run_refused(
+async def test_a_ttl_that_ends_before_the_due():
+    await check_refused(dwell.InvalidTime, ["ttl"], lambda q: q.put("t", b"", delay="1h", ttl="1h"))
+    await check_refused(
         dwell.InvalidTime, ["ttl"], lambda q: q.put_many("t", [b"", b""], delay=[0, 60], ttl=60)
     )
 
 
 @pytest.mark.parametrize("level", [0, 19, -1, "3", 1.0])
-def test_bad_level(level):
-    run_refused(
+async def test_bad_level(level):
+    await check_refused(
         dwell.InvalidTime, ["delay_level", "1 to 18"], lambda q: q.put("t", b"", delay_level=level)
     )
 
@@ -240,9 +253,11 @@ def test_bad_level(level):
 @pytest.mark.parametrize(
     "bad", [-1, 2**32, "1", 1.0, True, np.timedelta64(1, "s"), ENDLESS], ids=named
 )
-def test_bad_priority(bad):
-    run_refused(dwell.InvalidPriority, ["priority"], lambda q: q.put("t", b"", priority=bad))
-    run_refused(
+async def test_bad_priority(bad):
+    await check_refused(
+        dwell.InvalidPriority, ["priority"], lambda q: q.put("t", b"", priority=bad)
+    )
+    await check_refused(
         dwell.InvalidPriority,
         ["priority[1]"],
         lambda q: q.put_many("t", [b"", b""], priority=[1, bad]),
@@ -250,11 +265,11 @@ def test_bad_priority(bad):
 
 
 @pytest.mark.parametrize("bad", [0, 65_536, "1", 1.0])
-def test_bad_max_attempts(bad):
-    run_refused(
+async def test_bad_max_attempts(bad):
+    await check_refused(
         dwell.InvalidAttempts, ["max_attempts"], lambda q: q.put("t", b"", max_attempts=bad)
     )
-    run_refused(
+    await check_refused(
         dwell.InvalidAttempts,
         ["max_attempts[0]"],
         lambda q: q.put_many("t", [b""], max_attempts=[bad]),
@@ -262,80 +277,92 @@ def test_bad_max_attempts(bad):
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 257, 7, b"k"])
-def test_bad_key(bad):
-    run_refused(dwell.InvalidKey, ["key"], lambda q: q.put("t", b"", key=bad))
-    run_refused(dwell.InvalidKey, ["key[0]"], lambda q: q.put_many("t", [b""], key=[bad]))
+async def test_bad_key(bad):
+    await check_refused(dwell.InvalidKey, ["key"], lambda q: q.put("t", b"", key=bad))
+    await check_refused(dwell.InvalidKey, ["key[0]"], lambda q: q.put_many("t", [b""], key=[bad]))
 
 
 @pytest.mark.parametrize("bad", [{1: "a"}, {"a": 1}, "ab", [("a", "b")], {"a": "x" * 20_000}])
-def test_bad_headers(bad):
-    run_refused(dwell.InvalidHeaders, ["headers"], lambda q: q.put("t", b"", headers=bad))
+async def test_bad_headers(bad):
+    await check_refused(dwell.InvalidHeaders, ["headers"], lambda q: q.put("t", b"", headers=bad))
 
 
 @pytest.mark.parametrize("bad", ["", "0" * 31, GARBLED, "0 " * 16, None, 7])
-def test_bad_receipt(bad):
-    run_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.ack([bad]))
-    run_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.bury(["0" * 32, bad]))
+async def test_bad_receipt(bad):
+    await check_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.ack([bad]))
+    await check_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.bury(["0" * 32, bad]))
 
 
-def test_what_was_put_is_not_what_was_taken():
+async def test_what_was_put_is_not_what_was_taken():
     put = dwell.Put("x", dwell.Result.CREATED)
-    run_refused(dwell.InvalidReceipt, ["Put", "a message that was taken"], lambda q: q.ack(put))
+    await check_refused(
+        dwell.InvalidReceipt, ["Put", "a message that was taken"], lambda q: q.ack(put)
+    )
 
 
-def test_foreign_receipt():
-    run_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.ack(FOREIGN))
-    run_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.touch([FOREIGN]))
+async def test_foreign_receipt():
+    await check_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.ack(FOREIGN))
+    await check_refused(dwell.ForeignReceipt, ["another store"], lambda q: q.touch([FOREIGN]))
 
 
 @pytest.mark.parametrize("bad", [0, -1, 10_001, "1", 1.0, True])
-def test_bad_limit(bad):
-    run_refused(dwell.InvalidLimit, ["limit", "1 to 10000"], lambda q: q.take("t", bad))
-    run_refused(dwell.InvalidLimit, ["limit"], lambda q: q.scan("t", "dead", limit=bad))
-    run_refused(dwell.InvalidLimit, ["limit"], lambda q: q.kick("t", limit=bad))
-    run_refused(dwell.InvalidLimit, ["limit"], lambda q: q.events(0, bad))
+async def test_bad_limit(bad):
+    await check_refused(dwell.InvalidLimit, ["limit", "1 to 10000"], lambda q: q.take("t", bad))
+    await check_refused(dwell.InvalidLimit, ["limit"], lambda q: q.scan("t", "dead", limit=bad))
+    await check_refused(dwell.InvalidLimit, ["limit"], lambda q: q.kick("t", limit=bad))
+    await check_refused(dwell.InvalidLimit, ["limit"], lambda q: q.events(0, bad))
 
 
-def test_other_bad_values():
-    run_refused(dwell.InvalidLimit, ["position"], lambda q: q.events(-1))
-    run_refused(dwell.InvalidLimit, ["cursor"], lambda q: q.scan("t", "dead", cursor=7))
-    run_refused(dwell.InvalidInput, ["on_conflict"], lambda q: q.put("t", b"", on_conflict="drop"))
-    run_refused(dwell.InvalidInput, ["state"], lambda q: q.scan("t", "gone"))
-    run_refused(dwell.InvalidInput, ["state"], lambda q: q.scan("t", 9))
-    run_refused(dwell.InvalidInput, ["error"], lambda q: q.release("0" * 32, error=7))
-    run_refused(dwell.InvalidId, ["owner"], lambda q: q.take("t", owner="x" * 257))
+async def test_other_bad_values():
+    await check_refused(dwell.InvalidLimit, ["position"], lambda q: q.events(-1))
+    await check_refused(dwell.InvalidLimit, ["cursor"], lambda q: q.scan("t", "dead", cursor=7))
+    await check_refused(
+        dwell.InvalidInput, ["on_conflict"], lambda q: q.put("t", b"", on_conflict="drop")
+    )
+    await check_refused(dwell.InvalidInput, ["state"], lambda q: q.scan("t", "gone"))
+    await check_refused(dwell.InvalidInput, ["state"], lambda q: q.scan("t", 9))
+    await check_refused(dwell.InvalidInput, ["error"], lambda q: q.release("0" * 32, error=7))
+    await check_refused(dwell.InvalidId, ["owner"], lambda q: q.take("t", owner="x" * 257))
 
 
 ONE, TWO = np.array("x"), np.array(["x", "y"])
 
 
-def test_arrays_that_are_one_value_or_too_many():
-    run_refused(dwell.InvalidBody, ["bodies"], lambda q: q.put_many("t", np.array(b"x")))
-    run_refused(dwell.InvalidId, ["ids"], lambda q: q.put_many("t", [b"x"], ids=ONE))
-    run_refused(dwell.InvalidId, ["ids"], lambda q: q.cancel("t", ONE))
-    run_refused(dwell.InvalidKey, ["key"], lambda q: q.put_many("t", [b"x"], key=ONE))
-    run_refused(dwell.InvalidHeaders, ["headers"], lambda q: q.put_many("t", [b""], headers=ONE))
-    run_refused(dwell.InvalidPriority, ["priority"], lambda q: q.put_many("t", [b""], priority=ONE))
-    run_refused(dwell.InvalidReceipt, ["receipts"], lambda q: q.ack(np.array(5)))
-    run_refused(dwell.InvalidInput, ["on_conflict"], lambda q: q.put("t", b"", on_conflict=TWO))
-    run_refused(dwell.InvalidId, ["owner"], lambda q: q.take("t", owner=TWO))
-    run_refused(dwell.InvalidSettings, ["on_full"], lambda q: q.configure("t", on_full=TWO))
+async def test_arrays_that_are_one_value_or_too_many():
+    await check_refused(dwell.InvalidBody, ["bodies"], lambda q: q.put_many("t", np.array(b"x")))
+    await check_refused(dwell.InvalidId, ["ids"], lambda q: q.put_many("t", [b"x"], ids=ONE))
+    await check_refused(dwell.InvalidId, ["ids"], lambda q: q.cancel("t", ONE))
+    await check_refused(dwell.InvalidKey, ["key"], lambda q: q.put_many("t", [b"x"], key=ONE))
+    await check_refused(
+        dwell.InvalidHeaders, ["headers"], lambda q: q.put_many("t", [b""], headers=ONE)
+    )
+    await check_refused(
+        dwell.InvalidPriority, ["priority"], lambda q: q.put_many("t", [b""], priority=ONE)
+    )
+    await check_refused(dwell.InvalidReceipt, ["receipts"], lambda q: q.ack(np.array(5)))
+    await check_refused(
+        dwell.InvalidInput, ["on_conflict"], lambda q: q.put("t", b"", on_conflict=TWO)
+    )
+    await check_refused(dwell.InvalidId, ["owner"], lambda q: q.take("t", owner=TWO))
+    await check_refused(dwell.InvalidSettings, ["on_full"], lambda q: q.configure("t", on_full=TWO))
 
 
 BAD_NUMBERS = [np.array(5), 5, [-1], [2**63], [True], [1.0], [np.timedelta64(1, "s")], [ENDLESS]]
 
 
 @pytest.mark.parametrize("bad", BAD_NUMBERS, ids=lambda bad: f"{type(bad).__name__}")
-def test_bad_numbers(bad):
-    run_refused(dwell.InvalidId, ["numbers"], lambda q: q.named(bad))
+async def test_bad_numbers(bad):
+    await check_refused(dwell.InvalidId, ["numbers"], lambda q: q.named(bad))
 
 
 BAD_CURSORS = [(0, -1), (0, 2**64), (0, "b"), ("a", 0), (None, 0), (2**70, 1), (0, 1.0)]
 
 
 @pytest.mark.parametrize("bad", BAD_CURSORS, ids=repr)
-def test_bad_cursor(bad):
-    run_refused(dwell.InvalidLimit, ["cursor."], lambda q: q.scan("t", "dead", cursor=Cursor(*bad)))
+async def test_bad_cursor(bad):
+    await check_refused(
+        dwell.InvalidLimit, ["cursor."], lambda q: q.scan("t", "dead", cursor=Cursor(*bad))
+    )
 
 
 @pytest.mark.parametrize(
@@ -352,13 +379,13 @@ def test_bad_cursor(bad):
         (dwell.InvalidInput, "state", ["gone"]),
     ],
 )
-def test_bad_sweep(error, field, bad):
+async def test_bad_sweep(error, field, bad):
     name = {"topic": "topics", "state": "states"}.get(field, field)
-    run_refused(error, [f"{field}: got"], lambda q: q.sweep(Wanted(**{name: bad})))
+    await check_refused(error, [f"{field}: got"], lambda q: q.sweep(Wanted(**{name: bad})))
 
 
-def test_a_sweep_of_what_is_no_wish():
-    run_refused(dwell.InvalidInput, ["wanted: got"], lambda q: q.sweep(None))
+async def test_a_sweep_of_what_is_no_wish():
+    await check_refused(dwell.InvalidInput, ["wanted: got"], lambda q: q.sweep(None))
 
 
 BAD_SETTINGS = [
@@ -384,9 +411,9 @@ BAD_SETTINGS = [
 
 
 @pytest.mark.parametrize("changes", BAD_SETTINGS, ids=lambda c: next(iter(c)))
-def test_bad_settings(changes):
+async def test_bad_settings(changes):
     name = next(iter(changes))
-    run_refused(dwell.InvalidSettings, [name], lambda q: q.configure("t", **changes))
+    await check_refused(dwell.InvalidSettings, [name], lambda q: q.configure("t", **changes))
 
 
 @pytest.mark.parametrize(

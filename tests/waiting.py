@@ -11,24 +11,27 @@ PATIENCE_S = 60
 
 def until(
     condition: Callable[[], object],
-    what: str = "it did not become true",
+    what: str | Callable[[], object] = "it did not become true",
     seconds: float = PATIENCE_S,
 ) -> None:
-    """Wait until a condition holds; fail with what was not so after so many seconds."""
+    """Wait until a condition holds; fail with what was not so after so many seconds.
+
+    ``what`` may be a function, which is asked when it fails.
+    """
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, what() if callable(what) else what
         time.sleep(0.005)
 
 
 async def until_async(
     condition: Callable[[], object],
-    what: str = "it did not become true",
+    what: str | Callable[[], object] = "it did not become true",
     seconds: float = PATIENCE_S,
     pause_s: float = 0.002,
 ) -> None:
     """Do the same in a coroutine; the condition may be a coroutine function."""
     end = time.monotonic() + seconds
     while not (await found if inspect.isawaitable(found := condition()) else found):
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, what() if callable(what) else what
         await asyncio.sleep(pause_s)

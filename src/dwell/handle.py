@@ -3,7 +3,6 @@
 import inspect
 import os
 import re
-from types import TracebackType
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -47,12 +46,7 @@ class Handle:
         self._queue = queue
         return queue
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         assert self._queue is not None
         await self._queue.close()
 
@@ -62,12 +56,7 @@ class Handle:
         self._sync = queue
         return queue
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         assert self._sync is not None
         self._sync.close()
 

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
+from bench.servers import free_port
 from dwell.clock import RealClock
 from dwell.queue import Queue
 from dwell.server.beanstalk import BeanstalkPort
@@ -23,6 +23,8 @@ from dwell.server.service import Service
 from dwell.server.tokens import Tokens
 from dwell.store.base import Store
 from dwell.store.memory import MemoryStore
+from tests.ports import accepts
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -52,8 +54,8 @@ class Served:
         self._given = (tokens or Tokens(), gate or Gate(10_000, 1 << 28))
         self._limits = limits
         self._ssl = ssl
-        self._loop = loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self.loop = loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
         self.queue: Queue
         self.service: Service
         self.port: BeanstalkPort
@@ -65,9 +67,9 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self.call(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()
 
     async def _start(self) -> None:
         self.queue = Queue(self._store())
@@ -88,7 +90,7 @@ class Served:
         async def run() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(30)
 
     @property
     def number(self) -> int:
@@ -100,16 +102,14 @@ class Served:
 def beanstalkd(folder: Path | None = None, most_bytes: int = MAX_JOB_BYTES) -> Iterator[int]:
     """Run the real server, and yield the number of its port."""
     need("beanstalkd", "the Debian package beanstalkd")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
+    number = free_port()
     options = ["-b", str(folder)] if folder else []
     command = ["beanstalkd", "-l", "127.0.0.1", "-p", str(number), "-z", str(most_bytes)]
     server = subprocess.Popen(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(number)
+        until(lambda: accepts(number), f"nobody listens on {number}")
         yield number
     finally:
         server.terminate()
@@ -124,15 +124,6 @@ def need(command: str, what: str) -> str:
     if os.environ.get("CI") or os.environ.get("DWELL_REQUIRE"):
         pytest.fail(f"{command} is missing: install {what}")
     pytest.skip(f"{command} is missing: install {what}")
-
-
-def wait_for(number: int) -> None:
-    """Wait until a port accepts connections."""
-    for _ in range(1000):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number)):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"nobody listens on {number}")
 
 
 class Line:

@@ -35,12 +35,6 @@ from tests.waiting import PATIENCE_S, until
 IDLE = int(os.environ.get("DWELL_IDLE", "2000"))
 
 
-@pytest.fixture
-def served():
-    with Served() as server:
-        yield server
-
-
 def vanish(line: Line) -> None:
     """End a connection as a machine does that loses its power: without a good-bye."""
     line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -433,7 +427,7 @@ def test_commands_let_others_have_their_turn(served):
             most = max(most, done.total() - before)
             before = done.total()
 
-    watching = asyncio.run_coroutine_threadsafe(watch(), served._loop)
+    watching = asyncio.run_coroutine_threadsafe(watch(), served.loop)
     with Line(served.number) as line:
         replies = line.ask(b"list-tube-used\r\n" * 4_000, 4_000)
     assert replies == b"USING default\r\n" * 4_000

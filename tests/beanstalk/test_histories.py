@@ -2,26 +2,12 @@
 
 import re
 
-import pytest
-
 from dwell.server.beanstalk.histories import Histories
 from dwell.store.embedded import EmbeddedStore
 from tests.beanstalk.served import Line, Served, beanstalkd
 from tests.waiting import until
 
 _COUNTS = ("state", "pri", "delay", "reserves", "timeouts", "releases", "buries", "kicks")
-
-
-@pytest.fixture
-def served():
-    with Served() as server:
-        yield server
-
-
-@pytest.fixture
-def line(served):
-    with Line(served.number) as connection:
-        yield connection
 
 
 def counts(line: Line, job: int) -> dict[str, str]:

@@ -24,18 +24,6 @@ from tests.server.process import ServerProcess
 from tests.waiting import until
 
 
-@pytest.fixture
-def served():
-    with Served() as server:
-        yield server
-
-
-@pytest.fixture
-def line(served):
-    with Line(served.number) as connection:
-        yield connection
-
-
 def waits(line: Line) -> bool:
     """Tell whether nothing comes for a moment."""
     return not select.select([line.socket], [], [], 0.15)[0]

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 
 from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
-from dwell.clock import RealClock
 from dwell.server.tokens import Tokens, hash_of
-from dwell.store.memory import MemoryStore
 from tests.http.served import Served, served
 
 expect.set_options(timeout=20_000)
@@ -109,7 +107,7 @@ async def console_of(
 ) -> AsyncIterator[Console]:
     """Give the console of a server over a store in memory."""
     async with (
-        served(MemoryStore(RealClock()), tokens=tokens) as server,
+        served(tokens=tokens) as server,
         browsing(browser, server, **options) as console,
     ):
         yield console

@@ -2,8 +2,6 @@
 
 from playwright.async_api import expect
 
-from dwell.clock import RealClock
-from dwell.store.memory import MemoryStore
 from tests.console.browser import browsing, tokens_in
 from tests.http.served import served
 from tests.waiting import until_async
@@ -74,7 +72,7 @@ async def test_nothing_but_its_own_files_runs(consoled):
 
 
 async def test_no_page_may_frame_it(consoled):
-    async with consoled() as console, served(MemoryStore(RealClock())) as other:
+    async with consoled() as console, served() as other:
         page = console.page
         # The other site is one of the same address, too.
         for site in ("about:blank", f"{other.url}/healthz"):
@@ -90,7 +88,7 @@ async def test_no_page_may_frame_it(consoled):
 
 
 async def test_no_page_of_another_site_drives_it(consoled):
-    async with consoled() as console, served(MemoryStore(RealClock())) as other:
+    async with consoled() as console, served() as other:
         await console.queue.put("t", "x", id="one")
         page, url = console.page, console.server.url
         await page.goto(f"{other.url.replace('127.0.0.1', 'localhost')}/healthz")
@@ -237,7 +235,7 @@ async def test_a_token_is_kept_for_one_tab_and_in_no_cookie(consoled, tmp_path):
 
 
 async def test_a_name_that_is_not_the_servers_gets_nothing(browser):
-    async with served(MemoryStore(RealClock())) as server, browsing(browser, server) as console:
+    async with served() as server, browsing(browser, server) as console:
         answer = await console.page.request.get(
             f"{server.url}/console/", headers={"host": "evil.example.org"}
         )

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from dwell.client.store import HttpStore
+from dwell.clock import RealClock
 from dwell.queue import Queue
 from dwell.server.gate import Gate
 from dwell.server.http.port import HttpPort
@@ -13,6 +14,8 @@ from dwell.server.sealed import sealed
 from dwell.server.service import Service
 from dwell.server.tokens import Tokens
 from dwell.store.base import Store
+from dwell.store.memory import MemoryStore
+from tests.http.wire import Wire
 
 
 class Served:
@@ -39,13 +42,14 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(store: Store, **options) -> AsyncIterator[Served]:
-    """Serve a store until the block ends."""
-    server = Served(store, **options)
+async def served(store: Store | None = None, **options) -> AsyncIterator[Served]:
+    """Serve a store, in memory if none is given; wires that are left open end with it."""
+    server = Served(store or MemoryStore(RealClock()), **options)
     await server.start()
     try:
         yield server
     finally:
+        Wire.close_all()
         await server.stop()
 
 

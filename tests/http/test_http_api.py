@@ -22,6 +22,7 @@ from dwell.server.http.openapi import document
 from dwell.server.http.port import HttpPort
 from dwell.store.memory import MemoryStore
 from tests.http.served import served
+from tests.waiting import until_async
 
 MSGPACK = "application/msgpack"
 NDJSON = "application/x-ndjson"
@@ -64,7 +65,7 @@ async def calling(**options):
     """Give a caller of a server over a store in memory."""
     async with (
         asyncio.timeout(60),
-        served(MemoryStore(RealClock()), **options) as server,
+        served(**options) as server,
         aiohttp.ClientSession() as session,
     ):
         yield Caller(server, session)
@@ -358,8 +359,7 @@ async def test_over_the_bound_comes_429():
 
     async with calling(gate=Gate(2, 1 << 20)) as caller:
         waits = [asyncio.ensure_future(_hold(caller)) for _ in range(2)]
-        while caller.server.service.gate.requests < 2:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: caller.server.service.gate.requests >= 2)
         problem = await caller.get("/v1/stats")
         assert (caller.status, problem["error"]) == (429, "ServerBusy")
         assert int(caller.headers["retry-after"]) > 0
@@ -483,9 +483,8 @@ async def test_ids_with_every_sign():
 async def test_a_take_waits_for_a_message():
     async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
-        await asyncio.sleep(0.1)
         other = Caller(caller.server, caller.session)
-        assert len(caller.server.port._waits) == 1
+        await until_async(lambda: caller.server.queue.waiting == {"t": 1})
         await other.post("/v1/topics/t/messages", {"body": "x", "delay": "50ms"})
         assert [m["body"] for m in await wait] == ["x"]
         assert await caller.take(wait_ms=50) == []
@@ -504,11 +503,9 @@ async def test_the_waiting_of_a_take_can_be_ended():
 async def test_a_taker_that_vanishes_takes_nothing():
     async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
-        while not caller.server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: caller.server.queue.waiting)
         wait.cancel()
-        while caller.server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not caller.server.queue.waiting)
         other = Caller(caller.server, caller.session)
         await other.post("/v1/topics/t/messages", {"body": "x"})
         assert (await other.get("/v1/stats"))["topics"]["t"]["ready"] == 1
@@ -517,8 +514,7 @@ async def test_a_taker_that_vanishes_takes_nothing():
 async def test_stopping_answers_those_who_wait():
     async with calling() as caller:
         wait = asyncio.ensure_future(caller.take(wait_ms=20_000))
-        while not caller.server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: caller.server.queue.waiting)
         await caller.server.port.stop()
         assert await wait == []
 
@@ -561,8 +557,7 @@ async def test_push_sends_as_much_as_there_is_credit():
             await caller.post("/v1/topics/u/messages", {"body": "late", "delay": "50ms"})
             kind, data = await _next_event(stream)
             assert [m["body"] for m in data["messages"]] == ["late"]
-        while caller.server.port._waits.streams:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not caller.server.port._waits.streams)
         await caller.post("/v1/topics/t/messages", {"body": "after"})
         assert len(await caller.take()) == 1
 
@@ -735,8 +730,7 @@ async def test_metrics_tell_parked_from_stuck():
         await caller.post("/v1/topics/t/messages", [{"body": "x", "delay": "1h"}, {"body": "y"}])
         await caller.post("/v1/topics/t/messages", {"body": "old", "due_ms": 1000})
         wait = asyncio.ensure_future(caller.take("empty", wait_ms=10_000))
-        while not caller.server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: caller.server.queue.waiting)
         await Caller(caller.server, caller.session).take(limit=1)
         text = (await Caller(caller.server, caller.session).get("/metrics")).decode()
         found = {

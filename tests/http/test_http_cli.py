@@ -25,6 +25,7 @@ from tests.cli.test_cli_queries import TestQueries, orders  # noqa: F401 - run h
 from tests.cli.test_cli_receipts import *  # noqa: F403 - run here, too
 from tests.http.served import Served, served
 from tests.server.process import COMMAND, ServerProcess
+from tests.waiting import until_async
 
 # Over a server a delay may end a round trip later than this machine's clock would have it.
 del test_delays  # noqa: F821
@@ -120,7 +121,7 @@ def test_backup(tmp_path):
 
 @pytest.mark.timeout(60)
 async def test_a_worker_acks_retries_and_buries():
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         worker = Worker(server.url, grace="5s")
         seen = []
 
@@ -160,7 +161,7 @@ async def test_a_worker_acks_retries_and_buries():
 
 @pytest.mark.timeout(60)
 async def test_a_worker_keeps_the_leases_of_what_it_handles():
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         worker = Worker(server.url)
         attempts = []
 
@@ -188,15 +189,13 @@ async def test_a_worker_outlives_its_server(tmp_path):
 
         serving = asyncio.ensure_future(worker.serve())
         await asyncio.to_thread(first.put, "jobs", "before")
-        while not seen:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: seen)
         first.process.kill()
         first.process.wait()
     address = url.removeprefix("http://")
     with ServerProcess("--http", address, store=tmp_path / "store") as second:
         await asyncio.to_thread(second.put, "jobs", "after")
-        while b"after" not in seen:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: b"after" in seen)
         worker.stop()
         await serving
         assert second.stop() == 0

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import socket
 import threading
 import time
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import dwell
+from bench.servers import free_port
 from dwell import errors
 from dwell.client.connection import checked_base
 from dwell.clock import RealClock
@@ -22,6 +22,7 @@ from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.wire import problems
+from tests.forking import check_fork_is_told
 from tests.http.between import between
 from tests.http.served import served
 from tests.server.certificates import make_certificate
@@ -34,7 +35,7 @@ async def opened(*, client=None, **options):
     """Give a queue over HTTP, and the server behind it."""
     async with (
         asyncio.timeout(60),
-        served(MemoryStore(RealClock()), **options) as server,
+        served(**options) as server,
         dwell.open(server.url, **(client or {})) as queue,
     ):
         yield queue, server
@@ -45,16 +46,11 @@ async def wired(store=None, **client):
     """Give a queue, the wire to its server, and the server."""
     async with (
         asyncio.timeout(60),
-        served(store or MemoryStore(RealClock())) as server,
+        served(store) as server,
         between(server.url) as wire,
         dwell.open(wire.url, **client) as queue,
     ):
         yield queue, wire, server
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 async def waiting(server):
@@ -64,30 +60,25 @@ async def waiting(server):
 
 async def settled(server, topic="t", **counts):
     """Wait until a topic's messages are in the states that are expected."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
+
+    async def is_settled():
         found = (await server.queue.stats()).topics.get(topic)
-        if found and all(getattr(found, state) == count for state, count in counts.items()):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(found)
+        return all(getattr(found, state, None) == count for state, count in counts.items())
+
+    await until_async(is_settled, counts)
 
 
 # --- no answer ----------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_not_there():
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_server_that_is_not_there(is_sync):
     url = f"http://127.0.0.1:{free_port()}"
-
-    async def main():
-        async with dwell.open(url, retries=2):
-            pass
-
-    for call in (lambda: asyncio.run(main()), lambda: dwell.open(url, retries=2).__enter__()):
-        start = time.monotonic()
-        with pytest.raises(dwell.errors.ServerUnreachable, match=url):
-            call()
-        assert time.monotonic() - start < PATIENCE_S
+    handle = dwell.open(url, retries=2)
+    start = time.monotonic()
+    with pytest.raises(dwell.errors.ServerUnreachable, match=url):
+        await (asyncio.to_thread(handle.__enter__) if is_sync else handle.__aenter__())
+    assert time.monotonic() - start < PATIENCE_S
 
 
 def test_a_name_that_nobody_has():
@@ -314,40 +305,36 @@ async def _put_until(stop, queue, name, safe, unsafe):
 
 
 @pytest.mark.campaign
-def test_a_server_that_is_killed_and_started_again(tmp_path):
+@pytest.mark.timeout(60)
+async def test_a_server_that_is_killed_and_started_again(tmp_path):
     port = free_port()
     safe, unsafe = [], {}
 
     def server():
         return ServerProcess("--http", f"127.0.0.1:{port}", store=tmp_path / "store")
 
-    async def main():
-        with server() as first:
-            await asyncio.to_thread(first.ready)
-            async with dwell.open(f"http://127.0.0.1:{port}", retries=30) as queue:
-                stop = asyncio.Event()
-                tasks = [
-                    asyncio.ensure_future(_put_until(stop, queue, n, safe, unsafe))
-                    for n in range(20)
-                ]
-                while len(safe) < 500 or list(unsafe.values()).count(None) < 5:
-                    await asyncio.sleep(0.001)
-                first.process.kill()
-                first.process.wait()
-                await asyncio.sleep(0.1)
-                before = len(safe)
-                with server() as second:
-                    await asyncio.to_thread(second.ready)
-                    while len(safe) < before + 200:
-                        await asyncio.sleep(0.01)
-                    stop.set()
-                    await asyncio.gather(*tasks)
-                    assert second.stop() == 0
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-    with dwell.open(tmp_path / "store") as queue:
+    with server() as first:
+        await asyncio.to_thread(first.ready)
+        async with dwell.open(f"http://127.0.0.1:{port}", retries=30) as queue:
+            stop = asyncio.Event()
+            tasks = [
+                asyncio.ensure_future(_put_until(stop, queue, n, safe, unsafe)) for n in range(20)
+            ]
+            while len(safe) < 500 or list(unsafe.values()).count(None) < 5:
+                await asyncio.sleep(0.001)
+            first.process.kill()
+            first.process.wait()
+            await asyncio.sleep(0.1)
+            before = len(safe)
+            with server() as second:
+                await asyncio.to_thread(second.ready)
+                await until_async(lambda: len(safe) >= before + 200)
+                stop.set()
+                await asyncio.gather(*tasks)
+                assert second.stop() == 0
+    async with dwell.open(tmp_path / "store") as queue:
         found = {
-            topic: [m.body.decode() for page in queue.pages(topic, "ready") for m in page]
+            topic: [m.body.decode() async for page in queue.pages(topic, "ready") for m in page]
             for topic in ("safe", "unsafe")
         }
     assert sorted(found["safe"]) == sorted(safe)
@@ -414,30 +401,25 @@ def test_options_that_are_refused(options):
         dwell.open("http://localhost", **options)
 
 
-def test_a_server_that_is_another():
+async def test_a_server_that_is_another():
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 " + said + b"\r\ncontent-length: 5\r\n\r\nhello")
         writer.close()
 
-    async def main():
-        nonlocal said
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            for head, error in (
-                (b"200 OK", dwell.StoreError),
-                (b"301 Moved\r\nlocation: /elsewhere", dwell.StoreError),
-                (b"200 OK\r\ndwell-now-ms: noon", dwell.StoreError),
-                (b"404 Not Found", dwell.DwellError),
-                (b"502 Bad Gateway", dwell.StoreError),
-            ):
-                said = head
-                with pytest.raises(error, match=r"hello|Dwell server"):
-                    async with dwell.open(url, retries=1):
-                        pass
-
-    said = b""
-    asyncio.run(main())
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for head, error in (
+            (b"200 OK", dwell.StoreError),
+            (b"301 Moved\r\nlocation: /elsewhere", dwell.StoreError),
+            (b"200 OK\r\ndwell-now-ms: noon", dwell.StoreError),
+            (b"404 Not Found", dwell.DwellError),
+            (b"502 Bad Gateway", dwell.StoreError),
+        ):
+            said = head
+            with pytest.raises(error, match=r"hello|Dwell server"):
+                async with dwell.open(url, retries=1):
+                    pass
 
 
 # --- tokens and TLS -----------------------------------------------------------------------------
@@ -467,7 +449,7 @@ def tokens(tmp_path):
 async def opened_as(tokens, *names):
     """Give a queue for each token, over one server."""
     async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
-        server = await stack.enter_async_context(served(MemoryStore(RealClock()), tokens=tokens))
+        server = await stack.enter_async_context(served(tokens=tokens))
         handles = [dwell.open(server.url, token=name) for name in names]
         yield [await stack.enter_async_context(handle) for handle in handles]
 
@@ -476,7 +458,7 @@ async def test_a_token_from_the_environment(tokens, monkeypatch):
     monkeypatch.setenv("DWELL_TOKEN", "admin")
 
     async with (
-        served(MemoryStore(RealClock()), tokens=tokens) as server,
+        served(tokens=tokens) as server,
         dwell.open(server.url) as queue,
     ):
         assert (await queue.put("orders.1", "x")).result is Result.CREATED
@@ -488,7 +470,7 @@ async def test_a_token_from_the_environment(tokens, monkeypatch):
 @pytest.mark.parametrize("token", [None, "wrong"])
 async def test_without_a_good_token_nothing_is_done(tokens, token):
     async with (
-        served(MemoryStore(RealClock()), tokens=tokens) as server,
+        served(tokens=tokens) as server,
         dwell.open(server.url, token="admin") as admin,
     ):
         with pytest.raises(errors.Unauthorized):
@@ -576,8 +558,7 @@ async def test_a_wait_that_outlasts_its_polls(monkeypatch):
 
     async with wired() as (queue, wire, server):
         wait = asyncio.ensure_future(queue.take("t", wait="1m"))
-        while wire.requests < 5:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: wire.requests >= 5)
         await server.queue.put("t", "x")
         assert len(await wait) == 1
         start = time.monotonic()
@@ -600,8 +581,7 @@ async def test_takers_that_ask_together_are_one_request():
 async def test_takers_that_wait_leave_room_for_the_rest():
     async with opened(client={"connections": 2, "timeout": 5}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(20)]
-        while len(server.port._waits) < 20:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: len(server.queue.waiting) >= 20)
         for n in range(20):
             await queue.put(f"t{n}", "x")
         for batch in await asyncio.gather(*takes):
@@ -611,17 +591,15 @@ async def test_takers_that_wait_leave_room_for_the_rest():
 async def test_takers_that_wait_are_not_counted_as_work():
     async with opened(gate=Gate(5, 1 << 20), client={"retries": 0}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(5)]
-        while len(server.port._waits) < 5:
-            await asyncio.sleep(0.01)
-        assert server.service.gate.requests == 0
+        await until_async(lambda: len(server.queue.waiting) >= 5)
+        await until_async(lambda: server.service.gate.requests == 0)
         await queue.put_many("t0", ["x"])
         assert len(await takes[0]) == 1
         for take in takes[1:]:
             take.cancel()
         await asyncio.wait(takes)
-        while len(server.port._waits):
-            await asyncio.sleep(0.01)
-        assert server.service.gate.requests == 0
+        await until_async(lambda: not server.queue.waiting)
+        await until_async(lambda: server.service.gate.requests == 0)
 
 
 async def test_limits_larger_than_a_request_of_the_client():
@@ -642,8 +620,7 @@ async def test_limits_larger_than_a_request_of_the_client():
 async def test_a_taker_that_is_cancelled_takes_nothing():
     async with opened() as (queue, server):
         wait = asyncio.ensure_future(queue.take("t", wait="1m"))
-        while not server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.queue.waiting)
         wait.cancel()
         start = time.monotonic()
         while server.queue.waiting:
@@ -703,7 +680,7 @@ async def test_one_of_many_takers_is_cancelled():
 
 @pytest.mark.timeout(60)
 async def test_closing_while_takers_wait():
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         async with dwell.open(server.url) as queue:
             takes = [asyncio.ensure_future(queue.take(f"t{n % 3}", wait="1m")) for n in range(9)]
             await asyncio.sleep(0.1)
@@ -716,8 +693,7 @@ async def test_closing_while_takers_wait():
                 await take
         with pytest.raises(dwell.StoreClosed):
             await queue.put("t", "x")
-        while server.queue.waiting:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not server.queue.waiting)
         await server.queue.put("t1", "x")
         assert (await server.queue.stats()).topics["t1"].ready == 1
 
@@ -754,7 +730,7 @@ async def test_a_delay_counts_by_the_servers_clock(skew_ms):
 async def test_a_due_that_is_given_stays_what_it_is_whatever_the_client_takes_for_now():
     """The first answer after a step of the server's clock may be one to a take that waited long."""
 
-    async with served(MemoryStore(RealClock())) as server, dwell.open(server.url) as queue:
+    async with served() as server, dwell.open(server.url) as queue:
         queue.clock._ahead_ms += 60_000
         due_ms = server.queue.clock.now_ms() + 30_000
         dues = [due_ms, due_ms + 1]
@@ -871,15 +847,7 @@ def test_many_threads_share_one_queue(server):
 
 def test_a_forked_process_is_told(server):
     with dwell.open(server.url("")) as queue:
-        child = os.fork()
-        if child == 0:
-            try:
-                queue.put("fork", b"")
-            except dwell.StoreError as error:
-                os._exit(0 if "fork" in str(error) else 2)
-            os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert queue.put("fork", b"").result is Result.CREATED
+        check_fork_is_told(queue)
 
 
 def test_closing_ends_a_wait_in_another_thread(server):
@@ -929,25 +897,18 @@ async def test_many_small_calls_at_once():
 # --- backup -------------------------------------------------------------------------------------
 
 
-def test_a_backup_comes_over_the_wire(tmp_path):
-    async def main():
-        async with (
-            served(EmbeddedStore(tmp_path / "store")) as server,
-            dwell.open(server.url) as queue,
-        ):
-            await queue.put_many("t", [b"x" * 1000] * 5000, delay="1h")
-            await queue.put("t", "leased")
-            (message,) = await queue.take("t", lease="1h")
+async def test_a_backup_comes_over_the_wire(tmp_path):
+    async with opened(store=EmbeddedStore(tmp_path / "store")) as (queue, _server):
+        await queue.put_many("t", [b"x" * 1000] * 5000, delay="1h")
+        await queue.put("t", "leased")
+        (message,) = await queue.take("t", lease="1h")
+        await queue.store.backup(tmp_path / "copy")
+        with pytest.raises(dwell.InvalidInput, match="is there already"):
             await queue.store.backup(tmp_path / "copy")
-            with pytest.raises(dwell.InvalidInput, match="is there already"):
-                await queue.store.backup(tmp_path / "copy")
-            return message.receipt
-
-    receipt = asyncio.run(main())
-    with dwell.open(tmp_path / "copy") as queue:
-        assert queue.stats().topics["t"] == dwell.TopicStats(delayed=5000, leased=1)
+    async with dwell.open(tmp_path / "copy") as queue:
+        assert (await queue.stats()).topics["t"] == dwell.TopicStats(delayed=5000, leased=1)
         with pytest.raises(errors.ForeignReceipt):
-            queue.ack(receipt)
+            await queue.ack(message.receipt)
 
 
 async def test_a_backup_that_is_cut_off_leaves_nothing(tmp_path):

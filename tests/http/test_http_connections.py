@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from dwell.clock import RealClock
 from dwell.server import listening, tls
 from dwell.server.gate import Gate
 from dwell.server.http.call import Call
@@ -17,7 +16,6 @@ from dwell.server.http.port import HttpPort
 from dwell.server.http.protocol import MOST_HEADERS, Protocol
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.disk import Disk
-from dwell.store.memory import MemoryStore
 from tests.http.served import served
 from tests.http.wire import Wire, ask, request
 from tests.server.certificates import make_certificate
@@ -44,7 +42,7 @@ class HeldDisk(Disk):
 
 
 def opened():
-    return served(MemoryStore(RealClock()))
+    return served()
 
 
 def chunks(data, size):
@@ -239,7 +237,7 @@ async def test_what_is_refused_lets_others_have_their_turn(way, monkeypatch):
 
 
 async def test_answers_that_are_not_read_are_counted():
-    async with served(MemoryStore(RealClock()), gate=Gate(10_000, 8 << 20)) as server:
+    async with served(gate=Gate(10_000, 8 << 20)) as server:
         await server.queue.put_many("t", ["x" * 1_000_000] * 10)
         ask_all = request("GET", "/v1/topics/t/messages?state=ready")
         wires = []

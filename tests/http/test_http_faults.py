@@ -10,10 +10,8 @@ import time
 from collections import Counter
 
 import pytest
-import uvloop
 
 import dwell
-from dwell.clock import RealClock
 from dwell.message import Result
 from dwell.server.gate import Gate
 from dwell.server.http import framing, protocol, readers
@@ -22,28 +20,16 @@ from dwell.server.memory import KEPT_BYTES, KEPT_FROM_PUTS_BYTES, Memory
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
-from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.http.served import served
 from tests.http.wire import Wire, ask, put_of, request
 from tests.server.process import ServerProcess
 from tests.waiting import PATIENCE_S, until_async
 
+pytestmark = pytest.mark.uvloop
+
 PUT = "/v1/topics/t/messages"
 STATS = request("GET", "/v1/stats")
-
-
-def run(test, store=None, **options):
-    """Run a test with a server."""
-
-    async def main():
-        async with served(store or MemoryStore(RealClock()), **options) as server:
-            try:
-                await test(server)
-            finally:
-                Wire.close_all()
-
-    uvloop.run(asyncio.wait_for(main(), 60))
 
 
 async def totals(server):
@@ -83,24 +69,20 @@ async def others_work(server, most_s=10.0):
 
 
 @pytest.mark.parametrize("part", [1, 10, -60, -13, -1])
-def test_what_was_half_sent_is_not_done(part):
-    async def test(server):
-        wire = await Wire.open(server)
-        await wire.send(put_of("whole body")[:part])
-        await asyncio.sleep(0.05)
-        wire.close()
-        await until_async(lambda: not server.port._connections)
-        assert (await totals(server))["put"] == 0
-        assert (server.service.gate.requests, server.service.gate.size_bytes) == (0, 0)
-
-    run(test)
+async def test_what_was_half_sent_is_not_done(part, server):
+    wire = await Wire.open(server)
+    await wire.send(put_of("whole body")[:part])
+    await asyncio.sleep(0.05)
+    wire.close()
+    await until_async(lambda: not server.port._connections)
+    assert (await totals(server))["put"] == 0
+    assert (server.service.gate.requests, server.service.gate.size_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("part", [1, 10, -60, -1])
-def test_what_stays_half_sent_is_given_up(monkeypatch, part):
+async def test_what_stays_half_sent_is_given_up(monkeypatch, part):
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT_S", 0.2)
-
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         start = time.monotonic()
         async with others_work(server):
@@ -110,14 +92,11 @@ def test_what_stays_half_sent_is_given_up(monkeypatch, part):
         assert (await totals(server))["put"] == (await totals(server))["ack"]
         await until_async(lambda: server.service.gate.size_bytes == 0)
 
-    run(test)
-
 
 @pytest.mark.parametrize("sender", ["head", "body"])
-def test_a_byte_at_a_time(monkeypatch, sender):
+async def test_a_byte_at_a_time(monkeypatch, sender):
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT_S", 0.3)
-
-    async def test(server):
+    async with served() as server:
         slow = [await Wire.open(server) for _ in range(50)]
         data = put_of("slow" * 100)
         head = data.index(b"\r\n\r\n") + 4 if sender == "body" else 0
@@ -133,29 +112,21 @@ def test_a_byte_at_a_time(monkeypatch, sender):
         topics = (await server.queue.stats()).topics
         assert "t" not in topics or topics["t"].ready == 0
 
-    run(test)
+
+async def test_a_slow_sender_that_is_quick_enough(server):
+    wire = await Wire.open(server)
+    await wire.trickle(put_of("slow"), 0.0005)
+    assert (await wire.answer()).status == 200
 
 
-def test_a_slow_sender_that_is_quick_enough():
-    async def test(server):
-        wire = await Wire.open(server)
-        await wire.trickle(put_of("slow"), 0.0005)
-        assert (await wire.answer()).status == 200
-
-    run(test)
-
-
-def test_a_connection_that_says_nothing_ends(monkeypatch):
+async def test_a_connection_that_says_nothing_ends(monkeypatch):
     monkeypatch.setattr(protocol, "IDLE_TIMEOUT_S", 1.0)
-
-    async def test(server):
+    async with served() as server:
         silent, spoke = await Wire.open(server), await Wire.open(server)
         assert (await spoke.ask(STATS)).status == 200
         start = time.monotonic()
         assert await silent.ended() == await spoke.ended() == b""
         assert time.monotonic() - start < PATIENCE_S
-
-    run(test)
 
 
 def test_stopping_does_not_wait_for_halves(tmp_path):
@@ -187,64 +158,52 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("is_pipelined", [False, True])
-def test_a_head_over_the_limit(name, is_pipelined):
-    async def test(server):
-        wire = await Wire.open(server)
+async def test_a_head_over_the_limit(name, is_pipelined, server):
+    wire = await Wire.open(server)
+    if is_pipelined:
+        await wire.send(request("POST", "/v1/take", {"topics": "t", "wait_ms": 20_000}))
+        await until_async(lambda: server.queue.waiting)
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        for at in range(0, LARGE, 1000):
+            await wire.send(HEADS[name][at : at + 1000])
+            sent = at
+            await asyncio.sleep(0)
         if is_pipelined:
-            await wire.send(request("POST", "/v1/take", {"topics": "t", "wait_ms": 20_000}))
-            await until_async(lambda: server.queue.waiting)
-        sent = 0
-        with contextlib.suppress(ConnectionError):
-            for at in range(0, LARGE, 1000):
-                await wire.send(HEADS[name][at : at + 1000])
-                sent = at
-                await asyncio.sleep(0)
-            if is_pipelined:
-                # Nothing is parsed while another request is being answered.
-                await server.queue.put("t", b"x")
-            if name != "nothing":
-                await wire.ended()
-                raise ConnectionError
-        assert sent <= LARGE
-        wire.close()
-        await until_async(lambda: not server.port._connections)
-        await until_async(lambda: not server.queue.waiting)
-
-    run(test)
+            # Nothing is parsed while another request is being answered.
+            await server.queue.put("t", b"x")
+        if name != "nothing":
+            await wire.ended()
+            raise ConnectionError
+    assert sent <= LARGE
+    wire.close()
+    await until_async(lambda: not server.port._connections)
+    await until_async(lambda: not server.queue.waiting)
 
 
-def test_a_head_within_the_limit():
-    async def test(server):
-        head = {f"x{n}": "y" * 1000 for n in range(50)}
-        assert (await ask(server, request("GET", "/healthz", **head))).status == 200
-
-    run(test)
+async def test_a_head_within_the_limit(server):
+    head = {f"x{n}": "y" * 1000 for n in range(50)}
+    assert (await ask(server, request("GET", "/healthz", **head))).status == 200
 
 
 # --- lengths ------------------------------------------------------------------------------------
 
 
-def test_a_length_that_is_too_short():
-    async def test(server):
-        wire = await Wire.open(server)
-        await wire.send(request("POST", PUT, b'{"body": "x"}', content_length=5))
-        said = await wire.ended()
-        assert said.startswith(b"HTTP/1.1 400")
-        assert (await totals(server))["put"] == 0
-
-    run(test)
+async def test_a_length_that_is_too_short(server):
+    wire = await Wire.open(server)
+    await wire.send(request("POST", PUT, b'{"body": "x"}', content_length=5))
+    said = await wire.ended()
+    assert said.startswith(b"HTTP/1.1 400")
+    assert (await totals(server))["put"] == 0
 
 
-def test_a_length_that_is_too_long(monkeypatch):
+async def test_a_length_that_is_too_long(monkeypatch):
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT_S", 0.1)
-
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         await wire.send(request("POST", PUT, b'{"body": "x"}', content_length=14))
         assert b"200" not in await wire.ended()
         assert (await totals(server))["put"] == 0
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -264,17 +223,14 @@ def test_a_length_that_is_too_long(monkeypatch):
         b"x: \0",
     ],
 )
-def test_heads_that_cannot_be_meant(lines):
-    async def test(server):
-        wire = await Wire.open(server)
-        head = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost"
-        head += b"\r\ncontent-type: application/json"
-        await wire.send(head + b"\r\n" + lines + b'\r\n\r\n{"body": "x"}')
-        answer = await wire.answer()
-        assert (answer.status, (await totals(server))["put"]) == (400, 0)
-        await wire.ended()
-
-    run(test)
+async def test_heads_that_cannot_be_meant(lines, server):
+    wire = await Wire.open(server)
+    head = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost"
+    head += b"\r\ncontent-type: application/json"
+    await wire.send(head + b"\r\n" + lines + b'\r\n\r\n{"body": "x"}')
+    answer = await wire.answer()
+    assert (answer.status, (await totals(server))["put"]) == (400, 0)
+    await wire.ended()
 
 
 def chunked(*chunks):
@@ -282,14 +238,11 @@ def chunked(*chunks):
     return head + b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
 
 
-def test_a_body_in_chunks():
-    async def test(server):
-        wire = await Wire.open(server)
-        answer = await wire.ask(chunked(b'{"bo', b'dy"', b': "x"}', b""))
-        assert (answer.status, (await totals(server))["put"]) == (200, 1)
-        assert (await wire.ask(STATS)).status == 200
-
-    run(test)
+async def test_a_body_in_chunks(server):
+    wire = await Wire.open(server)
+    answer = await wire.ask(chunked(b'{"bo', b'dy"', b': "x"}', b""))
+    assert (answer.status, (await totals(server))["put"]) == (200, 1)
+    assert (await wire.ask(STATS)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -302,10 +255,9 @@ def test_a_body_in_chunks():
         chunked(b'{"body": "x"}') + b"5;" + b"e" * LARGE,
     ],
 )
-def test_chunks_that_are_broken(monkeypatch, data):
+async def test_chunks_that_are_broken(monkeypatch, data):
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT_S", 0.2)
-
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         with contextlib.suppress(ConnectionError):
             await wire.send(data)
@@ -314,53 +266,42 @@ def test_chunks_that_are_broken(monkeypatch, data):
         assert (await totals(server))["put"] == 0
         await until_async(lambda: server.service.gate.size_bytes == 0)
 
-    run(test)
 
-
-def test_a_body_over_the_limit_is_refused_before_it_is_read():
-    async def test(server):
-        head = request("POST", PUT, content_type="application/json", content_length=1 << 40)
-        for _ in range(20):
-            wire = await Wire.open(server)
-            answer = await wire.ask(head)
-            assert (answer.status, answer.value["error"]) == (413, "BatchTooLarge")
-            await wire.send(b" " * 100_000)
-            wire.close()
+async def test_a_body_over_the_limit_is_refused_before_it_is_read(server):
+    head = request("POST", PUT, content_type="application/json", content_length=1 << 40)
+    for _ in range(20):
         wire = await Wire.open(server)
-        answer = await wire.ask(head[:-2] + b"expect: 100-continue\r\n\r\n")
-        assert answer.status == 413
-
-    run(test)
-
-
-def test_who_sends_a_large_body_whole_reads_why_it_is_refused():
-    async def test(server):
-        data = b" " * (MAX_REQUEST_BYTES + 1)
-        for _ in range(5):
-            wire = await Wire.open(server)
-            with contextlib.suppress(ConnectionError):
-                await wire.send(request("POST", PUT, data))
-            assert (await wire.answer()).status == 413
-            wire.close()
-        await until_async(lambda: server.service.gate.size_bytes == 0)
-
-    run(test)
+        answer = await wire.ask(head)
+        assert (answer.status, answer.value["error"]) == (413, "BatchTooLarge")
+        await wire.send(b" " * 100_000)
+        wire.close()
+    wire = await Wire.open(server)
+    answer = await wire.ask(head[:-2] + b"expect: 100-continue\r\n\r\n")
+    assert answer.status == 413
 
 
-def test_chunks_over_the_limit():
-    async def test(server):
+async def test_who_sends_a_large_body_whole_reads_why_it_is_refused(server):
+    data = b" " * (MAX_REQUEST_BYTES + 1)
+    for _ in range(5):
         wire = await Wire.open(server)
-        part = b" " * (1 << 20)
         with contextlib.suppress(ConnectionError):
-            await wire.send(chunked(*[part] * 33))
+            await wire.send(request("POST", PUT, data))
         assert (await wire.answer()).status == 413
-        await until_async(lambda: server.service.gate.size_bytes == 0)
+        wire.close()
+    await until_async(lambda: server.service.gate.size_bytes == 0)
 
-    run(test)
+
+async def test_chunks_over_the_limit(server):
+    wire = await Wire.open(server)
+    part = b" " * (1 << 20)
+    with contextlib.suppress(ConnectionError):
+        await wire.send(chunked(*[part] * 33))
+    assert (await wire.answer()).status == 413
+    await until_async(lambda: server.service.gate.size_bytes == 0)
 
 
-def test_one_that_is_larger_than_all_the_room_is_let_in_alone():
-    async def test(server):
+async def test_one_that_is_larger_than_all_the_room_is_let_in_alone():
+    async with served(gate=Gate(10, 1000)) as server:
         data = put_of("x" * 5000)
         assert (await ask(server, data)).status == 200
         wire = await Wire.open(server)
@@ -371,19 +312,15 @@ def test_one_that_is_larger_than_all_the_room_is_let_in_alone():
         assert (await wire.answer()).status == 200
         assert server.service.gate.size_bytes == 0
 
-    run(test, gate=Gate(10, 1000))
 
-
-def test_health_is_told_when_nothing_else_is():
-    async def test(server):
+async def test_health_is_told_when_nothing_else_is():
+    async with served(gate=Gate(1, 1000)) as server:
         server.service.gate.enter()
         assert (await ask(server, STATS)).status == 429
         for path in ("/healthz", "/readyz"):
             assert (await ask(server, request("GET", path))).status == 200
             assert (await ask(server, request("GET", path, accept="text/plain"))).status == 200
         server.service.gate.leave()
-
-    run(test, gate=Gate(1, 1000))
 
 
 # --- garbage ------------------------------------------------------------------------------------
@@ -414,38 +351,32 @@ def test_health_is_told_when_nothing_else_is():
         b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
 )
-def test_what_is_not_http_or_not_ours(data, caplog):
-    async def test(server):
-        wire = await Wire.open(server)
-        async with others_work(server):
-            await wire.send(data)
-            wire.writer.write_eof()
-            said = await wire.ended()
-        assert not said or said.startswith(b"HTTP/1.1 4")
-        assert "Traceback" not in caplog.text
-        assert server.service.gate.requests == 0
-
-    run(test)
+async def test_what_is_not_http_or_not_ours(data, caplog, server):
+    wire = await Wire.open(server)
+    async with others_work(server):
+        await wire.send(data)
+        wire.writer.write_eof()
+        said = await wire.ended()
+    assert not said or said.startswith(b"HTTP/1.1 4")
+    assert "Traceback" not in caplog.text
+    assert server.service.gate.requests == 0
 
 
 @pytest.mark.parametrize("upgrade", ["h2c", "websocket", "foo"])
-def test_an_upgrade_is_refused_and_what_follows_is_no_request(upgrade):
-    async def test(server):
-        inner = put_of("x", id="inner")
-        for body in (b"", inner):
-            wire = await Wire.open(server)
-            head = {"connection": "upgrade", "upgrade": upgrade, "content-length": len(inner)}
-            await wire.send(request("POST", "/v1/topics/t/messages", **head))
-            await wire.send(body)
-            said = await wire.ended()
-            assert said.startswith(b"HTTP/1.1 400 ")
-            assert b"expected no Upgrade header" in said
-        assert (await ask(server, STATS)).value["topics"] == {}
-
-    run(test)
+async def test_an_upgrade_is_refused_and_what_follows_is_no_request(upgrade, server):
+    inner = put_of("x", id="inner")
+    for body in (b"", inner):
+        wire = await Wire.open(server)
+        head = {"connection": "upgrade", "upgrade": upgrade, "content-length": len(inner)}
+        await wire.send(request("POST", "/v1/topics/t/messages", **head))
+        await wire.send(body)
+        said = await wire.ended()
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert b"expected no Upgrade header" in said
+    assert (await ask(server, STATS)).value["topics"] == {}
 
 
-def test_what_is_asked_behind_a_wait_is_neither_parsed_nor_read_without_bound(monkeypatch):
+async def test_what_is_asked_behind_a_wait_is_neither_parsed_nor_read_without_bound(monkeypatch):
     begun = Counter()
     begin = protocol.Protocol.on_message_begin
 
@@ -454,8 +385,7 @@ def test_what_is_asked_behind_a_wait_is_neither_parsed_nor_read_without_bound(mo
         begin(self)
 
     monkeypatch.setattr(protocol.Protocol, "on_message_begin", counted)
-
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         await wire.send(request("POST", "/v1/take", {"topics": "t", "wait_ms": 60_000}))
         await until_async(lambda: server.queue.waiting)
@@ -471,68 +401,54 @@ def test_what_is_asked_behind_a_wait_is_neither_parsed_nor_read_without_bound(mo
             assert (await wire.answer()).status in (200, 307, 404)
         wire.close()
 
-    run(test)
 
-
-def test_empty_lines_make_no_connection_less_idle(monkeypatch):
+async def test_empty_lines_make_no_connection_less_idle(monkeypatch):
     monkeypatch.setattr(protocol, "IDLE_TIMEOUT_S", 0.5)
-
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         with contextlib.suppress(ConnectionError):
             while not wire.reader.at_eof():
                 await wire.send(b"\r\n")
                 await asyncio.sleep(0.05)
 
-    run(test)
-
 
 # --- pipelining ---------------------------------------------------------------------------------
 
 
-def test_answers_come_in_the_order_of_the_requests():
-    async def test(server):
-        wire = await Wire.open(server)
-        await wire.send(b"".join(put_of(f"{n}", id=f"m{n}") for n in range(200)))
-        ids = [(await wire.answer()).value["results"][0]["id"] for _ in range(200)]
-        assert ids == [f"m{n}" for n in range(200)]
-        taken = await wire.ask(request("POST", "/v1/take", {"topics": "t", "limit": 1000}))
-        receipts = [m["receipt"] for m in taken.value["messages"]]
-        await wire.send(
-            b"".join(request("POST", "/v1/ack", {"receipts": [one]}) for one in receipts)
-        )
-        answers = [(await wire.answer()).value["results"] for _ in range(200)]
-        assert answers == [["acked"]] * 200
-
-    run(test)
+async def test_answers_come_in_the_order_of_the_requests(server):
+    wire = await Wire.open(server)
+    await wire.send(b"".join(put_of(f"{n}", id=f"m{n}") for n in range(200)))
+    ids = [(await wire.answer()).value["results"][0]["id"] for _ in range(200)]
+    assert ids == [f"m{n}" for n in range(200)]
+    taken = await wire.ask(request("POST", "/v1/take", {"topics": "t", "limit": 1000}))
+    receipts = [m["receipt"] for m in taken.value["messages"]]
+    await wire.send(b"".join(request("POST", "/v1/ack", {"receipts": [one]}) for one in receipts))
+    answers = [(await wire.answer()).value["results"] for _ in range(200)]
+    assert answers == [["acked"]] * 200
 
 
 @pytest.mark.parametrize("piece", [7, 1000, 65_536, 100_001])
-def test_requests_cut_anywhere(piece):
-    async def test(server):
-        wire = await Wire.open(server)
-        sizes = (0, 1, 100_000, 70_000, 10, 200_000, 65_536, 5) if piece > 7 else (0, 1, 100)
-        data = b"".join(put_of("x" * size) for size in sizes) * 2
+async def test_requests_cut_anywhere(piece, server):
+    wire = await Wire.open(server)
+    sizes = (0, 1, 100_000, 70_000, 10, 200_000, 65_536, 5) if piece > 7 else (0, 1, 100)
+    data = b"".join(put_of("x" * size) for size in sizes) * 2
 
-        async def send():
-            for at in range(0, len(data), piece):
-                await wire.send(data[at : at + piece])
-                await asyncio.sleep(0.001)
+    async def send():
+        for at in range(0, len(data), piece):
+            await wire.send(data[at : at + piece])
+            await asyncio.sleep(0.001)
 
-        sending = asyncio.ensure_future(send())
-        for _ in range(2 * len(sizes)):
-            assert (await wire.answer()).status == 200
-        await sending
-        found = await server.queue.take("t", 1000)
-        assert [len(body) for body in found.bodies] == [*sizes, *sizes]
-
-    run(test)
+    sending = asyncio.ensure_future(send())
+    for _ in range(2 * len(sizes)):
+        assert (await wire.answer()).status == 200
+    await sending
+    found = await server.queue.take("t", 1000)
+    assert [len(body) for body in found.bodies] == [*sizes, *sizes]
 
 
-def test_a_stream_of_requests_is_not_a_slow_one(monkeypatch):
+async def test_a_stream_of_requests_is_not_a_slow_one(monkeypatch):
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT_S", 0.2)
-
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         data, count = put_of("x" * 100), 0
         end = time.monotonic() + 0.6
@@ -547,13 +463,10 @@ def test_a_stream_of_requests_is_not_a_slow_one(monkeypatch):
         assert (await wire.answer()).status == 200
         assert (await totals(server))["put"] == count + 1
 
-    run(test)
 
-
-def test_what_comes_behind_a_wait_may_take_its_time(monkeypatch):
+async def test_what_comes_behind_a_wait_may_take_its_time(monkeypatch):
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT_S", 1.0)
-
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         wait = request("POST", "/v1/take", {"topics": "t", "wait_ms": 1500})
         data = put_of("x" * 300_000, topic="u")
@@ -562,8 +475,6 @@ def test_what_comes_behind_a_wait_may_take_its_time(monkeypatch):
         assert (await wire.answer()).status == 200
         await wire.send(data[1000:])
         assert (await wire.answer()).status == 200
-
-    run(test)
 
 
 # --- crowds -------------------------------------------------------------------------------------
@@ -614,41 +525,35 @@ def test_idle_connections_cost_little(many_files, said):
         assert server.stop() == 0
 
 
-def test_a_client_that_takes_and_vanishes():
-    async def test(server):
-        await server.queue.put("t", "x")
+async def test_a_client_that_takes_and_vanishes(server):
+    await server.queue.put("t", "x")
+    wire = await Wire.open(server)
+    await wire.send(request("POST", "/v1/take", {"topics": "t", "lease": "200ms"}))
+    await until_async(lambda: sum(server.service.lateness.counts))
+    wire.close()
+    again = await ask(server, request("POST", "/v1/take", {"topics": "t", "wait_ms": 5000}))
+    (message,) = again.value["messages"]
+    assert (message["body"], message["attempt"]) == ("x", 2)
+
+
+async def test_many_that_wait_and_vanish_as_messages_come(server):
+    ask_take = request("POST", "/v1/take", {"topics": "t", "wait_ms": 9000, "lease": "300ms"})
+    for number in range(50):
         wire = await Wire.open(server)
-        await wire.send(request("POST", "/v1/take", {"topics": "t", "lease": "200ms"}))
-        await until_async(lambda: sum(server.service.lateness.counts))
+        await wire.send(ask_take)
+        await asyncio.sleep(0.002)
+        put = asyncio.ensure_future(server.queue.put("t", str(number)))
+        await asyncio.sleep(0.0005 * (number % 7))
         wire.close()
-        again = await ask(server, request("POST", "/v1/take", {"topics": "t", "wait_ms": 5000}))
-        (message,) = again.value["messages"]
-        assert (message["body"], message["attempt"]) == ("x", 2)
-
-    run(test)
-
-
-def test_many_that_wait_and_vanish_as_messages_come():
-    async def test(server):
-        ask_take = request("POST", "/v1/take", {"topics": "t", "wait_ms": 9000, "lease": "300ms"})
-        for number in range(50):
-            wire = await Wire.open(server)
-            await wire.send(ask_take)
-            await asyncio.sleep(0.002)
-            put = asyncio.ensure_future(server.queue.put("t", str(number)))
-            await asyncio.sleep(0.0005 * (number % 7))
-            wire.close()
-            await put
-        await until_async(lambda: not server.queue.waiting)
-        seen = set()
-        while len(seen) < 50:
-            batch = await server.queue.take("t", 100, wait=5)
-            assert len(batch)
-            seen |= set(batch.bodies)
-            await server.queue.ack(batch)
-        assert (await totals(server))["ack"] == 50
-
-    run(test)
+        await put
+    await until_async(lambda: not server.queue.waiting)
+    seen = set()
+    while len(seen) < 50:
+        batch = await server.queue.take("t", 100, wait=5)
+        assert len(batch)
+        seen |= set(batch.bodies)
+        await server.queue.ack(batch)
+    assert (await totals(server))["ack"] == 50
 
 
 def test_a_client_that_never_reads(tmp_path):
@@ -679,10 +584,9 @@ def test_a_client_that_never_reads(tmp_path):
 
 
 @pytest.mark.parametrize("is_reading", [False, True])
-def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
+async def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
     monkeypatch.setattr(readers, "UNREAD_TIMEOUT_S", 1.5)
-
-    async def test(server):
+    async with served() as server:
         await server.queue.put_many("t", ["x" * 1000] * 10_000, delay="1h")
         wire = await Wire.open(server, buffer_bytes=32 * 1024)
         wire.writer.transport.pause_reading()
@@ -705,17 +609,14 @@ def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
                 await until_async(lambda: len(connections) == 1, seconds=30)
         wire.close()
 
-    run(test)
-
 
 # --- disks --------------------------------------------------------------------------------------
 
 
-def test_a_full_disk(tmp_path):
+async def test_a_full_disk(tmp_path):
     disk = FaultyDisk()
     store = EmbeddedStore(tmp_path / "store", disk=disk, segment_bytes=64 * 1024)
-
-    async def test(server):
+    async with served(store) as server:
         wire = await Wire.open(server)
         first = await wire.ask(put_of("first"))
         assert first.status == 200
@@ -741,15 +642,16 @@ def test_a_full_disk(tmp_path):
         assert stats["topics"]["t"]["ready"] == answered - 1
         assert (await ask(server, request("GET", "/readyz"))).status == 200
 
-    run(test, store)
 
-
-def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
+async def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
     disk = FaultyDisk(size_bytes=6 * 64 * 1024)
     limits = Limits(snapshot_rows=64, room_rows=64)
     store = EmbeddedStore("/stores/store", disk=disk, segment_bytes=64 * 1024, limits=limits)
 
-    async def test(server):
+    async def is_put(server):
+        return (await ask(server, put_of("y"))).status == 200
+
+    async with served(store) as server:
         wire = await Wire.open(server)
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
         put = put_of("x" * 500, id="first")
@@ -772,50 +674,35 @@ def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
         await until_async(lambda: is_put(server))
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
 
-    async def is_put(server):
-        return (await ask(server, put_of("y"))).status == 200
-
-    run(test, store)
-
 
 @pytest.mark.parametrize("fault", ["sync", "write"])
-def test_a_disk_that_fails(tmp_path, fault):
+async def test_a_disk_that_fails(tmp_path, fault):
     disk = FaultyDisk()
     store = EmbeddedStore(tmp_path / "store", disk=disk)
-
-    async def test(server):
-        wire = await Wire.open(server)
-        assert (await wire.ask(put_of("safe"))).status == 200
-        assert (await wire.ask(request("GET", "/readyz"))).status == 200
-        wait = await Wire.open(server)
-        await wait.send(request("POST", "/v1/take", {"topics": "u", "wait_ms": 20_000}))
-        disk.arm(fault, 0)
-        answers = await asyncio.gather(*(ask(server, put_of(str(n))) for n in range(5)))
-        assert {(a.status, a.value["error"]) for a in answers} == {(503, "StoreFailed")}
-        for verb in (put_of(), request("POST", "/v1/take", {"topics": "t"})):
-            answer = await wire.ask(verb)
-            assert (answer.status, answer.value["error"]) == (503, "StoreFailed")
-        ready = await ask(server, request("GET", "/readyz"))
-        assert (ready.status, ready.data.startswith(b"StoreFailed: ")) == (503, True)
-        assert (await ask(server, request("GET", "/healthz"))).status == 200
-        assert (await ask(server, request("GET", "/metrics"))).status == 200
-        async with dwell.open(server.url) as queue:
-            with pytest.raises(dwell.StoreFailed):
-                await queue.put("t", "x")
-        wait.close()
-
-    async def main():
-        with contextlib.suppress(dwell.StoreError):
-            async with served(store) as server:
-                try:
-                    await test(server)
-                finally:
-                    Wire.close_all()
-        async with dwell.open(tmp_path / "store", disk=disk) as queue:
-            bodies = set((await queue.take("t", 100)).bodies)
-            assert b"safe" in bodies
-
-    uvloop.run(asyncio.wait_for(main(), 60))
+    with contextlib.suppress(dwell.StoreError):
+        async with served(store) as server:
+            wire = await Wire.open(server)
+            assert (await wire.ask(put_of("safe"))).status == 200
+            assert (await wire.ask(request("GET", "/readyz"))).status == 200
+            wait = await Wire.open(server)
+            await wait.send(request("POST", "/v1/take", {"topics": "u", "wait_ms": 20_000}))
+            disk.arm(fault, 0)
+            answers = await asyncio.gather(*(ask(server, put_of(str(n))) for n in range(5)))
+            assert {(a.status, a.value["error"]) for a in answers} == {(503, "StoreFailed")}
+            for verb in (put_of(), request("POST", "/v1/take", {"topics": "t"})):
+                answer = await wire.ask(verb)
+                assert (answer.status, answer.value["error"]) == (503, "StoreFailed")
+            ready = await ask(server, request("GET", "/readyz"))
+            assert (ready.status, ready.data.startswith(b"StoreFailed: ")) == (503, True)
+            assert (await ask(server, request("GET", "/healthz"))).status == 200
+            assert (await ask(server, request("GET", "/metrics"))).status == 200
+            async with dwell.open(server.url) as queue:
+                with pytest.raises(dwell.StoreFailed):
+                    await queue.put("t", "x")
+            wait.close()
+    async with dwell.open(tmp_path / "store", disk=disk) as queue:
+        bodies = set((await queue.take("t", 100)).bodies)
+        assert b"safe" in bodies
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -830,10 +717,9 @@ class Little(Memory):
         return self.limit_bytes - self.left
 
 
-def test_little_memory_stops_puts_first_and_is_told_of():
+async def test_little_memory_stops_puts_first_and_is_told_of():
     memory = Little(1 << 40)
-
-    async def test(server):
+    async with served(gate=Gate(100, 1 << 28, memory)) as server:
         wire = await Wire.open(server)
         assert (await wire.ask(put_of("x"))).status == 200
         taken = await wire.ask(request("POST", "/v1/take", {"topics": "t"}))
@@ -855,34 +741,27 @@ def test_little_memory_stops_puts_first_and_is_told_of():
         assert (await wire.ask(put_of("x"))).status == 200
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
 
-    run(test, gate=Gate(100, 1 << 28, memory))
 
-
-def test_a_request_that_there_was_no_memory_to_read_is_no_bad_request(monkeypatch):
+async def test_a_request_that_there_was_no_memory_to_read_is_no_bad_request(monkeypatch):
     def fail(self, body):
         raise MemoryError
 
     monkeypatch.setattr(protocol.Protocol, "on_body", fail)
-
-    async def test(server):
+    async with served() as server:
         assert (await ask(server, put_of("x"))).status == 503
         assert (await ask(server, b"GET / HTTP/9.9 x\r\n\r\n")).status == 400
 
-    run(test)
 
-
-def test_an_answer_that_there_is_no_memory_to_send_ends_the_connection(monkeypatch):
+async def test_an_answer_that_there_is_no_memory_to_send_ends_the_connection(monkeypatch):
     def fail():
         raise MemoryError
 
-    async def test(server):
+    async with served() as server:
         wire = await Wire.open(server)
         assert (await wire.ask(STATS)).status == 200
         monkeypatch.setattr(framing, "_date", fail)
         await wire.send(STATS)
         assert await wire.ended() == b""
-
-    run(test)
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -907,7 +786,7 @@ def test_an_answer_that_there_is_no_memory_to_send_ends_the_connection(monkeypat
         ("Bearer limited", 403),
     ],
 )
-def test_tokens_that_are_wrong(tmp_path, header, status):
+async def test_tokens_that_are_wrong(tmp_path, header, status):
     path = tmp_path / "tokens.toml"
     entry = '[[token]]\nname = "{0}"\nsha256 = "{1}"\nput = ["{2}"]\n'
     text = entry.format("good", hash_of("good"), "") + entry.format(
@@ -915,8 +794,7 @@ def test_tokens_that_are_wrong(tmp_path, header, status):
     )
     path.write_text(text)
     path.chmod(0o600)
-
-    async def test(server):
+    async with served(tokens=Tokens.load(path)) as server:
         head = {} if header is None else {"authorization": header}
         data = request("POST", PUT, {"body": "x"}, **head)
         # As bytes, since a header may hold what is not ASCII.
@@ -929,17 +807,12 @@ def test_tokens_that_are_wrong(tmp_path, header, status):
         if header is None:
             assert "a token is needed to put to t:" in answer.value["detail"]
 
-    run(test, tokens=Tokens.load(path))
 
-
-def test_a_token_twice_is_refused(tmp_path):
+async def test_a_token_twice_is_refused(tmp_path):
     path = tmp_path / "tokens.toml"
     path.write_text(f'[[token]]\nname = "a"\nsha256 = "{hash_of("good")}"\nput = [""]\n')
     path.chmod(0o600)
-
-    async def test(server):
+    async with served(tokens=Tokens.load(path)) as server:
         data = request("POST", PUT, {"body": "x"}, authorization="Bearer wrong")
         data = data.replace(b"\r\n\r\n", b"\r\nauthorization: Bearer good\r\n\r\n")
         assert (await ask(server, data)).status == 400
-
-    run(test, tokens=Tokens.load(path))

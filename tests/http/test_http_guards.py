@@ -9,10 +9,8 @@ import msgspec
 import pytest
 
 import dwell
-from dwell.clock import RealClock
 from dwell.server.gate import Gate
 from dwell.server.tokens import Tokens
-from dwell.store.memory import MemoryStore
 from dwell.wire.columns import BatchColumns, batch_of_columns
 from tests.http.served import served
 from tests.http.test_http_api import calling
@@ -63,8 +61,7 @@ def _announce(server, size_bytes):
 async def test_who_announces_much_and_sends_nothing_holds_up_nobody():
     async with calling(gate=Gate(10, 1 << 20)) as caller:
         quiet = [_announce(caller.server, 1 << 20) for _ in range(4)]
-        while caller.server.service.gate.requests < 4:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: caller.server.service.gate.requests >= 4)
         await caller.post("/v1/topics/t/messages", {"body": "x"})
         assert caller.status == 200, caller.data
         for connection in quiet:
@@ -106,16 +103,12 @@ async def test_push_gives_back_what_the_reader_did_not_wait_for():
         reader.connect(("127.0.0.1", caller.server.port.address[1]))
         reader.sendall(request("POST", "/v1/push", {"topics": "t", "credit": 100_000}))
         store = caller.server.queue.store
-        while store.ready("t") == 2_000:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: store.ready("t") != 2_000)
         await asyncio.sleep(0.1)
         taken = 2_000 - store.ready("t")
         reader.close()
-        while caller.server.port._waits.streams:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
         # What was written to the connection may have been read.
-        assert 2_000 - store.ready("t") < taken
+        await until_async(lambda: 2_000 - store.ready("t") < taken)
 
 
 async def test_a_stream_ends_with_its_rights(tmp_path):
@@ -192,7 +185,8 @@ async def test_only_those_who_wait_are_counted_as_waiting():
         assert caller.status == 429
 
 
-def test_takes_that_are_cancelled_leave_nothing_leased():
+@pytest.mark.timeout(60)
+async def test_takes_that_are_cancelled_leave_nothing_leased():
     chance = random.Random(3)
 
     async def taker(queue, kept):
@@ -203,29 +197,26 @@ def test_takes_that_are_cancelled_leave_nothing_leased():
             with contextlib.suppress(asyncio.CancelledError):
                 kept.append(len(await task))
 
-    async def main():
-        async with (
-            served(MemoryStore(RealClock())) as server,
-            dwell.open(server.url) as queue,
-        ):
-            kept = []
-            takers = [asyncio.ensure_future(taker(queue, kept)) for _ in range(5)]
-            while not all(task.done() for task in takers):
-                await server.queue.put_many("t", ["x"] * 3)
-                await asyncio.sleep(0.003)
-            for _ in range(300):
-                leased = (await server.queue.stats()).topics["t"].leased
-                if leased == sum(kept):
-                    return
-                await asyncio.sleep(0.01)
-            raise AssertionError(f"{leased} leased, {sum(kept)} of them taken")
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with (
+        served() as server,
+        dwell.open(server.url) as queue,
+    ):
+        kept = []
+        takers = [asyncio.ensure_future(taker(queue, kept)) for _ in range(5)]
+        while not all(task.done() for task in takers):
+            await server.queue.put_many("t", ["x"] * 3)
+            await asyncio.sleep(0.003)
+        for _ in range(300):
+            leased = (await server.queue.stats()).topics["t"].leased
+            if leased == sum(kept):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{leased} leased, {sum(kept)} of them taken")
 
 
 @pytest.mark.parametrize("path", ["/v1/stats", "/healthz", "/metrics"])
 async def test_a_page_that_gives_its_name_our_address_is_refused(path):
-    async with served(MemoryStore(RealClock())) as server:
+    async with served() as server:
         for hosts in ("evil.example", "evil.example:8410"):
             answer = await ask(server, request("GET", path, host=hosts, origin=f"http://{hosts}"))
             assert answer.status == 403

@@ -6,7 +6,6 @@ import socket
 import struct
 
 import pytest
-import uvloop
 
 from dwell.clock import RealClock
 from dwell.message import Result
@@ -18,19 +17,13 @@ from tests.http.served import served
 from tests.http.wire import request
 from tests.waiting import until_async
 
+pytestmark = pytest.mark.uvloop
+
 TAKE = request("POST", "/v1/take", {"topics": "t", "limit": 10_000})
 POP = request("POST", "/command", {"command": "pop", "topic": "t"})
 WHERE = request("POST", "/v1/topics/t/take-where", {"where": "a", "limit": 10})
 IDS = request("POST", "/v1/take", {"topics": "t", "ids": ["x"]})
 PUSH = request("POST", "/v1/push", {"topics": "t", "credit": 100})
-
-
-def run(test, store):
-    async def main():
-        async with served(store) as server:
-            await test(server)
-
-    uvloop.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -103,8 +96,10 @@ class Client:
 @pytest.mark.parametrize(
     "ask", [TAKE, IDS, WHERE, POP, PUSH], ids=["take", "ids", "where", "pop", "push"]
 )
-def test_what_a_client_asked_for_and_did_not_wait_for_is_given_back(store, ask, reset):
-    async def test(server):
+async def test_what_a_client_asked_for_and_did_not_wait_for_is_given_back(store, ask, reset):
+    if not reset and isinstance(store, MemoryStore):
+        pytest.skip("the answer is with the system before it says that the client has gone")
+    async with served(store) as server:
         await server.queue.put("t", {"a": 1}, id="x")
         for _ in range(5):
             # All of it comes to the server in one turn of its loop: the request, and the end.
@@ -118,14 +113,10 @@ def test_what_a_client_asked_for_and_did_not_wait_for_is_given_back(store, ask, 
         (message,) = await server.queue.take("t")
         assert message.attempt == 1
 
-    if not reset and isinstance(store, MemoryStore):
-        pytest.skip("the answer is with the system before it says that the client has gone")
-    run(test, store)
-
 
 @pytest.mark.parametrize("reset", [False, True], ids=["end", "reset"])
-def test_what_a_client_was_sent_stays_its_own(store, reset):
-    async def test(server):
+async def test_what_a_client_was_sent_stays_its_own(store, reset):
+    async with served(store) as server:
         for _ in range(20):
             await server.queue.put("t", "x")
             client = Client(server)
@@ -135,12 +126,10 @@ def test_what_a_client_was_sent_stays_its_own(store, reset):
             await until_async(lambda: gone(server))
             assert (await server.queue.ack(message["receipt"])) is Result.ACKED
 
-    run(test, store)
-
 
 @pytest.mark.parametrize("ask", [TAKE, PUSH], ids=["take", "push"])
-def test_an_answer_of_which_the_system_has_a_part_only_is_given_back(store, ask):
-    async def test(server):
+async def test_an_answer_of_which_the_system_has_a_part_only_is_given_back(store, ask):
+    async with served(store) as server:
         await server.queue.put_many("t", ["x" * 100_000] * 100)
         client = Client(server, buffer_bytes=4096)
         client.ask(ask)
@@ -149,11 +138,9 @@ def test_an_answer_of_which_the_system_has_a_part_only_is_given_back(store, ask)
         client.leave(reset=True)
         await until_async(states(server, 100, 0))
 
-    run(test, store)
 
-
-def test_an_answer_that_is_read_slowly_stays_its_readers(store):
-    async def test(server):
+async def test_an_answer_that_is_read_slowly_stays_its_readers(store):
+    async with served(store) as server:
         await server.queue.put_many("t", ["x" * 100_000] * 100)
         client = Client(server, buffer_bytes=4096)
         client.ask(TAKE)
@@ -163,11 +150,9 @@ def test_an_answer_that_is_read_slowly_stays_its_readers(store):
         results = await server.queue.ack([message["receipt"] for message in messages])
         assert results.count(Result.ACKED) == 100
 
-    run(test, store)
 
-
-def test_a_stream_gives_back_what_came_as_its_reader_left(store):
-    async def test(server):
+async def test_a_stream_gives_back_what_came_as_its_reader_left(store):
+    async with served(store) as server:
         for _ in range(20):
             client = Client(server)
             client.ask(PUSH)
@@ -181,16 +166,13 @@ def test_a_stream_gives_back_what_came_as_its_reader_left(store):
             await until_async(states(server, 1, 0))
             assert (await server.queue.ack(await server.queue.take("t"))).count(Result.ACKED) == 1
 
-    run(test, store)
 
-
-def test_an_answer_that_cannot_be_made_gives_back_what_it_would_hold(monkeypatch):
+async def test_an_answer_that_cannot_be_made_gives_back_what_it_would_hold(monkeypatch):
     def fail(batch, **how):
         raise MemoryError
 
     monkeypatch.setattr(takes, "message_rows", fail)
-
-    async def test(server):
+    async with served(MemoryStore(RealClock())) as server:
         await server.queue.put("t", "x")
         client = Client(server)
         client.ask(TAKE)
@@ -198,5 +180,3 @@ def test_an_answer_that_cannot_be_made_gives_back_what_it_would_hold(monkeypatch
         assert head.startswith(b"HTTP/1.1 503 ")
         await until_async(states(server, 1, 0))
         client.leave(reset=False)
-
-    run(test, MemoryStore(RealClock()))

@@ -40,7 +40,7 @@ def put_of(body: str = "x", topic: str = "t", **more: Any) -> bytes:
 
 
 class Wire:
-    """One connection; ``Wire.close_all`` closes those that a test has left open."""
+    """One connection; those that a test has left open end with ``served``."""
 
     _open: ClassVar[set["Wire"]] = set()
 

@@ -11,6 +11,7 @@ from dwell.clock import SimulatedClock
 from tests.http.between import between
 from tests.redis.calls import call_of
 from tests.redis.servers import redis_server
+from tests.waiting import until_async
 
 
 @pytest.mark.parametrize("packed", [8, 1])
@@ -47,8 +48,7 @@ async def test_a_taker_is_given_what_somebody_else_names_meanwhile(verb):
             await other.put_many("t", ids, ids=ids)
             wire.break_("late", 1, only=b"MGET")
             taking = asyncio.create_task(taker.take("t", 20))
-            while wire.how == "late":
-                await asyncio.sleep(0.01)
+            await until_async(lambda: wire.how != "late")
             if verb == "put":
                 put = await other.put("t", "new", id="id-7", on_conflict="replace")
                 assert put.result is Result.LEASED
@@ -76,8 +76,7 @@ async def test_a_lease_that_ends_before_its_block_is_read_is_nobodys_message():
             await other.put_many("t", [str(at) for at in range(20)])
             wire.break_("late", 1, only=b"MGET")
             taking = asyncio.create_task(slow.take("t", 20, lease="200ms"))
-            while wire.how == "late":
-                await asyncio.sleep(0.01)
+            await until_async(lambda: wire.how != "late")
             await asyncio.sleep(0.3)
             taken = await other.take("t", 20)
             assert len(taken) == 20

@@ -10,6 +10,7 @@ from dwell.store.redis import taking
 from tests.http.between import between
 from tests.redis.calls import call_of
 from tests.redis.servers import redis_server
+from tests.waiting import until_async
 
 
 async def other_takes(queue: dwell.Queue) -> dwell.Batch:
@@ -69,8 +70,7 @@ async def test_calls_that_were_given_up_leave_nothing_in_the_engine():
                 wire.break_("held", 1, call_of("cancel"))
                 cancelling = asyncio.create_task(store.cancel("t", [b"nobody"]))
                 # Its answer is there, and does not come.
-                while wire.how != "pass":
-                    await asyncio.sleep(0.001)
+                await until_async(lambda: wire.how == "pass")
                 cancelling.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await cancelling

@@ -15,6 +15,7 @@ from dwell.store.redis import RedisStore
 from tests.http.between import Between, between
 from tests.redis.calls import call_of
 from tests.redis.servers import redis_cluster, redis_server
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.campaign
 
@@ -159,8 +160,7 @@ async def test_a_take_whose_caller_has_gone_leases_nothing(packed, verb, how):
             "take_ids": lambda: case.store.take_ids("t", ids, 600_000, ""),
         }
         taking = asyncio.create_task(ask[verb]())
-        while case.wire.how != "pass":
-            await asyncio.sleep(0.001)
+        await until_async(lambda: case.wire.how == "pass")
         taking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await taking
@@ -204,9 +204,9 @@ async def test_a_taker_gets_what_comes_while_a_shard_is_down():
         case.wire.break_("cut", None, only(0))
         for shard in (1, 2, 3):
             (id_,) = ids_of(shard, 1)
+            before = case.wire.faults
             waiting = asyncio.create_task(case.queue.take("t", wait=30))
-            while not case.queue._takers._under_way:
-                await asyncio.sleep(0.001)
+            await until_async(lambda before=before: case.wire.faults > before)
             await case.sure.put("t", "x", id=id_, delay=0.05)
             assert list((await waiting).ids) == [id_]
             await case.sure.ack(waiting.result())

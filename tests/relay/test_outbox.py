@@ -166,7 +166,7 @@ MESSAGES = st.lists(
 @given(MESSAGES)
 def test_what_is_put_comes_out_of_the_queue_equal(box, messages):
     clock = dwell.SimulatedClock(now_ms())
-    box.outbox._clock = clock
+    box.outbox = Outbox(box.outbox.table.name, clock=clock)
 
     async def run() -> None:
         async with (

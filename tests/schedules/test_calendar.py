@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dwell.calendar import every, rule_of
-from dwell.calendar.moments import from_ms, to_ms
+from dwell.calendar.epoch import from_ms, to_ms
 from dwell.errors import InvalidSchedule
 
 NOW_MS = to_ms(datetime(2026, 11, 24, 22, tzinfo=UTC))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dwell
-from dwell.calendar.moments import to_ms
+from dwell.calendar.epoch import to_ms
 from dwell.errors import InvalidSchedule
 from dwell.message import MAX_BODY_BYTES, Result, State
 from dwell.queue.schedules import TOPIC, Firer

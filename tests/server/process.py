@@ -7,13 +7,12 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 COMMAND = [sys.executable, "-c", "from dwell.cli import main; main()"]
 
@@ -46,8 +45,8 @@ class ServerProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def __enter__(self) -> "ServerProcess":
         return self
@@ -55,7 +54,7 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        self.reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -83,13 +82,14 @@ class ServerProcess:
 
     def said(self, text: str, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until it logs a message with a text, and return the line."""
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            for line in self.logs:
-                if text in line["message"]:
-                    return line
-            time.sleep(0.01)
-        raise AssertionError((text, self.logs, self.other))
+        found: list[dict[str, Any]] = []
+
+        def is_said() -> bool:
+            found[:] = [line for line in self.logs if text in line["message"]]
+            return bool(found)
+
+        until(is_said, lambda: (text, self.logs, self.other), timeout)
+        return found[0]
 
     # --- how it ends ----------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class ServerProcess:
     def wait(self, timeout: float = 30) -> int:
         """Wait for its end, and return its exit code."""
         code = self.process.wait(timeout)
-        self._reader.join()
+        self.reader.join()
         return code
 
     def stop(self) -> int:

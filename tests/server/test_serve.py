@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 import dwell
+from bench.servers import free_port
 from dwell.server.tokens import hash_of
+from tests.ports import accepts
 from tests.server.certificates import make_certificate
 from tests.server.process import COMMAND, ServerProcess
 from tests.waiting import PATIENCE_S, until
@@ -58,16 +60,6 @@ def bodies(store: Path, topic: str = "t") -> list[str]:
         for state in ("delayed", "ready", "leased"):
             found += [m.body.decode() for m in queue.scan(topic, state, limit=10_000).messages]
     return sorted(found)
-
-
-def accepts(address: str) -> bool:
-    """Tell whether somebody listens on an address."""
-    host, number = address.rsplit(":", 1)
-    try:
-        socket.create_connection((host, int(number)), 10).close()
-    except OSError:
-        return False
-    return True
 
 
 # --- start and stop -----------------------------------------------------------------------------
@@ -286,12 +278,15 @@ def test_a_certificate_that_is_broken_leaves_the_tokens_as_they_were(
 # --- what it needs ------------------------------------------------------------------------------
 
 
-def test_an_address_that_is_in_use(store: Path) -> None:
+@pytest.mark.parametrize("port", ["http", "beanstalk"])
+def test_an_address_that_is_in_use(store: Path, port: str) -> None:
+    """When the second port cannot start, the first stops."""
+    pytest.importorskip("dwell.server.beanstalk.port")
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with ServerProcess("--http", address, store=store) as server:
+        with ServerProcess(f"--{port}", address, store=store) as server:
             assert server.error() == (
-                f"PortUnavailable: http: cannot listen on {address}: Address already in use"
+                f"PortUnavailable: {port}: cannot listen on {address}: Address already in use"
             )
             assert server.wait() == 3
     with dwell.open(store):
@@ -386,10 +381,9 @@ def test_settings_of_all_kinds_arrive(store: Path, tmp_path: Path) -> None:
     config.write_text(f'store = "{store}"\nsync = "never"\nmax_requests = 1\n')
     env = {"DWELL_LOG_LEVEL": "error", "DWELL_CONFIG": str(config)}
     command = [*COMMAND, "serve", "--beanstalk", "off", "--log-format", "json"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with ServerProcess(command=[*command, "--http", address], env=env) as server:
-        until(lambda: accepts(address), seconds=60)
+    port = free_port()
+    with ServerProcess(command=[*command, "--http", f"127.0.0.1:{port}"], env=env) as server:
+        until(lambda: accepts(port))
         assert server.stop() == 0
         assert server.logs == []
     assert (store / "dwell.json").exists()
@@ -485,16 +479,3 @@ def test_both_ports_speak_tls(store: Path, tmp_path: Path) -> None:
             assert client.recv(100).startswith(b"OK ")
         assert server.ask("GET", "/healthz", context=context)[0] == 200
         assert server.stop() == 0
-
-
-def test_when_the_second_port_cannot_start_the_first_stops(store: Path) -> None:
-    pytest.importorskip("dwell.server.beanstalk.port")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        with ServerProcess("--beanstalk", address, store=store) as server:
-            assert server.error() == (
-                f"PortUnavailable: beanstalk: cannot listen on {address}: Address already in use"
-            )
-            assert server.wait() == 3
-    with dwell.open(store):
-        pass

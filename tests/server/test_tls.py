@@ -32,21 +32,21 @@ async def greeting(made, trusted, **options):
     return line
 
 
-def test_a_pair_of_files(tmp_path):
+async def test_a_pair_of_files(tmp_path):
     cert, key = make_certificate(tmp_path)
-    assert asyncio.run(greeting(tls.context(cert, key), cert)) == b"hello\n"
+    assert await greeting(tls.context(cert, key), cert) == b"hello\n"
 
 
-def test_one_file_that_holds_both(tmp_path):
+async def test_one_file_that_holds_both(tmp_path):
     cert, key = make_certificate(tmp_path)
     both = tmp_path / "both.pem"
     both.touch(0o600)
     both.write_text(cert.read_text() + key.read_text())
-    assert asyncio.run(greeting(tls.context(str(both)), cert)) == b"hello\n"
+    assert await greeting(tls.context(str(both)), cert) == b"hello\n"
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_old_versions_are_not_spoken(tmp_path):
+async def test_old_versions_are_not_spoken(tmp_path):
     cert, key = make_certificate(tmp_path)
     made = tls.context(cert, key)
     assert made.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -55,7 +55,7 @@ def test_old_versions_are_not_spoken(tmp_path):
         "maximum_version": ssl.TLSVersion.TLSv1_1,
     }
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        asyncio.run(greeting(made, cert, **old))
+        await greeting(made, cert, **old)
 
 
 def test_files_that_are_refused(tmp_path):
@@ -94,7 +94,7 @@ def test_a_key_that_everybody_may_read_is_refused(tmp_path, mode):
     assert tls.context(cert, key)
 
 
-def test_renewed_files_are_used_from_then_on(tmp_path):
+async def test_renewed_files_are_used_from_then_on(tmp_path):
     cert, key = make_certificate(tmp_path)
     made = tls.context(cert, key)
     old = tmp_path / "old.crt"
@@ -103,9 +103,9 @@ def test_renewed_files_are_used_from_then_on(tmp_path):
     cert.write_bytes(new_cert.read_bytes())
     with pytest.raises(InvalidSettings, match="is not that of the certificate"):
         tls.renew(made, cert, key)
-    assert asyncio.run(greeting(made, old)) == b"hello\n"
+    assert await greeting(made, old) == b"hello\n"
     key.write_bytes(new_key.read_bytes())
     tls.renew(made, cert, key)
-    assert asyncio.run(greeting(made, cert)) == b"hello\n"
+    assert await greeting(made, cert) == b"hello\n"
     with pytest.raises(ssl.SSLCertVerificationError):
-        asyncio.run(greeting(made, old))
+        await greeting(made, old)

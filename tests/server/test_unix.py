@@ -86,7 +86,7 @@ def test_a_socket_on_which_another_listens_is_refused(tmp_path):
         address = f"unix:{tmp_path}/http.sock"
         with ServerProcess("--http", address, store=tmp_path / "other") as second:
             assert second.process.wait(PATIENCE_S) == 3
-            second._reader.join()
+            second.reader.join()
         told = f"http: cannot listen on {address}: Address already in use"
         assert told in " ".join(map(str, (*second.logs, *second.other)))
         assert line_of(tmp_path / "jobs.sock", b"list-tube-used\r\n") == b"USING default\r\n"
@@ -97,7 +97,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path):
     file.write_text("precious")
     with ServerProcess("--http", f"unix:{file}", store=tmp_path / "store") as server:
         assert server.process.wait(PATIENCE_S) == 3
-        server._reader.join()
+        server.reader.join()
     assert "File exists" in " ".join(map(str, (*server.logs, *server.other)))
     assert file.read_text() == "precious"
 

@@ -1,19 +1,20 @@
 """One Spark session for all tests, and servers that are real processes."""
 
-import contextlib
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import dwell
+import dwell.spark
 from bench.brokers import connector_jars, kafka_server
+from bench.servers import free_port
 from dwell.spark.session import session
+from tests.ports import accepts
 from tests.spark import PATIENCE_S
+from tests.waiting import until
 
 
 def pytest_collection_modifyitems(items):
@@ -44,14 +45,18 @@ def spark(tmp_path_factory):
     spark.stop()
 
 
+@pytest.fixture(scope="session")
+def registered(spark):
+    """Let the session know the data source by its name."""
+    dwell.spark.register(spark)
+
+
 class ServerProcess:
     """``dwell serve`` over a folder, on a port that stays the same when it starts again."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder, self._options = folder, options
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.start()
 
@@ -62,14 +67,13 @@ class ServerProcess:
             self.process = subprocess.Popen(
                 [program, *words, "--beanstalk", "off", *self._options], stdout=log, stderr=log
             )
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self._port), 1).close()
-                return
-            assert self.process.poll() is None, (self._folder / "server.log").read_text()
-            time.sleep(0.02)
-        raise AssertionError("the server did not start")
+        log = self._folder / "server.log"
+        until(
+            lambda: accepts(self._port) or self.process.poll() is not None,
+            log.read_text,
+            PATIENCE_S,
+        )
+        assert self.process.poll() is None, log.read_text()
 
     def kill(self) -> None:
         """End it as a power cut would."""

@@ -18,6 +18,7 @@ from dwell.spark.due import DueStream
 from dwell.spark.options import ReadOptions
 from tests import RUNS
 from tests.spark import PATIENCE_S
+from tests.waiting import until
 
 SCHEMA = StructType().add("id", StringType())
 
@@ -69,14 +70,9 @@ def test_available_now_drains_and_acks_the_last_batch_too(spark, server, queue, 
 def test_idle_stream_acks_its_last_batch(spark, server, queue, tmp_path):
     put(queue, 300)
     query = into(due(spark, server), tmp_path).start()
-    end = time.monotonic() + PATIENCE_S
-    while queue.stats().totals["ack"] < 300:
-        assert time.monotonic() < end, query.exception()
-        time.sleep(0.1)
+    until(lambda: queue.stats().totals["ack"] >= 300, query.exception, PATIENCE_S)
     names = put(queue, 5, first=1000, delay="500ms")
-    while queue.stats().totals["ack"] < 305:
-        assert time.monotonic() < end, query.exception()
-        time.sleep(0.1)
+    until(lambda: queue.stats().totals["ack"] >= 305, query.exception, PATIENCE_S)
     query.stop()
     assert ids(spark, tmp_path)[-5:] == names
     early = spark.read.parquet(str(tmp_path / "out")).where("seen < due").count()
@@ -207,6 +203,13 @@ def test_available_now_ends_although_more_falls_due_meanwhile(server, queue):
     assert counts(queue) == (0, 30, 0, 0)
 
 
+def until_acked(queue, count, driver):
+    """Wait until so many were acked while a driver runs."""
+    ended = driver.poll
+    until(lambda: queue.stats().totals["ack"] >= count or ended() is not None, seconds=PATIENCE_S)
+    assert ended() is None
+
+
 @pytest.mark.campaign
 def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     """SIGKILL again and again: nothing lost, nothing twice in a file sink."""
@@ -228,12 +231,8 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
         driver = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        end = time.monotonic() + PATIENCE_S
         try:
-            while queue.stats().totals["ack"] < 1000 * kills // (1 + RUNS):
-                assert time.monotonic() < end
-                assert driver.poll() is None
-                time.sleep(0.02)
+            until_acked(queue, 1000 * kills // (1 + RUNS), driver)
         finally:
             driver.kill()
             driver.wait()

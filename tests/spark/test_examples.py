@@ -2,11 +2,11 @@
 
 import ast
 import runpy
-import socket
 from pathlib import Path
 
 import pytest
 
+from bench.servers import free_port
 from tests.pages import blocks_of, run_page
 
 pytestmark = pytest.mark.campaign
@@ -44,9 +44,7 @@ def test_a_script_is_made_of_cells(path):
 
 def test_the_page_of_the_campaign_is_true(spark, tmp_path, monkeypatch):
     """Its Python runs here, in a session that is there already, and against its own server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     text = (ROOT / "docs" / "howto" / "spark.md").read_text().replace("<!-- skip -->\n", "")
     text = text.replace("serve ./queue", f"serve ./queue --http 127.0.0.1:{port}")
     page = tmp_path / "page.md"

@@ -14,15 +14,12 @@ from dwell.spark.pipelines import audit, relay, schedule
 from dwell.spark.pipelines.command import PipelineFailed
 from tests.relay.kafka import Topics, relaying
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 _numbers = itertools.count()
 #: What says in SQL which record a row is.
 ID = "concat_ws('-', topic, partition, offset)"
 DUE = "cast(filter(headers, h -> h.key = 'due')[0].value as string)"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark):
-    dwell.spark.register(spark)
 
 
 @pytest.fixture

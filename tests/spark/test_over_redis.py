@@ -1,12 +1,11 @@
 """The data source over a store on Redis, without a server of ours between."""
 
-import time
-
 import pytest
 
 import dwell
 from tests.redis.servers import redis_server
 from tests.spark import PATIENCE_S
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +38,13 @@ def test_due_messages_as_a_stream(spark, url, tmp_path):
     )
     try:
         with dwell.open(url) as queue:
-            end = time.monotonic() + PATIENCE_S
-            while queue.stats().topics["due"] != dwell.TopicStats():
-                assert time.monotonic() < end, queue.stats()
-                assert stream.isActive, stream.exception()
-                time.sleep(0.1)
+            none = dwell.TopicStats()
+            until(
+                lambda: queue.stats().topics["due"] == none or not stream.isActive,
+                queue.stats,
+                PATIENCE_S,
+            )
+            assert stream.isActive, stream.exception()
     finally:
         stream.stop()
     ids = [row.id for row in spark.read.parquet(str(tmp_path / "out")).select("id").collect()]

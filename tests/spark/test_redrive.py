@@ -10,13 +10,10 @@ import dwell.spark
 from dwell.errors import InvalidInput, InvalidSettings
 from dwell.spark.pipelines import redrive
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 START = "2030-01-01T00:00:00Z"
 START_MS = 1_893_456_000_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark):
-    dwell.spark.register(spark)
 
 
 @pytest.fixture(scope="module")

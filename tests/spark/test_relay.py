@@ -19,6 +19,9 @@ from dwell.errors import InvalidSettings
 from dwell.spark.pipelines import files, packing, relay
 from tests import RUNS
 from tests.spark import PATIENCE_S
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("registered")
 
 KINDS = (
     "id BIGINT, text STRING, bits BINARY, yes BOOLEAN, day DATE, at TIMESTAMP, "
@@ -41,11 +44,6 @@ ROWS = [
     (2**63 - 1, "null", None, None, None, None, None, decimal.Decimal(0), 127, 5e-324, -0.0,
      (None, (None, None)), [None], {"": []}, None),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark):
-    dwell.spark.register(spark)
 
 
 def canonical(rows):
@@ -250,12 +248,11 @@ def start(url, folder):
         )
 
 
-def until(condition, process, folder):
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process.poll() is None, (folder / "relay.log").read_text()[-3000:]
-        assert time.monotonic() < end, (folder / "relay.log").read_text()[-3000:]
-        time.sleep(0.01)
+def until_more(written, process, folder):
+    """Wait until the relay has written one more."""
+    before, log = written(), folder / "relay.log"
+    until(lambda: written() > before or process.poll() is not None, log.read_text, PATIENCE_S)
+    assert process.poll() is None, log.read_text()[-3000:]
 
 
 @pytest.mark.campaign
@@ -272,9 +269,8 @@ def test_a_driver_that_is_killed_loses_and_doubles_nothing(spark, server, tmp_pa
 
     for _ in range(RUNS):
         process = start(server.url, tmp_path)
-        before = written()
         try:
-            until(lambda before=before: written() > before, process, tmp_path)
+            until_more(written, process, tmp_path)
             time.sleep(chance.random())
         finally:
             os.killpg(process.pid, signal.SIGKILL)

@@ -16,13 +16,10 @@ from dwell.errors import InvalidInput, InvalidSettings
 from dwell.spark.pipelines import schedule
 from tests.spark.test_pace import most_in, plainly
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 NINE = "2030-01-01T09:00:00Z"
 NINE_MS = 1_893_488_400_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark):
-    dwell.spark.register(spark)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from dwell.store.embedded.tar import checkpoint_tar, unpack_tar
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.store.test_faults import Script, everything, puts_of
+from tests.store.upkeep import end_of_upkeep
 
 SEGMENT_BYTES = 64 * 1024
 ROUNDS = 6
@@ -86,11 +87,6 @@ def store_of(queue: dwell.Queue) -> EmbeddedStore:
     return queue.store
 
 
-async def end_of_upkeep(store: EmbeddedStore) -> None:
-    while store._core._upkeep is not None:
-        await asyncio.sleep(0.01)
-
-
 async def ids_of(folder: Path) -> set[str]:
     found: set[str] = set()
     async with dwell.open(folder) as queue:
@@ -118,33 +114,29 @@ async def copy_to(store: EmbeddedStore, folder: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["folder", "tar"])
-def test_a_backup_under_load_is_the_store_of_one_moment(tmp_path: Path, way: str) -> None:
+async def test_a_backup_under_load_is_the_store_of_one_moment(tmp_path: Path, way: str) -> None:
     kept: list[tuple[Path, set[str], set[str]]] = []
-
-    async def main() -> None:
-        async with (
-            dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
-            loaded(queue, seed=7) as load,
-        ):
-            for number in range(ROUNDS):
-                await asyncio.sleep(0.15)
-                sure = load.alive - load.unsure
-                before = load.count
-                place = tmp_path / f"copy-{number}"
-                went = {"alive": set(load.alive), "unsure": set(load.unsure)}
-                await copy_to(store_of(queue), place, way)
-                # What was there before and is there after was there at that moment.
-                lasting = sure & load.alive - load.unsure
-                gone = {str(n) for n in range(before)} - went["alive"] - went["unsure"]
-                kept.append((place, lasting, gone))
-        segments = sorted((tmp_path / "store").glob("journal-*"))
-        assert int(segments[0].stem[-8:]) > 0, "nothing was compacted"
-
-    asyncio.run(main())
+    async with (
+        dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue,
+        loaded(queue, seed=7) as load,
+    ):
+        for number in range(ROUNDS):
+            await asyncio.sleep(0.15)
+            sure = load.alive - load.unsure
+            before = load.count
+            place = tmp_path / f"copy-{number}"
+            went = {"alive": set(load.alive), "unsure": set(load.unsure)}
+            await copy_to(store_of(queue), place, way)
+            # What was there before and is there after was there at that moment.
+            lasting = sure & load.alive - load.unsure
+            gone = {str(n) for n in range(before)} - went["alive"] - went["unsure"]
+            kept.append((place, lasting, gone))
+    segments = sorted((tmp_path / "store").glob("journal-*"))
+    assert int(segments[0].stem[-8:]) > 0, "nothing was compacted"
     for place, lasting, gone in kept:
-        report = check(place)
+        report = await asyncio.to_thread(check, place)
         assert report.ok, report.findings
-        found = asyncio.run(ids_of(place))
+        found = await ids_of(place)
         assert lasting <= found
         assert not gone & found
         assert found
@@ -228,16 +220,13 @@ async def test_a_store_and_its_backup_are_their_owners_alone(tmp_path: Path) -> 
         assert {oct(path.stat().st_mode) for path in folder.iterdir()} == {oct(0o100600)}
 
 
-def test_the_backup_of_an_empty_store(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
-            await store_of(queue).backup(tmp_path / "deep" / "copy")
-        async with dwell.open(tmp_path / "deep" / "copy") as copy:
-            assert (await copy.stats()).topics == {}
-            await copy.put("t", b"1 ", id="1")
-
-    asyncio.run(main())
-    assert asyncio.run(ids_of(tmp_path / "deep" / "copy")) == {"1"}
+async def test_the_backup_of_an_empty_store(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store", segment_bytes=SEGMENT_BYTES) as queue:
+        await store_of(queue).backup(tmp_path / "deep" / "copy")
+    async with dwell.open(tmp_path / "deep" / "copy") as copy:
+        assert (await copy.stats()).topics == {}
+        await copy.put("t", b"1 ", id="1")
+    assert await ids_of(tmp_path / "deep" / "copy") == {"1"}
 
 
 @pytest.mark.parametrize("fault", ["full", "write", "sync"])
@@ -364,18 +353,18 @@ def test_any_tar_makes_a_store_of_the_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [511, 4096, 1 << 20])
-def test_the_chunks_may_be_of_any_size(tmp_path: Path, size_bytes: int) -> None:
-    data = asyncio.run(tar_of(tmp_path / "store"))
-    asyncio.run(unpack_tar(pieces(data, size_bytes), tmp_path / "copy"))
-    assert len(asyncio.run(ids_of(tmp_path / "copy"))) == 500
+async def test_the_chunks_may_be_of_any_size(tmp_path: Path, size_bytes: int) -> None:
+    data = await tar_of(tmp_path / "store")
+    await unpack_tar(pieces(data, size_bytes), tmp_path / "copy")
+    assert len(await ids_of(tmp_path / "copy")) == 500
 
 
-def test_an_archive_that_is_cut_short_makes_no_store(tmp_path: Path) -> None:
-    data = asyncio.run(tar_of(tmp_path / "store"))
+async def test_an_archive_that_is_cut_short_makes_no_store(tmp_path: Path) -> None:
+    data = await tar_of(tmp_path / "store")
     ends = [0, 100, 512, 513, len(data) // 2, len(data) - 1024]
     for end in ends:
         with pytest.raises(StoreDamaged, match="ended before its end"):
-            asyncio.run(unpack_tar(pieces(data[:end], 4096), tmp_path / "copy"))
+            await unpack_tar(pieces(data[:end], 4096), tmp_path / "copy")
         assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
@@ -407,10 +396,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["full", "write", "sync"])
-def test_a_full_disk_leaves_nothing_of_an_archive(tmp_path: Path, fault: str) -> None:
-    data = asyncio.run(tar_of(tmp_path / "store"))
+async def test_a_full_disk_leaves_nothing_of_an_archive(tmp_path: Path, fault: str) -> None:
+    data = await tar_of(tmp_path / "store")
     for at in range(3):
         disk = FaultyDisk(fault, at)
         with pytest.raises((DiskFull, OSError)):
-            asyncio.run(unpack_tar(pieces(data, 4096), tmp_path / "copy", disk))
+            await unpack_tar(pieces(data, 4096), tmp_path / "copy", disk)
         assert disk.names(tmp_path) == []

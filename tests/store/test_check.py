@@ -19,30 +19,30 @@ _PART = 50
 _SMALL = 131_072
 
 
+async def _fill(folder: Path, parts: int, *, close: bool, done: bool) -> None:
+    queue = await dwell.open(folder).__aenter__()
+    for part in range(parts):
+        ids = [f"{part}-{number}" for number in range(_PART)]
+        delay = "0s" if done else "1h"
+        await queue.put_many("t", [b"x" * 100] * _PART, ids=ids, delay=delay)
+        if done:
+            await queue.ack(await queue.take("t", _PART))
+    if close:
+        await queue.close()
+
+
 def fill(folder: Path, *, parts: int = 4, close: bool = True, done: bool = False) -> None:
     """Put messages in batches that are frames of their own; die without a snapshot if asked to.
 
     ``done``: they are due, and taken and acked in frames of their own.
     """
-
-    async def main() -> None:
-        queue = await dwell.open(folder).__aenter__()
-        for part in range(parts):
-            ids = [f"{part}-{number}" for number in range(_PART)]
-            delay = "0s" if done else "1h"
-            await queue.put_many("t", [b"x" * 100] * _PART, ids=ids, delay=delay)
-            if done:
-                await queue.ack(await queue.take("t", _PART))
-        if close:
-            await queue.close()
-
     if close:
-        asyncio.run(main())
+        asyncio.run(_fill(folder, parts, close=close, done=done))
         return
     child = os.fork()
     if child == 0:
         try:
-            asyncio.run(main())
+            asyncio.run(_fill(folder, parts, close=close, done=done))
         finally:
             os._exit(0)
     os.waitpid(child, 0)

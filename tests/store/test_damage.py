@@ -41,21 +41,18 @@ def test_a_flipped_bit_is_never_served(kind):
 
 
 @pytest.mark.parametrize("text", [b"body 007", b"id 007"])
-def test_what_is_damaged_is_not_handed_out(tmp_path, text):
-    async def main():
-        await filled(tmp_path / "s")
-        flip(tmp_path / "s", text)
-        async with dwell.open(tmp_path / "s") as queue:
-            # What lies in whole frames is handed out, and what is not says where.
-            assert [m.id for m in await queue.take("t", 7)] == [f"id {n:03}" for n in range(7)]
-            with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: damaged from offset"):
-                await queue.take("t", 1)
-            assert [m.id for m in await queue.take("t", 2)] == ["id 008", "id 009"]
-            with pytest.raises(StoreDamaged):
-                await queue.get("t", ["id 007"])
-
-    asyncio.run(main())
-    report = check(tmp_path / "s", repair=True)
+async def test_what_is_damaged_is_not_handed_out(tmp_path, text):
+    await filled(tmp_path / "s")
+    flip(tmp_path / "s", text)
+    async with dwell.open(tmp_path / "s") as queue:
+        # What lies in whole frames is handed out, and what is not says where.
+        assert [m.id for m in await queue.take("t", 7)] == [f"id {n:03}" for n in range(7)]
+        with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: damaged from offset"):
+            await queue.take("t", 1)
+        assert [m.id for m in await queue.take("t", 2)] == ["id 008", "id 009"]
+        with pytest.raises(StoreDamaged):
+            await queue.get("t", ["id 007"])
+    report = await asyncio.to_thread(check, tmp_path / "s", repair=True)
     assert not report.ok
     assert sum(report.messages.values()) == 99
 

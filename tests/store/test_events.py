@@ -178,34 +178,34 @@ async def told(
         return page.first_position, found
 
 
-def test_a_log_with_a_gap_is_told_of_and_begins_behind_it(
+async def test_a_log_with_a_gap_is_told_of_and_begins_behind_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(with_files(tmp_path / "s"))
-    whole = asyncio.run(told(tmp_path / "s"))[1]
+    await with_files(tmp_path / "s")
+    whole = (await told(tmp_path / "s"))[1]
     files = sorted((tmp_path / "s").glob("events-*"))
     assert len(files) > 4
     behind = int(files[3].stem.removeprefix("events-"))
     files[2].unlink()
     for first in (0, behind - 1, behind, behind + 1):
-        assert asyncio.run(told(tmp_path / "s", first)) == (behind, whole[max(first, behind) :])
+        assert await told(tmp_path / "s", first) == (behind, whole[max(first, behind) :])
     assert f"the event log begins at {behind} now, and not at 0" in caplog.text
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(60))
-def test_a_bit_that_turned_is_never_told(
+async def test_a_bit_that_turned_is_never_told(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(with_files(tmp_path / "s", rounds=12))
-    whole = asyncio.run(told(tmp_path / "s"))[1]
+    await with_files(tmp_path / "s", rounds=12)
+    whole = (await told(tmp_path / "s"))[1]
     chance = random.Random(seed)
     path = chance.choice(sorted((tmp_path / "s").glob("events-*")))
     data = bytearray(path.read_bytes())
     data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     path.write_bytes(data)
     # Pages of many sizes, as damage may be met anywhere in one.
-    first, events = asyncio.run(told(tmp_path / "s", limit=1 + seed % 11))
+    first, events = await told(tmp_path / "s", limit=1 + seed % 11)
     assert 0 < first <= len(whole)
     # Of what came before the damage a part may have been told, in order, before it was met; all
     # that follows it is told.

@@ -223,27 +223,23 @@ async def started(store: EmbeddedStore) -> None:
     await store.close()
 
 
-def test_a_failed_sync_stops_the_store_until_it_is_opened_again() -> None:
+async def test_a_failed_sync_stops_the_store_until_it_is_opened_again() -> None:
     disk = FaultyDisk()
-
-    async def main() -> None:
-        store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=SEGMENT_BYTES)
-        await store.open()
-        now_ms = store.clock.now_ms()
-        await store.put(puts_of(["before"], now_ms), "keep")
-        disk.arm("sync", 0)
-        with pytest.raises(StoreFailed, match="sync failed"):
-            await store.put(puts_of(["lost"], now_ms), "keep")
-        for _ in range(3):
-            # The disk works again, but what it has of the journal is not known any more.
-            with pytest.raises(StoreFailed, match="open the store again"):
-                await store.put(puts_of(["after"], now_ms), "keep")
-        with contextlib.suppress(StoreError):
-            await store.close()
-        disk.lose_power()
-
-    asyncio.run(main())
-    assert asyncio.run(everything(disk.restarted())) - {"lost"} == {"before"}
+    store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=SEGMENT_BYTES)
+    await store.open()
+    now_ms = store.clock.now_ms()
+    await store.put(puts_of(["before"], now_ms), "keep")
+    disk.arm("sync", 0)
+    with pytest.raises(StoreFailed, match="sync failed"):
+        await store.put(puts_of(["lost"], now_ms), "keep")
+    for _ in range(3):
+        # The disk works again, but what it has of the journal is not known any more.
+        with pytest.raises(StoreFailed, match="open the store again"):
+            await store.put(puts_of(["after"], now_ms), "keep")
+    with contextlib.suppress(StoreError):
+        await store.close()
+    disk.lose_power()
+    assert await everything(disk.restarted()) - {"lost"} == {"before"}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -284,34 +280,30 @@ async def test_records_of_any_size_are_read_over_the_ends_of_segments() -> None:
     await store.close()
 
 
-def test_on_a_full_disk_puts_are_refused_and_acks_go_on() -> None:
+async def test_on_a_full_disk_puts_are_refused_and_acks_go_on() -> None:
     disk = FaultyDisk()
-
-    async def main() -> None:
-        store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=SEGMENT_BYTES)
-        await store.open()
-        now_ms, accepted = store.clock.now_ms(), 0
-        disk.arm("full", 0)
-        while accepted < 10_000:
-            try:
-                await store.put(puts_of([f"{accepted:05d}"], now_ms), "keep")
-            except DiskFull:
-                break
-            accepted += 1
-        assert 50 < accepted < 10_000
-        with pytest.raises(DiskFull, match="no room for 65536 bytes more"):
-            await store.put(puts_of(["one more"], now_ms), "keep")
-        taken = await store.take([_TOPIC], 30, 0, "")
-        assert len(taken) == 30
-        assert taken.receipts is not None
-        assert set((await store.ack(taken.receipts)).tolist()) == {Result.ACKED}
-        assert (await store.stats()).topics[_TOPIC].ready == accepted - 30
-        disk.free()
-        await store.put(puts_of(["again"], now_ms), "keep")
-        await store.close()
-
-    asyncio.run(main())
-    assert "again" in asyncio.run(everything(disk))
+    store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=SEGMENT_BYTES)
+    await store.open()
+    now_ms, accepted = store.clock.now_ms(), 0
+    disk.arm("full", 0)
+    while accepted < 10_000:
+        try:
+            await store.put(puts_of([f"{accepted:05d}"], now_ms), "keep")
+        except DiskFull:
+            break
+        accepted += 1
+    assert 50 < accepted < 10_000
+    with pytest.raises(DiskFull, match="no room for 65536 bytes more"):
+        await store.put(puts_of(["one more"], now_ms), "keep")
+    taken = await store.take([_TOPIC], 30, 0, "")
+    assert len(taken) == 30
+    assert taken.receipts is not None
+    assert set((await store.ack(taken.receipts)).tolist()) == {Result.ACKED}
+    assert (await store.stats()).topics[_TOPIC].ready == accepted - 30
+    disk.free()
+    await store.put(puts_of(["again"], now_ms), "keep")
+    await store.close()
+    assert "again" in await everything(disk)
 
 
 _MANY = 20_000
@@ -397,19 +389,15 @@ async def test_a_put_that_replaces_and_creates_is_all_or_nothing_on_a_full_disk(
 
 @pytest.mark.parametrize("rounds", [60, 61, 62, 63, 64, 90])
 @pytest.mark.parametrize("power", [False, True])
-def test_a_start_from_the_snapshot_before_finds_everything(rounds: int, power: bool) -> None:
+async def test_a_start_from_the_snapshot_before_finds_everything(rounds: int, power: bool) -> None:
     disk = FaultyDisk()
     script = Script(disk)
-
-    async def main() -> None:
-        with contextlib.suppress(StoreError, OSError):
-            # Cut off, so that there is a journal behind the newest snapshot.
-            await script.run(rounds, close=False)
-        disk.kill()
-        with contextlib.suppress(StoreError, OSError):
-            await script.store.close()
-
-    asyncio.run(main())
+    with contextlib.suppress(StoreError, OSError):
+        # Cut off, so that there is a journal behind the newest snapshot.
+        await script.run(rounds, close=False)
+    disk.kill()
+    with contextlib.suppress(StoreError, OSError):
+        await script.store.close()
     if power:
         disk.lose_power()
     for newest in (True, False):
@@ -421,7 +409,7 @@ def test_a_start_from_the_snapshot_before_finds_everything(rounds: int, power: b
         assert power or "journal-00000000.dwl" not in names
         if not newest:
             copy.remove(FOLDER / snapshots[-1])
-        assert asyncio.run(everything(copy)) == script.alive
+        assert await everything(copy) == script.alive
 
 
 def test_no_room_is_needed_for_what_is_gone() -> None:

@@ -64,9 +64,9 @@ def test_a_store_of_every_format_can_be_read(tmp_path: Path, number: int) -> Non
     asyncio.run(look(tmp_path / "store"))
 
 
-def test_a_store_that_is_made_now_reads_the_same(tmp_path: Path) -> None:
-    asyncio.run(make(tmp_path / "store"))
-    asyncio.run(look(tmp_path / "store"))
+async def test_a_store_that_is_made_now_reads_the_same(tmp_path: Path) -> None:
+    await make(tmp_path / "store")
+    await look(tmp_path / "store")
 
 
 def frames_of(folder: Path) -> list[list[RecordKind]]:
@@ -79,22 +79,19 @@ def frames_of(folder: Path) -> list[list[RecordKind]]:
     return found
 
 
-def test_verbs_of_one_turn_share_a_frame_until_it_is_large(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with dwell.open(tmp_path / "store") as queue:
-            # Those of one topic would be one record.
-            await asyncio.gather(*[queue.put(f"t{n}", b"x" * 1000) for n in range(20)])
-            await asyncio.gather(*[queue.put(f"t{n}", b"x" * 300_000) for n in range(20)])
-
-    asyncio.run(main())
+async def test_verbs_of_one_turn_share_a_frame_until_it_is_large(tmp_path: Path) -> None:
+    async with dwell.open(tmp_path / "store") as queue:
+        # Those of one topic would be one record.
+        await asyncio.gather(*[queue.put(f"t{n}", b"x" * 1000) for n in range(20)])
+        await asyncio.gather(*[queue.put(f"t{n}", b"x" * 300_000) for n in range(20)])
     sizes = [
         len(kinds) for kinds in frames_of(tmp_path / "store") if set(kinds) == {RecordKind.PUT}
     ]
     assert sizes == [20, 4, 4, 4, 4, 4]
 
 
-def test_the_example_has_every_kind_of_record(tmp_path: Path) -> None:
-    asyncio.run(make(tmp_path / "store"))
+async def test_the_example_has_every_kind_of_record(tmp_path: Path) -> None:
+    await make(tmp_path / "store")
     kinds = {kind for frame in frames_of(tmp_path / "store") for kind in frame}
     # A copy is what compaction writes, and a lapse what a lost worker leaves; the fault tests
     # and the crash campaign go through both.

@@ -14,6 +14,7 @@ from dwell.store.embedded import EmbeddedStore, columns
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.machine import Machine
 from dwell.testing.faults import FaultyDisk
+from tests.store.upkeep import end_of_upkeep
 
 _SEGMENT_BYTES = 65_536
 
@@ -109,8 +110,7 @@ async def test_a_snapshot_counts_on_nothing_that_a_power_cut_takes(
     await queue.open()
     for start in range(0, 2_000, 100):
         await queue.put_many("t", list(map(body, range(start, start + 100))))
-    while store._core._upkeep is not None:
-        await asyncio.sleep(0.01)
+    await end_of_upkeep(store)
     disk.lose_power()
     store = EmbeddedStore(tmp_path / "store", disk=disk.restarted(), segment_bytes=_SEGMENT_BYTES)
     async with Queue(store) as queue:
@@ -156,8 +156,7 @@ async def test_a_snapshot_that_failed_is_not_counted_on(tmp_path: Path) -> None:
         for start, fails in ((0, False), (1_000, True), (2_000, False)):
             disk.fails = fails
             await put(queue, start)
-            while store._core._upkeep is not None:
-                await asyncio.sleep(0.01)
+            await end_of_upkeep(store)
         assert not list(folder.glob("snapshot-*.new"))
     newest = max(folder.glob("snapshot-*.dws"))
     newest.write_bytes(newest.read_bytes()[:-9_000])

@@ -19,6 +19,7 @@ from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import FaultyDisk, FaultySystem
 from dwell.testing.names import CachedFolder
+from tests.store.upkeep import end_of_upkeep
 
 SEGMENT_BYTES = 64 * 1024
 FOLDER = Path("/stores/store")
@@ -46,13 +47,6 @@ def queue_on(disk: FaultyDisk, clock: SimulatedClock | None = None) -> Queue:
 def store_of(queue: Queue) -> EmbeddedStore:
     assert isinstance(queue.store, EmbeddedStore)
     return queue.store
-
-
-async def settled(queue: Queue) -> None:
-    """Return when what the store does by itself has come to an end."""
-    core = store_of(queue)._core
-    while core._upkeep is not None or core._flushes or core.journal._making is not None:
-        await asyncio.sleep(0)
 
 
 async def use_up(call: Callable[[], Awaitable[object]]) -> int:
@@ -84,7 +78,7 @@ async def live(queue: Queue, rounds: int, first: int = 0) -> int:
             except DiskFull:
                 refused += 1
                 assert refused < 10_000
-                await settled(queue)
+                await end_of_upkeep(store_of(queue))
                 await asyncio.sleep(0.01)
         (message,) = await queue.take("t")
         assert message.id == f"{number}"
@@ -114,7 +108,7 @@ async def test_a_put_needs_no_other_verb_after_a_snapshot_to_find_what_acks_made
     disk = FaultyDisk(size_bytes=12 * SEGMENT_BYTES)
     async with queue_on(disk) as queue:
         await until_full(lambda: queue.put("t", b"x" * 2000))
-        await settled(queue)
+        await end_of_upkeep(store_of(queue))
         await queue.ack(await queue.take("t", 64))
         store = store_of(queue)
         # It only sees which segments are dead, and they go with the next.
@@ -222,7 +216,7 @@ async def test_a_damaged_snapshot_is_not_the_one_that_a_full_disk_keeps() -> Non
             await queue.ack(await queue.take("t", 55))
             store = store_of(queue)
             await store.compact()
-        await settled(queue)
+        await end_of_upkeep(store_of(queue))
         await queue.put_many("t", [b"z" * 2000] * 10)
         disk.kill()
     disk = disk.restarted()
@@ -296,12 +290,12 @@ async def test_what_could_not_be_freed_is_freed_later() -> None:
 
     async with queue_on(disk) as queue:
         await until_full(lambda: queue.put("t", b"x" * 2000))
-        await settled(queue)
+        await end_of_upkeep(store_of(queue))
         await queue.ack(await queue.take("t", 128))
         disk.create = fail  # type: ignore[method-assign]
         with pytest.raises(DiskFull):
             await queue.put("t", b"x" * 2000)
-        await settled(queue)
+        await end_of_upkeep(store_of(queue))
         del disk.create
         for _ in range(1_000):
             with contextlib.suppress(DiskFull):
@@ -315,7 +309,7 @@ async def test_room_that_a_closing_file_still_holds_is_waited_for() -> None:
     disk = SlowToClose(size_bytes=12 * SEGMENT_BYTES)
     async with queue_on(disk) as queue:
         await until_full(lambda: queue.put("t", b"x" * 2000))
-        await settled(queue)
+        await end_of_upkeep(store_of(queue))
         await queue.ack(await queue.take("t", 64))
         await queue.put("t", b"x" * 2000)
 
@@ -359,7 +353,7 @@ async def test_what_a_start_removes_does_not_come_back() -> None:
     disk = FaultyDisk()
     async with queue_on(disk) as queue:
         await queue.put_many("t", [b"x" * 1000] * 40)
-        await settled(queue)
+        await end_of_upkeep(store_of(queue))
         assert "journal-00000001.dwl" in disk.only_synced().names(FOLDER)
         killed = disk.copied()
     write = killed.write
@@ -380,7 +374,7 @@ async def test_without_a_snapshot_s_room_no_segment_is_made() -> None:
     async with queue_on(disk) as queue:
         await until_full(lambda: queue.put_many("t", [b""] * 100, delay="1h"))
         store = store_of(queue)
-        await settled(queue)
+        await end_of_upkeep(store_of(queue))
         for lease_ms in (1_000, 2_000, 3_000):
             await queue.configure("t", lease_ms=lease_ms)
             await store.compact()

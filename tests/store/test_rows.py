@@ -1,7 +1,5 @@
 """Rows at hand are the machine's integers, wherever they come from (docs/design/23)."""
 
-import asyncio
-
 import numpy as np
 
 import dwell
@@ -36,9 +34,9 @@ async def _store_rows(folder) -> list[np.ndarray]:
         ]
 
 
-def test_rows_are_the_machines_integers(tmp_path):
+async def test_rows_are_the_machines_integers(tmp_path):
     record = Record(RecordKind.ACK, 0, {"rows": np.arange(3, dtype=np.uint32)})
-    found = [record.rows, *_wheel_rows(), *asyncio.run(_store_rows(tmp_path / "store"))]
+    found = [record.rows, *_wheel_rows(), *await _store_rows(tmp_path / "store")]
     assert all(len(rows) for rows in found)
     assert {rows.dtype for rows in found} == {np.dtype(np.intp)}
 

@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 
+import dwell
+from tests.waiting import until_async
+
 
 @contextlib.asynccontextmanager
 async def serving(worker):
@@ -13,3 +16,16 @@ async def serving(worker):
     finally:
         worker.stop()
         await task
+
+
+async def queue_of(worker):
+    """Wait until a worker runs, and return its queue."""
+    found = []
+
+    def is_running():
+        with contextlib.suppress(dwell.StoreClosed):
+            found.append(worker.queue)
+        return found
+
+    await until_async(is_running, "the worker does not run")
+    return found[0]

@@ -104,8 +104,7 @@ def test_what_ends_a_program_ends_the_worker_gracefully(tmp_path, error, is_asyn
 
     async def handle(message):
         if message.id == "bad":
-            while not neighbour_begun:
-                await asyncio.sleep(0.001)
+            await until_async(lambda: neighbour_begun)
             raise error
         neighbour_begun.append(message.id)
         await asyncio.sleep(0.05)
@@ -231,7 +230,7 @@ async def test_a_handler_that_cancels_itself_has_failed():
 def test_the_end_of_the_loop_gives_back_what_runs_as_it_was(tmp_path, cancels):
     folder = str(tmp_path / "queue")
 
-    async def main():
+    async def begin():
         async with dwell.open(folder) as queue:
             await queue.put_many("t", ["x"] * 3, ids=["a", "b", "c"], key="k", max_attempts=1)
         begun = asyncio.Event()
@@ -249,14 +248,14 @@ def test_the_end_of_the_loop_gives_back_what_runs_as_it_was(tmp_path, cancels):
             serving.cancel()
             await asyncio.sleep(0.02)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(begin(), 60))
     with dwell.open(folder) as queue:
         found = queue.get("t", ["a", "b", "c"])
         assert [(m.state, m.attempt, m.last_error) for m in found] == [(State.READY, 0, None)] * 3
 
 
 def test_the_end_of_the_loop_leaves_nothing_leased_at_any_moment(tmp_path):
-    async def main(folder, turns):
+    async def begin(folder, turns):
         async with dwell.open(folder) as queue:
             await queue.put_many("t", ["x"] * 4, ids=list("abcd"), max_attempts=1)
         worker = Worker(folder)
@@ -272,7 +271,7 @@ def test_the_end_of_the_loop_leaves_nothing_leased_at_any_moment(tmp_path):
 
     for turns in range(0, 40, 3):
         folder = str(tmp_path / str(turns))
-        asyncio.run(asyncio.wait_for(main(folder, turns), 60))
+        asyncio.run(asyncio.wait_for(begin(folder, turns), 60))
         with dwell.open(folder) as queue:
             found = queue.get("t", list("abcd"))
             assert [(m.state, m.attempt) for m in found] == [(State.READY, 0)] * 4, turns
@@ -396,8 +395,7 @@ async def test_what_was_done_is_said_once_more_at_the_end_of_the_grace():
         store.failures = 1
         await queue.put("t", "x", id="1")
         async with serving(worker):
-            while store.failures:
-                await asyncio.sleep(0.001)
+            await until_async(lambda: not store.failures)
             tried.set()
         assert await queue.get("t", "1") is None
 
@@ -406,7 +404,7 @@ def test_what_was_done_is_said_once_more_at_the_end_of_the_loop():
     """Whoever cancels all tasks of a loop does not undo what a handler has done."""
     store = Flaky(dwell.RealClock())
 
-    async def main():
+    async def begin():
         queue = dwell.Queue(store)
         await queue.open()
         worker = Worker(queue)
@@ -418,11 +416,10 @@ def test_what_was_done_is_said_once_more_at_the_end_of_the_loop():
         store.failures = 1
         await queue.put("t", "x", id="1")
         task = asyncio.create_task(worker.serve())
-        while store.failures:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: not store.failures)
         return task
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(begin(), 60))
     assert asyncio.run(store.get("t", [b"1"])) == [None]
 
 
@@ -460,22 +457,21 @@ def test_a_stop_before_the_start_and_after_the_end():
     worker.stop()
 
 
-def test_a_worker_without_handlers_and_one_that_runs_already():
+def test_a_worker_without_handlers():
     with pytest.raises(InvalidInput, match="got no handler"):
         Worker("memory:").run()
 
-    async def main():
-        async with opened() as queue:
-            worker = Worker(queue)
-            worker.on("t")(print)
-            async with serving(worker):
-                await asyncio.sleep(0)
-                with pytest.raises(InvalidInput, match="runs already"):
-                    await worker.serve()
-                with pytest.raises(InvalidInput, match="expected handlers before"):
-                    worker.on("u")
 
-    asyncio.run(main())
+async def test_a_worker_that_runs_already():
+    async with opened() as queue:
+        worker = Worker(queue)
+        worker.on("t")(print)
+        async with serving(worker):
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidInput, match="runs already"):
+                await worker.serve()
+            with pytest.raises(InvalidInput, match="expected handlers before"):
+                worker.on("u")
 
 
 def test_one_handler_for_a_topic_by_key():
@@ -616,8 +612,7 @@ async def test_who_cancels_others_takes_no_attempt_of_theirs():
         async def handle(message):
             attempts.append((message.id, message.attempt))
             if message.id == "bad":
-                while len(attempts) < 3:
-                    await asyncio.sleep(0.001)
+                await until_async(lambda: len(attempts) >= 3)
                 me = asyncio.current_task()
                 for task in asyncio.all_tasks():
                     if type(task) is type(me) and task is not me:
@@ -661,7 +656,7 @@ async def test_a_stop_ends_when_the_server_hangs(when):
             with contextlib.closing(back):
                 await asyncio.gather(pipe(reader, back), pipe(away, writer))
 
-    async with served(MemoryStore(dwell.RealClock())) as behind:
+    async with served() as behind:
         real = behind.url
         async with dwell.open(real) as queue:
             await queue.put_many("t", ["x"] * 2, ids=["a", "b"])

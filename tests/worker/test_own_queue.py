@@ -8,7 +8,7 @@ import pytest
 import dwell
 from dwell.worker import Worker
 from tests.waiting import until_async
-from tests.worker.serving import serving
+from tests.worker.serving import queue_of, serving
 
 
 @pytest.mark.parametrize("place", ["memory:", "folder"])
@@ -29,8 +29,8 @@ async def test_handlers_put_to_the_queue_that_they_are_fed_from(tmp_path, place)
         seen.append(message.body)
 
     async with serving(worker):
-        await until_async(lambda: worker._queue is not None)
-        await worker.queue.put("plain", "hello")
+        queue = await queue_of(worker)
+        await queue.put("plain", "hello")
         await until_async(lambda: seen == [b"hello"])
 
 
@@ -57,8 +57,8 @@ async def test_a_thread_that_outlives_its_worker_is_told(tmp_path):
             told.append(error)
 
     async with serving(worker) as task:
-        await until_async(lambda: worker._queue is not None)
-        await worker.queue.put("t", b"")
+        queue = await queue_of(worker)
+        await queue.put("t", b"")
         await until_async(begun.is_set)
         worker.stop()
         await task
@@ -78,6 +78,6 @@ async def test_a_blocking_call_in_the_loop_is_refused():
             failed.set_result(error)
 
     async with serving(worker):
-        await until_async(lambda: worker._queue is not None)
-        await worker.queue.put("t", b"")
+        queue = await queue_of(worker)
+        await queue.put("t", b"")
         assert "blocking call" in str(await failed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.redis_servers import UNKEPT, Cluster, Server, redis_cluster, redis_server
+from bench.servers import free_port
 from tools.survive.clock import SetClock
 from tools.survive.crew import ROOT, environment
 
@@ -37,9 +38,7 @@ class DwellServer:
     def __init__(self, store: str, folder: Path, clock: SetClock | None = None) -> None:
         self._store, self._log = store, folder / "server.log"
         self._environment = environment() | (clock.environment() if clock else {})
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.start()
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from dwell.calendar.moments import LAST_MS, from_ms, to_ms
+from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 from dwell.errors import InvalidSchedule
 
 _HOUR_MS = 3_600_000

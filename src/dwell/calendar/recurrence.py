@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from dateutil.rrule import rrule, rrulestr
 
-from dwell.calendar.moments import LAST_MS, from_ms, to_ms
+from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 from dwell.errors import InvalidSchedule
 
 #: More than a zone's clocks are ever set at once, also where an island left out a day.

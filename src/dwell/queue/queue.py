@@ -21,13 +21,13 @@ from dwell.given import columns, values
 from dwell.given.rows import row_of
 from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
-from dwell.queue import search
 from dwell.queue.bulk import PutKey, put_fitting, put_joined, put_rows, puts_of
 from dwell.queue.counting import Counting
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
 from dwell.queue.schedules.schedules import Schedules
+from dwell.queue.searcher import RemoteSearcher, Searcher
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
 from dwell.queue.typed import Typed
@@ -58,10 +58,12 @@ class Queue(Counting):
         self._ticker: Ticker | None = None
         self._closing: asyncio.Task[None] | None = None
         if isinstance(store, RemoteStore):
-            # Its takes wait and its time is kept where it is.
+            # Its takes wait, its time is kept and it is searched where it is.
             self._takers = RemoteTakers(store, self._turns)
+            self._searcher = RemoteSearcher(store)
         else:
             self._takers = Takers(store, self._turns)
+            self._searcher = Searcher(store)
             self._ticker = Ticker(store, self._takers.fail)
         self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
             part for part in vars(self).values() if isinstance(part, Gatherer)
@@ -331,9 +333,7 @@ class Queue(Counting):
         lease_ms, owner = values.lease_ms(lease), values.owner(owner)
         if not many:
             return Batch.empty()
-        if isinstance(self._store, RemoteStore):
-            return await self._store.take_ids(topic, many, lease_ms, owner)
-        return await search.take_ids(self._store, topic, many, lease_ms, owner)
+        return await self._searcher.take_ids(topic, many, lease_ms, owner)
 
     async def peek(self, topic: str, limit: int = 1) -> Batch:
         """Return the ready messages that a take would give first, and leave them as they are."""
@@ -384,9 +384,7 @@ class Queue(Counting):
         """
         topic = values.topic(topic)
         self.check_open()
-        if isinstance(self._store, RemoteStore):
-            return await self._store.clear(topic)
-        return (await search.clear(self._store, topic))[0]
+        return await self._searcher.clear(topic)
 
     async def sweep(
         self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000

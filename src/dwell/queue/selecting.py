@@ -3,22 +3,22 @@
 ``which`` is a :func:`dwell.select`, or only an expression over the body.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
-from dwell.batch.page import Cursor, Page
+from dwell.batch.page import Page
 from dwell.batch.selection import ALL, Selection
 from dwell.errors import InvalidTime
 from dwell.given import selecting, values
 from dwell.given.values import Delay, Due
-from dwell.message import MAX_BATCH_BYTES, MAX_CHANGE_MESSAGES, State
-from dwell.queue import changes, search
+from dwell.message import MAX_CHANGE_MESSAGES, State
+from dwell.queue import changes
 from dwell.queue.changes import Change
-from dwell.queue.matcher import Matcher
+from dwell.queue.searcher import Look, Searcher
 from dwell.queue.verbs import Verbs
-from dwell.store.base import RemoteStore
 
 #: A selection, or an expression of JMESPath over the body.
 Which: TypeAlias = Selection | str
@@ -26,11 +26,11 @@ Which: TypeAlias = Selection | str
 #: One state, or many.
 States: TypeAlias = State | str | Sequence[State | str]
 
-_Look: TypeAlias = Callable[[State, Cursor | None, int], Awaitable[Page]]
-
 
 class Selecting(Verbs):
     """What :class:`dwell.Queue` does to messages that somebody selects."""
+
+    _searcher: Searcher
 
     async def find(
         self, topic: str, which: Which, *, state: States | None = None, limit: int = 1000
@@ -101,11 +101,7 @@ class Selecting(Verbs):
         given = selecting.only_ready(selecting.selection(which))
         lease_ms, owner = values.lease_ms(lease), values.owner(owner)
         self.check_open()
-        if isinstance(self._store, RemoteStore):
-            return await self._store.take_where(topic, given, limit, lease_ms, owner)
-        matcher = Matcher(given)
-        page = await search.take_where(self._store, topic, matcher, None, limit, lease_ms, owner)
-        return page.messages
+        return await self._searcher.take_where(topic, given, limit, lease_ms, owner)
 
     async def cancel_where(
         self,
@@ -172,29 +168,11 @@ class Selecting(Verbs):
         how = changes.kick(values.delay_ms(delay), selecting.pace(pace))
         return await self._change(topic, which, how, limit, dry_run)
 
-    def _look(self, topic: str, given: Selection) -> _Look:
+    def _look(self, topic: str, given: Selection) -> Look:
         """Return what looks at messages of one state: some of those that match, from a place on."""
-        store = self._store
         if given == Selection(states=given.states):
-
-            async def scan(state: State, cursor: Cursor | None, limit: int) -> Page:
-                return await store.scan(topic, state, cursor, limit)
-
-            return scan
-        if isinstance(store, RemoteStore):
-
-            async def ask(state: State, cursor: Cursor | None, limit: int) -> Page:
-                return await store.find(topic, given, state, cursor, limit)
-
-            return ask
-        matcher = Matcher(given)
-
-        async def find(state: State, cursor: Cursor | None, limit: int) -> Page:
-            return await search.find(
-                store, topic, matcher, state, cursor, limit, most_bytes=MAX_BATCH_BYTES
-            )
-
-        return find
+            return partial(self._store.scan, topic)
+        return self._searcher.look(topic, given)
 
     async def _change(
         self, topic: str, which: Which, how: Change, limit: int, dry_run: bool
@@ -202,11 +180,4 @@ class Selecting(Verbs):
         topic, limit = values.topic(topic), selecting.change_limit(limit)
         given = selecting.selection(which)
         self.check_open()
-        if isinstance(self._store, RemoteStore):
-            words = {**how.words, "dry_run": bool(dry_run)}
-            return await self._store.change(topic, how.verb, given, limit, words)
-        matcher = Matcher(given)
-        changed, _ = await changes.change(
-            self._store, topic, matcher, how, limit, dry_run=bool(dry_run)
-        )
-        return changed
+        return await self._searcher.change(topic, given, how, limit, bool(dry_run))

@@ -11,7 +11,6 @@ to come.
 """
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -35,8 +34,6 @@ _WAYS = (
     "a header dwell-due-ms, dwell-delay, dwell-delay-level or x-delay, a topic such as delay-30m, "
     "--due, --delay or --default-delay"
 )
-
-Say = Callable[[str, int], int]
 
 
 class Held(msgspec.Struct, gc=False):

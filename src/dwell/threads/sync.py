@@ -8,7 +8,6 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from dwell.batch.batch import Batch
@@ -61,12 +60,7 @@ class SyncQueue:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -14,7 +14,7 @@ from zlib import crc32
 import msgspec
 
 from dwell.batch.puts import Row
-from dwell.calendar.moments import LAST_MS, from_ms, to_ms
+from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given import values
 from dwell.given.rows import row_of

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dwell.calendar import zone_of
-from dwell.calendar.moments import from_ms
+from dwell.calendar.epoch import from_ms
 from dwell.errors import InvalidSchedule, StoreError
 from dwell.given import values
 from dwell.given.values import Delay, Due

@@ -6,7 +6,7 @@ from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from dwell.calendar import Rule, every, rule_of, zone_of
-from dwell.calendar.moments import LAST_MS, to_ms
+from dwell.calendar.epoch import LAST_MS, to_ms
 from dwell.errors import InvalidSchedule
 
 #: How many moments that were missed are put at a time.

@@ -4,7 +4,6 @@ All of it is one sort by message: the next event of a message is judged by the o
 the table of transitions says which can follow which.
 """
 
-from types import TracebackType
 from typing import Self
 
 from pyspark.sql import Column, DataFrame, Window
@@ -51,12 +50,7 @@ class Ledger:
         self.cells.persist(StorageLevel.MEMORY_AND_DISK)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.cells.unpersist()
         self.entries.unpersist()
         self._spark.conf.set(_PARTS, str(self._parts_before))

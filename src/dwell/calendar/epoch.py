@@ -1,4 +1,4 @@
-"""Moments and what clocks show of them."""
+"""Epoch milliseconds and datetimes: each as the other."""
 
 from datetime import UTC, datetime, timedelta
 
