@@ -52,7 +52,21 @@ QUEUE_ID_MARK = "~"
 # --- states, verbs and results ----------------------------------------------------------------
 
 
-class State(IntEnum):
+class _Word(IntEnum):
+    """A word that a column holds as a number.
+
+    NumPy asks each number it meets for these two, and an enum's class takes microseconds to say
+    that it has not got them; so it has those that mean nothing special.
+    """
+
+    __array_ufunc__ = np.ndarray.__array_ufunc__
+    __array_function__ = np.ndarray.__array_function__
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class State(_Word):
     """Where a message is. A message that was accepted is in exactly one state until it is gone."""
 
     GONE = 0
@@ -61,11 +75,8 @@ class State(IntEnum):
     LEASED = 3
     DEAD = 4
 
-    def __str__(self) -> str:
-        return self.name.lower()
 
-
-class Result(IntEnum):
+class Result(_Word):
     """What a verb did to one message: the truth, one word a message."""
 
     CREATED = 1
@@ -83,11 +94,8 @@ class Result(IntEnum):
     LEASED = 13
     UNKNOWN = 14
 
-    def __str__(self) -> str:
-        return self.name.lower()
 
-
-class Kind(IntEnum):
+class Kind(_Word):
     """What an event says happened to one message; TRANSITIONS has the states before and after."""
 
     PUT = 1
@@ -102,9 +110,6 @@ class Kind(IntEnum):
     KICK = 10
     CANCEL = 11
     MOVE = 12
-
-    def __str__(self) -> str:
-        return self.name.lower()
 
 
 class Transition(NamedTuple):

@@ -358,6 +358,7 @@ class Core:
             try:
                 for block in events.blocks(until):
                     events.written(block, await self._write_events(block))
+                    await asyncio.sleep(0)
                 await in_thread(events.remove_dropped)
             except (OSError, StoreError) as error:
                 if not is_no_room(error):

@@ -30,7 +30,7 @@ from dwell.store.embedded.table import Table
 
 _KINDS = max(Kind) + 1
 #: How many blocks of events wait in memory for room on the disk before the oldest are forgotten.
-_MOST_WAITING = 16
+_MOST_WAITING = 64
 _log = logging.getLogger(__name__)
 
 
@@ -146,19 +146,19 @@ class EventLog:
         yield from self._block(until)
 
     def _block(self, until: int) -> Iterator[Block]:
-        parts, position = self._parts_until(until)
-        if parts:
-            first = self.written_position
-            yield Block(first, position - first, parts)
+        while parts := self._parts_until(until, self._limits.block_events):
+            yield Block(self.written_position, sum(part.count for part in parts), parts)
 
-    def _parts_until(self, until: int) -> tuple[list[Part], int]:
+    def _parts_until(self, until: int, most: int) -> list[Part]:
+        """Return what is unwritten up to a position: about so many events, or all of one verb."""
         position, parts = self.written_position, []
+        most += position
         for part in self._parts:
-            if position + part.count > until:
+            if position + part.count > until or position >= most:
                 break
             position += part.count
             parts.append(part)
-        return parts, position
+        return parts
 
     @property
     def needs_file(self) -> bool:
@@ -260,7 +260,7 @@ class EventLog:
         """Return what waits in memory, but not from long before ``position`` on."""
         first = self.written_position
         parts: list[Part] = []
-        for part in self._parts_until(until)[0]:
+        for part in self._parts_until(until, until):
             if not parts and first + part.count <= position:
                 first += part.count
                 continue

@@ -48,7 +48,7 @@ class Limits:
     index_slots: int = 1_024
     index_step: int = 1 << 14
     idle_names: int = 1_024
-    block_events: int = 131_072
+    block_events: int = 16_384
     block_parts: int = 256
     coarse_events: int = 500
     event_file_bytes: int = 32 * 1024 * 1024

@@ -33,7 +33,8 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
     if bodies is None or id_bytes.any() or extra_bytes.any():
         sizes = table.size_bytes[rows]
         reader = BlobReader(core.journal, position, sizes, id_bytes, extra_bytes)
-    has_until = np.isin(table.state[rows], (State.LEASED, State.DEAD))
+    state = table.state[rows]
+    has_until = (state == State.LEASED) | (state == State.DEAD)
     batch = Batch(
         topics=_topics(core, rows),
         ids=LazyIds(rows, table.seq[rows], BlobIds(reader) if reader and reader.has_ids else None),
@@ -46,7 +47,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
         lease_ms=table.lease_ms[rows],
         until_ms=np.where(has_until, table.lease_until_ms[rows], 0),
         expires_ms=table.expires_ms[rows],
-        state=table.state[rows],
+        state=state,
         numbers=table.seq[rows],
         errors=_errors(machine.errors, rows),
         receipts=receipts_of(table, rows, core.label.number) if receipts else None,
