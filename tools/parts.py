@@ -34,9 +34,12 @@ def _in_a_folder(machine: Machine) -> Iterator[str]:
     state = table.state[rows]
     waiting = (state == State.DELAYED) | (state == State.READY)
     indexed = indexed_rows(known)
+    ready, parked = _ready(machine), _parked(machine)
+    fronts = np.array([*parked], np.intp)
+    behind = np.array([row for rows in parked.values() for row in rows], np.intp)
     places = [
         ("the wheel of dues", state == State.DELAYED, machine.delays.rows()),
-        ("the ready runs", state == State.READY, _ready(machine)),
+        ("the ready runs", state == State.READY, np.append(ready, behind)),
         ("the wheel of leases", state == State.LEASED, machine.leases.rows()),
         ("the wheel of expiries", waiting & (table.expires_ms[rows] > 0), machine.expiries.rows()),
         ("the index", table.id_bytes[rows] > 0, indexed),
@@ -45,6 +48,10 @@ def _in_a_folder(machine: Machine) -> Iterator[str]:
         missing = np.setdiff1d(rows[belongs], there)
         if len(missing):
             yield f"{name} lacks rows {missing.tolist()}"
+    # Only a front that goes lets those behind it come forward.
+    gone = fronts[~(np.isin(fronts, ready) | _are_begun(machine, fronts))]
+    if len(gone):
+        yield f"the lanes wait for rows {gone.tolist()}, which are neither ready nor taken"
     strange = np.setdiff1d(indexed, rows[table.id_bytes[rows] > 0])
     if len(strange):
         yield f"the index has rows {strange.tolist()} of no message"
@@ -72,6 +79,20 @@ def _ready(machine: Machine) -> Rows:
             good &= table.priority[rows] == chunk.priority
             found.append(rows[good])
     return np.concatenate(found)
+
+
+def _are_begun(machine: Machine, rows: Rows) -> np.ndarray:
+    """Tell which messages were taken and are not done."""
+    state = machine.table.state[rows]
+    was_taken = (machine.table.attempt[rows] > 0) & (state != State.GONE) & (state != State.DEAD)
+    begun: np.ndarray = was_taken | (state == State.LEASED)
+    return begun
+
+
+def _parked(machine: Machine) -> dict[int, list[int]]:
+    """Return the rows that are ready, and behind others of their keys, by those others."""
+    lanes = (machine.gate.lanes(topic) for topic in range(len(machine.topics.names)))
+    return {front: rows for lane in lanes if lane for front, rows in lane.parked_rows().items()}
 
 
 # --- in memory --------------------------------------------------------------------------------

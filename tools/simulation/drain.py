@@ -30,7 +30,12 @@ class Drain:
         for topic in TOPICS:
             await self._ask(
                 lambda queue, topic=topic: queue.configure(
-                    topic, paused=False, max_pending=0, max_attempts=16, retry_delays_ms=()
+                    topic,
+                    paused=False,
+                    max_pending=0,
+                    max_attempts=16,
+                    retry_delays_ms=(),
+                    most_leased=0,
                 )
             )
         for _ in range(8):
@@ -72,11 +77,17 @@ class Drain:
             if counts.dead:
                 await self._ask(lambda queue, topic=topic: queue.kick(topic))
             if counts.dead or counts.ready:
-                batch: Batch = await self._ask(lambda queue, topic=topic: queue.take(topic, 1_000))
-                self._drained.update(batch.ids)
-                if len(batch):
-                    await self._ask(lambda queue, batch=batch: queue.ack(batch))
+                while await self._take(topic):
+                    pass
         return not any(counts.delayed or counts.leased for counts in stats.topics.values())
+
+    async def _take(self, topic: str) -> int:
+        """Take what is there, of each key the next in an ordered topic; return how many."""
+        batch: Batch = await self._ask(lambda queue: queue.take(topic, 1_000))
+        self._drained.update(batch.ids)
+        if len(batch):
+            await self._ask(lambda queue: queue.ack(batch))
+        return len(batch)
 
     async def _check_books(self, stats: Stats) -> None:
         """Check that nothing is left, and that the events tell how it went."""

@@ -92,8 +92,13 @@ class SteppedModel(Model):
 
     def takeable(self, topic: str, now_ms: int) -> list[Item]:
         """Return what a taker could be given now, if time had done all it has to do."""
-        if self.topic(topic).paused:
+        settings = self.topic(topic)
+        if settings.paused:
             return []
+        if settings.ordered or settings.most_leased:
+            model = self.copied()
+            model.tick(now_ms)
+            return model.givable(topic) if model.room(topic) else []
         return [
             item
             for item in self.items.values()

@@ -286,6 +286,7 @@ class ObservedStore(EmbeddedStore):
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic, and let the model do so."""
+        settings = self.history.model.foretold(topic, settings)
         await self._observe(
             lambda: self.history.do(
                 lambda model: model.configure(topic, settings), f"configure {topic}"

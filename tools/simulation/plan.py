@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 TOPICS = ("a", "b", "c")
 _SHARED = ("x", "y", "z")
+_KEYS = ("j", "k", "l")
 
 
 class Step(NamedTuple):
@@ -51,6 +52,10 @@ def plan_of(seed: int) -> Plan:
     enemies = _enemies(chance, settings)
     steps += [_step(chance, length_ms, enemies) for _ in range(chance.choice((0, 1, 2, 4, 6)))]
     steps = [step for step in steps for step in _more(chance, step)]
+    # Drawn from a chance of its own, as what each seed finds should stay what it was.
+    lanes = random.Random(f"lanes of {seed}")
+    if lanes.random() < 0.3:
+        steps = _with_lanes(lanes, steps, length_ms)
     return Plan(seed, settings, tuple(sorted(steps, key=lambda step: step.at_ms)))
 
 
@@ -103,6 +108,27 @@ def _more(chance: random.Random, step: Step) -> list[Step]:
         return [step]
     at_ms = step.at_ms + chance.choice((100, 1_000, 5_000))
     return [step, Step(at_ms, after, {}, chance.getrandbits(32))]
+
+
+def _with_lanes(chance: random.Random, steps: list[Step], length_ms: int) -> list[Step]:
+    """Return steps whose messages have keys, in topics that give few at a time, or in order."""
+    keyed = {"put", "share"}
+    steps = [
+        step._replace(args={**step.args, "key": chance.choice(_KEYS)})
+        if step.kind in keyed and chance.random() < 0.8
+        else step
+        for step in steps
+    ]
+    for number in range(chance.choice((1, 2, 4))):
+        changes: dict[str, Any] = {}
+        if chance.random() < 0.8:
+            changes["ordered"] = number == 0 or chance.random() < 0.6
+        if not changes or chance.random() < 0.4:
+            changes["most_leased"] = chance.choice((0, 1, 2))
+        args = {"topic": _topic(chance), "changes": changes}
+        at_ms = 0 if number == 0 else chance.randrange(length_ms)
+        steps.append(Step(at_ms, "configure", args, chance.getrandbits(32)))
+    return steps
 
 
 # --- what is drawn --------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ class Model:
         a message died when that was answered.
         """
         for name, item in self.items.items():
-            earliest_ms = item.expires_ms if item.error == "expired" else 1
+            # What expired once, was kicked and then used up keeps its error, but has no expiry.
+            earliest_ms = max(item.expires_ms, 1) if item.error == "expired" else 1
             # It may lie ahead, as the clock may have gone back since.
             if item.died_of_time and died_ms.get(name, 0) >= earliest_ms:
                 item.died_ms = died_ms[name]

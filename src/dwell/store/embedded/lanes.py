@@ -102,6 +102,13 @@ class Lanes:
                 first[lane] = front
         return np.array([not lanes[row] or first[lanes.item(row)] == row for row in rows.tolist()])
 
+    def parked_rows(self) -> dict[int, list[int]]:
+        """Return the parked rows that wait for each row that is a front."""
+        return {
+            self._fronts[lane]: [entry[-1] for entry in heap if self._is_good(entry)]
+            for lane, heap in self._heaps.items()
+        }
+
     def enter(self, rows: Rows) -> None:
         """Let messages that were taken be the fronts of their lanes."""
         self._fronts.update(zip(self._kept.lane[rows].tolist(), rows.tolist(), strict=True))
