@@ -50,6 +50,7 @@ SMALL = st.fixed_dictionaries(
         "large_frame_bytes": st.sampled_from((1, 300)),
         "snapshot_rows": st.sampled_from((1, 3)),
         "swept_rows": st.sampled_from((1, 3)),
+        "keyed_rows": st.sampled_from((1, 3)),
         "copy_bytes": st.sampled_from((1, 300)),
         "recent_bytes": st.sampled_from((0, 300)),
     },

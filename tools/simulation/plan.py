@@ -56,6 +56,7 @@ def plan_of(seed: int) -> Plan:
     lanes = random.Random(f"lanes of {seed}")
     if lanes.random() < 0.3:
         steps = _with_lanes(lanes, steps, length_ms)
+        settings.limits["keyed_rows"] = lanes.choice((1, 2, 7))
     return Plan(seed, settings, tuple(sorted(steps, key=lambda step: step.at_ms)))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dwell.errors import DiskFull, StoreClosed, StoreDamaged, StoreError
 from dwell.message import I64, U32, State
-from dwell.store.embedded import snapshot
+from dwell.store.embedded import keys, snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
@@ -20,7 +20,6 @@ from dwell.store.embedded.gate import bounds
 from dwell.store.embedded.journal.journal import Journal, Use
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.segment import segment_path
-from dwell.store.embedded.keys import read_keys
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.openings import begun, history
@@ -74,7 +73,7 @@ class Core:
         self._latest_ms = 0
         self.is_open = False
         self._flushes: set[asyncio.Task[None]] = set()
-        self._flushing = asyncio.Lock()
+        self._flushing, self._learning = asyncio.Lock(), asyncio.Lock()
         self._lock = -1
 
     # --- open and close -------------------------------------------------------------------------
@@ -153,8 +152,7 @@ class Core:
             if bounds(settings):
                 machine.gate.configure(number, settings)
         for number in machine.gate.keyed():
-            for _ in read_keys(machine, self.journal, number, machine.next_seq):
-                pass
+            keys.read_keys(machine, self.journal, number, self.limits.keyed_rows)
 
     def _note_opening(self) -> None:
         """Write down that what happens from now on is of this opening, and of no copy's."""
@@ -278,6 +276,11 @@ class Core:
             self._compactor.finish(now_ms)
 
     # --- write ----------------------------------------------------------------------------------
+
+    async def learn_keys(self, topic: str) -> None:
+        """Read the keys of a topic's messages, as they are about to matter."""
+        async with self._learning:
+            await keys.learn(self.machine, self.journal, topic, self.limits.keyed_rows)
 
     def reserve(self, size_bytes: int, use: Use) -> None:
         """Make sure that a record of so many bytes can be written; raises DiskFull, StoreFailed."""

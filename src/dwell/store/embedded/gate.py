@@ -96,6 +96,10 @@ class Gate:
         """Note the keys of what is put into a topic, as they are soon to matter."""
         self._expected.add(topic)
 
+    def expect_no_more(self, topic: int) -> None:
+        """Note that they are not all known."""
+        self._expected.discard(topic)
+
     def begin(self, topic: int, rows: Rows) -> None:
         """Begin anew with the messages of a topic, of which nothing is parked."""
         self._make_room()

@@ -2,46 +2,72 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import compress
 
 import numpy as np
 
-from dwell.message import State
+from dwell.message import Rows, State
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.machine import Machine
 
-#: Rows whose keys are read before others have their turn.
-_AT_ONCE = 1 << 13
 
+async def learn(machine: Machine, journal: Journal, topic: str, at_once: int) -> None:
+    """Read the keys of a topic's messages, if they are not known; others go on meanwhile.
 
-async def learn(machine: Machine, journal: Journal, topic: str) -> None:
-    """Read the keys of a topic's messages, if they are not known; others go on meanwhile."""
+    So many rows are looked at before others have their turn. It must be called once at a time.
+    """
     number = machine.topics.find(topic)
     if number is None or machine.gate.has_keys(number):
         return
     # Of what is put from now on they are known.
     machine.gate.expect(number)
-    until = machine.next_seq
-    await journal.committed()
-    for _ in read_keys(machine, journal, number, until):
-        await asyncio.sleep(0)
+    try:
+        for rows in _keyed(machine, number, at_once):
+            await _learn(machine, journal, rows)
+            await asyncio.sleep(0)
+    except BaseException:
+        machine.gate.expect_no_more(number)
+        raise
 
 
-def read_keys(machine: Machine, journal: Journal, topic: int, until: int) -> Iterator[None]:
-    """Read the keys of messages that arrived before some, part by part."""
+async def _learn(machine: Machine, journal: Journal, rows: Rows) -> None:
+    """Read the keys of some messages, once they are written where they lie."""
+    table, seqs = machine.table, machine.table.seq[rows]
+    while len(rows):
+        positions, reader = table.position[rows], _reader(machine, journal, rows)
+        await journal.committed()
+        extras = reader.extras() or ()
+        is_there = table.seq[rows] == seqs
+        still = is_there & (table.position[rows] == positions)
+        machine.gate.learn(rows[still], list(compress(extras, still)))
+        # What was copied forward meanwhile, or replaced, is read where it lies now.
+        again = is_there & ~still
+        rows, seqs = rows[again], seqs[again]
+
+
+def read_keys(machine: Machine, journal: Journal, topic: int, at_once: int) -> None:
+    """Read the keys of a topic's messages, all of which are written."""
+    for rows in filter(len, _keyed(machine, topic, at_once)):
+        machine.gate.learn(rows, _reader(machine, journal, rows).extras() or ())
+
+
+def _keyed(machine: Machine, topic: int, at_once: int) -> Iterator[Rows]:
+    """Yield the rows of a topic's messages that may have a key, part by part."""
     table = machine.table
-    for start in range(0, table.top, _AT_ONCE):
-        part = slice(start, min(start + _AT_ONCE, table.top))
+    for start in range(0, table.top, at_once):
+        part = slice(start, min(start + at_once, table.top))
         wanted = (table.topic[part] == topic) & (table.state[part] != State.GONE)
-        wanted &= (table.extra_bytes[part] > 0) & (table.seq[part] < until)
-        rows = np.flatnonzero(wanted) + start
-        if len(rows):
-            reader = BlobReader(
-                journal,
-                table.position[rows],
-                table.size_bytes[rows],
-                table.id_bytes[rows],
-                table.extra_bytes[rows],
-            )
-            machine.gate.learn(rows, reader.extras() or ())
-            yield
+        wanted &= table.extra_bytes[part] > 0
+        yield np.flatnonzero(wanted) + start
+
+
+def _reader(machine: Machine, journal: Journal, rows: Rows) -> BlobReader:
+    table = machine.table
+    return BlobReader(
+        journal,
+        table.position[rows],
+        table.size_bytes[rows],
+        table.id_bytes[rows],
+        table.extra_bytes[rows],
+    )

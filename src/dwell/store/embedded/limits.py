@@ -30,6 +30,7 @@ class Limits:
     ``snapshot_rows``: rows that a snapshot copies before others go on.
     ``room_rows``: more messages before the room for their snapshot is looked for.
     ``swept_rows``: rows that a sweep looks at in one call.
+    ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
     ``passed_rows``: ready messages that one take passes over, as others of their keys are taken.
     ``copy_bytes``: blobs that are copied forward at a time.
     ``recent_bytes``: bodies that are kept at hand.
@@ -56,6 +57,7 @@ class Limits:
     snapshot_rows: int = 1 << 14
     room_rows: int = 1_024
     swept_rows: int = 1 << 18
+    keyed_rows: int = 1 << 13
     passed_rows: int = 1 << 14
     copy_bytes: int = 1 << 20
     recent_bytes: int = 32 * 1024 * 1024

@@ -32,7 +32,6 @@ from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
-from dwell.store.embedded.keys import learn
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of
@@ -456,7 +455,7 @@ class EmbeddedStore(Counting):
             raise InvalidSettings(f"on_full: got {settings.on_full!r}, expected refuse or drop")
         meta = Meta(topic=topic, settings=settings)
         if settings.ordered or settings.fair:
-            await learn(self._machine, self._core.journal, topic)
+            await self._core.learn_keys(topic)
         await self._in_room(
             lambda: self._time.write(Record(RecordKind.CONFIGURE, self._time.begin(), {}, meta))
         )
