@@ -19,12 +19,15 @@ local CALLS
 local KEY
 local names_of = {}
 -- What holds for the topics that were looked at, and what the call changed, written down at its end.
-local known, touched, counts, woken, totals, log, happened, changed, begun
+local known, touched, counts, woken, totals, log, happened, changed
+-- What the call knows of the fronts of lanes.
+local fronts, new_fronts, begun, ended
 
 local function begin(keys, args, own)
   call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
   ARGV, rest = args, OWN + own
-  known, touched, counts, woken, totals, log, happened, changed, begun = {}, {}, {}, {}, {}, {}, 0, {}, {}
+  known, touched, counts, woken, totals, log, happened, changed = {}, {}, {}, {}, {}, {}, 0, {}
+  fronts, new_fronts, begun, ended = {}, {}, {}, {}
   now, INSTANCE, SHARD, SLOT, SERIAL = tonumber(args[1]), args[2], tonumber(args[3]), args[4], args[5]
   SHARDS, MAX_EVENTS = tonumber(args[6]), tonumber(args[7])
   LIMITS = args[8] == '' and USUAL or cmsgpack.unpack(args[8])

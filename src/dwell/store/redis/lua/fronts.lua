@@ -1,13 +1,30 @@
 -- Fronts: of each key of an ordered topic the message that was taken and is not done.
+-- `fronts` has the numbers that the call has looked up, by topic and key, false for none; `new_fronts`
+-- those that it has yet to write down. `begun` are messages that it has taken, `ended` those it forgot.
 local function is_begun(r)
   return r.state == STATE.leased or (r.state == STATE.waiting and r.attempt > 0)
 end
 
+-- Look up the fronts of some keys together.
+local function learn_fronts(topic, keys)
+  local of, missing = fronts[topic] or {}, {}
+  fronts[topic] = of
+  for i = 1, #keys do
+    if of[keys[i]] == nil then
+      of[keys[i]] = false
+      missing[#missing + 1] = keys[i]
+    end
+  end
+  if #missing == 0 then return end
+  local names = look_up('HMGET', KEY.fronts .. topic, missing)
+  for i = 1, #missing do of[missing[i]] = names[i] and unpack_from('>I7', names[i]) end
+end
+
 -- Return the number of the front of a key; nil when there is none, or it is done.
 local function front_of(topic, key)
-  local name = call('HGET', KEY.fronts .. topic, key)
-  if not name then return nil end
-  local n = unpack_from('>I7', name)
+  learn_fronts(topic, {key})
+  local n = fronts[topic][key]
+  if not n or ended[n] then return nil end
   if begun[n] then return n end
   local text = read(n)
   local r = text and decode(text)
@@ -18,8 +35,19 @@ end
 local function set_front(n, r)
   local key = ordered_key(r)
   if not key then return end
-  call('HSET', KEY.fronts .. r.topic, key, member(n))
-  begun[n] = true
+  learn_fronts(r.topic, {})
+  local fields = new_fronts[r.topic] or {}
+  new_fronts[r.topic] = fields
+  fields[#fields + 1] = key
+  fields[#fields + 1] = member(n)
+  fronts[r.topic][key], begun[n] = n, true
+end
+
+-- Tell whether an entry is the first of its lane, in which it stands from now on.
+local function is_first(topic, key, priority, entry)
+  local name = lane_key(topic, key)
+  call('ZADD', name, priority, entry)
+  return call('ZRANGE', name, 0, 0)[1] == entry
 end
 
 -- Tell whether a ready message may be taken: it is the front, or there is none and it is the first.
@@ -28,19 +56,41 @@ local function may_go(n, r)
   if not key then return true end
   local front = front_of(r.topic, key)
   if front then return front == n end
-  local name, entry = lane_key(r.topic, key), ready_member(n, r.due)
-  call('ZADD', name, r.priority, entry)
-  return call('ZRANGE', name, 0, 0)[1] == entry
+  return is_first(r.topic, key, r.priority, ready_member(n, r.due))
+end
+
+-- Take the first entry out of its lane; false if this one is not the first.
+local function pop_first(topic, key, priority, entry)
+  local name = lane_key(topic, key)
+  local first = call('ZPOPMIN', name)
+  if not first[1] or first[1] == entry then return true end
+  call('ZADD', name, first[2], first[1])
+  if not is_first(topic, key, priority, entry) then return false end
+  call('ZREM', name, entry)
+  return true
 end
 
 local function park(n, r)
   call('ZADD', KEY.ready .. r.topic, PARKED + r.priority, ready_member(n, r.due))
 end
 
--- Let the first of a key be taken when nothing holds it back any more.
+-- Let a message that is taken of an ordered topic be the front of its key; or park it, and return false.
+local function goes(n, r)
+  local key = ordered_key(r)
+  if not key then return true end
+  local entry, front = ready_member(n, r.due), front_of(r.topic, key)
+  if front == n then
+    leave_ready(r, entry)
+  elseif front or not pop_first(r.topic, key, r.priority, entry) then
+    park(n, r)
+    return false
+  end
+  set_front(n, r)
+  return true
+end
+
+-- Let the first of a key be taken, as nothing holds it back any more.
 local function open_lane(topic, key)
-  if front_of(topic, key) then return end
-  call('HDEL', KEY.fronts .. topic, key)
   local name = lane_key(topic, key)
   local entry = call('ZRANGE', name, 0, 0)[1]
   if entry and is_parked(topic, entry) then
@@ -55,8 +105,18 @@ local function open_lane(topic, key)
 end
 
 local function open_lanes()
-  for topic, keys in pairs(changed) do
-    for key in pairs(keys) do open_lane(topic, key) end
+  for topic, fields in pairs(new_fronts) do many('HSET', KEY.fronts .. topic, fields) end
+  for topic, of in pairs(changed) do
+    local keys, gone = {}, {}
+    for key in pairs(of) do keys[#keys + 1] = key end
+    learn_fronts(topic, keys)
+    for i = 1, #keys do
+      if not front_of(topic, keys[i]) then
+        if fronts[topic][keys[i]] then gone[#gone + 1] = keys[i] end
+        open_lane(topic, keys[i])
+      end
+    end
+    many('HDEL', KEY.fronts .. topic, gone)
   end
-  changed = {}
+  new_fronts, changed = {}, {}
 end

@@ -67,6 +67,7 @@ verb('ack', 0, kept(function()
         results[i] = RESULT.acked
         count(r.topic, 'leased', -1)
         mark(r)
+        ended[n + slots:byte(i)] = true
         note(KIND.ack, r.topic, r.id, r.due, r.attempt)
         if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, names[i]) end
         forget_id(r.topic, r.id)

@@ -59,28 +59,22 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     bytes_left = bytes_left - #text
   end
 
-  -- Let a message of an ordered topic be the front of its key, or be parked.
-  local function goes(n, r)
-    if not may_go(n, r) then
-      park(n, r)
-      return false
-    end
-    leave_ready(r, ready_member(n, r.due))
-    set_front(n, r)
-    return true
-  end
-
   -- Lease the first entries that are loose; their texts are fetched together.
   local function take_loose(topic, found, scores)
     local names, gone, turn = {}, {}, nil
     for i = 1, #found do names[i] = found[i]:sub(7) end
-    local texts, is_ordered = look_up('HMGET', KEY.messages, names), settings(topic).ordered
+    local texts, is_ordered, heads, keys = look_up('HMGET', KEY.messages, names), settings(topic).ordered, {}, {}
+    for i = 1, is_ordered and #found or 0 do
+      heads[i] = decode(texts[i])
+      keys[#keys + 1] = ordered_key(heads[i])
+    end
+    if is_ordered then learn_fronts(topic, keys) end
     for i = 1, #found do
       local expires = unpack_from('>I6', texts[i], LOOSE.expires_at + 1)
       local n = unpack_from('>I7', names[i])
       if expires > 0 and expires <= now then
         load(n)
-      elseif bytes_left > 0 and left > 0 and (not is_ordered or goes(n, decode(texts[i]))) then
+      elseif bytes_left > 0 and left > 0 and (not is_ordered or goes(n, heads[i])) then
         lease(n, texts[i], topic)
         if scores and scores[i] >= FIRST_TURN then turn = math.max(turn or 0, scores[i]) end
         gone[#gone + 1] = found[i]
