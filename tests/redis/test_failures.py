@@ -107,6 +107,23 @@ async def test_stores_in_one_engine_share_no_settings():
                     assert await queue.release(message) is last
 
 
+async def test_stores_in_one_engine_share_no_fronts():
+    with redis_server() as server:
+        async with (
+            dwell.open(server.url, prefix="one") as one,
+            dwell.open(server.url, prefix="two") as two,
+        ):
+            for queue, others in ((one, 0), (two, 5)):
+                await queue.configure("t", ordered=True)
+                # Its numbers are others than those of the other store.
+                for _ in range(others):
+                    await queue.put("t", "x")
+                await queue.put_many("t", ["x", "y"], key="k")
+                assert len(await queue.take("t", 10)) == others + 1
+            for queue in (one, two, one):
+                assert not len(await queue.take("t", 10))
+
+
 async def test_instances_with_other_limits_share_one_library():
     with redis_server() as server:
         for options in ({}, {"packed": 2}, {"max_events": 7}, {"limits": Limits(loose=3)}):
