@@ -118,9 +118,10 @@ async def test_stores_in_one_engine_share_no_fronts():
                 # Its numbers are others than those of the other store.
                 for _ in range(others):
                     await queue.put("t", "x")
-                await queue.put_many("t", ["x", "y"], key="k")
+                await queue.put("t", "x", key="k")
                 assert len(await queue.take("t", 10)) == others + 1
             for queue in (one, two, one):
+                await queue.put("t", "y", key="k")
                 assert not len(await queue.take("t", 10))
 
 
