@@ -223,6 +223,12 @@ def decode_extra(data: bytes) -> Extra:
     return _extra_decoder.decode(data) if data else _NO_EXTRA
 
 
+def keys_of(extras: Iterable[bytes]) -> list[str | None]:
+    """Return the keys of messages by their extras; raises msgspec.DecodeError."""
+    decode = _extra_decoder.decode
+    return [decode(data).key if data else None for data in extras]
+
+
 # --- receipts ---------------------------------------------------------------------------------
 
 # A receipt is 16 bytes, two words that only the store that made it reads, but for the upper half

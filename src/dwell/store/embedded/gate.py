@@ -5,17 +5,17 @@ them (start-time fair queueing: Goyal, Vin, Cheng 1996), and allowances bound ho
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from dwell.message import I64, U32, Rows, State, TopicSettings, decode_extra
+from dwell.message import I64, U32, Rows, State, TopicSettings, keys_of
 from dwell.store.allowances import Allowances
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.record import Record, RecordKind
-from dwell.store.embedded.lanes import Kept, Lanes, lane_of
+from dwell.store.embedded.lanes import Kept, Lanes
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.turns import Turns
 
@@ -103,17 +103,17 @@ class Gate:
     def begin(self, topic: int, rows: Rows) -> None:
         """Begin anew with the messages of a topic, of which nothing is parked."""
         self._make_room()
-        self._kept.is_parked[rows] = False
+        self._kept.parking[rows] = 0
         if topic in self._turns:
             self._turns[topic] = Turns()
         if topic in self._lanes:
             lanes = self._lanes[topic] = Lanes(self._table, self._kept)
             lanes.begin(rows)
 
-    def learn(self, rows: Rows, extras: Iterable[bytes]) -> None:
+    def learn(self, rows: Rows, extras: Sequence[bytes]) -> None:
         """Note the keys of messages."""
         self._make_room()
-        self._kept.lane[rows] = [_lane_of(extra) for extra in extras]
+        self._kept.lane[rows] = _lanes_of(extras)
 
     def put(self, topic: int, rows: Rows, record: Record) -> None:
         """Note the keys of what was just put."""
@@ -192,9 +192,8 @@ class Gate:
             more = 0
             following: list[int] = []
             if lanes is not None:
-                parked = self._kept.is_parked[some]
-                lanes.parked -= int(parked.sum())
-                self._kept.is_parked[some] = False
+                lanes.parked -= int(np.count_nonzero(self._kept.parking[some]))
+                self._kept.parking[some] = 0
                 if kind is RecordKind.TAKE:
                     lanes.enter(some)
                 else:
@@ -236,17 +235,28 @@ def bounds(settings: TopicSettings) -> bool:
     return bool(settings.rate or settings.most_leased or settings.ordered or settings.fair)
 
 
-def _lane_of(extra: bytes) -> int:
+def _lanes_of(extras: Sequence[bytes]) -> list[int]:
+    """Return the numbers of keys' lanes; keys that share one are taken one at a time together.
+
+    Python's own hash is keyed by what only this process knows, so nobody can make them share one.
+    """
+    try:
+        keys = keys_of(extras)
+    except msgspec.DecodeError:
+        keys = [_key_of(extra) for extra in extras]
+    return [0 if key is None else hash(key) or 1 for key in keys]
+
+
+def _key_of(extra: bytes) -> str | None:
     # What is damaged is told to whoever reads the message.
     with contextlib.suppress(msgspec.DecodeError):
-        return lane_of(decode_extra(extra).key)
-    return 0
+        return keys_of([extra])[0]
+    return None
 
 
-def _extras(record: Record) -> Iterator[bytes]:
-    columns, blobs = record.columns, memoryview(record.blobs)
+def _extras(record: Record) -> list[bytes]:
+    columns, blobs = record.columns, bytes(record.blobs)
     size, ids = columns["size_bytes"].astype(np.int64), columns["id_bytes"].astype(np.int64)
     starts = np.cumsum(size) - size + ids
     ends = starts + columns["extra_bytes"]
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield bytes(blobs[start:end])
+    return [blobs[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

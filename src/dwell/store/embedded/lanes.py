@@ -7,10 +7,11 @@ messages.
 """
 
 import heapq
+from itertools import repeat
 
 import numpy as np
 
-from dwell.message import Rows, State
+from dwell.message import I64, Rows, State
 from dwell.store.embedded.columns import Columns
 from dwell.store.embedded.table import Table
 
@@ -22,15 +23,20 @@ class Kept(Columns):
     """What is known of rows beside the table, while some topic asks for it.
 
     ``lane`` is a number of the message's key, 0 for none; ``turn`` is what it is taken by in a fair
-    topic; ``is_parked`` whether it is ready, and behind another of its lane.
+    topic; ``parking`` is 0, or the number of its entry among those of its lane that are parked.
     """
 
     lane: np.ndarray
     turn: np.ndarray
-    is_parked: np.ndarray
+    parking: np.ndarray
 
     def __init__(self) -> None:
-        super().__init__({"lane": np.int64, "turn": np.int64, "is_parked": np.bool_})
+        super().__init__({"lane": np.int64, "turn": np.int64, "parking": np.int64})
+
+
+#: A parked message: priority, due, seq, row, and the number of this entry.
+_Entry = tuple[int, int, int, int, int]
+_ROW, _NUMBER = 3, 4
 
 
 class Lanes:
@@ -40,8 +46,8 @@ class Lanes:
         self._table = table
         self._kept = kept
         self._fronts: dict[int, int] = {}
-        self._heaps: dict[int, list[tuple[int, int, int, int]]] = {}
-        self._entries = 0
+        self._heaps: dict[int, list[_Entry]] = {}
+        self._entries = self._last_number = 0
         #: How many ready messages nobody may take.
         self.parked = 0
 
@@ -58,26 +64,59 @@ class Lanes:
 
         They are the fronts of their lanes from now on; the others are parked.
         """
-        lanes = self._kept.lane[rows].tolist()
-        fronts, going = self._fronts, np.ones(len(rows), dtype=bool)
-        for at, (row, lane) in enumerate(zip(rows.tolist(), lanes, strict=True)):
-            if lane and fronts.setdefault(lane, row) != row:
-                if self._is_before(row, fronts[lane]):
-                    fronts[lane] = row
-                else:
-                    self._park(row, lane)
-                    going[at] = False
-        return rows if going.all() else rows[going]
+        lanes = self._kept.lane[rows]
+        going = np.equal(lanes, 0)
+        going[~going] = self._are_fronts(rows[~going], lanes[~going])
+        if going.all():
+            return rows
+        self._park(rows[~going], lanes[~going])
+        first: Rows = rows[going]
+        return first
 
-    def _is_before(self, row: int, front: int) -> bool:
-        """Tell whether a row comes before the front of its lane, which nobody has taken."""
-        return not self._is_begun(front) and self._key(row) < self._key(front)
+    def _are_fronts(self, rows: Rows, lanes: I64) -> np.ndarray:
+        """Let rows be the fronts of their lanes that have none, or a later one; tell which."""
+        names = lanes.tolist()
+        fronts = np.fromiter(map(self._fronts.setdefault, names, rows.tolist()), np.intp, len(rows))
+        going: np.ndarray = fronts == rows
+        behind = np.flatnonzero(~going)
+        if len(behind) and self._go_before(rows[behind], lanes[behind], fronts[behind]):
+            going = np.fromiter(map(self._fronts.get, names), np.intp, len(rows)) == rows
+        return going
 
-    def _park(self, row: int, lane: int) -> None:
-        heapq.heappush(self._heaps.setdefault(lane, []), self._key(row))
-        self._kept.is_parked[row] = True
-        self.parked += 1
-        self._entries += 1
+    def _go_before(self, rows: Rows, lanes: I64, fronts: Rows) -> bool:
+        """Let rows be the fronts of their lanes that come before those; tell whether any does."""
+        before = np.flatnonzero(self._are_before(rows, fronts) & ~self._are_begun(fronts))
+        for row, lane in zip(rows[before].tolist(), lanes[before].tolist(), strict=True):
+            # Another of its lane may have come before it by now.
+            if self._is_before(row, self._fronts[lane]):
+                self._fronts[lane] = row
+        return len(before) > 0
+
+    def _are_before(self, rows: Rows, others: Rows) -> np.ndarray:
+        """Tell which rows come before others, one by one."""
+        table = self._table
+        before: np.ndarray = table.seq[rows] < table.seq[others]
+        for column in (table.due_ms, table.priority):
+            one, other = column[rows], column[others]
+            before &= one == other
+            before |= one < other
+        return before
+
+    def _park(self, rows: Rows, lanes: I64) -> None:
+        table, heaps = self._table, self._heaps
+        numbers = np.arange(self._last_number + 1, self._last_number + len(rows) + 1)
+        columns = (table.priority[rows], table.due_ms[rows], table.seq[rows], rows, numbers)
+        entries = zip(*(column.tolist() for column in columns), strict=True)
+        for lane, entry in zip(lanes.tolist(), entries, strict=True):
+            heap = heaps.get(lane)
+            if heap is None:
+                heaps[lane] = [entry]
+            else:
+                heapq.heappush(heap, entry)
+        self._kept.parking[rows] = numbers
+        self._last_number += len(rows)
+        self.parked += len(rows)
+        self._entries += len(rows)
         if self._entries > 2 * self.parked + _SPARE:
             self._throw_away()
 
@@ -98,14 +137,14 @@ class Lanes:
             first.setdefault(lanes.item(row), row)
         for lane in set(lanes[rows].tolist()):
             front = self._fronts.get(lane)
-            if front is not None and self._is_begun(front):
+            if front is not None and self._are_begun(np.array([front]))[0]:
                 first[lane] = front
         return np.array([not lanes[row] or first[lanes.item(row)] == row for row in rows.tolist()])
 
     def parked_rows(self) -> dict[int, list[int]]:
         """Return the parked rows that wait for each row that is a front."""
         return {
-            self._fronts[lane]: [entry[-1] for entry in heap if self._is_good(entry)]
+            self._fronts[lane]: [entry[_ROW] for entry in heap if self._is_good(entry)]
             for lane, heap in self._heaps.items()
         }
 
@@ -114,56 +153,59 @@ class Lanes:
         self._fronts.update(zip(self._kept.lane[rows].tolist(), rows.tolist(), strict=True))
 
     def follow(self, rows: Rows) -> tuple[int, list[int]]:
-        """Note that messages have changed; ``is_parked`` of them is false by now.
+        """Note that messages have changed, which are not parked any more.
 
         Return how many lanes have another front, and which of these were parked.
         """
-        opened, following = 0, []
-        lanes, begun = self._kept.lane[rows].tolist(), self._are_begun(rows).tolist()
-        for row, lane, is_begun in zip(rows.tolist(), lanes, begun, strict=True):
-            if not lane or is_begun or self._fronts.get(lane) != row:
-                continue
-            opened += 1
-            is_ready = self._table.state.item(row) == State.READY
-            after = self._next(lane, row if is_ready else None)
-            if after is not None:
+        lanes = self._kept.lane[rows]
+        closed = (lanes != 0) & ~self._are_begun(rows)
+        rows, lanes = rows[closed], lanes[closed]
+        fronts = np.fromiter(map(self._fronts.get, lanes.tolist(), repeat(-1)), np.intp, len(rows))
+        closed = fronts == rows
+        rows, lanes = rows[closed], lanes[closed]
+        following = self._following(rows, lanes)
+        self._kept.parking[following] = 0
+        self.parked -= len(following)
+        self._entries -= len(following)
+        return len(rows), following
+
+    def _following(self, rows: Rows, lanes: I64) -> list[int]:
+        """Let what is parked first be the fronts of lanes, in place of these rows; return them."""
+        names = lanes.tolist()
+        heaps = list(map(self._heaps.get, names))
+        heads = np.array([heap[0][_ROW:] if heap else (0, 0) for heap in heaps], np.int64)
+        heads = heads.reshape(-1, 2)
+        is_simple = self._kept.parking[heads[:, 0]] == heads[:, 1]
+        is_simple &= self._table.state[rows] != State.READY
+        following: list[int] = []
+        for row, lane, heap, simple in zip(
+            rows.tolist(), names, heaps, is_simple.tolist(), strict=True
+        ):
+            after = heapq.heappop(heap)[_ROW] if heap and simple else self._next(row, heap)
+            if heap is not None and not heap:
+                del self._heaps[lane]
+            if after is None:
+                del self._fronts[lane]
+            elif after != row:
                 self._fronts[lane] = after
                 following.append(after)
-            elif not is_ready:
-                del self._fronts[lane]
-        return opened, following
+        return following
 
-    def _next(self, lane: int, before: int | None) -> int | None:
-        """Return the first parked row of a lane, if it comes before some other."""
-        heap = self._heaps.get(lane)
-        if heap is None:
-            return None
+    def _next(self, row: int, heap: list[_Entry] | None) -> int | None:
+        """Return the front of a lane from now on, which this row was: it may be ready again."""
         while heap and not self._is_good(heap[0]):
             heapq.heappop(heap)
             self._entries -= 1
-        if heap and before is not None and self._key(before) < heap[0]:
-            return None
-        first = heapq.heappop(heap)[-1] if heap else None
-        if first is not None:
-            self._entries -= 1
-            self.parked -= 1
-            self._kept.is_parked[first] = False
-        if not heap:
-            del self._heaps[lane]
-        return first
+        is_ready = self._table.state.item(row) == State.READY
+        if heap and not (is_ready and self._is_before(row, heap[0][_ROW])):
+            return heapq.heappop(heap)[_ROW]
+        return row if is_ready else None
 
-    def _key(self, row: int) -> tuple[int, int, int, int]:
-        table = self._table
-        return table.priority.item(row), table.due_ms.item(row), table.seq.item(row), row
+    def _is_before(self, row: int, other: int) -> bool:
+        return bool(self._are_before(np.array([row]), np.array([other])).item())
 
-    def _is_good(self, entry: tuple[int, int, int, int]) -> bool:
-        row = entry[-1]
-        return self._kept.is_parked.item(row) and self._key(row) == entry
-
-    def _is_begun(self, row: int) -> bool:
-        """Tell whether a message was taken and is not done."""
-        state = self._table.state.item(row)
-        return state == State.LEASED or (state in _WAITING and self._table.attempt.item(row) > 0)
+    def _is_good(self, entry: _Entry) -> bool:
+        return bool(self._kept.parking.item(entry[_ROW]) == entry[_NUMBER])
 
     def _are_begun(self, rows: Rows) -> np.ndarray:
         """Tell which messages were taken and are not done."""
@@ -171,14 +213,3 @@ class Lanes:
         waiting = (state == State.DELAYED) | (state == State.READY)
         begun: np.ndarray = (state == State.LEASED) | (waiting & (self._table.attempt[rows] > 0))
         return begun
-
-
-_WAITING = (State.DELAYED, State.READY)
-
-
-def lane_of(key: str | None) -> int:
-    """Return the number of a key's lane; keys that share one are taken one at a time together.
-
-    Python's own hash is keyed by what only this process knows, so nobody can make them share one.
-    """
-    return 0 if key is None else hash(key) or 1
