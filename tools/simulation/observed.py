@@ -286,10 +286,6 @@ class ObservedStore(EmbeddedStore):
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
         """Set what holds for a topic, and let the model do so."""
-        if settings.ordered:
-            # It is read while others go on; what is foretold must hold when the change is made.
-            await self._core.learn_keys(topic)
-        settings = self.history.model.foretold(topic, settings)
         await self._observe(
             lambda: self.history.do(
                 lambda model: model.configure(topic, settings), f"configure {topic}"

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from dwell.errors import DiskFull, StoreClosed, StoreDamaged, StoreError
-from dwell.message import I64, U32, State
+from dwell.message import I64, U32, State, TopicSettings
 from dwell.store.embedded import keys, snapshot
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
@@ -277,10 +277,24 @@ class Core:
 
     # --- write ----------------------------------------------------------------------------------
 
-    async def learn_keys(self, topic: str) -> None:
-        """Read the keys of a topic's messages, as they are about to matter."""
+    @contextlib.asynccontextmanager
+    async def known_keys(self, topic: str, settings: TopicSettings) -> AsyncIterator[None]:
+        """Know the keys of a topic's messages meanwhile, if settings ask for that."""
+        if not (settings.ordered or settings.fair):
+            yield
+            return
         async with self._learning:
-            await keys.learn(self.machine, self.journal, topic, self.limits.keyed_rows)
+            number = self.machine.topics.find(topic)
+            if number is None or self.machine.gate.has_keys(number):
+                yield
+                return
+            # Of what is put from now on they are known.
+            self.machine.gate.expect(number)
+            try:
+                await keys.learn(self.machine, self.journal, number, self.limits.keyed_rows)
+                yield
+            finally:
+                self.machine.gate.expect_no_more(number)
 
     def reserve(self, size_bytes: int, use: Use) -> None:
         """Make sure that a record of so many bytes can be written; raises DiskFull, StoreFailed."""

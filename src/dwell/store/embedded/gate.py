@@ -76,7 +76,6 @@ class Gate:
     def configure(self, topic: int, settings: TopicSettings) -> bool:
         """Note what holds for a topic; tell whether what is ready of it has to stand anew."""
         self.allowances.forget(topic)
-        self._expected.discard(topic)
         if bounds(settings):
             self._settings[topic] = settings
         else:
@@ -103,12 +102,17 @@ class Gate:
     def begin(self, topic: int, rows: Rows) -> None:
         """Begin anew with the messages of a topic, of which nothing is parked."""
         self._make_room()
-        self._kept.parking[rows] = 0
+        self._kept.parking[rows] = self._kept.turn[rows] = 0
         if topic in self._turns:
             self._turns[topic] = Turns()
         if topic in self._lanes:
             lanes = self._lanes[topic] = Lanes(self._table, self._kept)
             lanes.begin(rows)
+
+    def learn_none(self, rows: Rows) -> None:
+        """Note that messages have no keys."""
+        self._make_room()
+        self._kept.lane[rows] = 0
 
     def learn(self, rows: Rows, extras: Sequence[bytes]) -> None:
         """Note the keys of messages."""
@@ -117,8 +121,7 @@ class Gate:
 
     def put(self, topic: int, rows: Rows, record: Record) -> None:
         """Note the keys of what was just put."""
-        self._make_room()
-        self._kept.lane[rows] = 0
+        self.learn_none(rows)
         extra_bytes = record.columns["extra_bytes"]
         if self.has_keys(topic) and extra_bytes.any():
             self.learn(rows, _extras(record))
@@ -163,8 +166,8 @@ class Gate:
             settings = self._settings[topic]
             if settings.rate:
                 self.allowances.spend(topic, settings.rate, len(some), now_ms)
-            if topic in self._turns:
-                self._turns[topic].take(int(self._kept.turn[some].max()))
+            # What is taken by its id takes no turn.
+            self._give_back(topic, some)
 
     def note_short(self, topics: Iterable[int], now_ms: int) -> None:
         """Note which of the topics that somebody takes from have more than their rates allow."""
@@ -189,6 +192,7 @@ class Gate:
             return
         for topic, some in self._by_topic(rows):
             settings, lanes = self._settings[topic], self._lanes.get(topic)
+            self._give_back(topic, some[self._table.state[some] != State.READY])
             more = 0
             following: list[int] = []
             if lanes is not None:
@@ -216,13 +220,47 @@ class Gate:
 
     # --- turns ----------------------------------------------------------------------------------
 
-    def give_turns(self, rows: Rows) -> None:
-        """Give messages that have become ready their turns, where these are fair."""
+    def let_stand(self, rows: Rows) -> Rows:
+        """Return those of the messages that have become ready which stand among the ready ones.
+
+        Those of fair topics have turns now. Where such a topic is ordered too, one of a key stands
+        there, and the others are parked.
+        """
+        is_whole = True
+        for topic, some in self._by_topic(rows):
+            turns, lanes = self._turns.get(topic), self._lanes.get(topic)
+            if turns is None:
+                continue
+            self._give_back(topic, some)
+            table = self._table
+            if lanes is None:
+                some = some[np.lexsort((table.seq[some], table.due_ms[some]))]
+            else:
+                columns = (table.seq[some], table.due_ms[some], table.priority[some])
+                some = lanes.stand(some[np.lexsort(columns)])
+                some = some[self._kept.turn[some] == 0]
+                is_whole = False
+            if len(some):
+                self._kept.turn[some] = turns.next(self._kept.lane[some]) + 1
+        return rows if is_whole else rows[self._kept.parking[rows] == 0]
+
+    def take_turns(self, rows: Rows) -> None:
+        """Note that it was the turn of messages, which are about to be taken."""
         for topic, some in self._by_topic(rows):
             if topic in self._turns:
-                order = np.lexsort((self._table.seq[some], self._table.due_ms[some]))
-                some = some[order]
-                self._kept.turn[some] = self._turns[topic].next(self._kept.lane[some])
+                lanes = self._lanes.get(topic)
+                left = self._table.count(topic, State.READY) - len(some)
+                left -= 0 if lanes is None else lanes.parked
+                turn = int(self._kept.turn[some].max()) - 1
+                self._turns[topic].take(turn, len(some), left)
+                self._kept.turn[some] = 0
+
+    def _give_back(self, topic: int, rows: Rows) -> None:
+        """Note that messages, if they stood among the ready, do so no more, and had no turn."""
+        stood = rows[self._kept.turn[rows] > 0]
+        if topic in self._turns and len(stood):
+            self._turns[topic].give_back(self._kept.lane[stood])
+            self._kept.turn[stood] = 0
 
     def turns(self, rows: Rows) -> I64:
         """Return the turns of ready messages of fair topics."""

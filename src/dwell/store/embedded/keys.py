@@ -12,23 +12,11 @@ from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.machine import Machine
 
 
-async def learn(machine: Machine, journal: Journal, topic: str, at_once: int) -> None:
-    """Read the keys of a topic's messages, if they are not known; others go on meanwhile.
-
-    So many rows are looked at before others have their turn. It must be called once at a time.
-    """
-    number = machine.topics.find(topic)
-    if number is None or machine.gate.has_keys(number):
-        return
-    # Of what is put from now on they are known.
-    machine.gate.expect(number)
-    try:
-        for rows in _keyed(machine, number, at_once):
-            await _learn(machine, journal, rows)
-            await asyncio.sleep(0)
-    except BaseException:
-        machine.gate.expect_no_more(number)
-        raise
+async def learn(machine: Machine, journal: Journal, topic: int, at_once: int) -> None:
+    """Read the keys of a topic's messages; so many rows are looked at before others go on."""
+    for rows in _keyed(machine, topic, at_once):
+        await _learn(machine, journal, rows)
+        await asyncio.sleep(0)
 
 
 async def _learn(machine: Machine, journal: Journal, rows: Rows) -> None:
@@ -58,8 +46,9 @@ def _keyed(machine: Machine, topic: int, at_once: int) -> Iterator[Rows]:
     for start in range(0, table.top, at_once):
         part = slice(start, min(start + at_once, table.top))
         wanted = (table.topic[part] == topic) & (table.state[part] != State.GONE)
-        wanted &= table.extra_bytes[part] > 0
-        yield np.flatnonzero(wanted) + start
+        has_extra = table.extra_bytes[part] > 0
+        machine.gate.learn_none(np.flatnonzero(wanted & ~has_extra) + start)
+        yield np.flatnonzero(wanted & has_extra) + start
 
 
 def _reader(machine: Machine, journal: Journal, rows: Rows) -> BlobReader:

@@ -7,6 +7,7 @@ messages.
 """
 
 import heapq
+from collections.abc import Iterable
 from itertools import repeat
 
 import numpy as np
@@ -46,6 +47,8 @@ class Lanes:
         self._table = table
         self._kept = kept
         self._fronts: dict[int, int] = {}
+        # Of lanes of which several were begun when the topic became ordered.
+        self._begun: dict[int, set[int]] = {}
         self._heaps: dict[int, list[_Entry]] = {}
         self._entries = self._last_number = 0
         #: How many ready messages nobody may take.
@@ -54,10 +57,18 @@ class Lanes:
     def begin(self, rows: Rows) -> None:
         """Let those of the topic's messages be fronts that were taken and are not done."""
         lanes = self._kept.lane[rows]
-        begun = rows[(lanes != 0) & self._are_begun(rows)]
-        leased = self._table.state[begun] == State.LEASED
-        for some in (begun[~leased], begun[leased]):
-            self._fronts.update(zip(self._kept.lane[some].tolist(), some.tolist(), strict=True))
+        begun = (lanes != 0) & self._are_begun(rows)
+        for row, lane in zip(rows[begun].tolist(), lanes[begun].tolist(), strict=True):
+            front = self._fronts.setdefault(lane, row)
+            if front != row:
+                self._begun.setdefault(lane, {front}).add(row)
+        for lane, some in self._begun.items():
+            self._fronts[lane] = self._first_begun(some)
+
+    def _first_begun(self, rows: Iterable[int]) -> int:
+        """Return what comes first of messages that were begun: one that is leased, if any is."""
+        leased = self._table.state[list(rows)] == State.LEASED
+        return min(zip((~leased).tolist(), map(self._key, rows), strict=True))[1][-1]
 
     def sift(self, rows: Rows) -> Rows:
         """Return those of the rows, which are ready and in order, that may be taken.
@@ -72,6 +83,22 @@ class Lanes:
         self._park(rows[~going], lanes[~going])
         first: Rows = rows[going]
         return first
+
+    def stand(self, rows: Rows) -> Rows:
+        """Do the same with rows that have just become ready, and park what they come before.
+
+        They take over the turns of that.
+        """
+        names = self._kept.lane[rows].tolist()
+        before = dict(zip(names, map(self._fronts.get, names), strict=True))
+        going = self.sift(rows)
+        turn = self._kept.turn
+        for row, lane in zip(going.tolist(), self._kept.lane[going].tolist(), strict=True):
+            front = before[lane] if lane else None
+            if front is not None and front != row:
+                turn[row], turn[front] = turn[front], 0
+                self._park(np.array([front]), np.array([lane]))
+        return going
 
     def _are_fronts(self, rows: Rows, lanes: I64) -> np.ndarray:
         """Let rows be the fronts of their lanes that have none, or a later one; tell which."""
@@ -103,6 +130,9 @@ class Lanes:
         return before
 
     def _park(self, rows: Rows, lanes: I64) -> None:
+        # What was moved away and back may stand among the ready twice.
+        new = self._kept.parking[rows] == 0
+        rows, lanes = rows[new], lanes[new]
         table, heaps = self._table, self._heaps
         numbers = np.arange(self._last_number + 1, self._last_number + len(rows) + 1)
         columns = (table.priority[rows], table.due_ms[rows], table.seq[rows], rows, numbers)
@@ -158,16 +188,35 @@ class Lanes:
         Return how many lanes have another front, and which of these were parked.
         """
         lanes = self._kept.lane[rows]
+        opened, following = self._follow_begun(rows, lanes) if self._begun else (0, [])
         closed = (lanes != 0) & ~self._are_begun(rows)
         rows, lanes = rows[closed], lanes[closed]
         fronts = np.fromiter(map(self._fronts.get, lanes.tolist(), repeat(-1)), np.intp, len(rows))
         closed = fronts == rows
         rows, lanes = rows[closed], lanes[closed]
-        following = self._following(rows, lanes)
+        following += self._following(rows, lanes)
         self._kept.parking[following] = 0
         self.parked -= len(following)
         self._entries -= len(following)
-        return len(rows), following
+        return opened + len(rows), following
+
+    def _follow_begun(self, rows: Rows, lanes: I64) -> tuple[int, list[int]]:
+        """Do so where several of a lane were begun; what is left of one is as any other."""
+        opened, following = 0, []
+        for lane in set(lanes.tolist()) & set(self._begun):
+            some = self._begun[lane]
+            some -= set(rows[(lanes == lane) & ~self._are_begun(rows)].tolist())
+            if not some:
+                # The last of them was the front.
+                del self._begun[lane]
+                continue
+            front = self._first_begun(some)
+            if front != self._fronts[lane]:
+                self._fronts[lane] = front
+                opened += 1
+                if self._kept.parking[front]:
+                    following.append(front)
+        return opened, following
 
     def _following(self, rows: Rows, lanes: I64) -> list[int]:
         """Let what is parked first be the fronts of lanes, in place of these rows; return them."""
@@ -200,6 +249,10 @@ class Lanes:
         if heap and not (is_ready and self._is_before(row, heap[0][_ROW])):
             return heapq.heappop(heap)[_ROW]
         return row if is_ready else None
+
+    def _key(self, row: int) -> tuple[int, int, int, int]:
+        table = self._table
+        return table.priority.item(row), table.due_ms.item(row), table.seq.item(row), row
 
     def _is_before(self, row: int, other: int) -> bool:
         return bool(self._are_before(np.array([row]), np.array([other])).item())

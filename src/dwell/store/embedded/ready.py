@@ -29,9 +29,11 @@ class Ready:
 
     def add(self, rows: Rows) -> tuple[U32, I64]:
         """Take in messages that are ready now; return their topics, and how many are of each."""
-        topics = self._table.topic[rows]
         if self._gate.is_used:
-            self._gate.give_turns(rows)
+            rows = self._gate.let_stand(rows)
+            if not len(rows):
+                return self._table.topic[rows], np.zeros(0, np.int64)
+        topics = self._table.topic[rows]
         if (topics == topics[0]).all():
             self.push(int(topics[0]), rows)
             return topics[:1], np.array([len(rows)])
@@ -40,12 +42,12 @@ class Ready:
         starts = np.flatnonzero(np.diff(topics, prepend=np.uint32(~topics[0])))
         ends = np.append(starts[1:], len(rows))
         numbers = topics[starts]
-        is_fair = np.isin(numbers, self._gate.fair()) if self._gate.is_used else _NO_ROWS
+        is_fair = np.isin(numbers, self._gate.fair()) if self._gate.is_used else numbers < 0
         for at in np.flatnonzero(is_fair):
             self.push(int(numbers[at]), rows[starts[at] : ends[at]])
-        chunk = self._chunk_of(None, rows)
-        later = slice(None) if not is_fair.any() else ~is_fair
-        self._topics.ready_later(numbers[later], chunk, starts[later], ends[later])
+        if not is_fair.all():
+            chunk, later = self._chunk_of(None, rows), ~is_fair
+            self._topics.ready_later(numbers[later], chunk, starts[later], ends[later])
         return numbers, ends - starts
 
     def push(self, topic: int, rows: Rows) -> None:
@@ -133,12 +135,15 @@ class Ready:
         has_more = passed >= self._limits.passed_rows and missing > 0
         return _joined(found), has_more
 
-    def peek(self, topic: int, limit: int) -> Rows:
-        """Return the first messages of one topic, and leave them in their places."""
-        rows, _ = self._pop(topic, limit)
+    def peek(self, topic: int, limit: int) -> tuple[Rows, bool]:
+        """Return the first messages of one topic, and leave them in their places.
+
+        Also tell whether it is worth asking again, as :meth:`pop_first` does.
+        """
+        rows, has_more = self._pop(topic, limit)
         rows, _ = self._fitting(topic, rows, self._limits.answer_bytes)
         self.push(topic, rows)
-        return rows
+        return rows, has_more
 
     def urgent(self, name: str, priority: int) -> int:
         """Return how many messages of a topic come before those of a priority."""

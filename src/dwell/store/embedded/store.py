@@ -158,6 +158,7 @@ class EmbeddedStore(Counting):
             self._core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
             rows, has_more = machine.ready.pop_first(ready, limit)
         if len(rows):
+            machine.gate.take_turns(rows)
             self._lease(rows, lease_ms, owner, now_ms)
         if machine.gate.is_used:
             machine.gate.note_short(machine.topics.found(topics), now_ms)
@@ -207,10 +208,12 @@ class EmbeddedStore(Counting):
         """Return the ready messages that a take would give first (see the contract)."""
         self._time.look()
         number = self._machine.topics.find(topic)
-        limit = 0 if number is None else min(limit, self._table.count(number, State.READY))
-        if number is None or not limit:
-            return Batch.empty(receipts=False)
-        return await read(self._core, self._machine.ready.peek(number, limit), receipts=False)
+        while number is not None and (ready := self._table.count(number, State.READY)):
+            rows, has_more = self._machine.ready.peek(number, min(limit, ready))
+            if len(rows) or not has_more:
+                return await read(self._core, rows, receipts=False)
+            await asyncio.sleep(0)
+        return Batch.empty(receipts=False)
 
     def ready(self, topic: str) -> int:
         """Return how many messages of a topic could be taken (see the contract)."""
@@ -454,11 +457,10 @@ class EmbeddedStore(Counting):
         if settings.on_full not in ("refuse", "drop"):
             raise InvalidSettings(f"on_full: got {settings.on_full!r}, expected refuse or drop")
         meta = Meta(topic=topic, settings=settings)
-        if settings.ordered or settings.fair:
-            await self._core.learn_keys(topic)
-        await self._in_room(
-            lambda: self._time.write(Record(RecordKind.CONFIGURE, self._time.begin(), {}, meta))
-        )
+        async with self._core.known_keys(topic, settings):
+            await self._in_room(
+                lambda: self._time.write(Record(RecordKind.CONFIGURE, self._time.begin(), {}, meta))
+            )
         number = self._machine.topics.number(topic)
         if not settings.paused and (ready := self._table.count(number, State.READY)):
             self.wake(topic, ready)

@@ -16,7 +16,7 @@ class Turns:
     """The turns of one topic."""
 
     def __init__(self) -> None:
-        self._now = 0
+        self._now = self._taken = 0
         self._last: dict[int, int] = {}
         self._most = _SPARE
 
@@ -37,6 +37,26 @@ class Turns:
             self._most = 2 * len(self._last) + _SPARE
         return turns
 
-    def take(self, turn: int) -> None:
-        """Note that all turns up to one have come."""
-        self._now = max(self._now, turn)
+    def take(self, turn: int, count: int, left: int) -> None:
+        """Note that all turns up to one have come; so many were taken, and are left.
+
+        Ever new keys would come before a second message of a key for ever, as each begins now. So
+        when as many were taken as are left, it is later.
+        """
+        if turn > self._now:
+            self._now, self._taken = turn, 0
+        else:
+            self._taken += count
+        if not left:
+            self._now = max(self._last.values(), default=self._now) + 1
+            self._last = {}
+        elif self._taken >= left:
+            self._now, self._taken = self._now + 1, 0
+
+    def give_back(self, lanes: np.ndarray) -> None:
+        """Note that messages of some lanes, which had turns, are not taken."""
+        for name, count in zip(
+            *(c.tolist() for c in np.unique(lanes, return_counts=True)), strict=True
+        ):
+            if name in self._last:
+                self._last[name] -= count

@@ -1,0 +1,88 @@
+"""Keys of ordered topics in a folder: what stands in the ready runs, and what is known of rows."""
+
+import asyncio
+import gc
+
+from dwell.clock import SimulatedClock
+from dwell.queue import Queue
+from dwell.store.embedded.runs import Chunk
+from dwell.testing.faults import FaultyDisk
+from tests.store.test_limits import embedded, queue_on
+
+
+async def taken(queue: Queue, limit: int = 100) -> list[str]:
+    return [str(id_) for id_ in (await queue.take("t", limit)).ids]
+
+
+async def test_a_row_has_no_key_of_who_was_there_before() -> None:
+    async with queue_on(FaultyDisk()) as queue:
+        await queue.configure("t", ordered=True)
+        for number in range(3):
+            await queue.put("t", b"x", id=f"{number}", key="k")
+        for _ in range(3):
+            await queue.ack(await queue.take("t", 1))
+        await queue.configure("t", ordered=False)
+        for id_ in "abc":
+            await queue.put("t", b"x", id=id_)
+        await queue.configure("t", ordered=True)
+        assert await taken(queue) == ["a", "b", "c"]
+
+
+async def test_what_stands_twice_in_the_runs_is_parked_once() -> None:
+    clock = SimulatedClock()
+    async with queue_on(FaultyDisk(), clock) as queue:
+        await queue.configure("t", ordered=True)
+        await queue.put("t", b"x", id="front", key="k")
+        front = await queue.take("t", 1, lease="1d")
+        for id_, key in (("p", "k"), ("a", "other"), ("d", "k")):
+            clock.advance(1)
+            await queue.put("t", b"x", id=id_, key=key)
+        await queue.reschedule("t", "d", delay="50ms")
+        await queue.reschedule("t", "d", delay=0)
+        clock.advance(100)
+        assert await taken(queue, 1) == ["a"]
+        assert await taken(queue, 1) == []
+        await queue.put("t", b"x", id="free")
+        assert await taken(queue) == ["free"]
+        for id_ in ("p", "d"):
+            await queue.ack(front)
+            front = await queue.take("t", 100)
+            assert list(front.ids) == [id_]
+
+
+async def test_a_peek_looks_behind_what_is_parked() -> None:
+    async with queue_on(FaultyDisk(), passed_rows=2) as queue:
+        await queue.configure("t", ordered=True)
+        await queue.put_many("t", [b"x"] * 20, key="k")
+        await queue.put("t", b"x", id="last", key="l")
+        await queue.take("t", 1)
+        assert list((await queue.peek("t", 10)).ids) == ["last"]
+
+
+async def test_fair_topics_that_fall_due_together_leave_nothing() -> None:
+    clock = SimulatedClock()
+    async with queue_on(FaultyDisk(), clock) as queue:
+        for topic in "ab":
+            await queue.configure(topic, fair=True)
+        for _ in range(50):
+            for topic in "ab":
+                await queue.put(topic, b"x", key="k", delay="10ms")
+            clock.advance(10)
+            batch = await queue.take(["a", "b"], 10)
+            assert len(batch) == 2
+            await queue.ack(batch)
+        gc.collect()
+        kept = sum(isinstance(one, Chunk) for one in gc.get_objects())
+        assert kept < 20
+
+
+async def test_other_settings_may_come_while_keys_are_read() -> None:
+    async with queue_on(FaultyDisk(), keyed_rows=1) as queue:
+        await queue.put_many("t", [b"x"] * 5, key="k")
+        first = asyncio.create_task(queue.configure("t", ordered=True))
+        await asyncio.sleep(0)
+        await queue.configure("u", max_attempts=3)
+        await embedded(queue).configure("t", await queue.settings("t"))
+        await queue.put_many("t", [b"x"] * 5, key="k")
+        await first
+        assert len(await taken(queue)) == 1
