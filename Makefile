@@ -51,7 +51,7 @@ WORKERS := $(shell expr $$(nproc) + 1)
 JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 define pytest
 @logs=$$(mktemp -d); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark -m "$(1)" >$$logs/spark 2>&1 & spark=$$!; \
-nice -n 10 $(PY) -m pytest --ignore tests/spark -m "$(1)" -n $(WORKERS) --dist worksteal 2>&1 | tee $$logs/rest; \
+$(PY) -m pytest --ignore tests/spark -m "$(1)" -n $(WORKERS) --dist worksteal 2>&1 | tee $$logs/rest; \
 rest=$${PIPESTATUS[0]}; wait $$spark; spark=$$?; cat $$logs/spark; \
 grep -hE '^(FAILED|ERROR|E  )' $$logs/rest $$logs/spark; rm -r $$logs; exit $$((rest + spark))
 endef
