@@ -4,17 +4,17 @@ Many messages are taken within moments. To copy a body out of the journal and ma
 again costs more than the rest of the take, and the object that was put is often still at hand.
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from dwell.batch.blobs import Blobs, sizes_of
-from dwell.message import I64
+from dwell.message import I64, Rows
 from dwell.store.embedded.limits import LIMITS
 
 #: What an object weighs beside its bytes.
 _OBJECT_BYTES = 64
+_FIRST = 1024
 
 
 class Recent:
@@ -25,10 +25,11 @@ class Recent:
 
     def __init__(self, most_bytes: int = LIMITS.recent_bytes) -> None:
         self._most_bytes = most_bytes
-        self._bodies: list[bytes] = []
-        self._positions: I64 = np.zeros(1024, dtype=np.int64)
-        self._puts: deque[tuple[int, int]] = deque()
-        self._bytes = 0
+        self._count = self._bytes = 0
+        self._positions: I64 = np.zeros(_FIRST, dtype=np.int64)
+        self._sizes: I64 = np.zeros(_FIRST, dtype=np.int64)
+        # The collector of garbage goes through all of a list, again and again, and passes by these.
+        self._bodies = np.empty(_FIRST, dtype=np.object_)
 
     def add(self, positions: I64, bodies: Sequence[bytes]) -> None:
         """Keep bodies whose blobs are at these positions, one behind the other and all others."""
@@ -41,35 +42,39 @@ class Recent:
         if size > self._most_bytes // 2 or not sizes.all():
             return
         if self._bytes + size > self._most_bytes:
-            self._forget(self._most_bytes - self._most_bytes // 8 - size)
-        first, end = len(self._bodies), len(self._bodies) + len(bodies)
+            self._forget(self._bytes + size - (self._most_bytes - self._most_bytes // 8))
+        first, end = self._count, self._count + len(bodies)
         if end > len(self._positions):
             self._positions = np.resize(self._positions, 2 * end)
+            self._sizes = np.resize(self._sizes, 2 * end)
+            self._bodies = np.resize(self._bodies, 2 * end)
+            self._bodies[first:] = None
         self._positions[first:end] = positions
-        self._bodies += bodies
+        self._sizes[first:end] = sizes + _OBJECT_BYTES
+        self._bodies[first:end] = bodies
         self._bytes += size
-        self._puts.append((len(bodies), size))
+        self._count = end
 
     def find(self, positions: I64) -> list[bytes] | None:
         """Return the bodies of the blobs at some positions, or None unless all are here."""
-        known = self._positions[: len(self._bodies)]
+        known = self._positions[: self._count]
         if not len(known) or positions[0] < known[0]:
             return None
         first, count = int(known.searchsorted(positions[0])), len(positions)
-        if np.array_equal(known[first : first + count], positions):
-            return self._bodies[first : first + count]
-        places = known.searchsorted(positions)
-        if not np.array_equal(known.take(places, mode="clip"), positions):
-            return None
-        return [self._bodies[place] for place in places.tolist()]
+        places: slice | Rows = slice(first, first + count)
+        if not np.array_equal(known[places], positions):
+            places = known.searchsorted(positions)
+            if not np.array_equal(known.take(places, mode="clip"), positions):
+                return None
+        found: list[bytes] = self._bodies[places].tolist()
+        return found
 
     def _forget(self, size_bytes: int) -> None:
-        """Let the oldest go, many at a time: what is left must move up."""
-        gone = 0
-        while self._bytes > size_bytes:
-            count, size = self._puts.popleft()
-            self._bytes -= size
-            gone += count
-        left = len(self._bodies) - gone
-        del self._bodies[:gone]
-        self._positions[:left] = self._positions[gone : gone + left]
+        """Let the oldest go, many at a time, so many bytes or more: what is left must move up."""
+        end = self._count
+        gone = int(np.cumsum(self._sizes[:end]).searchsorted(size_bytes)) + 1
+        self._count = left = max(end - gone, 0)
+        self._bytes = int(self._sizes[gone:end].sum())
+        for column in (self._positions, self._sizes, self._bodies):
+            column[:left] = column[gone:end]
+        self._bodies[left:end] = None
