@@ -19,6 +19,7 @@ from dwell.message import TopicSettings
 from dwell.store.embedded import eventblock, folder, snapshot
 from dwell.store.embedded.journal import journal, record
 from dwell.store.embedded.journal.record import SCHEMAS
+from dwell.store.embedded.journal.room import RESERVED_PART
 from dwell.store.embedded.limits import LIMITS
 from tools import http_docs, rooms
 from tools.states_docs import table
@@ -124,7 +125,7 @@ def _constants(_: str) -> str:
         ["format", str(folder.FORMAT)],
         ["bytes of a segment", f"{journal.SEGMENT_BYTES:,}"],
         ["part of the last segment kept from puts", "1/2"],
-        ["part of a segment kept for acks", f"1/{journal._RESERVED_PART}"],
+        ["part of a segment kept for acks", f"1/{RESERVED_PART}"],
         ["events in a block, about", f"{LIMITS.block_events:,}"],
         ["bytes of an event file, about", f"{LIMITS.event_file_bytes:,}"],
     ]

@@ -266,7 +266,11 @@ class Compactor:
         """
         bound = self.covered // self._journal.segment_bytes
         little = _LIVING_PART * self._journal.segment_bytes
-        left = math.inf if self._journal.has_room else min(little, self._journal.left_bytes) / 2
+        left = (
+            math.inf
+            if self._journal.room.is_on_disk
+            else min(little, self._journal.room.left_bytes) / 2
+        )
         found = []
         for number, living in sorted(self.living.items(), key=lambda item: item[1]):
             left -= living
@@ -278,7 +282,7 @@ class Compactor:
         """Copy the living blobs of segments forward, a part at a time."""
         numbers = await self._whole(numbers)
         rows = await self._rows_in(numbers)
-        most_bytes = min(self._limits.copy_bytes, self._journal.most_record_bytes // 2)
+        most_bytes = min(self._limits.copy_bytes, self._journal.room.most_record_bytes // 2)
         while len(rows):
             if self._journal.is_short:
                 await self._journal.lengthened()

@@ -17,8 +17,9 @@ from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
 from dwell.store.embedded.folder import Label, open_folder, write_label
 from dwell.store.embedded.gate import bounds
-from dwell.store.embedded.journal.journal import Journal, Use
+from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.journal.segment import segment_path
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
@@ -131,7 +132,7 @@ class Core:
         self._compactor = Compactor(
             self.disk, self.folder, self.journal, self.machine, position, self.limits
         )
-        self.journal.kept_bytes = self._compactor.kept_bytes
+        self.journal.room.kept_bytes = self._compactor.kept_bytes
         self._find_missing(now_ms, tolerant)
         self.machine.replaying = True
         self.machine.tolerant = tolerant
@@ -321,7 +322,7 @@ class Core:
             # The journal says what the state does not: only a replay can bring them together.
             self.journal.fail(error)
             raise
-        if self.journal.is_low:
+        if self.journal.room.is_low:
             # While there is room to copy what lives in segments that are nearly empty.
             self._plan_freeing()
         if self.machine.events.is_full and self._flusher is None:

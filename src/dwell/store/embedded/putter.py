@@ -11,8 +11,8 @@ from dwell.message import I64, U8, U32, U64, Result, Rows, State
 from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.finder import Finder, first_places, waves_of
-from dwell.store.embedded.journal.journal import Use
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
+from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
 

@@ -30,8 +30,9 @@ from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct, first_of_each
 from dwell.store.embedded.finder import Finder, waves_of
 from dwell.store.embedded.ids import HASHERS
-from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Use
+from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
+from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of

@@ -106,7 +106,7 @@ class Timekeeper:
         rows = wheel.pop(now_ms)
         if rows is None:
             return
-        room_bytes = self._core.journal.most_record_bytes - RECORD_BYTES
+        room_bytes = self._core.journal.room.most_record_bytes - RECORD_BYTES
         most = max(min(self._core.limits.most_ended, room_bytes // rows.itemsize), 1)
         left = rows
         try:

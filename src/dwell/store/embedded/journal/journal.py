@@ -3,41 +3,26 @@
 import asyncio
 import errno
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from enum import IntEnum
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from dwell.errors import BatchTooLarge, DiskFull, StoreDamaged, StoreError, StoreFailed
+from dwell.errors import DiskFull, StoreDamaged, StoreError, StoreFailed
 from dwell.histogram import Histogram
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.journal.committer import Committer, Write
 from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_after
 from dwell.store.embedded.journal.record import Record, records_in
+from dwell.store.embedded.journal.room import Room, Use
 from dwell.store.embedded.journal.segment import Segment, segment_number, segment_path
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.thread import in_thread
 from dwell.tasks import whole
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-#: A segment's part that is kept, once for each :class:`Use`, when there is no room for a next one.
-_RESERVED_PART = 32
-#: A segment's part that is left when a growing verb waits for the next one that is being made.
-_SHORT_PART = 4
 _REWRITE_BYTES = 4 * 1024 * 1024
 #: What a process runs out of, and not a disk; it may have some again at any time.
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
-class Use(IntEnum):
-    """What a record does on a full disk: the higher, the more of the last segment it leaves free.
-
-    ``END`` removes messages, ``CHANGE`` alters them, ``GROW`` adds some.
-    """
-
-    END = 0
-    CHANGE = 1
-    GROW = 2
 
 
 class Journal:
@@ -57,12 +42,8 @@ class Journal:
         self._sync_every_ms = sync
         self.segment_bytes = segment_bytes
         self.segments: dict[int, Segment] = {}
-        self.position = 0
+        self.room = Room(disk, folder, segment_bytes)
         self.failure: BaseException | None = None
-        #: How much room on the disk no segment may take.
-        self.kept_bytes: Callable[[], int] = lambda: 0
-        #: Whether the last segment that was wanted found no room.
-        self.is_starved = False
         self._making: asyncio.Task[None] | None = None
         self._made: dict[int, Segment] = {}
         self._checks: dict[int, asyncio.Task[None]] = {}
@@ -234,9 +215,13 @@ class Journal:
         return self._committer.timings
 
     @property
-    def most_record_bytes(self) -> int:
-        """How large a record can be."""
-        return self.segment_bytes - 2 * HEADER_BYTES - 2 * (self.segment_bytes // _RESERVED_PART)
+    def position(self) -> int:
+        """Where what is appended next begins."""
+        return self.room.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self.room.position = position
 
     def start(self) -> None:
         """Begin to write, on the running event loop."""
@@ -252,13 +237,6 @@ class Journal:
             lambda error: self._tell(self.fail, error),
         )
 
-    def _kept(self, use: Use) -> int:
-        """Return how much of the last segment that there is room for a record must leave."""
-        if use == Use.GROW and self.is_starved:
-            # What others have then must do to end the messages of a whole segment.
-            return self.segment_bytes // 2
-        return use * (self.segment_bytes // _RESERVED_PART)
-
     def reserve(self, size_bytes: int, use: Use) -> None:
         """Make sure that so many bytes of records can be appended, and that they stay together.
 
@@ -268,15 +246,12 @@ class Journal:
         messages can still be acked. Raises DiskFull, StoreFailed or BatchTooLarge.
         """
         self.check()
-        most = self.most_record_bytes
-        if size_bytes > most:
-            raise BatchTooLarge(f"batch: {size_bytes} bytes as a record, at most {most} allowed")
-        left = self._left
-        if size_bytes + 2 * HEADER_BYTES + self._kept(use) > left:
+        self.room.check_size(size_bytes)
+        if not self.room.is_for(use, size_bytes):
             self._make_segment(self.position // self.segment_bytes + 1)
-        if size_bytes + 2 * HEADER_BYTES > left:
+        if not self.room.fits(size_bytes):
             self._close_frame()
-            self.position += left
+            self.position += self.room.left
 
     def check(self) -> None:
         """Raise StoreFailed if a write or a sync has failed."""
@@ -285,38 +260,13 @@ class Journal:
 
     def check_room(self) -> None:
         """Raise DiskFull if the disk has no room, and little or nothing that grows still fits."""
-        following = self.position // self.segment_bytes + 1
-        little = self._kept(Use.GROW) + self.segment_bytes // _RESERVED_PART
-        if self.is_starved and self._left <= little and following not in self._made:
-            self._check_disk()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the disk has room for another segment."""
-        return self._disk.free_bytes(self._folder) >= self.segment_bytes + self.kept_bytes()
-
-    @property
-    def left_bytes(self) -> int:
-        """How many bytes of records that change something fit in this segment."""
-        return max(self._left - 2 * HEADER_BYTES - self._kept(Use.CHANGE), 0)
-
-    def _check_disk(self) -> None:
-        if not self.has_room:
-            raise DiskFull(f"{self._folder}: no room for {self.segment_bytes} bytes more")
-
-    @property
-    def _left(self) -> int:
-        return self.segment_bytes - self.position % self.segment_bytes
+        if self.room.is_little and self.position // self.segment_bytes + 1 not in self._made:
+            self.room.check_disk()
 
     @property
     def is_short(self) -> bool:
         """Whether who lets the store grow should wait for the segment that is being made."""
-        return self._making is not None and self._left < self.segment_bytes // _SHORT_PART
-
-    @property
-    def is_low(self) -> bool:
-        """Whether there is no room for another segment, and half is used of what is left."""
-        return self.is_starved and self._left < self.segment_bytes // _SHORT_PART
+        return self._making is not None and self.room.is_short
 
     async def lengthened(self) -> None:
         """Return when the segment that is being made is there, or could not be made."""
@@ -400,9 +350,9 @@ class Journal:
             return
         try:
             self._create(number)
-            self.is_starved = False
+            self.room.is_starved = False
         except DiskFull:
-            self.is_starved = True
+            self.room.is_starved = True
             raise
         except OSError as error:
             if error.errno in _PASSING:
@@ -417,7 +367,7 @@ class Journal:
             if number in self._made or number in self.segments:
                 return
             path = segment_path(self._folder, number)
-            self._check_disk()
+            self.room.check_disk()
             fd = self._disk.create(path, self.segment_bytes)
             self._made[number] = Segment(self._disk, path, number, fd)
 
@@ -430,10 +380,10 @@ class Journal:
     async def _make_ahead(self, number: int) -> None:
         try:
             await in_thread(self._create, number)
-            self.is_starved = False
+            self.room.is_starved = False
         except DiskFull:
             # Said here and not by the thread: what a verb has reserved must stay as it was.
-            self.is_starved = True
+            self.room.is_starved = True
         except (OSError, StoreError):
             # It is tried again when it is needed.
             pass
