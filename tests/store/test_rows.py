@@ -26,7 +26,7 @@ async def _store_rows(folder) -> list[np.ndarray]:
         named = queue.store._finder.find("t", [b"2", b"3"])[0]
         return [
             leased_rows(table, taken.receipts, queue.store.number)[0],
-            machine.ready.peek(0, 5),
+            machine.ready.peek(0, 5)[0],
             named,
             known.index.numbers(),
             table.next_free(2),
