@@ -177,9 +177,10 @@ class Gate:
     def come_again(self, now_ms: int) -> Iterator[Opened]:
         """Yield the topics that may be taken from again, as their rates allow more by now."""
         for topic in self.allowances.come(now_ms):
-            yield Opened.of(
-                topic, self.left(topic, self._table.count(topic, State.READY), now_ms), []
-            )
+            # Takes by ids may have used up meanwhile what was waited for.
+            self.note_short([topic], now_ms)
+            ready = self._table.count(topic, State.READY)
+            yield Opened.of(topic, self.left(topic, ready, now_ms), [])
 
     # --- what changes ---------------------------------------------------------------------------
 

@@ -367,3 +367,59 @@ class Limits(Suite):
         await rig.put("c", delay_ms=-100_000)
         rig.advance(2_000)
         assert await rig.take_ids() == ["c"]
+
+    @within_a_shard
+    @scenario
+    async def test_rate_wakes_who_asked_for_few(self, rig: Rig) -> None:
+        """Who took as many as he wanted leaves others for those who wait."""
+        await rig.configure(rate=2)
+        await rig.put("a", "b", "c")
+        await rig.tick()
+        assert await rig.take_ids(1) == ["a"]
+        await _check_that_takers_come_again(rig, "b")
+        assert list((await rig.take_by_ids("b")).ids) == ["b"]
+        await _check_that_takers_come_again(rig, "c")
+
+    @within_a_shard
+    @scenario
+    async def test_rate_wakes_again_after_takes_by_id(self, rig: Rig) -> None:
+        """Takes by id may use up what others wait for; these wait on, and are woken."""
+        await rig.configure(rate=150)
+        await rig.put(*(f"{number:03d}" for number in range(100)))
+        assert len(await rig.take_ids()) == 15
+        assert await rig.take_ids() == []
+        for number in range(50, 60):
+            rig.advance(1)
+            await rig.take_by_ids(f"{number:03d}")
+        await _check_that_takers_come_again(rig, "015")
+
+    @within_a_shard
+    @scenario
+    async def test_rate_holds_over_changes_of_settings(self, rig: Rig) -> None:
+        """A change of settings does not allow more, be it of the rate or of another."""
+        await rig.configure(rate=10)
+        await rig.put(*(f"{number:03d}" for number in range(100)))
+        taken = 0
+        for lease_ms in range(1_000, 1_050):
+            taken += len(await rig.take_ids())
+            rig.advance(20)
+            await rig.configure(rate=10, lease_ms=lease_ms)
+        assert 10 <= taken <= 11
+        assert len(await rig.take_ids()) <= 1
+        await rig.configure(rate=1_000)
+        await rig.configure(rate=10)
+        assert await rig.take_ids() == []
+
+
+async def _check_that_takers_come_again(rig: Rig, first: str) -> None:
+    """Check that there is a deadline at which takers are woken, and that they find a message."""
+    rig.hush()
+    for _ in range(20):
+        wait_ms = await rig.tick()
+        if rig.woken["t"]:
+            break
+        assert wait_ms is not None
+        rig.advance(min(max(wait_ms, 1), 500))
+    assert rig.woken["t"]
+    assert await rig.peek_ids(1) == [first]
+    assert rig.store.ready("t")
