@@ -105,6 +105,7 @@ class MemoryStore(Reading):
             most = len(rows) + self._allowed(topic, limit - len(rows), now_ms)
             while len(rows) < most and room_bytes > 0 and (row := topic.pop_ready()) is not None:
                 self._lease(row, lease_ms, owner, now_ms)
+                topic.spend_turn(row, by_id=False)
                 rows.append(row)
                 room_bytes -= row.size_bytes
             self._note_short(topic, now_ms)
@@ -129,6 +130,7 @@ class MemoryStore(Reading):
         rows = rows[: self._allowed(known, len(rows), now_ms)]
         for row in rows:
             self._lease(row, lease_ms, owner, now_ms)
+            known.spend_turn(row, by_id=True)
         self._note_short(known, now_ms)
         self._announce()
         return self._batch(rows, receipts=True)
@@ -315,13 +317,11 @@ class MemoryStore(Reading):
         counts[row.state] -= 1
         counts[state] += 1
         before, row.state = row.state, state
-        serial, row.serial = row.serial, next(self._serials)
+        row.serial = next(self._serials)
         deadline_ms = row.deadline_ms()
         if deadline_ms:
             self._is_nearer |= self._deadlines.push(deadline_ms, row, len(self._numbered))
-        if state is State.READY:
-            row.topic.push_ready(row)
-        more = row.topic.follow(row, before, serial)
+        more = row.topic.follow(row, before)
         if more and not row.topic.settings.paused:
             self._woken[row.topic.name] += more
 
