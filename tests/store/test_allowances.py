@@ -33,7 +33,7 @@ def test_each_comes_at_its_time() -> None:
 
 @given(steps)
 def test_what_is_noted_last_counts(steps: list[tuple[int, int, int]]) -> None:
-    """However often it is noted, forgotten and turned back: each comes once, and not too late."""
+    """Each comes once, and not too late, also after changes of settings and of the clock."""
     allowances: Allowances[int] = Allowances()
     waiting: set[int] = set()
     now_ms = 10_000
@@ -43,8 +43,8 @@ def test_what_is_noted_last_counts(steps: list[tuple[int, int, int]]) -> None:
         assert waiting.issuperset(came)
         waiting.difference_update(came)
         if verb == 0:
-            allowances.forget(name)
-            waiting.discard(name)
+            allowances.look_again(name)
+            assert name not in waiting or allowances.next_ms() == 0
         elif verb == 1:
             now_ms -= 5_000
             allowances.turn_back(now_ms)
@@ -60,7 +60,7 @@ def test_a_change_of_the_rate_adds_nothing() -> None:
     allowances: Allowances[int] = Allowances()
     assert left(allowances, 1_000, 0) == 100
     allowances.spend(0, 1_000, 100, 0)
-    allowances.forget(0)
+    allowances.look_again(0)
     assert left(allowances, 10, 50) == 0
     assert left(allowances, 1_000, 50) == 0
     assert left(allowances, 1_000, 60) == 10

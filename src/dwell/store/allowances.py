@@ -59,12 +59,8 @@ class Allowances(Generic[Name]):
         if missing <= 0:
             return False
         again_ms = now_ms + ceil(missing * 1000 / rate)
-        if self._again_ms.get(name) == again_ms:
-            return False
-        self._again_ms[name] = again_ms
-        heapq.heappush(self._times, (again_ms, name))
-        if len(self._times) > 2 * len(self._again_ms) + _SPARE:
-            self._sort()
+        if not self._holds(again_ms, name):
+            self._note(again_ms, name)
         return self._times[0] == (again_ms, name)
 
     def next_ms(self) -> int | None:
@@ -93,9 +89,16 @@ class Allowances(Generic[Name]):
         for name, bucket in self._buckets.items():
             self._buckets[name] = bucket._replace(at_ms=min(bucket.at_ms, now_ms))
 
-    def forget(self, name: Name) -> None:
-        """Forget that a topic is waited for, as its settings have changed and all ask anew."""
-        self._again_ms.pop(name, None)
+    def look_again(self, name: Name) -> None:
+        """Let a topic that is waited for come at once, as its settings have changed."""
+        if name in self._again_ms:
+            self._note(0, name)
+
+    def _note(self, again_ms: int, name: Name) -> None:
+        self._again_ms[name] = again_ms
+        heapq.heappush(self._times, (again_ms, name))
+        if len(self._times) > 2 * len(self._again_ms) + _SPARE:
+            self._sort()
 
     def _holds(self, again_ms: int, name: Name) -> bool:
         return self._again_ms.get(name) == again_ms

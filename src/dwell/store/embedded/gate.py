@@ -75,7 +75,7 @@ class Gate:
 
     def configure(self, topic: int, settings: TopicSettings) -> bool:
         """Note what holds for a topic; tell whether what is ready of it has to stand anew."""
-        self.allowances.forget(topic)
+        self.allowances.look_again(topic)
         self._expected.discard(topic)
         if bounds(settings):
             self._settings[topic] = settings

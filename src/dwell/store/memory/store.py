@@ -233,7 +233,8 @@ class MemoryStore(Reading):
         self._enter()
         known = self._topic(topic)
         known.configure(settings)
-        self._allowances.forget(topic)
+        self._allowances.look_again(topic)
+        self._is_nearer = True
         if not settings.paused:
             self._woken[topic] += known.counts[State.READY]
         self._announce()

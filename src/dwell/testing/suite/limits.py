@@ -366,6 +366,18 @@ class Limits(Suite):
 
     @within_a_shard
     @scenario
+    async def test_rate_wakes_who_sees_that_there_is_none(self, rig: Rig) -> None:
+        """Who is told that nothing may be taken now does not ask, and is woken all the same."""
+        await rig.configure(rate=2)
+        await rig.put("a")
+        assert await rig.take_ids() == ["a"]
+        await rig.tick()
+        await rig.put("b")
+        assert not rig.store.ready("t")
+        await _check_that_takers_come_again(rig, "b")
+
+    @within_a_shard
+    @scenario
     async def test_rate_wakes_again_after_takes_by_id(self, rig: Rig) -> None:
         """Takes by id may use up what others wait for; these wait on, and are woken."""
         await rig.configure(rate=150)
