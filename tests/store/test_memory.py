@@ -1,6 +1,7 @@
 """The store in memory, by the suite and beside the model."""
 
 import asyncio
+import gc
 
 import pytest
 from hypothesis import settings
@@ -8,6 +9,7 @@ from hypothesis import settings
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreClosed
 from dwell.store.memory import MemoryStore
+from dwell.store.memory.rows import Row
 from dwell.testing.machine import StoreMachine
 from dwell.testing.rig import Rig, receipts_of
 from dwell.testing.suite import StoreSuite
@@ -68,6 +70,38 @@ async def test_timers_that_are_set_and_cancelled_do_not_pile_up() -> None:
     assert len(store._topics["t"].ready) < 200
     assert await rig.tick() == 10**7
     assert await rig.take_ids() == ["ready"]
+
+
+@pytest.mark.parametrize("limits", [{"ordered": True}, {"fair": True}], ids=str)
+async def test_what_stood_behind_another_and_was_cancelled_does_not_pile_up(
+    limits: dict[str, bool],
+) -> None:
+    rig = make_rig()
+    await rig.store.open()
+    await rig.configure(**limits)
+    await rig.put("first", "second", key="k")
+    for number in range(1_000):
+        await rig.put(f"{number}", key="k")
+        await rig.cancel(f"{number}")
+    gc.collect()
+    assert sum(type(found) is Row for found in gc.get_objects()) < 200
+    assert await rig.take_ids(1) == ["first"]
+
+
+async def test_keys_that_came_and_went_are_forgotten() -> None:
+    rig = make_rig()
+    await rig.store.open()
+    await rig.configure(fair=True)
+    for number in range(3_000):
+        await rig.put(f"{number}", key=f"{number}")
+        if number:
+            await rig.ack(receipts_of(await rig.take(1)))
+    assert isinstance(rig.store, MemoryStore)
+    lanes = rig.store._topics["t"].lanes
+    assert lanes is not None
+    assert len(lanes._lanes) == 1
+    assert lanes._turns is not None
+    assert len(lanes._turns._last) < 2_000
 
 
 async def test_close_forgets_everything() -> None:

@@ -161,11 +161,15 @@ class Model:
         return [item.put.id for item in self.givable(topic)[:limit]]
 
     def givable(self, topic: str) -> list[Item]:
-        """Return the ready messages that no other of their key holds back, by their order."""
-        ready = self.in_state(topic, State.READY)
-        ready.sort(key=lambda item: (item.put.priority, item.due_ms, item.arrival))
+        """Return the ready messages that no other of their key holds back, by their order.
+
+        One that was taken and is not done holds its key, also when it waits for its retry. There
+        are several of these if they were taken before the topic was ordered.
+        """
+        ready = sorted(self.in_state(topic, State.READY), key=_order)
+        begun = sorted(self.begun(topic), key=lambda item: (not item.lease, *_order(item)))
         first: dict[str | None, Item] = {}
-        for item in (*self.begun(topic), *ready):
+        for item in (*begun, *ready):
             first.setdefault(self.lane(item), item)
         return [item for item in ready if self.lane(item) is None or first[self.lane(item)] is item]
 
@@ -393,3 +397,8 @@ class Model:
 
     def _note(self, kind: Kind, item: Item) -> None:
         self.facts.append((self.now_ms, kind, item.topic, item.put.id, item.due_ms, item.attempt))
+
+
+def _order(item: Item) -> tuple[int, int, int]:
+    """Return what messages are taken by."""
+    return item.put.priority, item.due_ms, item.arrival

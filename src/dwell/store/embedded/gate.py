@@ -75,7 +75,7 @@ class Gate:
 
     def configure(self, topic: int, settings: TopicSettings) -> bool:
         """Note what holds for a topic; tell whether what is ready of it has to stand anew."""
-        self.allowances.forget(topic)
+        self.allowances.look_again(topic)
         if bounds(settings):
             self._settings[topic] = settings
         else:
@@ -166,8 +166,10 @@ class Gate:
             settings = self._settings[topic]
             if settings.rate:
                 self.allowances.spend(topic, settings.rate, len(some), now_ms)
-            # What is taken by its id takes no turn.
-            self._give_back(topic, some)
+            # The turn of what is taken by its id has not come.
+            if topic in self._turns and (stood := int(np.count_nonzero(self._kept.turn[some]))):
+                self._turns[topic].leave(stood)
+                self._kept.turn[some] = 0
 
     def note_short(self, topics: Iterable[int], now_ms: int) -> None:
         """Note which of the topics that somebody takes from have more than their rates allow."""
@@ -180,9 +182,10 @@ class Gate:
     def come_again(self, now_ms: int) -> Iterator[Opened]:
         """Yield the topics that may be taken from again, as their rates allow more by now."""
         for topic in self.allowances.come(now_ms):
-            yield Opened.of(
-                topic, self.left(topic, self._table.count(topic, State.READY), now_ms), []
-            )
+            # Takes by ids may have used up meanwhile what was waited for.
+            self.note_short([topic], now_ms)
+            ready = self._table.count(topic, State.READY)
+            yield Opened.of(topic, self.left(topic, ready, now_ms), [])
 
     # --- what changes ---------------------------------------------------------------------------
 
@@ -248,11 +251,7 @@ class Gate:
         """Note that it was the turn of messages, which are about to be taken."""
         for topic, some in self._by_topic(rows):
             if topic in self._turns:
-                lanes = self._lanes.get(topic)
-                left = self._table.count(topic, State.READY) - len(some)
-                left -= 0 if lanes is None else lanes.parked
-                turn = int(self._kept.turn[some].max()) - 1
-                self._turns[topic].take(turn, len(some), left)
+                self._turns[topic].take(int(self._kept.turn[some].max()) - 1, len(some))
                 self._kept.turn[some] = 0
 
     def _give_back(self, topic: int, rows: Rows) -> None:

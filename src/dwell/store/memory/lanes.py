@@ -1,18 +1,26 @@
-"""Lanes and turns: which message of a key may be taken, and when it is the key's turn."""
+"""Lanes: of which message of a key it is the turn, in topics that are ordered or fair."""
 
 import heapq
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from dwell.message import State
+from dwell.message import State, TopicSettings
+from dwell.store.turns import Turns
+
+#: How many parked entries that mean nothing any more may be kept.
+_SPARE = 64
 
 
 class Message(Protocol):
-    """What lanes ask of a row."""
+    """What lanes ask of a row, and what they note at it.
 
-    serial: int
+    ``place`` is the number of the entry that holds for it, 0 while it is not ready; ``turn`` is -1
+    while it has none.
+    """
+
     state: State
-    until_ms: int
+    place: int
+    turn: int
 
     @property
     def key(self) -> str | None:
@@ -29,107 +37,185 @@ class Message(Protocol):
 R = TypeVar("R", bound=Message)
 
 
-class Lanes(Generic[R]):
-    """The keys of an ordered topic.
+class Lane(Generic[R]):
+    """One key: what was taken of it and is not done, who stands, and who is parked behind."""
 
-    The front of a key is its message that was taken and is not done, or else one that stands among
-    the ready ones; the others are parked until it is gone, as soon as they come to be taken.
+    __slots__ = ("begun", "is_held", "key", "parked", "standing")
+
+    def __init__(self, key: str | None, *, is_held: bool) -> None:
+        self.key = key
+        #: Whether one message is taken at a time.
+        self.is_held = is_held
+        self.begun: dict[R, None] = {}
+        self.standing: R | None = None
+        self.parked: list[tuple[int, int, int, int, int, R]] = []
+
+    def may_stand(self, row: R) -> bool:
+        """Tell whether nothing that was taken holds a row back."""
+        if not self.begun:
+            return True
+        if any(begun.state is State.LEASED for begun in self.begun):
+            return False
+        # Several wait for their retry that were taken before the topic was ordered.
+        return row is min(self.begun, key=lambda begun: begun.order())
+
+
+class Lanes(Generic[R]):
+    """The keys of a topic, of each of which one ready message stands among what may be taken.
+
+    The others are parked until it is gone. In an ordered topic nobody stands either while one of
+    the key was taken and is not done; messages without a key have no lane there, but for their
+    turns if it is fair too.
     """
 
-    def __init__(self, rows: Iterable[R]) -> None:
-        self._fronts: dict[str, R] = {}
-        self._parked: dict[str, list[tuple[int, int, int, int, R]]] = {}
-        self._serials: set[int] = set()
-        for row in sorted(
-            (row for row in rows if row.is_begun), key=lambda row: row.until_ms, reverse=True
-        ):
-            if row.key is not None:
-                self._fronts.setdefault(row.key, row)
+    def __init__(self, settings: TopicSettings, rows: Iterable[R], numbers: Iterator[int]) -> None:
+        self._is_ordered = settings.ordered
+        self._turns: Turns[str | None] | None = Turns() if settings.fair else None
+        self._numbers = numbers
+        self._lanes: dict[str | None, Lane[R]] = {}
+        self._waiting = self._entries = 0
+        #: How many ready messages nobody may take.
+        self.parked = 0
+        for row in rows:
+            if row.is_begun and (lane := self._lane(row.key)) is not None and lane.is_held:
+                lane.begun[row] = None
 
     @property
-    def parked(self) -> int:
-        """How many ready messages nobody may take."""
-        return len(self._serials)
+    def are_fair(self) -> bool:
+        """Whether keys take turns."""
+        return self._turns is not None
 
-    def entries(self) -> Iterable[tuple[int, int, int, int, R]]:
+    def _lane(self, key: str | None) -> Lane[R] | None:
+        lane = self._lanes.get(key)
+        if lane is None and (key is not None or self._turns is not None):
+            is_held = self._is_ordered and key is not None
+            lane = self._lanes[key] = Lane(key, is_held=is_held)
+        return lane
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def may_go(self, row: R) -> bool:
+        """Tell whether a ready row may be taken by its id."""
+        lane = self._lanes.get(row.key)
+        return lane is None or not lane.is_held or lane.standing is row
+
+    def spend_turn(self, row: R, *, by_id: bool) -> None:
+        """Note that a row was taken."""
+        if self._turns is not None and row.turn >= 0:
+            if by_id:
+                self._turns.leave()
+            else:
+                self._turns.take(row.turn)
+            row.turn = -1
+
+    def behind(self, row: R, limit: int) -> list[R]:
+        """Return those that may be taken right behind one that stands, in their order."""
+        lane = self._lanes.get(row.key)
+        if lane is None or lane.is_held:
+            return []
+        good = (entry for entry in lane.parked if entry[-1].place == entry[-2])
+        return [entry[-1] for entry in heapq.nsmallest(limit, good)]
+
+    def entries(self) -> Iterator[R]:
         """Yield what is parked."""
-        for heap in self._parked.values():
-            yield from (entry for entry in heap if entry[3] in self._serials)
+        for lane in self._lanes.values():
+            yield from (row for *_, place, row in lane.parked if row.place == place)
 
-    def firsts(self, rows: Iterable[R]) -> Iterator[R]:
-        """Yield those of the ready rows, in their order, that may be taken."""
-        seen: set[str] = set()
-        for row in rows:
-            key = row.key
-            if key is not None:
-                front = self._fronts.get(key)
-                if key in seen or not (front is None or front is row or not front.is_begun):
-                    continue
-                seen.add(key)
-            yield row
+    # --- what changes ---------------------------------------------------------------------------
 
-    def admit(self, row: R) -> bool:
-        """Let a row that comes to be taken be the front of its key, or park it."""
-        if row.key is None:
-            return True
-        front = self._fronts.get(row.key)
-        if front is None or front is row or (not front.is_begun and row.order() < front.order()):
-            self._fronts[row.key] = row
-            return True
-        heapq.heappush(self._parked.setdefault(row.key, []), (*row.order(), row.serial, row))
-        self._serials.add(row.serial)
-        return False
+    def follow(self, row: R) -> tuple[bool, R | None]:
+        """Note that a row has moved.
 
-    def follow(self, row: R, serial: int) -> tuple[bool, R | None]:
-        """Note that a row has moved, which had a serial before.
-
-        Return whether its key has another front now, and which row that is if it was parked.
+        Return whether its key was opened for another, and who stands now that did not before.
         """
-        self._serials.discard(serial)
-        if row.state is State.LEASED and row.key is not None:
-            self._fronts[row.key] = row
-        if row.key is None or self._fronts.get(row.key) is not row or row.is_begun:
-            return False, None
-        following = self._pop(row.key, row if row.state is State.READY else None)
-        if following is not None:
-            self._fronts[row.key] = following
-        elif row.state is not State.READY:
-            del self._fronts[row.key]
-        return True, following
+        lane = self._lane(row.key)
+        if lane is None:
+            row.place = next(self._numbers) if row.state is State.READY else 0
+            return False, row if row.place else None
+        turn = self._leave(lane, row)
+        if lane.is_held:
+            lane.begun.pop(row, None)
+            if row.is_begun:
+                lane.begun[row] = None
+        if row.state is State.READY:
+            self._park(lane, row)
+        following = self._settle(lane, turn)
+        if lane.standing is None and not lane.begun:
+            # What is left of it means nothing any more.
+            self._entries -= len(lane.parked)
+            del self._lanes[lane.key]
+        return lane.is_held and following not in (None, row), following
 
-    def _pop(self, key: str, before: R | None) -> R | None:
-        """Return the parked row of a key that comes first, if it comes before some."""
-        heap = self._parked.get(key, [])
-        while heap and heap[0][3] not in self._serials:
-            heapq.heappop(heap)
-        if heap and (before is None or heap[0][-1].order() < before.order()):
-            self._serials.discard(heap[0][3])
-            return heapq.heappop(heap)[-1]
-        if not heap:
-            self._parked.pop(key, None)
-        return None
-
-
-class Turns:
-    """The turns of the keys of a fair topic: start-time fair queueing (Goyal, Vin, Cheng 1996).
-
-    A message that becomes ready comes one turn after the last of its key, and not before the turn
-    that was taken last: so before it there are, of each other key, about as many as of its own.
-    """
-
-    def __init__(self) -> None:
-        self._now = 0
-        self._last: dict[str | None, int] = {}
-
-    def next(self, key: str | None) -> int:
-        """Return the turn of a message that has become ready."""
-        turn = max(self._now, self._last.get(key, -1) + 1)
-        self._last[key] = turn
+    def _leave(self, lane: Lane[R], row: R) -> int:
+        """Let a row that moves be neither parked nor stand; return the turn that it left free."""
+        if not row.place:
+            return -1
+        row.place = 0
+        if lane.standing is not row:
+            self._count(lane, -1)
+            return -1
+        lane.standing = None
+        if row.state is State.LEASED:
+            return -1
+        turn, row.turn = row.turn, -1
         return turn
 
-    def take(self, turn: int) -> None:
-        """Note that a message was taken in its turn."""
-        if turn > self._now:
-            self._now = turn
-            if len(self._last) > 64 and self._now % 64 == 0:
-                self._last = {key: last for key, last in self._last.items() if last >= turn}
+    def _settle(self, lane: Lane[R], turn: int) -> R | None:
+        """Let the first of a lane stand, in a turn if that is free; return it if it did not."""
+        best = self._first(lane)
+        if best is not lane.standing:
+            if lane.standing is not None:
+                turn, lane.standing.turn = lane.standing.turn, -1
+                self._park(lane, lane.standing)
+            lane.standing = best
+            if best is not None:
+                # It is the first of those that are parked.
+                heapq.heappop(lane.parked)
+                self._entries -= 1
+                self._count(lane, -1)
+                turn, best.turn = -1, self._turn(lane, turn)
+        else:
+            best = None
+        if turn >= 0 and self._turns is not None:
+            self._turns.give_back((lane.key,), (1,))
+        return best
+
+    def _first(self, lane: Lane[R]) -> R | None:
+        """Return who is to stand for a lane."""
+        parked, best = lane.parked, lane.standing
+        while parked and parked[0][-1].place != parked[0][-2]:
+            heapq.heappop(parked)
+            self._entries -= 1
+        if parked and (best is None or parked[0] < self._entry(best)):
+            best = parked[0][-1]
+        return best if best is not None and lane.may_stand(best) else None
+
+    def _turn(self, lane: Lane[R], free: int) -> int:
+        if self._turns is None or free >= 0:
+            return free
+        return self._turns.next((lane.key,), (1,))[0]
+
+    def _park(self, lane: Lane[R], row: R) -> None:
+        row.place = next(self._numbers)
+        heapq.heappush(lane.parked, self._entry(row))
+        self._entries += 1
+        self._count(lane, 1)
+        if self._entries > 2 * self._waiting + _SPARE:
+            self._throw_away()
+
+    def _entry(self, row: R) -> tuple[int, int, int, int, int, R]:
+        """Return where a row comes in its lane: what was begun first, or as they became ready."""
+        if self._is_ordered:
+            return (not row.is_begun, *row.order(), row.place, row)
+        return 0, 0, 0, 0, row.place, row
+
+    def _count(self, lane: Lane[R], more: int) -> None:
+        self._waiting += more
+        self.parked += more * lane.is_held
+
+    def _throw_away(self) -> None:
+        """Forget the entries of rows that have moved since, which keep their bodies."""
+        for lane in self._lanes.values():
+            lane.parked = [entry for entry in lane.parked if entry[-1].place == entry[-2]]
+            heapq.heapify(lane.parked)
+        self._entries = self._waiting

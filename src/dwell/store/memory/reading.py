@@ -9,8 +9,8 @@ from dwell.batch.sweep import Sweep, Wanted
 from dwell.message import U64, Message, State
 from dwell.store.memory.counting import Counting
 from dwell.store.memory.receipts import receipts_of, taken_rows
-from dwell.store.memory.rows import Row, batch_of, fitting
-from dwell.store.memory.sweeping import by_due, paged, swept
+from dwell.store.memory.rows import Row, batch_of, by_due, fitting
+from dwell.store.memory.sweeping import paged, swept
 
 
 class Reading(Counting):

@@ -1,15 +1,16 @@
 """What the store in memory holds: a row a message, and the rows of each topic.
 
-Heaps delete lazily. A row gets a new ``serial`` whenever it moves, which makes the entries that
-were pushed for it before worthless; a heap that holds more worthless entries than good ones is
-built anew, so that timers which are set and cancelled all day do not pile up.
+Heaps delete lazily. A row gets a new ``serial`` whenever it moves, and another ``place`` among the
+ready ones, which makes the entries that were pushed for it before worthless; a heap that holds more
+worthless entries than good ones is built anew, so that timers which are set and cancelled all day
+do not pile up.
 """
 
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, repeat, starmap
+from itertools import count, repeat, starmap
 from typing import TypeAlias
 
 import numpy as np
@@ -20,18 +21,21 @@ from dwell.batch.sweep import Wanted
 from dwell.errors import IdExists, TopicFull
 from dwell.message import U64, State, TopicSettings, decode_extra
 from dwell.store.bounds import within
-from dwell.store.memory.lanes import Lanes, Turns
+from dwell.store.memory.lanes import Lanes
 
 #: How many worthless entries a heap may hold before it is looked at.
 SLACK = 64
 
-#: Where a ready row stands in a heap: what it is ordered by, its serial then, and the row.
+#: Where a ready row stands in a heap: what it is ordered by, its place then, and the row.
 Entry: TypeAlias = "tuple[int, int, int, int, Row]"
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One message and where it is; the last three fields count only while it is leased."""
+    """One message and where it is.
+
+    ``until_ms``, ``take`` and ``owner`` count only while it is leased, ``place`` while it is ready.
+    """
 
     topic: "Topic"
     id: str
@@ -50,6 +54,8 @@ class Row:
     until_ms: int = 0
     take: int = 0
     owner: str = ""
+    place: int = 0
+    turn: int = -1
 
     @property
     def size_bytes(self) -> int:
@@ -108,7 +114,7 @@ class Topic:
     counts: list[int] = field(default_factory=lambda: [0] * len(State))
     remembered: dict[str, int] = field(default_factory=dict)
     lanes: Lanes[Row] | None = None
-    turns: Turns | None = None
+    places: Iterator[int] = field(default_factory=partial(count, 1))
 
     def pending(self) -> int:
         """Return how many messages wait, for their due or for a taker."""
@@ -147,57 +153,71 @@ class Topic:
         if (settings.ordered, settings.fair) == (of.ordered, of.fair):
             return
         rows = [row for row in self.rows.values() if row.state is State.READY]
+        for row in rows:
+            row.place, row.turn = 0, -1
         self.ready = []
-        self.lanes = Lanes(self.rows.values()) if settings.ordered else None
-        self.turns = Turns() if settings.fair else None
-        for row in sorted(rows, key=Row.order):
-            self.push_ready(row)
+        self.lanes = None
+        if settings.ordered or settings.fair:
+            self.lanes = Lanes(settings, self.rows.values(), self.places)
+        for row in sorted(rows, key=Row.order if settings.ordered or not settings.fair else by_due):
+            self._place(row)
 
     @property
     def takeable(self) -> int:
-        """How many rows are ready, but for those of which it is known that nobody may take them."""
+        """How many rows may be taken, as far as their keys go."""
         return self.counts[State.READY] - (self.lanes.parked if self.lanes else 0)
 
-    def follow(self, row: Row, before: State, serial: int) -> int:
-        """Note that a row has moved; return how many more may be taken by that."""
+    def follow(self, row: Row, before: State) -> int:
+        """Note that a row has moved; return how many more may be taken by that, beside itself."""
         more = bool(self.settings.most_leased and before is State.LEASED is not row.state)
-        if self.lanes is not None:
-            is_open, following = self.lanes.follow(row, serial)
-            more |= is_open
-            if following is not None:
-                self.push_ready(following)
-        return int(more)
+        return int(self._place(row) or more)
 
-    def push_ready(self, row: Row) -> None:
-        """Let a row be taken in its turn."""
-        first = row.order() if self.turns is None else (0, self.turns.next(row.key), row.arrival)
-        heapq.heappush(self.ready, (*first, row.serial, row))
-        if len(self.ready) > 2 * self.counts[State.READY] + SLACK:
-            self.ready = [entry for entry in self.ready if entry[4].serial == entry[3]]
-            heapq.heapify(self.ready)
+    def _place(self, row: Row) -> bool:
+        """Let a row be taken in its turn, if it is ready; tell whether that lets another be."""
+        if self.lanes is not None:
+            is_open, standing = self.lanes.follow(row)
+        else:
+            row.place = next(self.places) if row.state is State.READY else 0
+            is_open, standing = False, row if row.place else None
+        if standing is not None:
+            first = standing.order()
+            if self.lanes is not None and self.lanes.are_fair:
+                first = 0, standing.turn, standing.arrival
+            heapq.heappush(self.ready, (*first, standing.place, standing))
+            if len(self.ready) > 2 * self.counts[State.READY] + SLACK:
+                self.ready = list(self._entries())
+                heapq.heapify(self.ready)
+        return is_open
+
+    def _entries(self) -> Iterator[Entry]:
+        """Yield where the rows stand that a take may come to, in no order."""
+        return (entry for entry in self.ready if entry[4].place == entry[3])
 
     def ready_rows(self) -> Iterator[Row]:
         """Yield the rows that are ready, in no order."""
-        parked = self.lanes.entries() if self.lanes is not None else ()
-        for *_, serial, row in (*self.ready, *parked):
-            if row.serial == serial:
-                yield row
+        yield from (entry[4] for entry in self._entries())
+        if self.lanes is not None:
+            yield from self.lanes.entries()
 
     def first_ready(self, limit: int) -> list[Row]:
         """Return the rows whose turn comes first, and leave them in their places."""
-        good = (entry for entry in self.ready if entry[4].serial == entry[3])
-        if self.lanes is None:
-            return [entry[4] for entry in heapq.nsmallest(limit, good)]
-        rows = (entry[4] for entry in sorted(good))
-        return list(islice(self.lanes.firsts(rows), limit))
+        entries = heapq.nsmallest(limit, self._entries())
+        if self.lanes is None or not self.lanes.are_fair:
+            return [entry[4] for entry in entries]
+        found = [entry[1:3] + entry[4:] for entry in entries]
+        for _, turn, *_, row in entries:
+            behind = self.lanes.behind(row, limit)
+            found += ((turn + at, row.arrival, row) for at, row in enumerate(behind, 1))
+        return [row for *_, row in heapq.nsmallest(limit, found)]
 
     def takeable_of(self, rows: Sequence[Row]) -> list[Row]:
         """Return those of some ready rows that a take may give by their ids."""
-        if self.lanes is None:
-            return list(rows)
-        ready = sorted(self.ready_rows(), key=Row.order)
-        firsts = set(map(id, self.lanes.firsts(ready)))
-        return [row for row in rows if id(row) in firsts]
+        return [row for row in rows if self.lanes is None or self.lanes.may_go(row)]
+
+    def spend_turn(self, row: Row, *, by_id: bool) -> None:
+        """Note that a row was taken, which has moved by now."""
+        if self.lanes is not None:
+            self.lanes.spend_turn(row, by_id=by_id)
 
     def urgent(self, priority: int) -> int:
         """Return how many ready rows come before those of a priority."""
@@ -206,14 +226,15 @@ class Topic:
     def pop_ready(self) -> Row | None:
         """Return the row whose turn it is."""
         while self.ready:
-            entry = heapq.heappop(self.ready)
-            *_, serial, row = entry
-            if row.serial != serial or (self.lanes is not None and not self.lanes.admit(row)):
-                continue
-            if self.turns is not None:
-                self.turns.take(entry[1])
-            return row
+            *_, place, row = heapq.heappop(self.ready)
+            if row.place == place:
+                return row
         return None
+
+
+def by_due(row: Row) -> tuple[int, int]:
+    """Return what messages of one state are ordered by."""
+    return row.due_ms, row.arrival
 
 
 def rows_of(topic: "Topic", ids: list[str], arrivals: list[int], puts: Puts) -> Iterator[Row]:

@@ -105,11 +105,10 @@ class MemoryStore(Reading):
             most = len(rows) + self._allowed(topic, limit - len(rows), now_ms)
             while len(rows) < most and room_bytes > 0 and (row := topic.pop_ready()) is not None:
                 self._lease(row, lease_ms, owner, now_ms)
+                topic.spend_turn(row, by_id=False)
                 rows.append(row)
                 room_bytes -= row.size_bytes
-            if len(rows) == most < limit and topic.takeable and topic.settings.rate:
-                self._allowances.come_again(name, topic.settings.rate, now_ms)
-                self._is_nearer = True
+            self._note_short(topic, now_ms)
         self._announce()
         return self._batch(rows, receipts=True)
 
@@ -131,6 +130,9 @@ class MemoryStore(Reading):
         rows = rows[: self._allowed(known, len(rows), now_ms)]
         for row in rows:
             self._lease(row, lease_ms, owner, now_ms)
+            known.spend_turn(row, by_id=True)
+        self._note_short(known, now_ms)
+        self._announce()
         return self._batch(rows, receipts=True)
 
     async def ack(self, receipts: U64) -> U8:
@@ -231,7 +233,8 @@ class MemoryStore(Reading):
         self._enter()
         known = self._topic(topic)
         known.configure(settings)
-        self._allowances.forget(topic)
+        self._allowances.look_again(topic)
+        self._is_nearer = True
         if not settings.paused:
             self._woken[topic] += known.counts[State.READY]
         self._announce()
@@ -265,8 +268,9 @@ class MemoryStore(Reading):
         self._seen_ms = now_ms
         while (row := self._deadlines.pop(now_ms)) is not None:
             self._come_due(row, now_ms)
-        for topic in self._allowances.come(now_ms):
-            self._woken[topic] += self.ready(topic)
+        for name in self._allowances.come(now_ms):
+            self._note_short(self._topics[name], now_ms)
+            self._woken[name] += self.ready(name)
         while self._memories and self._memories[0][0] <= now_ms:
             until_ms, topic, id_ = heapq.heappop(self._memories)
             remembered = self._topics[topic].remembered
@@ -299,6 +303,8 @@ class MemoryStore(Reading):
         if self._woken:
             woken, self._woken = self._woken, Counter()
             for topic, count in (+woken).items():
+                # A taker that sees that the rate allows nothing does not even ask.
+                self._note_short(self._topics[topic], self._seen_ms)
                 self.wake(topic, count)
         if self._is_nearer:
             self._is_nearer = False
@@ -312,13 +318,11 @@ class MemoryStore(Reading):
         counts[row.state] -= 1
         counts[state] += 1
         before, row.state = row.state, state
-        serial, row.serial = row.serial, next(self._serials)
+        row.serial = next(self._serials)
         deadline_ms = row.deadline_ms()
         if deadline_ms:
             self._is_nearer |= self._deadlines.push(deadline_ms, row, len(self._numbered))
-        if state is State.READY:
-            row.topic.push_ready(row)
-        more = row.topic.follow(row, before, serial)
+        more = row.topic.follow(row, before)
         if more and not row.topic.settings.paused:
             self._woken[row.topic.name] += more
 
@@ -413,6 +417,12 @@ class MemoryStore(Reading):
         """Return how many of the rows that are wanted may be taken."""
         left = self._allowances.left(topic.name, topic.settings, topic.counts[State.LEASED], now_ms)
         return wanted if left is None else min(wanted, left)
+
+    def _note_short(self, topic: Topic, now_ms: int) -> None:
+        """Note when takers are to come again, if more is ready than the rate may allow."""
+        settings = topic.settings
+        if settings.rate and topic.takeable and not settings.paused:
+            self._is_nearer |= self._allowances.come_again(topic.name, settings.rate, now_ms)
 
     # --- helpers ------------------------------------------------------------------------------
 

@@ -7,12 +7,7 @@ from operator import attrgetter
 from dwell.batch.page import Cursor
 from dwell.batch.sweep import Wanted
 from dwell.message import State
-from dwell.store.memory.rows import Row, fitting
-
-
-def by_due(row: Row) -> tuple[int, int]:
-    """Return what messages of one state are ordered by."""
-    return row.due_ms, row.arrival
+from dwell.store.memory.rows import Row, by_due, fitting
 
 
 def paged(

@@ -18,6 +18,7 @@ A store of several shards says how many, and goes without the rules that hold wi
 """
 
 from dwell.testing.suite.arrows import Arrows
+from dwell.testing.suite.fairness import Fairness
 from dwell.testing.suite.ids import ByIdVerbs
 from dwell.testing.suite.limits import Limits
 from dwell.testing.suite.notices import Notices
@@ -38,6 +39,7 @@ class StoreSuite(
     Puts,
     Takes,
     Limits,
+    Fairness,
     Picks,
     Receipts,
     ByIdVerbs,

@@ -1,4 +1,4 @@
-"""Limits of a topic that hold for all its takers: order by key, fairness, leases and rate."""
+"""Limits of a topic that hold for all its takers: order by key, leases and rate."""
 
 from collections.abc import Awaitable, Callable
 
@@ -57,7 +57,7 @@ LEAVES = (_ack, _bury, _exhaust, _lapse, _cancel, _expire, _replace, _give_back)
 
 
 class Limits(Suite):
-    """The settings ``ordered``, ``fair``, ``most_leased`` and ``rate``."""
+    """The settings ``ordered``, ``most_leased`` and ``rate``."""
 
     # --- ordered ------------------------------------------------------------------------------
 
@@ -216,62 +216,46 @@ class Limits(Suite):
         rig.advance(LATER_MS)
         assert await rig.take_ids() == ["2"]
 
-    # --- fair ---------------------------------------------------------------------------------
-
-    @within_a_shard
+    @pytest.mark.parametrize("first", [0, 1])
     @scenario
-    async def test_fair_gives_each_key_its_turn(self, rig: Rig) -> None:
-        """Keys take turns, each in its own order, whoever put how many first."""
-        await rig.configure(fair=True)
-        await rig.put(*(f"a{number}" for number in range(6)), key="a")
-        await rig.put("b0", "b1", "b2", key="b")
-        await rig.put("c0")
-        first = await rig.take_ids(5)
-        assert sorted(first[:3]) == ["a0", "b0", "c0"]
-        assert sorted(first[3:]) == ["a1", "b1"]
-        await rig.put("d0", key="d")
-        found = await rig.take_ids(2)
-        assert "d0" in found
-        found += await rig.take_ids()
-        for key, number in (("a", 6), ("b", 3)):
-            of_key = [id_ for id_ in (*first, *found) if id_[0] == key]
-            assert of_key == [f"{key}{at}" for at in range(number)]
+    async def test_ordered_waits_for_all_that_are_begun(self, rig: Rig, first: int) -> None:
+        """Of several of a key that were taken before the topic was ordered all have to be done."""
+        await rig.put("1", "2", "3", "4", key="k")
+        receipts = receipts_of(await rig.take(2))
+        await rig.configure(ordered=True)
+        assert await rig.take_ids() == []
+        await rig.ack(receipts[[first]])
+        assert await rig.take_ids() == []
+        assert await rig.peek_ids() == []
+        assert len(await rig.take_by_ids("3")) == 0
+        rig.hush()
+        await rig.ack(receipts[[1 - first]])
+        assert rig.woken["t"]
+        assert await rig.take_ids() == ["3"]
+        assert await rig.take_ids() == []
 
-    @within_a_shard
     @scenario
-    async def test_fair_as_messages_fall_due(self, rig: Rig) -> None:
-        """A flood that falls due first does not hold up what falls due later."""
-        await rig.configure(fair=True)
-        await rig.put(*(f"a{number:03d}" for number in range(300)), key="a", delay_ms=LATER_MS)
-        await rig.put("b0", key="b", delay_ms=2 * LATER_MS)
+    async def test_ordered_retries_what_was_begun_in_order(self, rig: Rig) -> None:
+        """Those that were begun come again one at a time, in their order, before the others."""
+        await rig.put("1", key="k")
+        rig.advance(1)
+        await rig.put("2", key="k")
+        rig.advance(1)
+        await rig.put("3", key="k")
+        receipts = receipts_of(await rig.take(2))
+        await rig.configure(ordered=True)
+        await rig.release(receipts[[1]], LATER_MS)
         rig.advance(LATER_MS)
-        await rig.tick()
-        assert await rig.take_ids(1) == ["a000"]
+        assert await rig.take_ids() == []
+        await rig.release(receipts[[0]], LATER_MS)
+        found: list[str] = []
         rig.advance(LATER_MS)
-        assert "b0" in await rig.take_ids(2)
-
-    @within_a_shard
-    @scenario
-    async def test_fair_and_ordered(self, rig: Rig) -> None:
-        """Both hold: one message of a key at a time, and keys take turns."""
-        await rig.configure(fair=True, ordered=True)
-        await rig.put("a0", "a1", "a2", key="a")
-        await rig.put("b0", "b1", key="b")
-        batch = await rig.take()
-        assert sorted(batch.ids) == ["a0", "b0"]
-        await rig.ack(receipts_of(batch))
-        assert sorted(await rig.take_ids()) == ["a1", "b1"]
-
-    @within_a_shard
-    @scenario
-    async def test_fair_from_now_on(self, rig: Rig) -> None:
-        """A topic becomes fair, and is not any more, with what is ready already."""
-        await rig.put(*(f"a{number}" for number in range(6)), key="a")
-        await rig.put("b0", "b1", "b2", key="b")
-        await rig.configure(fair=True)
-        assert sorted(await rig.take_ids(2)) == ["a0", "b0"]
-        await rig.configure()
-        assert await rig.take_ids(2) == ["a1", "a2"]
+        for _ in range(3):
+            batch = await rig.take()
+            assert await rig.take_ids() == []
+            found += batch.ids
+            await rig.ack(receipts_of(batch))
+        assert found == ["2", "1", "3"]
 
     # --- most_leased --------------------------------------------------------------------------
 
@@ -367,3 +351,71 @@ class Limits(Suite):
         await rig.put("c", delay_ms=-100_000)
         rig.advance(2_000)
         assert await rig.take_ids() == ["c"]
+
+    @within_a_shard
+    @scenario
+    async def test_rate_wakes_who_asked_for_few(self, rig: Rig) -> None:
+        """Who took as many as he wanted leaves others for those who wait."""
+        await rig.configure(rate=2)
+        await rig.put("a", "b", "c")
+        await rig.tick()
+        assert await rig.take_ids(1) == ["a"]
+        await _check_that_takers_come_again(rig, "b")
+        assert list((await rig.take_by_ids("b")).ids) == ["b"]
+        await _check_that_takers_come_again(rig, "c")
+
+    @within_a_shard
+    @scenario
+    async def test_rate_wakes_who_sees_that_there_is_none(self, rig: Rig) -> None:
+        """Who is told that nothing may be taken now does not ask, and is woken all the same."""
+        await rig.configure(rate=2)
+        await rig.put("a")
+        assert await rig.take_ids() == ["a"]
+        await rig.tick()
+        await rig.put("b")
+        assert not rig.store.ready("t")
+        await _check_that_takers_come_again(rig, "b")
+
+    @within_a_shard
+    @scenario
+    async def test_rate_wakes_again_after_takes_by_id(self, rig: Rig) -> None:
+        """Takes by id may use up what others wait for; these wait on, and are woken."""
+        await rig.configure(rate=150)
+        await rig.put(*(f"{number:03d}" for number in range(100)))
+        assert len(await rig.take_ids()) == 15
+        assert await rig.take_ids() == []
+        for number in range(50, 60):
+            rig.advance(1)
+            await rig.take_by_ids(f"{number:03d}")
+        await _check_that_takers_come_again(rig, "015")
+
+    @within_a_shard
+    @scenario
+    async def test_rate_holds_over_changes_of_settings(self, rig: Rig) -> None:
+        """A change of settings does not allow more, be it of the rate or of another."""
+        await rig.configure(rate=10)
+        await rig.put(*(f"{number:03d}" for number in range(100)))
+        taken = 0
+        for lease_ms in range(1_000, 1_050):
+            taken += len(await rig.take_ids())
+            rig.advance(20)
+            await rig.configure(rate=10, lease_ms=lease_ms)
+        assert 10 <= taken <= 11
+        assert len(await rig.take_ids()) <= 1
+        await rig.configure(rate=1_000)
+        await rig.configure(rate=10)
+        assert await rig.take_ids() == []
+
+
+async def _check_that_takers_come_again(rig: Rig, first: str) -> None:
+    """Check that there is a deadline at which takers are woken, and that they find a message."""
+    rig.hush()
+    for _ in range(20):
+        wait_ms = await rig.tick()
+        if rig.woken["t"]:
+            break
+        assert wait_ms is not None
+        rig.advance(min(max(wait_ms, 1), 500))
+    assert rig.woken["t"]
+    assert await rig.peek_ids(1) == [first]
+    assert rig.store.ready("t")

@@ -1,0 +1,143 @@
+"""Fairness between the keys of a topic, alone and together with order."""
+
+from dwell.testing.rig import Rig, Suite, receipts_of, scenario
+from dwell.testing.suite.arrows import LATER_MS
+from dwell.testing.suite.shards import within_a_shard
+
+
+class Fairness(Suite):
+    """The setting ``fair``."""
+
+    @within_a_shard
+    @scenario
+    async def test_fair_gives_each_key_its_turn(self, rig: Rig) -> None:
+        """Keys take turns, each in its own order, whoever put how many first."""
+        await rig.configure(fair=True)
+        await rig.put(*(f"a{number}" for number in range(6)), key="a")
+        await rig.put("b0", "b1", "b2", key="b")
+        await rig.put("c0")
+        first = await rig.take_ids(5)
+        assert sorted(first[:3]) == ["a0", "b0", "c0"]
+        assert sorted(first[3:]) == ["a1", "b1"]
+        await rig.put("d0", key="d")
+        found = await rig.take_ids(2)
+        assert "d0" in found
+        found += await rig.take_ids()
+        for key, number in (("a", 6), ("b", 3)):
+            of_key = [id_ for id_ in (*first, *found) if id_[0] == key]
+            assert of_key == [f"{key}{at}" for at in range(number)]
+
+    @within_a_shard
+    @scenario
+    async def test_fair_as_messages_fall_due(self, rig: Rig) -> None:
+        """A flood that falls due first does not hold up what falls due later."""
+        await rig.configure(fair=True)
+        await rig.put(*(f"a{number:03d}" for number in range(300)), key="a", delay_ms=LATER_MS)
+        await rig.put("b0", key="b", delay_ms=2 * LATER_MS)
+        rig.advance(LATER_MS)
+        await rig.tick()
+        assert await rig.take_ids(1) == ["a000"]
+        rig.advance(LATER_MS)
+        assert "b0" in await rig.take_ids(2)
+
+    @within_a_shard
+    @scenario
+    async def test_fair_and_ordered(self, rig: Rig) -> None:
+        """Both hold: one message of a key at a time, and keys take turns."""
+        await rig.configure(fair=True, ordered=True)
+        await rig.put("a0", "a1", "a2", key="a")
+        await rig.put("b0", "b1", key="b")
+        batch = await rig.take()
+        assert sorted(batch.ids) == ["a0", "b0"]
+        await rig.ack(receipts_of(batch))
+        assert sorted(await rig.take_ids()) == ["a1", "b1"]
+
+    @within_a_shard
+    @scenario
+    async def test_fair_and_ordered_share_with_who_comes_late(self, rig: Rig) -> None:
+        """A key with many that were passed over already takes turns with one that comes later."""
+        await rig.configure(fair=True, ordered=True)
+        await rig.put(*(f"a{number:02d}" for number in range(40)), key="a")
+        batch = await rig.take(1)
+        assert await rig.take_ids(5) == []
+        await rig.put("b", key="b")
+        keys = ""
+        for number in range(40):
+            await rig.ack(receipts_of(batch))
+            rig.advance(1)
+            batch = await rig.take(1)
+            keys += batch.ids[0][0]
+            if keys[-1] == "b":
+                await rig.put(f"b{number}", key="b")
+        assert keys.count("a") >= 18
+        assert keys.count("b") >= 18
+
+    @within_a_shard
+    @scenario
+    async def test_fair_and_ordered_within_a_key_by_priority_and_due(self, rig: Rig) -> None:
+        """Which of a key is next goes by priority and due; each verb says the same."""
+        await rig.configure(fair=True, ordered=True)
+        await rig.put("late", key="k")
+        await rig.put("early", key="k", delay_ms=-10)
+        await rig.put("urgent", key="k", priority=1)
+        await rig.put("other", key="l")
+        for id_ in ("urgent", "early", "late"):
+            assert id_ in await rig.peek_ids()
+            assert len(await rig.peek_ids()) == 2
+            assert list((await rig.take_by_ids("late", "early", "urgent")).ids) == [id_]
+            await rig.ack(receipts_of(await rig.store.held("me")))
+        await rig.put("late again", key="k")
+        await rig.put("urgent again", key="k", priority=1)
+        assert sorted(await rig.take_ids()) == ["other", "urgent again"]
+
+    @within_a_shard
+    @scenario
+    async def test_fair_forgets_what_was_not_taken(self, rig: Rig) -> None:
+        """Turns of messages that were cancelled, moved and replaced do not count."""
+        await rig.configure(fair=True)
+        await rig.put(*(f"b{number:03d}" for number in range(200)), key="b")
+        await rig.put(*(f"a{number:03d}" for number in range(100)), key="a")
+        await rig.cancel(*(f"a{number:03d}" for number in range(100)))
+        await rig.put("a", key="a")
+        await rig.put("c", key="c")
+        for _ in range(50):
+            rig.advance(1)
+            await rig.reschedule("a")
+            await rig.put("c", key="c", on_conflict="replace")
+        found = await rig.take_ids(10)
+        assert {"a", "c"} <= set(found)
+
+    @within_a_shard
+    @scenario
+    async def test_fair_goes_on_when_ever_new_keys_come(self, rig: Rig) -> None:
+        """What waits for its turn gets it, also while each turn is asked for by new keys."""
+        await rig.configure(fair=True)
+        await rig.put("a1", "a2", key="a")
+        await rig.put("x", key="x")
+        found: list[str] = []
+        for number in range(20):
+            found += await rig.take_ids(1)
+            rig.advance(1)
+            await rig.put(f"n{number}", key=f"n{number}")
+        assert "a2" in found
+
+    @within_a_shard
+    @scenario
+    async def test_fair_and_takes_by_id(self, rig: Rig) -> None:
+        """Who takes the last of a flood by its id does not let its turn come."""
+        await rig.configure(fair=True)
+        await rig.put(*(f"a{number:03d}" for number in range(200)), key="a")
+        assert len(await rig.take_by_ids("a199")) == 1
+        await rig.put("b", key="b")
+        assert "b" in await rig.take_ids(10)
+
+    @within_a_shard
+    @scenario
+    async def test_fair_from_now_on(self, rig: Rig) -> None:
+        """A topic becomes fair, and is not any more, with what is ready already."""
+        await rig.put(*(f"a{number}" for number in range(6)), key="a")
+        await rig.put("b0", "b1", "b2", key="b")
+        await rig.configure(fair=True)
+        assert sorted(await rig.take_ids(2)) == ["a0", "b0"]
+        await rig.configure()
+        assert await rig.take_ids(2) == ["a1", "a2"]
