@@ -101,8 +101,7 @@ def _parked(machine: Machine) -> dict[int, list[int]]:
 def _in_memory(store: MemoryStore) -> Iterator[str]:
     topics = store._topics.values()
     rows = {row for topic in topics for row in topic.rows.values()}
-    entries = (entry for topic in topics for entry in topic.ready)
-    ready = {row for *_, serial, row in entries if row.serial == serial}
+    ready = {row for topic in topics for row in topic.ready_rows()}
     timed = {row for _, serial, row in store._deadlines.entries if row.serial == serial}
     for row in (ready | timed | {*store._taken.values(), *store._numbered.values()}) - rows:
         yield f"{row.id!r}: no topic has it"

@@ -150,8 +150,7 @@ class EmbeddedStore(Counting):
     def _take(
         self, topics: Sequence[str], limit: int, lease_ms: int, owner: str
     ) -> tuple[Rows, bool]:
-        now_ms = self._time.begin()
-        machine = self._machine
+        now_ms, machine = self._time.begin(), self._machine
         ready, rows, has_more = machine.ready.counts(topics, now_ms), _NO_ROWS, False
         limit = min(limit, sum(ready.values()))
         if limit:
@@ -161,12 +160,10 @@ class EmbeddedStore(Counting):
         if len(rows):
             machine.gate.take_turns(rows)
             self._lease(rows, lease_ms, owner, now_ms)
-        if machine.gate.is_used:
-            machine.gate.note_short(machine.topics.found(topics), now_ms)
-            self._time.look_ahead()
-            if has_more:
-                # Who gets none of these has to ask again.
-                self.wake(topics[0], limit)
+        self._time.note_short(topics, now_ms)
+        if has_more:
+            # Who gets none of these has to ask again.
+            self.wake(topics[0], limit)
         return rows, has_more
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
@@ -181,13 +178,14 @@ class EmbeddedStore(Counting):
         rows, found = self._finder.find(topic, ids)
         good = first_of_each(rows, found & (self._table.state[rows] == State.READY))
         going: Rows = rows[good]
-        if self._machine.gate.is_used and len(going):
+        if (gate := self._machine.gate).is_used and len(going):
             number = int(self._table.topic[going[0]])
-            going = going[self._machine.gate.firsts(number, going)]
-            going = going[: self._machine.gate.allowed(number, len(going), now_ms)]
+            going = going[gate.firsts(number, going)]
+            going = going[: gate.allowed(number, len(going), now_ms)]
         if len(going):
             # What stands for them in the ready runs is thrown away when it comes to the front.
             self._lease(going, lease_ms, owner, now_ms)
+        self._time.note_short((topic,), now_ms)
         return going
 
     async def _handed(self, rows: Rows) -> Batch:
@@ -218,7 +216,9 @@ class EmbeddedStore(Counting):
 
     def ready(self, topic: str) -> int:
         """Return how many messages of a topic could be taken (see the contract)."""
-        return sum(self._machine.ready.counts((topic,), self.clock.now_ms()).values())
+        now_ms = self.clock.now_ms()
+        self._time.note_short((topic,), now_ms)
+        return sum(self._machine.ready.counts((topic,), now_ms).values())
 
     def _leases(self, rows: Rows, lease_ms: int) -> I64:
         return np.full(len(rows), lease_ms) if lease_ms else self._machine.terms.lease_ms(rows)

@@ -5,7 +5,7 @@ which takes room on the disk; a verb that needs none itself goes on without them
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dwell.clock import Clock
 from dwell.errors import DiskFull
@@ -122,9 +122,16 @@ class Timekeeper:
     def write(self, record: Record) -> None:
         """Append a record and do what it says; raises DiskFull or StoreFailed before either."""
         self._core.write(record)
-        self.look_ahead()
+        self._look_ahead()
 
-    def look_ahead(self) -> None:
+    def note_short(self, topics: Iterable[str], now_ms: int) -> None:
+        """Note which topics have more than their rates allow, and when takers come for that."""
+        machine = self._machine
+        if machine.gate.is_used:
+            machine.gate.note_short(machine.topics.found(topics), now_ms)
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
         """Plan for the next deadline, if it has come nearer."""
         deadline_ms = self._machine.next_deadline_ms()
         if deadline_ms is not None and (self.deadline_ms is None or deadline_ms < self.deadline_ms):
