@@ -3,9 +3,11 @@
 verb('configure', 2, function(topic, data)
   settle()
   local was = settings(topic)
+  -- What is left of a rate stays; if it went with the settings, each change would allow more.
+  if (was.rate or 0) > 0 then keep_tokens(topic, tokens_of(topic, was.rate / SHARDS)) end
   call('HSET', KEY.topics, topic, data)
   known[topic] = nil
-  call('HDEL', KEY.counts .. topic, 'tokens', 'tokens_ms', 'again_ms')
+  call('HDEL', KEY.counts .. topic, 'again_ms')
   touched[topic] = true
   if was.paused or (was.rate or 0) > 0 or (was.most_leased or 0) > 0 then
     local ready = call('HGET', KEY.counts .. topic, 'ready') or 0

@@ -147,7 +147,8 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   end
 
   for i = rest, is_settled and 0 or #ARGV do
-    if not settings(ARGV[i]).paused and call('HGET', KEY.known, ARGV[i]) == 'mixed' then
+    local is_planned = not settings(ARGV[i]).paused
+    if is_planned and (is_laned(ARGV[i]) or call('HGET', KEY.known, ARGV[i]) == 'mixed') then
       return {'again', finish()}
     end
   end
@@ -159,7 +160,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       left = math.min(left, allowed(topic))
       local bound = left
       while left > 0 and bytes_left > 0 and loose_left > 0 and take_next(topic) do end
-      spend(topic, bound - left, bound < wanted and left == 0 and call('EXISTS', KEY.ready .. topic) == 1)
+      spend(topic, bound - left)
       left = wanted - bound + left
     end
   end

@@ -1,5 +1,5 @@
 -- Lease those of some messages that are ready; `lease_ms` is 0 for each message's own.
--- The list: ids. Answers {'ok', entries, finish()} as take does.
+-- The list: ids. Answers {'ok', entries, finish()} or {'again', finish()} as take does.
 verb('take_ids', 3, function(topic, lease_ms, owner)
   local taken = answered()
   if taken and taken[1] == 'late' then return taken end
@@ -7,7 +7,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
     for i = 1, #taken, 2 do taken[i + 1] = still(taken[i]) end
     return {'ok', taken, finish()}
   end
-  settle()
+  if not settle() and is_laned(topic) then return {'again', finish()} end
   lease_ms = tonumber(lease_ms)
   local of, entries, said, bound = settings(topic), {}, {}, allowed(topic)
 
@@ -35,7 +35,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   end
 
   each_named(topic, lease)
-  spend(topic, #said / 2, false)
+  spend(topic, #said / 2)
   answer(said)
   return {'ok', entries, finish()}
 end)
