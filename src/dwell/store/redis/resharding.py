@@ -10,6 +10,7 @@ from math import gcd
 from dwell.errors import InvalidInput, StoreLocked
 from dwell.message import QUEUE_ID_MARK
 from dwell.slices import slices, tuples
+from dwell.store.redis.layout import settings_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import MOST_SHARDS, shares
 from dwell.store.redis.options import options_of
@@ -71,7 +72,7 @@ class _Move:
         pairs = zip(found[::2], found[1::2], strict=True) if isinstance(found, list) else found
         for topic, data in dict(pairs).items():
             for shard in range(self._before, self._target):
-                await self._shards.run(shard, "configure", topic, data)
+                await self._shards.run(shard, "configure", topic, settings_of(data))
 
     async def _move_messages(self, shard: int) -> None:
         n = 0

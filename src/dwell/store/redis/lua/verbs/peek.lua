@@ -2,6 +2,7 @@
 -- Answers {triples of priority, due and n; finish()}, or {'again', finish()}.
 -- What was taken out of a block stands behind it in the set, and among its messages in the order.
 verb('peek', 2, looking(function(topic, limit)
+  if not is_formed(topic) then return {'again', finish()} end
   limit = tonumber(limit)
   local found = {}
   local most = settings(topic).ordered and math.max(limit, LIMITS.taken) or limit + 1

@@ -3,6 +3,7 @@
 -- nothing is wanted; `limit` are wanted; `where` is where to go on, '' at first.
 -- Answers {pairs of due and n; where to go on, '' at the end; finish()}, or {'again', finish()}.
 verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_n, limit, where)
+  if state == 'ready' and not is_formed(topic) then return {'again', finish()} end
   limit, after_due, after_n = tonumber(limit), tonumber(after_due), tonumber(after_n)
   end_due, end_n = tonumber(end_due), tonumber(end_n)
   -- Looking at a block costs as much as at 25 loose messages.
