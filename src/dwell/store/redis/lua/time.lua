@@ -190,11 +190,35 @@ local function demote(topic, entry, priority)
   count(topic, 'delayed', number)
 end
 
+-- Do as turn_topic of a fair topic, which has few of each turn: look at many together.
+local function turn_fair(topic, bound, budget)
+  local name = KEY.ready .. topic
+  local rank = call('ZCOUNT', name, '-inf', bound) - 1
+  while rank >= 0 do
+    if budget <= 0 then return bound, budget end
+    local found = call('ZRANGE', name, math.max(rank - 127, 0), rank, 'WITHSCORES')
+    local is_early = false
+    for i = #found - 1, 1, -2 do
+      is_early = unpack_from('>I6', found[i]) > now
+      if is_early then
+        demote(topic, found[i], tonumber(found[i + 1]))
+        budget = budget - 1
+      end
+    end
+    -- What stands before one of its turn that is not too early is not, either.
+    bound = (is_early and '' or '(') .. found[2]
+    rank = call('ZCOUNT', name, '-inf', bound) - 1
+    budget = budget - 8
+  end
+  return nil, budget
+end
+
 -- Let what is ready too early of one topic wait again: of each priority that is what stands last.
 -- Begin with the priorities up to a bound; return from where to go on, nil at the end.
 local function turn_topic(topic, bound, budget)
   local name = KEY.ready .. topic
   come_again(topic, true)
+  if settings(topic).fair then return turn_fair(topic, bound, budget) end
   local rank = call('ZCOUNT', name, '-inf', bound) - 1
   while rank >= 0 do
     if budget <= 0 then return bound, budget end
