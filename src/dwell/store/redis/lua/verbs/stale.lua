@@ -28,7 +28,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     local r = outline(call('HGET', KEY.messages, member(n)))
     local key = not settings(topic).forming and ordered_key(r)
     if not key then
-      return score >= PARKED and score < UNFORMED and tell(topic, r.id, n, 'no state', function() stand_ready(r, entry) end)
+      local is_parked = score >= PARKED and not settings(topic).forming
+      return is_parked and tell(topic, r.id, n, 'no state', function() stand_ready(r, entry) end)
     end
     local name = lane_key(topic, key)
     if not call('ZSCORE', name, entry) then
