@@ -3,7 +3,7 @@
 A message moves when its id, or its key, belongs to another shard by the new number: first it is
 taken in there, then it is let go. Both are harmless when they are done again, so a run that was cut
 off is made again with the same number. Ids that the queue made name their shard and stay; so
-nothing is moved while an ordered topic has such messages that belong to another shard by their keys.
+nothing moves while an ordered topic has such messages that belong to another shard by their keys.
 """
 
 from collections.abc import AsyncIterator
