@@ -223,3 +223,25 @@ async def test_a_store_that_was_resharded_is_another_with_the_same_history(url: 
         assert set(await queue.ack(again)) == {dwell.Result.ACKED}
         page = await queue.events(before.next_position)
         assert page.since == before.history == page.history != ""
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_what_cannot_go_to_the_shard_of_its_key_is_not_left_behind(url, is_ordered):
+    """An ordered topic whose ids the queue made stays as it is; when they are done it moves."""
+    async with dwell.open(url) as queue:
+        await queue.configure("t", ordered=is_ordered)
+        for n in range(8):
+            await queue.put_many("t", ["x"] * 2, key=f"k{n}")
+        await queue.put_many("t", ["x"] * 8, ids=[f"own {n}" for n in range(8)], key="own")
+        await queue.put_many("t", ["x"] * 8)
+    if is_ordered:
+        with pytest.raises(InvalidInput, match=r"topic 't': is ordered .* ids the queue made"):
+            await reshard(url, 4)
+        async with dwell.open(url, shards=1) as queue:
+            assert (await queue.stats()).topics["t"].ready == 32
+            while len(batch := await queue.take("t", 100)):
+                await queue.ack(batch)
+    await reshard(url, 4)
+    async with dwell.open(url, shards=4) as queue:
+        assert (await queue.settings("t")).ordered == is_ordered
+        assert await queue.find_stale() == []

@@ -76,6 +76,15 @@ NOTE = Layout(is_block=1, kind=1, topic_size=1, due_ms=6, attempt=2, id_size=2)
 BLOCK_NOTE = Layout(is_block=1, kind=1, n=7, attempt=2, live=2, names_size=4)
 
 
+#: What settings begin with while the messages of their topic are to be formed: no MessagePack does.
+TO_FORM = 0xC1
+
+
+def settings_of(data: bytes) -> bytes:
+    """Return the MessagePack of settings as a shard has them."""
+    return data.removeprefix(bytes([TO_FORM]))
+
+
 def of_functions() -> dict[str, object]:
     """Return what the functions know of layouts; offsets count from 0, as those of Redis do."""
     return {
@@ -99,6 +108,7 @@ def of_functions() -> dict[str, object]:
             "data": DATA.lua,
             "data_size": DATA.size,
         },
+        "TO_FORM": TO_FORM,
         "NOTE": f">{NOTE.lua}",
         "BLOCK_NOTE": f">{BLOCK_NOTE.lua}",
     }

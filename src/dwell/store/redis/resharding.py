@@ -2,18 +2,24 @@
 
 A message moves when its id, or its key, belongs to another shard by the new number: first it is
 taken in there, then it is let go. Both are harmless when they are done again, so a run that was cut
-off is made again with the same number. Ids that the queue made name their shard and stay.
+off is made again with the same number. Ids that the queue made name their shard and stay; so
+nothing moves while an ordered topic has such messages that belong to another shard by their keys.
 """
 
+from collections.abc import AsyncIterator
 from math import gcd
+
+from msgspec import msgpack
 
 from dwell.errors import InvalidInput, StoreLocked
 from dwell.message import QUEUE_ID_MARK
-from dwell.slices import slices, tuples
+from dwell.slices import tuples
+from dwell.store.redis.layout import settings_of
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import MOST_SHARDS, shares
+from dwell.store.redis.numbers import MOST_SHARDS
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import shard_for
+from dwell.store.redis.records import Row
 from dwell.store.redis.shards import Shards
 
 #: How many messages one call takes in: as many as a block of numbers has.
@@ -24,8 +30,9 @@ _EVERY_N = 2**45
 async def reshard(url: str, shards: int) -> int:
     """Give a store ``shards`` shards; return how many messages have moved.
 
-    Raises InvalidInput for a number that is not above the present one, and StoreLocked while an
-    instance has the store open. Leases that are under way end.
+    Raises InvalidInput for a number that is not above the present one, and while an ordered topic
+    has messages that cannot move to the shard of their key, as the queue made their ids; and
+    StoreLocked while an instance has the store open. Leases that are under way end.
     """
     store = Shards(options_of(url, {}), None, lambda topic, count: None, lambda: None)
     await store.open(is_alone=True)
@@ -53,6 +60,7 @@ class _Move:
         """Move everything, and write down the new number."""
         if await self._shards.listeners():
             raise StoreLocked("an instance has the store open; stop all of them first")
+        await self._check_lanes()
         await self._shards.announce_move(self._target)
         await self._copy_settings()
         # What is remembered comes first: a message that is taken in keeps what was of its id.
@@ -65,37 +73,70 @@ class _Move:
         await self._shards.end_move(self._target)
         return self._moved
 
-    async def _copy_settings(self) -> None:
+    async def _settings(self) -> dict[bytes, bytes]:
+        """Return the settings of topics, as MessagePack."""
         engine = self._shards.engine
         found = await engine.ask("HGETALL", engine.keys(0).topics)
         pairs = zip(found[::2], found[1::2], strict=True) if isinstance(found, list) else found
-        for topic, data in dict(pairs).items():
+        return {topic: settings_of(data) for topic, data in dict(pairs).items()}
+
+    async def _check_lanes(self) -> None:
+        """Raise InvalidInput for a message that would be left behind in the old shard of its key.
+
+        Later ones of the key would be put into the new one, and overtake it.
+        """
+        settings = (await self._settings()).items()
+        ordered = {topic.decode() for topic, data in settings if msgpack.decode(data)["ordered"]}
+        for shard in range(self._before) if ordered else ():
+            async for _, row in self._messages(shard):
+                is_made = row.id.startswith(QUEUE_ID_MARK) and row.topic in ordered
+                if is_made and self._home(shard, row, is_bound=False) != shard:
+                    raise InvalidInput(
+                        f"topic {row.topic!r}: is ordered and has messages whose ids the queue "
+                        "made, which cannot move to the new shards of their keys; let workers "
+                        "finish them, or set ordered off, before it gets more shards"
+                    )
+
+    async def _copy_settings(self) -> None:
+        for topic, data in (await self._settings()).items():
             for shard in range(self._before, self._target):
                 await self._shards.run(shard, "configure", topic, data)
 
-    async def _move_messages(self, shard: int) -> None:
+    def _home(self, shard: int, row: Row, *, is_bound: bool = True) -> int:
+        """Return the shard that a message belongs to by the new number.
+
+        ``is_bound``: when the queue made its id it is that which the id names.
+        """
+        if is_bound and row.id.startswith(QUEUE_ID_MARK):
+            return shard
+        return shard_for(row.id.encode(), row.extra, self._target)
+
+    async def _messages(self, shard: int) -> AsyncIterator[tuple[tuple[int, bytes], Row]]:
+        """Yield all messages of a shard: number and text, and what that says."""
         n = 0
         while True:
             answer = await self._shards.run(shard, "sweep", n, _EVERY_N, 1_000)
             entries, n, _ = answer.values
-            pairs, rows = list(tuples(entries, 2)), self._shards.rows(shard, answer)
-            homes = [
-                shard
-                if row.id.startswith(QUEUE_ID_MARK)
-                else shard_for(row.id.encode(), row.extra, self._target)
-                for row in rows
-            ]
-            for home, places in shares(homes).items():
-                if home != shard:
-                    await self._move(shard, home, [pairs[at] for at in places])
+            for found in zip(tuples(entries, 2), self._shards.rows(shard, answer), strict=True):
+                yield found
             if not n:
                 return
 
+    async def _move_messages(self, shard: int) -> None:
+        moving: dict[int, list[tuple[int, bytes]]] = {}
+        async for pair, row in self._messages(shard):
+            home = self._home(shard, row)
+            if home != shard:
+                moving.setdefault(home, []).append(pair)
+                if len(moving[home]) == _PART:
+                    await self._move(shard, home, moving.pop(home))
+        for home, pairs in moving.items():
+            await self._move(shard, home, pairs)
+
     async def _move(self, shard: int, home: int, pairs: list[tuple[int, bytes]]) -> None:
-        for part in slices(pairs, _PART):
-            await self._shards.run(home, "adopt", *[text for _, text in part])
-            await self._shards.run(shard, "disown", *[n for n, _ in part])
-            self._moved += len(part)
+        await self._shards.run(home, "adopt", *[text for _, text in pairs])
+        await self._shards.run(shard, "disown", *[n for n, _ in pairs])
+        self._moved += len(pairs)
 
     async def _copy_memories(self, shard: int) -> None:
         """Let every shard remember an id to which a message of this shard can belong by now.

@@ -259,17 +259,23 @@ class Shards:
         return {shard: [groups[at] for at in places] for shard, places in parts.items()}
 
     async def by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
-        """Run a verb on each shard's receipts, about ``most`` at a time, one after another."""
+        """Run a verb on each shard's receipts, about ``most`` at a time, one after another.
+
+        A call may answer for the first groups only; it is made again for the others.
+        """
         results = np.full(len(receipts), Result.STALE, np.uint8)
 
         async def ask(shard: int, groups: list[Group]) -> None:
             for part in parts_of(groups, most):
-                answer = await self.run(shard, verb, *own, *[group.text for group in part])
-                codes, before = np.frombuffer(answer.values[0], np.uint8), 0
-                for group in part:
-                    count = group.stop - group.start
-                    results[group.start : group.stop] = codes[before : before + count]
-                    before += count
+                done = 0
+                while done < len(part):
+                    texts = [group.text for group in part[done:]]
+                    answer = await self.run(shard, verb, *own, *texts)
+                    codes, before = np.frombuffer(answer.values[0], np.uint8), 0
+                    while before < len(codes):
+                        group, count = part[done], part[done].stop - part[done].start
+                        results[group.start : group.stop] = codes[before : before + count]
+                        before, done = before + count, done + 1
 
         await all_of([ask(shard, groups) for shard, groups in self.groups(receipts).items()])
         return results

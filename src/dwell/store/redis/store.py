@@ -20,6 +20,7 @@ from dwell.slices import slices, tuples
 from dwell.store.base import Store
 from dwell.store.holding import most_held
 from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of
+from dwell.store.redis.layout import settings_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import shares, split
 from dwell.store.redis.options import options_of
@@ -344,13 +345,8 @@ class RedisStore(Store):
 
     async def _configure(self, shard: int, topic: str, data: bytes) -> None:
         answer = await self._shards.run(shard, "configure", topic, data)
-        for part in ("ready", "leased", "delayed") if answer.values[0] == b"form" else ():
-            cursor = b"0"
-            while True:
-                answer = await self._shards.run(shard, "form", topic, part, cursor)
-                (cursor,) = answer.values
-                if cursor == b"0":
-                    break
+        while answer.values[0] == b"form":
+            answer = await self._shards.run(shard, "form", topic)
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
@@ -358,7 +354,7 @@ class RedisStore(Store):
         data = await self._shards.engine.ask("HGET", self._shards.engine.keys(0).topics, topic)
         if data is None:
             return TopicSettings()
-        return msgspec.convert(msgspec.msgpack.decode(data), TopicSettings)
+        return msgspec.msgpack.decode(settings_of(data), type=TopicSettings)
 
     async def tick(self, now_ms: int) -> int | None:
         """Do what time asks for on every shard, and return when it next asks for something."""

@@ -24,14 +24,19 @@ local function allowed(topic)
   return bound
 end
 
--- Note that messages were taken, and when there may be more if somebody wants more than there may be.
-local function spend(topic, number, is_short)
+local function keep_tokens(topic, left) call('HSET', KEY.counts .. topic, 'tokens', left, 'tokens_ms', now) end
+
+-- Tell whether a topic has something that may be taken, but for its bounds.
+local function has_more(topic) return call('ZCOUNT', KEY.ready .. topic, '-inf', UNPARKED) > 0 end
+
+-- Note that messages were taken, and when there may be more if there is more than may be taken now.
+local function spend(topic, number)
   local rate = (settings(topic).rate or 0) / SHARDS
   if rate <= 0 then return end
   local left = tokens_of(topic, rate) - number
-  if number > 0 then call('HSET', KEY.counts .. topic, 'tokens', left, 'tokens_ms', now) end
+  if number > 0 then keep_tokens(topic, left) end
   local missing = math.max(rate / 100, 1) - left
-  if is_short and missing > 0 then
+  if missing > 0 and has_more(topic) then
     call('HSET', KEY.counts .. topic, 'again_ms', now + math.ceil(missing * 1000 / rate))
     touched[topic] = true
   end

@@ -202,6 +202,14 @@ local function packed(n, names_only)
   return with_data(n, r, b), b
 end
 
+-- Return the text of a message, as a loose one has it, for readers, who leave a block as it is.
+local function read(n)
+  local text = call('HGET', KEY.messages, member(n))
+  if text then return text end
+  local r = packed(n)
+  return r and encode(r) or false
+end
+
 local function is_ready(n, b)
   return b.state == STATE.waiting and call('ZSCORE', KEY.ready .. b.topic, (block_entry(n, b)))
 end

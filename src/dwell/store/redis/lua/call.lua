@@ -12,6 +12,8 @@
 -- The library outlives the call: what belongs to one call is set anew by `begin`; while the library is
 -- loaded no library of Lua is there.
 local OWN = 9
+-- So many bytes that are read cost as much as one message.
+local BYTES_AS_ONE = 2^16
 local call, pack, unpack_from, floor, now, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
 local CALLS
 -- The names of the shard's keys, what ends with a colon goes on with a topic, a place or the like;
@@ -21,13 +23,15 @@ local names_of = {}
 -- What holds for the topics that were looked at, and what the call changed, written down at its end.
 local known, touched, counts, woken, totals, log, happened, changed
 -- What the call knows of the fronts of lanes.
-local fronts, new_fronts, begun, ended
+local fronts, new_fronts, begun, ended, heads
+-- What it knows of turns, and which were the first of lanes before it.
+local turns, firsts
 
 local function begin(keys, args, own)
   call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
   ARGV, rest = args, OWN + own
   known, touched, counts, woken, totals, log, happened, changed = {}, {}, {}, {}, {}, {}, 0, {}
-  fronts, new_fronts, begun, ended = {}, {}, {}, {}
+  fronts, new_fronts, begun, ended, heads, turns, firsts = {}, {}, {}, {}, {}, {}, {}
   now, INSTANCE, SHARD, SLOT, SERIAL = tonumber(args[1]), args[2], tonumber(args[3]), args[4], args[5]
   SHARDS, MAX_EVENTS = tonumber(args[6]), tonumber(args[7])
   LIMITS = args[8] == '' and USUAL or cmsgpack.unpack(args[8])
@@ -76,7 +80,9 @@ end
 local function settings(topic)
   if not known[topic] then
     local text = call('HGET', KEY.topics, topic)
-    known[topic] = text and cmsgpack.unpack(text) or DEFAULTS
+    local is_to_form = text and text:byte(1) == TO_FORM
+    known[topic] = text and cmsgpack.unpack(is_to_form and text:sub(2) or text) or DEFAULTS
+    if is_to_form then known[topic].forming = true end
   end
   return known[topic]
 end

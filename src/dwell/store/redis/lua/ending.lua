@@ -38,6 +38,7 @@ local function finish()
   for topic in pairs(touched) do
     local next = nearer(first_score(KEY.delayed .. topic), first_score(KEY.expiring .. topic))
     next = nearer(next, again_ms(topic))
+    if settings(topic).forming then next = nearer(next, now + 1) end
     if next then call('ZADD', KEY.timers, next, topic) else call('ZREM', KEY.timers, topic) end
   end
   local next = nearer(first_score(KEY.leased), first_score(KEY.timers)) or 0

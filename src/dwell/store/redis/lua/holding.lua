@@ -2,14 +2,15 @@
 local function hold(n, r) return r.is_packed and extract(n) or r end
 
 -- Take a message out of the set of its state, or out of its block; as lift.
-local function lifted(n, r)
+local function lifted(n, r, is_taken)
   if not r.is_packed then
-    lift(n, r)
+    lift(n, r, is_taken)
     return r
   end
   local b = r.block
   with_data(n, r, b)
   mark(r)
+  heads[n] = nil
   if r.state == STATE.leased then
     count(r.topic, 'leased', -1)
     r.owner, r.ends = '', 0

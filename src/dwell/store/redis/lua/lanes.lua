@@ -1,15 +1,17 @@
 -- Lanes: the keys of topics that are ordered or fair; what such a topic gives is made loose first.
--- Of an ordered topic, `lane` has the ready messages of a key by priority, due and arrival, and `fronts`
--- the number of the one that was taken and is not done. A ready one that is not to be taken yet is
--- parked: its score in `ready` is PARKED and more, beyond all that a take looks at.
+-- Of an ordered topic, `lane` has the ready messages of a key by priority, due and arrival. A ready one
+-- that is not to be taken yet is parked: its score in `ready` is PARKED and more, beyond all that a take
+-- looks at. Of a key of which nothing is begun the first stands among what may be taken, always.
 -- Of a fair topic, the score in `ready` is no priority but a turn (start-time fair queueing: Goyal, Vin,
--- Cheng 1996), which no priority reaches; `turns` has the last one of each key.
-local PARKED, FIRST_TURN = 2^45, 2^33
+-- Cheng 1996), which no priority reaches; `turns` has the last one of each key. Where a topic is ordered
+-- too only what stands among what may be taken has a turn, and `turns` has those that were taken.
+-- What a topic has to form yet is UNFORMED.
+local PARKED, UNFORMED, FIRST_TURN = 2^45, 2^46, 2^33
 local UNPARKED = '(' .. PARKED
 
 local function is_laned(topic)
   local of = settings(topic)
-  return of.ordered or of.fair
+  return of.ordered or of.fair or of.forming
 end
 
 -- Return the key of a message by its extra; nil when it has none.
@@ -31,42 +33,86 @@ local function mark(r)
   changed[r.topic][key] = true
 end
 
+-- Return the turn before which there are none any more.
+local function turn_now(topic)
+  if not turns[topic] then turns[topic] = tonumber(call('HGET', KEY.counts .. topic, 'turn') or FIRST_TURN) end
+  return turns[topic]
+end
+
+-- Return the turn that is a key's next one.
 local function next_turn(topic, key)
   local name, lane = KEY.turns .. topic, key and 'k' .. key or ''
-  local current = tonumber(call('HGET', KEY.counts .. topic, 'turn') or FIRST_TURN)
-  local last = tonumber(call('ZSCORE', name, lane) or current - 1)
-  local turn = math.max(current, last + 1)
-  call('ZADD', name, turn, lane)
+  local turn = math.max(turn_now(topic), tonumber(call('ZSCORE', name, lane) or 0) + 1)
+  if not (key and settings(topic).ordered) then call('ZADD', name, turn, lane) end
   return turn
 end
 
--- Note that all turns of a fair topic have come up to one that was taken.
-local function take_turn(topic, turn)
-  call('HSET', KEY.counts .. topic, 'turn', string.format('%.0f', turn))
-  call('ZREMRANGEBYSCORE', KEY.turns .. topic, '-inf', string.format('(%.0f', turn))
+-- Let the key of a ready message that leaves otherwise than by a take have its turn again.
+local function give_back(r)
+  local of = settings(r.topic)
+  local key = of.fair and key_of(r.extra)
+  if not of.fair or (key and of.ordered) then return end
+  local name, lane = KEY.turns .. r.topic, key and 'k' .. key or ''
+  local last = tonumber(call('ZINCRBY', name, -1, lane))
+  if last < turn_now(r.topic) then call('ZREM', name, lane) end
+end
+
+-- Note that some messages of a fair topic were taken, with turns up to one. Turns go on: once as many
+-- were taken as could be when the last one began, the next one begins. Keys are forgotten whose turns
+-- are over.
+local function move_turns(topic, turn, number)
+  local name, ready = KEY.turns .. topic, KEY.ready .. topic
+  local of = call('HMGET', KEY.counts .. topic, 'turn', 'turn_left')
+  local current, left = tonumber(of[1] or FIRST_TURN), tonumber(of[2] or nil)
+  local standing = call('ZCOUNT', ready, '-inf', UNPARKED)
+  left = left and left - number or standing
+  if turn > current then
+    current, left = turn, standing
+  elseif left <= 0 then
+    current, left = current + 1, standing
+  end
+  if call('EXISTS', ready) == 0 then
+    current = math.max(current, tonumber(call('ZRANGE', name, -1, -1, 'WITHSCORES')[2] or 0) + 1)
+    call('UNLINK', name)
+  else
+    call('ZREMRANGEBYSCORE', name, '-inf', string.format('(%.0f', current))
+  end
+  call('HSET', KEY.counts .. topic, 'turn', string.format('%.0f', current), 'turn_left', left)
+  turns[topic] = current
+end
+
+-- Let a ready message stand in its lane; return its score among the ready. Where only the first of a
+-- key has a turn the end of the call sees to that, and has to know which was the first before.
+local function line_up(r, entry)
+  local of, topic = settings(r.topic), r.topic
+  local key = (of.ordered or of.fair) and key_of(r.extra) or nil
+  if not (key and of.ordered) then return of.fair and next_turn(topic, key) or r.priority end
+  local name = lane_key(topic, key)
+  if of.fair then
+    firsts[topic] = firsts[topic] or {}
+    if firsts[topic][key] == nil then firsts[topic][key] = call('ZRANGE', name, 0, 0)[1] or false end
+    mark(r)
+  end
+  call('ZADD', name, r.priority, entry)
+  return of.fair and PARKED + r.priority or r.priority
 end
 
 -- Let a message that becomes ready stand in its lane; return its score among the ready.
 local function enter_ready(r, entry)
-  if not is_laned(r.topic) then return r.priority end
-  local key = ordered_key(r)
-  if key then call('ZADD', lane_key(r.topic, key), r.priority, entry) end
-  return settings(r.topic).fair and next_turn(r.topic, key_of(r.extra)) or r.priority
+  return settings(r.topic).forming and UNFORMED or line_up(r, entry)
 end
 
 local function stand_ready(r, entry) call('ZADD', KEY.ready .. r.topic, enter_ready(r, entry), entry) end
 
 -- Let a message that is ready no more leave its lane.
 local function leave_ready(r, entry)
-  local key = ordered_key(r)
+  local of = settings(r.topic)
+  local key = (of.ordered or of.forming) and key_of(r.extra)
   if key then call('ZREM', lane_key(r.topic, key), entry) end
-end
-
-local function is_parked(topic, entry)
-  return tonumber(call('ZSCORE', KEY.ready .. topic, entry) or 0) >= PARKED
 end
 
 -- Return how many ready messages of a topic are parked.
 local function parked(topic)
-  return settings(topic).ordered and call('ZCOUNT', KEY.ready .. topic, PARKED, '+inf') or 0
+  local of = settings(topic)
+  return (of.ordered or of.forming) and call('ZCOUNT', KEY.ready .. topic, PARKED, '+inf') or 0
 end

@@ -6,7 +6,8 @@ local function encode(r)
     .. r.topic .. r.id .. r.extra .. (r.error or '') .. r.owner .. r.body
 end
 
-local function decode(text)
+-- Return a message without its error, owner and body, and where they begin; and how long they are.
+local function outline(text)
   local r = {}
   local t, i, x, e, o
   r.state, r.attempt, r.take, r.ends, r.due, r.priority, r.expires, r.lease, r.most, t, i, x, e, o
@@ -14,7 +15,12 @@ local function decode(text)
   local at = LOOSE.size + 1
   r.topic = text:sub(at, at + t - 1); at = at + t
   r.id = text:sub(at, at + i - 1); at = at + i
-  r.extra = text:sub(at, at + x - 1); at = at + x
+  r.extra = text:sub(at, at + x - 1)
+  return r, at + x, e, o
+end
+
+local function decode(text)
+  local r, at, e, o = outline(text)
   if e ~= 65535 then r.error = text:sub(at, at + e - 1); at = at + e end
   r.owner = text:sub(at, at + o - 1); at = at + o
   r.body = text:sub(at)
@@ -41,15 +47,18 @@ local function wait(n, r)
 end
 
 -- Take a message out of the set of its state; the caller puts it into another, or forgets it.
-local function lift(n, r)
+local function lift(n, r, is_taken)
   mark(r)
+  heads[n] = nil
   if r.state == STATE.waiting then
     if call('ZREM', KEY.delayed .. r.topic, delayed_member(n, r.priority)) == 1 then
+      leave_ready(r, ready_member(n, r.due))
       count(r.topic, 'delayed', -1)
     else
       local entry = ready_member(n, r.due)
       call('ZREM', KEY.ready .. r.topic, entry)
       leave_ready(r, entry)
+      if not is_taken then give_back(r) end
       count(r.topic, 'ready', -1)
     end
     if r.expires > 0 then call('ZREM', KEY.expiring .. r.topic, member(n)) end

@@ -35,14 +35,6 @@ local function find(n)
   return r
 end
 
--- Return the same for readers, who leave a block as it is.
-local function read(n)
-  local text = call('HGET', KEY.messages, member(n))
-  if text then return text end
-  local r = packed(n)
-  return r and encode(r) or false
-end
-
 -- Return the number of a message by its id; nil when there is none.
 local function number_of(topic, id)
   if is_made(id) then
@@ -142,7 +134,9 @@ local function promote(topic, budget)
       end
     else
       local member_of = pack('>I6', due) .. entry:sub(1, 7)
-      ready[#ready + 1] = is_laned(topic) and enter_ready(decode(call('HGET', KEY.messages, entry:sub(1, 7))), member_of) or priority
+      local text = is_laned(topic) and call('HGET', KEY.messages, entry:sub(1, 7))
+      ready[#ready + 1] = text and enter_ready(outline(text), member_of) or priority
+      if text then budget = budget - #text / BYTES_AS_ONE end
       ready[#ready + 1] = member_of
       gone[#gone + 1] = entry
       number = number + 1
@@ -183,10 +177,12 @@ local function demote(topic, entry, priority)
   if #entry == 14 then
     number, ending = head_at(n).live, 'b'
   elseif is_laned(topic) or priority >= FIRST_TURN then
-    local r = decode(call('HGET', KEY.messages, member(n)))
+    local r = outline(call('HGET', KEY.messages, member(n)))
     priority = r.priority
     leave_ready(r, entry)
+    give_back(r)
     mark(r)
+    if settings(topic).forming then keep_front(n, r) end
   end
   call('ZREM', KEY.ready .. topic, entry)
   call('ZADD', KEY.delayed .. topic, due, delayed_member(n, priority) .. ending)
@@ -194,11 +190,35 @@ local function demote(topic, entry, priority)
   count(topic, 'delayed', number)
 end
 
+-- Do as turn_topic of a fair topic, which has few of each turn: look at many together.
+local function turn_fair(topic, bound, budget)
+  local name = KEY.ready .. topic
+  local rank = call('ZCOUNT', name, '-inf', bound) - 1
+  while rank >= 0 do
+    if budget <= 0 then return bound, budget end
+    local found = call('ZRANGE', name, math.max(rank - 127, 0), rank, 'WITHSCORES')
+    local is_early = false
+    for i = #found - 1, 1, -2 do
+      is_early = unpack_from('>I6', found[i]) > now
+      if is_early then
+        demote(topic, found[i], tonumber(found[i + 1]))
+        budget = budget - 1
+      end
+    end
+    -- What stands before one of its turn that is not too early is not, either.
+    bound = (is_early and '' or '(') .. found[2]
+    rank = call('ZCOUNT', name, '-inf', bound) - 1
+    budget = budget - 8
+  end
+  return nil, budget
+end
+
 -- Let what is ready too early of one topic wait again: of each priority that is what stands last.
 -- Begin with the priorities up to a bound; return from where to go on, nil at the end.
 local function turn_topic(topic, bound, budget)
   local name = KEY.ready .. topic
   come_again(topic, true)
+  if settings(topic).fair then return turn_fair(topic, bound, budget) end
   local rank = call('ZCOUNT', name, '-inf', bound) - 1
   while rank >= 0 do
     if budget <= 0 then return bound, budget end
@@ -256,7 +276,10 @@ local function settle()
     if budget > 0 then budget = end_waits(due[i], budget) end
     if budget > 0 then budget = promote(due[i], budget) end
     come_again(due[i])
+    is_formed(due[i])
     touched[due[i]] = true
   end
+  -- A take looks at lanes next.
+  open_lanes()
   return budget > 0 and #due < LIMITS.timers, has_lapsed
 end

@@ -1,9 +1,10 @@
 -- Forget messages that are done.
 -- The list: groups of receipts: first number of a block in 7 bytes, take in 4, slots in 1 each.
--- Answers {a byte for each receipt: acked or stale; finish()}.
+-- Answers {a byte for each receipt: acked or stale; finish()}, of the first groups only where lanes
+-- make one call long: the others have to come again.
 verb('ack', 0, kept(function()
   settle()
-  local ids = {}
+  local ids, in_lanes = {}, 0
 
   local function forget_id(topic, id)
     if is_made(id) then return end
@@ -67,6 +68,7 @@ verb('ack', 0, kept(function()
         results[i] = RESULT.acked
         count(r.topic, 'leased', -1)
         mark(r)
+        if settings(r.topic).ordered then in_lanes = in_lanes + 1 + #texts[i] / BYTES_AS_ONE end
         ended[n + slots:byte(i)] = true
         note(KIND.ack, r.topic, r.id, r.due, r.attempt)
         if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, names[i]) end
@@ -99,6 +101,7 @@ verb('ack', 0, kept(function()
       if b then marks = ack_block(n, b, slots) end
       results[#results + 1] = ack_loose(n, take, slots, marks)
     end
+    if in_lanes >= LIMITS.loose then break end
   end
 
   local parts = 0

@@ -22,7 +22,7 @@ verb('adopt', 0, kept(function()
         count(r.topic, 'dead', 1)
       else
         wait(n, r)
-        if r.attempt > 0 then set_front(n, r) end
+        keep_front(n, r)
       end
       save(n, r)
     end

@@ -1,10 +1,12 @@
 -- Name the ready messages that a take would give first, and some more.
 -- Answers {triples of priority, due and n; finish()}, or {'again', finish()}.
 -- What was taken out of a block stands behind it in the set, and among its messages in the order.
+-- What waits behind another of its key is parked, as a take does it, so that the next call looks further.
 verb('peek', 2, looking(function(topic, limit)
+  if not is_formed(topic) then return {'again', finish()} end
   limit = tonumber(limit)
-  local found = {}
-  local most = settings(topic).ordered and math.max(limit, LIMITS.taken) or limit + 1
+  local found, parked_here, size, is_ordered = {}, 0, 0, settings(topic).ordered
+  local most = is_ordered and limit + math.ceil(LIMITS.taken / 4) or limit + 1
   local ready = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, most)
 
   local function add(priority, due, n)
@@ -16,8 +18,17 @@ verb('peek', 2, looking(function(topic, limit)
     local due, n = unpack_from('>I6I7', ready[i])
     if #found >= 3 * limit and floor(n / 64) ~= last_block then break end
     if #ready[i] == 13 then
-      local r = settings(topic).ordered and decode(call('HGET', KEY.messages, member(n)))
-      if not r or may_go(n, r) then add(ready[i + 1], due, n) end
+      local text = is_ordered and call('HGET', KEY.messages, member(n))
+      local r = text and outline(text)
+      size = size + (text and #text or 0)
+      if not r or may_go(n, r) then
+        add(ready[i + 1], due, n)
+      else
+        park(n, r, ordered_key(r))
+        parked_here = parked_here + 1
+      end
+      -- Large bodies take their time.
+      if parked_here > 0 and size > LIMITS.taken * BYTES_AS_ONE then break end
     else
       last_block = floor(n / 64)
       local b = head_at(n)
@@ -27,5 +38,6 @@ verb('peek', 2, looking(function(topic, limit)
       end
     end
   end
+  if parked_here > 0 and #found < 3 * limit then return {'again', finish()} end
   return {found, finish()}
 end))

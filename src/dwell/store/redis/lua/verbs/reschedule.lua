@@ -12,6 +12,7 @@ verb('reschedule', 2, kept(function(topic, dues)
     if due == r.due then return RESULT.moved end
     r = lifted(n, r)
     r.due = due
+    if settings(topic).forming then keep_front(n, r) end
     wait(n, r)
     save(n, r)
     return RESULT.moved

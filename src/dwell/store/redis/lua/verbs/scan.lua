@@ -3,6 +3,7 @@
 -- nothing is wanted; `limit` are wanted; `where` is where to go on, '' at first.
 -- Answers {pairs of due and n; where to go on, '' at the end; finish()}, or {'again', finish()}.
 verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_n, limit, where)
+  if state == 'ready' and not is_formed(topic) then return {'again', finish()} end
   limit, after_due, after_n = tonumber(limit), tonumber(after_due), tonumber(after_n)
   end_due, end_n = tonumber(end_due), tonumber(end_n)
   -- Looking at a block costs as much as at 25 loose messages.
@@ -71,12 +72,32 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
     return due and string.format('%.0f %.0f', due, n) or ''
   end
 
-  -- Walk what is ready: that is in order within each priority.
+  -- Walk turns, from one on, in which nothing is in order; return where to go on, nil at the end.
+  local function walk_turns(name, turn, due, n)
+    local low = call('ZCOUNT', name, '-inf', '(' .. turn)
+    low = rank_of(name, low, call('ZCOUNT', name, '-inf', turn), due, n)
+    local found = call('ZRANGE', name, low, low + MOST_COST, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      due, n = due_and_n(found[i])
+      if tonumber(found[i + 1]) >= PARKED then return found[i + 1], due, n, i - 1 end
+      if i > 2 * MOST_COST then return found[i + 1], due, n, MOST_COST end
+      add(due, n)
+    end
+  end
+
+  -- Walk what is ready: that is in order within each priority, and not at all within turns.
   local function walk_priorities(name)
     local priority, due, n = where:match('^(%d+) (%d+) (%d+)$')
     priority = priority or call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
     while priority do
       if cost >= MOST_COST then return string.format('%s %.0f 0', priority, math.max(after_due, 0)) end
+      if tonumber(priority) >= FIRST_TURN and tonumber(priority) < PARKED then
+        local walked
+        priority, due, n, walked = walk_turns(name, priority, tonumber(due) or 0, tonumber(n) or 0)
+        if not priority then return '' end
+        if walked == MOST_COST then return string.format('%s %.0f %.0f', priority, due, n) end
+        cost, due, n = cost + walked, nil, nil
+      end
       local low, high = call('ZCOUNT', name, '-inf', '(' .. priority), call('ZCOUNT', name, '-inf', priority)
       due, n = walk(name, low, high, tonumber(due) or after_due, tonumber(n) or 0, 0)
       if due then return string.format('%s %.0f %.0f', priority, due, n) end

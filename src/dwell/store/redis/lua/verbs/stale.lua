@@ -22,15 +22,32 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return call('HEXISTS', KEY.messages, member(n)) == 1
   end
 
-  -- Behind whom a parked message waits is known from its lane.
-  local function check_parked(entry, n)
-    local r = decode(call('HGET', KEY.messages, member(n)))
-    local key = ordered_key(r)
-    if key and call('ZSCORE', lane_key(topic, key), entry) then return end
-    tell(topic, r.id, n, 'no state', function()
-      stand_ready(r, entry)
-      mark(r)
-    end)
+  -- Of a ready message its lane has to know, and of what else is in that lane the first has to be ready,
+  -- and not parked when nothing of its key is begun.
+  local function check_lane(entry, n, score)
+    local r = outline(call('HGET', KEY.messages, member(n)))
+    local key = not settings(topic).forming and ordered_key(r)
+    if not key then
+      local is_parked = score >= PARKED and not settings(topic).forming
+      return is_parked and tell(topic, r.id, n, 'no state', function() stand_ready(r, entry) end)
+    end
+    local name = lane_key(topic, key)
+    if not call('ZSCORE', name, entry) then
+      tell(topic, r.id, n, 'no state', function()
+        call('ZADD', name, r.priority, entry)
+        mark(r)
+      end)
+    end
+    local first = call('ZRANGE', name, 0, 0)[1]
+    local its = first and call('ZSCORE', KEY.ready .. topic, first)
+    if first and not its then
+      tell(topic, '', unpack_from('>I7', first, 7), 'no body', function()
+        call('ZREM', name, first)
+        mark(r)
+      end)
+    elseif first == entry and tonumber(its) >= PARKED and #begun_of(topic, key) == 0 then
+      tell(topic, r.id, n, 'no state', function() mark(r) end)
+    end
   end
 
   -- Some members of a set whose message or block may be gone.
@@ -43,8 +60,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
         tell(topic, '', n, 'no body', function() call('ZREM', name, entry) end)
       elseif call('SISMEMBER', KEY.dir .. floor(n / 512), n % 512) == 0 then
         tell(topic, '', n, 'no state', function() enter({n}) end)
-      elseif part == 'ready' and tonumber(some[2][i + 1]) >= PARKED then
-        check_parked(entry, n)
+      elseif part == 'ready' and #entry == 13 and (settings(topic).ordered or tonumber(some[2][i + 1]) >= PARKED) then
+        check_lane(entry, n, tonumber(some[2][i + 1]))
       end
     end
     return some[1]

@@ -59,41 +59,57 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     bytes_left = bytes_left - #text
   end
 
+  -- What is taken of a fair topic: the last turn, how many, and of an ordered one by key.
+  local turn, in_turn, turns_of, step = nil, 0, {}, 16
+
+  local function note_turn(r, score)
+    turn, in_turn = math.max(turn or 0, score), in_turn + 1
+    local key = r and ordered_key(r)
+    if key then
+      turns_of[#turns_of + 1] = score
+      turns_of[#turns_of + 1] = 'k' .. key
+    end
+  end
+
   -- Lease the first entries that are loose; their texts are fetched together.
   local function take_loose(topic, found, scores)
-    local names, gone, turn = {}, {}, nil
+    local names, gone, size = {}, {}, 0
     for i = 1, #found do names[i] = found[i]:sub(7) end
     local texts, is_ordered, heads, keys = look_up('HMGET', KEY.messages, names), settings(topic).ordered, {}, {}
     for i = 1, is_ordered and #found or 0 do
-      heads[i] = decode(texts[i])
+      heads[i] = outline(texts[i])
       keys[#keys + 1] = ordered_key(heads[i])
     end
     if is_ordered then learn_fronts(topic, keys) end
     for i = 1, #found do
       local expires = unpack_from('>I6', texts[i], LOOSE.expires_at + 1)
+      size = size + #texts[i]
       local n = unpack_from('>I7', names[i])
       if expires > 0 and expires <= now then
         load(n)
       elseif bytes_left > 0 and left > 0 and (not is_ordered or goes(n, heads[i])) then
         lease(n, texts[i], topic)
-        if scores and scores[i] >= FIRST_TURN then turn = math.max(turn or 0, scores[i]) end
+        if scores and scores[i] >= FIRST_TURN then note_turn(heads[i], scores[i]) end
         gone[#gone + 1] = found[i]
       end
     end
     many('ZREM', KEY.ready .. topic, gone)
     count(topic, 'ready', -#gone)
     count(topic, 'leased', #gone)
-    if turn then take_turn(topic, turn) end
+    -- What is passed over is read, too, and large bodies take their time.
+    step = size > 16 * BYTES_AS_ONE and 4 or math.min(2 * step, LIMITS.taken)
+    if scores then loose_left = loose_left - size / BYTES_AS_ONE end
   end
 
   -- Lease what stands in front of a topic with lanes; false if nothing does.
   local function take_of_lanes(topic)
-    local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, math.min(left, loose_left))
+    local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, math.ceil(math.min(left, loose_left, step)))
     local loose, scores = {}, {}
     for i = 1, #found, 2 do
       if #found[i] == 14 then
         local n = unpack_from('>I7', found[i], 7)
         explode(n, call('GET', block_key(n)), head_at(n))
+        open_lanes()
         loose_left = loose_left - 32
         break
       end
@@ -147,9 +163,13 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   end
 
   for i = rest, is_settled and 0 or #ARGV do
-    if not settings(ARGV[i]).paused and call('HGET', KEY.known, ARGV[i]) == 'mixed' then
+    local is_planned = not settings(ARGV[i]).paused
+    if is_planned and (is_laned(ARGV[i]) or call('HGET', KEY.known, ARGV[i]) == 'mixed') then
       return {'again', finish()}
     end
+  end
+  for i = rest, #ARGV do
+    if not settings(ARGV[i]).paused and not is_formed(ARGV[i]) then return {'again', finish()} end
   end
   for i = rest, #ARGV do
     local topic = ARGV[i]
@@ -159,7 +179,12 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       left = math.min(left, allowed(topic))
       local bound = left
       while left > 0 and bytes_left > 0 and loose_left > 0 and take_next(topic) do end
-      spend(topic, bound - left, bound < wanted and left == 0 and call('EXISTS', KEY.ready .. topic) == 1)
+      spend(topic, bound - left)
+      if turn then
+        many('ZADD', KEY.turns .. topic, turns_of)
+        move_turns(topic, turn, in_turn)
+        turn, in_turn, turns_of = nil, 0, {}
+      end
       left = wanted - bound + left
     end
   end

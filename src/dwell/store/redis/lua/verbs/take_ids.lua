@@ -1,5 +1,5 @@
 -- Lease those of some messages that are ready; `lease_ms` is 0 for each message's own.
--- The list: ids. Answers {'ok', entries, finish()} as take does.
+-- The list: ids. Answers {'ok', entries, finish()} or {'again', finish()} as take does.
 verb('take_ids', 3, function(topic, lease_ms, owner)
   local taken = answered()
   if taken and taken[1] == 'late' then return taken end
@@ -7,7 +7,8 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
     for i = 1, #taken, 2 do taken[i + 1] = still(taken[i]) end
     return {'ok', taken, finish()}
   end
-  settle()
+  if not settle() and is_laned(topic) then return {'again', finish()} end
+  if not is_formed(topic) then return {'again', finish()} end
   lease_ms = tonumber(lease_ms)
   local of, entries, said, bound = settings(topic), {}, {}, allowed(topic)
 
@@ -17,13 +18,16 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
       r = hold(n, r)
       if not may_go(n, r) then return '' end
     end
-    r = lifted(n, r)
+    local turn = of.ordered and of.fair and call('ZSCORE', KEY.ready .. topic, ready_member(n, r.due))
+    local key = turn and key_of(r.extra)
+    if key then call('ZADD', KEY.turns .. topic, turn, 'k' .. key) end
+    r = lifted(n, r, true)
     bound = bound - 1
     r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, r.take + 1, owner
     r.ends = lease_end(lease_ms, r.lease, topic)
     call('ZADD', KEY.leased, r.ends, member(n))
     if owner ~= '' then call('SADD', KEY.owner .. owner, member(n)) end
-    set_front(n, r)
+    begin_front(n, r)
     count(topic, 'leased', 1)
     note(KIND.take, topic, r.id, r.due, r.attempt)
     save(n, r)
@@ -35,7 +39,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   end
 
   each_named(topic, lease)
-  spend(topic, #said / 2, false)
+  spend(topic, #said / 2)
   answer(said)
   return {'ok', entries, finish()}
 end)
