@@ -221,6 +221,7 @@ class Journal:
 
     @position.setter
     def position(self, position: int) -> None:
+        """Set where it begins."""
         self.room.position = position
 
     def start(self) -> None:
