@@ -49,7 +49,7 @@ def _in_a_folder(machine: Machine) -> Iterator[str]:
         if len(missing):
             yield f"{name} lacks rows {missing.tolist()}"
     # Only a front that goes lets those behind it come forward.
-    gone = fronts[~(np.isin(fronts, ready) | _are_begun(machine, fronts))]
+    gone = fronts[~(np.isin(fronts, ready) | table.are_begun(fronts))]
     if len(gone):
         yield f"the lanes wait for rows {gone.tolist()}, which are neither ready nor taken"
     strange = np.setdiff1d(indexed, rows[table.id_bytes[rows] > 0])
@@ -79,14 +79,6 @@ def _ready(machine: Machine) -> Rows:
             good &= table.priority[rows] == chunk.priority
             found.append(rows[good])
     return np.concatenate(found)
-
-
-def _are_begun(machine: Machine, rows: Rows) -> np.ndarray:
-    """Tell which messages were taken and are not done."""
-    state = machine.table.state[rows]
-    was_taken = (machine.table.attempt[rows] > 0) & (state != State.GONE) & (state != State.DEAD)
-    begun: np.ndarray = was_taken | (state == State.LEASED)
-    return begun
 
 
 def _parked(machine: Machine) -> dict[int, list[int]]:

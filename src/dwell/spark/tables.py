@@ -12,7 +12,7 @@ from dwell.batch.batch import Batch
 from dwell.batch.blobs import Blobs, Same, joined, sizes_of
 from dwell.batch.events import Events
 from dwell.errors import InvalidSettings
-from dwell.message import Kind, State, decode_extra
+from dwell.message import Kind, State, decode_extra, keys_of
 
 Column = Callable[[Any], Any]
 
@@ -79,7 +79,7 @@ def _blobs(values: Sequence[bytes]) -> pa.Array:
 def _keys(batch: Batch) -> pa.Array:
     if isinstance(batch.extras, Same) and not batch.extras.value:
         return pa.nulls(len(batch), pa.string())
-    return pa.array([decode_extra(extra).key for extra in batch.extras], pa.string())
+    return pa.array(keys_of(batch.extras), pa.string())
 
 
 def _headers(batch: Batch) -> pa.Array:

@@ -265,12 +265,8 @@ class Compactor:
         On a full disk no more of them than leave room for verbs, those with the least first.
         """
         bound = self.covered // self._journal.segment_bytes
-        little = _LIVING_PART * self._journal.segment_bytes
-        left = (
-            math.inf
-            if self._journal.room.is_on_disk
-            else min(little, self._journal.room.left_bytes) / 2
-        )
+        little, room = _LIVING_PART * self._journal.segment_bytes, self._journal.room
+        left = math.inf if room.is_on_disk else min(little, room.left_bytes) / 2
         found = []
         for number, living in sorted(self.living.items(), key=lambda item: item[1]):
             left -= living

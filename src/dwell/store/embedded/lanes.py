@@ -57,7 +57,7 @@ class Lanes:
     def begin(self, rows: Rows) -> None:
         """Let those of the topic's messages be fronts that were taken and are not done."""
         lanes = self._kept.lane[rows]
-        begun = (lanes != 0) & self._are_begun(rows)
+        begun = (lanes != 0) & self._table.are_begun(rows)
         for row, lane in zip(rows[begun].tolist(), lanes[begun].tolist(), strict=True):
             front = self._fronts.setdefault(lane, row)
             if front != row:
@@ -112,7 +112,7 @@ class Lanes:
 
     def _go_before(self, rows: Rows, lanes: I64, fronts: Rows) -> bool:
         """Let rows be the fronts of their lanes that come before those; tell whether any does."""
-        before = np.flatnonzero(self._are_before(rows, fronts) & ~self._are_begun(fronts))
+        before = np.flatnonzero(self._are_before(rows, fronts) & ~self._table.are_begun(fronts))
         for row, lane in zip(rows[before].tolist(), lanes[before].tolist(), strict=True):
             # Another of its lane may have come before it by now.
             if self._is_before(row, self._fronts[lane]):
@@ -167,7 +167,7 @@ class Lanes:
             first.setdefault(lanes.item(row), row)
         for lane in set(lanes[rows].tolist()):
             front = self._fronts.get(lane)
-            if front is not None and self._are_begun(np.array([front]))[0]:
+            if front is not None and self._table.are_begun(np.array([front]))[0]:
                 first[lane] = front
         return np.array([not lanes[row] or first[lanes.item(row)] == row for row in rows.tolist()])
 
@@ -189,7 +189,7 @@ class Lanes:
         """
         lanes = self._kept.lane[rows]
         opened, following = self._follow_begun(rows, lanes) if self._begun else (0, [])
-        closed = (lanes != 0) & ~self._are_begun(rows)
+        closed = (lanes != 0) & ~self._table.are_begun(rows)
         rows, lanes = rows[closed], lanes[closed]
         fronts = np.fromiter(map(self._fronts.get, lanes.tolist(), repeat(-1)), np.intp, len(rows))
         closed = fronts == rows
@@ -205,7 +205,7 @@ class Lanes:
         opened, following = 0, []
         for lane in set(lanes.tolist()) & set(self._begun):
             some = self._begun[lane]
-            some -= set(rows[(lanes == lane) & ~self._are_begun(rows)].tolist())
+            some -= set(rows[(lanes == lane) & ~self._table.are_begun(rows)].tolist())
             if not some:
                 # The last of them was the front.
                 del self._begun[lane]
@@ -255,14 +255,7 @@ class Lanes:
         return table.priority.item(row), table.due_ms.item(row), table.seq.item(row), row
 
     def _is_before(self, row: int, other: int) -> bool:
-        return bool(self._are_before(np.array([row]), np.array([other])).item())
+        return self._key(row) < self._key(other)
 
     def _is_good(self, entry: _Entry) -> bool:
         return bool(self._kept.parking.item(entry[_ROW]) == entry[_NUMBER])
-
-    def _are_begun(self, rows: Rows) -> np.ndarray:
-        """Tell which messages were taken and are not done."""
-        state = self._table.state[rows]
-        waiting = (state == State.DELAYED) | (state == State.READY)
-        begun: np.ndarray = (state == State.LEASED) | (waiting & (self._table.attempt[rows] > 0))
-        return begun

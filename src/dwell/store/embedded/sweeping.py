@@ -7,7 +7,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor
 from dwell.batch.sweep import Wanted
-from dwell.message import Rows, State, decode_extra
+from dwell.message import Rows, State, keys_of
 from dwell.store.bounds import within
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.machine import Machine
@@ -51,9 +51,7 @@ def ordered(table: Table, topic: int, state: State, cursor: Cursor | None, limit
 
 def with_key(batch: Batch, key: str) -> Batch:
     """Return the messages of a batch that have a key."""
-    messages = [
-        batch[at] for at, extra in enumerate(batch.extras) if decode_extra(extra).key == key
-    ]
+    messages = [batch[at] for at, its in enumerate(keys_of(batch.extras)) if its == key]
     return Batch.of(messages) if messages else Batch.empty(receipts=False)
 
 

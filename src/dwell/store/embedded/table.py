@@ -110,6 +110,13 @@ class Table(Pool):
         counts: I64 = self._counts[:topics, list(states)]
         return counts
 
+    def are_begun(self, rows: Rows) -> np.ndarray:
+        """Tell which messages were taken and are not done."""
+        state = self.state[rows]
+        waiting = (state == State.DELAYED) | (state == State.READY)
+        begun: np.ndarray = (state == State.LEASED) | (waiting & (self.attempt[rows] > 0))
+        return begun
+
     def recount(self) -> None:
         """Count anew, when a snapshot was read."""
         counted = self._counted()

@@ -75,10 +75,10 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   local function take_loose(topic, found, scores)
     local names, gone, size = {}, {}, 0
     for i = 1, #found do names[i] = found[i]:sub(7) end
-    local texts, is_ordered, heads, keys = look_up('HMGET', KEY.messages, names), settings(topic).ordered, {}, {}
+    local texts, is_ordered, outlines, keys = look_up('HMGET', KEY.messages, names), settings(topic).ordered, {}, {}
     for i = 1, is_ordered and #found or 0 do
-      heads[i] = outline(texts[i])
-      keys[#keys + 1] = ordered_key(heads[i])
+      outlines[i] = outline(texts[i])
+      keys[#keys + 1] = ordered_key(outlines[i])
     end
     if is_ordered then learn_fronts(topic, keys) end
     for i = 1, #found do
@@ -87,9 +87,9 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       local n = unpack_from('>I7', names[i])
       if expires > 0 and expires <= now then
         load(n)
-      elseif bytes_left > 0 and left > 0 and (not is_ordered or goes(n, heads[i])) then
+      elseif bytes_left > 0 and left > 0 and (not is_ordered or goes(n, outlines[i])) then
         lease(n, texts[i], topic)
-        if scores and scores[i] >= FIRST_TURN then note_turn(heads[i], scores[i]) end
+        if scores and scores[i] >= FIRST_TURN then note_turn(outlines[i], scores[i]) end
         gone[#gone + 1] = found[i]
       end
     end
