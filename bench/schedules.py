@@ -33,7 +33,7 @@ _LEAD_S, _TAIL_S = 4.0, 120.0
 def run(
     *, store: str, schedules: int, rate: int, processes: int, seconds: int, kill_s: float
 ) -> Result:
-    """Fire ``rate`` schedules a second of so many, for so long."""
+    """Fire ``rate`` schedules a second of so many, for so long, with a kill each ``kill_s``."""
     params = {"store": store, "schedules": schedules, "rate": rate, "processes": processes}
     params |= {"seconds": seconds, "kill_s": kill_s}
     result = Result("schedules", params, "moments/s")
@@ -105,7 +105,8 @@ async def _measure(
         result.more["idle_percent"] = await _idle_percent(crew)
         await asyncio.sleep(max(first_ms - queue.clock.now_ms(), 0) / 1000)
         expected = sum(len(range(start, last_ms + 1, every_ms)) for start in starts_ms)
-        seen, first, late_ms = await _take_all(queue, crew, expected, last_ms, kill_s)
+        every = max(int(rate * kill_s), 1)
+        seen, first, late_ms = await _take_all(queue, crew, expected, last_ms, every)
     late_ms.sort()
     result.add("dwell", len(seen) / seconds)
     result.more |= {
@@ -144,22 +145,26 @@ async def _idle_percent(crew: _Crew) -> float:
 
 
 async def _take_all(
-    queue: dwell.Queue, crew: _Crew, expected: int, last_ms: int, kill_s: float
+    queue: dwell.Queue, crew: _Crew, expected: int, last_ms: int, every: int
 ) -> tuple[set[str], "Counter[str]", list[int]]:
     """Take what comes until all have come, or no more is to come.
 
-    Returns the ids, how often each was taken for the first time, and how late that was.
+    Each time that ``every`` more have come, one who fires is killed: a slow machine sees as many
+    kills as a quick one. Returns the ids, how often each was taken for the first time, and how
+    late that was.
     """
     seen: set[str] = set()
     first: Counter[str] = Counter()
     late_ms: list[int] = []
-    kill_at = time.monotonic() + kill_s
+    kill_at = every
     while len(seen) < expected and queue.clock.now_ms() < last_ms + _TAIL_S * 1000:
-        if time.monotonic() > kill_at and queue.clock.now_ms() < last_ms:
+        if len(seen) >= kill_at:
             crew.kill_one()
-            kill_at = time.monotonic() + kill_s
+            kill_at += every
         try:
-            batch = await queue.take(_TOPIC, 1000, wait="250ms", lease="3s")
+            batch = await queue.take(
+                _TOPIC, min(1000, kill_at - len(seen)), wait="250ms", lease="3s"
+            )
             now_ms = queue.clock.now_ms()
             # What was taken as the server was killed comes back, and is no second message.
             is_first = batch.attempt == 1

@@ -181,11 +181,17 @@ class Gate:
 
     def come_again(self, now_ms: int) -> Iterator[Opened]:
         """Yield the topics that may be taken from again, as their rates allow more by now."""
-        for topic in self.allowances.come(now_ms):
-            # Takes by ids may have used up meanwhile what was waited for.
-            self.note_short([topic], now_ms)
-            ready = self._table.count(topic, State.READY)
-            yield Opened.of(topic, self.left(topic, ready, now_ms), [])
+        # Takes by ids may have used up meanwhile what was waited for.
+        return self.take_again(self.allowances.come(now_ms), now_ms)
+
+    def take_again(self, topics: Iterable[int], now_ms: int) -> Iterator[Opened]:
+        """Yield what the rates of topics allow by now, and note when they allow more."""
+        for topic in topics:
+            settings = self._settings.get(topic)
+            if settings and settings.rate:
+                self.note_short([topic], now_ms)
+                ready = self._table.count(topic, State.READY)
+                yield Opened.of(topic, self.left(topic, ready, now_ms), [])
 
     # --- what changes ---------------------------------------------------------------------------
 

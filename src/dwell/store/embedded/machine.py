@@ -148,6 +148,10 @@ class Machine:
         """Let takers come again for messages that were over their topics' rates."""
         self._open(self.gate.come_again(now_ms))
 
+    def take_again(self, topics: Iterable[int], now_ms: int) -> None:
+        """Let takers come for what a take left, now or when the topics' rates allow it."""
+        self._open(self.gate.take_again(topics, now_ms))
+
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""
         table = self.table

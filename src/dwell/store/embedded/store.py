@@ -160,7 +160,7 @@ class EmbeddedStore(Counting):
         if len(rows):
             machine.gate.take_turns(rows)
             self._lease(rows, lease_ms, owner, now_ms)
-        self._time.note_short(topics, now_ms)
+        self._time.note_short(topics, now_ms, wakes=len(rows) > 0)
         if has_more:
             # Who gets none of these has to ask again.
             self.wake(topics[0], limit)
@@ -185,7 +185,7 @@ class EmbeddedStore(Counting):
         if len(going):
             # What stands for them in the ready runs is thrown away when it comes to the front.
             self._lease(going, lease_ms, owner, now_ms)
-        self._time.note_short((topic,), now_ms)
+        self._time.note_short((topic,), now_ms, wakes=len(going) > 0)
         return going
 
     async def _handed(self, rows: Rows) -> Batch:

@@ -124,11 +124,19 @@ class Timekeeper:
         self._core.write(record)
         self._look_ahead()
 
-    def note_short(self, topics: Iterable[str], now_ms: int) -> None:
-        """Note which topics have more than their rates allow, and when takers come for that."""
+    def note_short(self, topics: Iterable[str], now_ms: int, *, wakes: bool = False) -> None:
+        """Note which topics have more than their rates allow, and when takers come for that.
+
+        With ``wakes`` they come at once for what is allowed, as after a take: that may be more
+        than when its taker was woken, and nobody was woken for the rest.
+        """
         machine = self._machine
         if machine.gate.is_used:
-            machine.gate.note_short(machine.topics.found(topics), now_ms)
+            numbers = machine.topics.found(topics)
+            if wakes:
+                machine.take_again(numbers, now_ms)
+            else:
+                machine.gate.note_short(numbers, now_ms)
             self._look_ahead()
 
     def _look_ahead(self) -> None:

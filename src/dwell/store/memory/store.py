@@ -108,7 +108,7 @@ class MemoryStore(Reading):
                 topic.spend_turn(row, by_id=False)
                 rows.append(row)
                 room_bytes -= row.size_bytes
-            self._note_short(topic, now_ms)
+            self._note_left(topic, now_ms)
         self._announce()
         return self._batch(rows, receipts=True)
 
@@ -131,7 +131,7 @@ class MemoryStore(Reading):
         for row in rows:
             self._lease(row, lease_ms, owner, now_ms)
             known.spend_turn(row, by_id=True)
-        self._note_short(known, now_ms)
+        self._note_left(known, now_ms)
         self._announce()
         return self._batch(rows, receipts=True)
 
@@ -417,6 +417,15 @@ class MemoryStore(Reading):
         """Return how many of the rows that are wanted may be taken."""
         left = self._allowances.left(topic.name, topic.settings, topic.counts[State.LEASED], now_ms)
         return wanted if left is None else min(wanted, left)
+
+    def _note_left(self, topic: Topic, now_ms: int) -> None:
+        """Note after a take when takers are to come again for what it left, if there is a rate.
+
+        More may be allowed by now than when this one was woken, and nobody was woken for that.
+        """
+        if topic.settings.rate:
+            self._note_short(topic, now_ms)
+            self._woken[topic.name] += self.ready(topic.name)
 
     def _note_short(self, topic: Topic, now_ms: int) -> None:
         """Note when takers are to come again, if more is ready than the rate may allow."""

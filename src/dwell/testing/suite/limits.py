@@ -380,6 +380,22 @@ class Limits(Suite):
 
     @within_a_shard
     @scenario
+    async def test_rate_wakes_for_what_came_meanwhile(self, rig: Rig) -> None:
+        """A taker that was woken for one, and is late, leaves another for those who wait."""
+        await rig.configure(rate=20)
+        await rig.put(*"abcde")
+        assert await rig.take_ids() == ["a", "b"]
+        rig.advance(50)
+        await rig.tick()
+        assert rig.store.ready("t")
+        rig.advance(50)
+        rig.hush()
+        assert await rig.take_ids(1) == ["c"]
+        wait_ms = await rig.tick()
+        assert rig.woken["t"] or (wait_ms is not None and wait_ms <= 5)
+
+    @within_a_shard
+    @scenario
     async def test_rate_wakes_again_after_takes_by_id(self, rig: Rig) -> None:
         """Takes by id may use up what others wait for; these wait on, and are woken."""
         await rig.configure(rate=150)

@@ -29,14 +29,17 @@ local function keep_tokens(topic, left) call('HSET', KEY.counts .. topic, 'token
 -- Tell whether a topic has something that may be taken, but for its bounds.
 local function has_more(topic) return call('ZCOUNT', KEY.ready .. topic, '-inf', UNPARKED) > 0 end
 
--- Note that messages were taken, and when there may be more if there is more than may be taken now.
+-- Note that messages were taken. If there are more, takers are woken for what is allowed by now, as this
+-- one may have come late and nobody was woken for the rest, and it is noted when more is allowed.
 local function spend(topic, number)
   local rate = (settings(topic).rate or 0) / SHARDS
   if rate <= 0 then return end
   local left = tokens_of(topic, rate) - number
   if number > 0 then keep_tokens(topic, left) end
+  if not has_more(topic) then return end
+  if number > 0 then wake(topic, floor(left)) end
   local missing = math.max(rate / 100, 1) - left
-  if missing > 0 and has_more(topic) then
+  if missing > 0 then
     call('HSET', KEY.counts .. topic, 'again_ms', now + math.ceil(missing * 1000 / rate))
     touched[topic] = true
   end
