@@ -208,9 +208,16 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     headers: dict[str, str] = {}
 
 
+class _Key(msgspec.Struct, array_like=True, gc=False):
+    """The key alone, for who wants those of many messages."""
+
+    key: str | None = None
+
+
 _NO_EXTRA = Extra()
 _extra_encoder = msgspec.msgpack.Encoder()
 _extra_decoder = msgspec.msgpack.Decoder(Extra)
+_key_decoder = msgspec.msgpack.Decoder(_Key)
 
 
 def encode_extra(key: str | None, headers: dict[str, str] | None) -> bytes:
@@ -225,7 +232,7 @@ def decode_extra(data: bytes) -> Extra:
 
 def keys_of(extras: Iterable[bytes]) -> list[str | None]:
     """Return the keys of messages by their extras; raises msgspec.DecodeError."""
-    decode = _extra_decoder.decode
+    decode = _key_decoder.decode
     return [decode(data).key if data else None for data in extras]
 
 

@@ -117,7 +117,7 @@ class Gate:
     def learn(self, rows: Rows, extras: Sequence[bytes]) -> None:
         """Note the keys of messages."""
         self._make_room()
-        self._kept.lane[rows] = _lanes_of(extras)
+        self._kept.lane[rows] = np.fromiter(_lanes_of(extras), np.int64, len(rows))
 
     def put(self, topic: int, rows: Rows, record: Record) -> None:
         """Note the keys of what was just put."""
@@ -149,16 +149,18 @@ class Gate:
         """Return the lanes of an ordered topic."""
         return self._lanes.get(topic)
 
-    def firsts(self, topic: int, rows: Rows) -> np.ndarray:
-        """Tell which of some ready rows may be taken by their ids."""
-        lanes = self._lanes.get(topic)
+    def take_ids(self, topic: int, rows: Rows, now_ms: int) -> Rows:
+        """Return those of some ready rows that may be taken by their ids, and are about to be."""
+        lanes, table = self._lanes.get(topic), self._table
         if lanes is None or not len(rows):
-            return np.ones(len(rows), dtype=bool)
-        table = self._table
+            return rows[: self.allowed(topic, len(rows), now_ms)]
         ready = table.rows_where(
             lambda part: (table.topic[part] == topic) & (table.state[part] == State.READY)
         )
-        return lanes.firsts(rows, ready)
+        rows = rows[lanes.firsts(rows, ready)]
+        rows = rows[: self.allowed(topic, len(rows), now_ms)]
+        lanes.enter(rows)
+        return rows
 
     def taken(self, rows: Rows, now_ms: int) -> None:
         """Note that messages were taken."""
@@ -207,9 +209,7 @@ class Gate:
             if lanes is not None:
                 lanes.parked -= int(np.count_nonzero(self._kept.parking[some]))
                 self._kept.parking[some] = 0
-                if kind is RecordKind.TAKE:
-                    lanes.enter(some)
-                else:
+                if kind is not RecordKind.TAKE:
                     more, following = lanes.follow(some)
             if settings.most_leased and kind in _ENDING:
                 more = max(more, len(some))

@@ -7,8 +7,11 @@ messages.
 """
 
 import heapq
-from collections.abc import Iterable
-from itertools import repeat
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from itertools import compress, repeat
+from operator import itemgetter, not_
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +41,10 @@ class Kept(Columns):
 #: A parked message: priority, due, seq, row, and the number of this entry.
 _Entry = tuple[int, int, int, int, int]
 _ROW, _NUMBER = 3, 4
+_ROW_OF, _NUMBER_OF = itemgetter(_ROW), itemgetter(_NUMBER)
+#: What stands for the first of a lane in which nothing is parked.
+_EMPTY: list[_Entry] = []
+_NO_ENTRY: _Entry = (0, 0, 0, 0, -1)
 
 
 class Lanes:
@@ -49,7 +56,7 @@ class Lanes:
         self._fronts: dict[int, int] = {}
         # Of lanes of which several were begun when the topic became ordered.
         self._begun: dict[int, set[int]] = {}
-        self._heaps: dict[int, list[_Entry]] = {}
+        self._heaps: defaultdict[int, list[_Entry]] = defaultdict(list)
         self._entries = self._last_number = 0
         #: How many ready messages nobody may take.
         self.parked = 0
@@ -133,16 +140,12 @@ class Lanes:
         # What was moved away and back may stand among the ready twice.
         new = self._kept.parking[rows] == 0
         rows, lanes = rows[new], lanes[new]
-        table, heaps = self._table, self._heaps
+        table = self._table
         numbers = np.arange(self._last_number + 1, self._last_number + len(rows) + 1)
         columns = (table.priority[rows], table.due_ms[rows], table.seq[rows], rows, numbers)
         entries = zip(*(column.tolist() for column in columns), strict=True)
-        for lane, entry in zip(lanes.tolist(), entries, strict=True):
-            heap = heaps.get(lane)
-            if heap is None:
-                heaps[lane] = [entry]
-            else:
-                heapq.heappush(heap, entry)
+        heaps = map(self._heaps.__getitem__, lanes.tolist())
+        _do(heapq.heappush, heaps, entries)
         self._kept.parking[rows] = numbers
         self._last_number += len(rows)
         self.parked += len(rows)
@@ -152,7 +155,7 @@ class Lanes:
 
     def _throw_away(self) -> None:
         heaps = {lane: list(filter(self._is_good, heap)) for lane, heap in self._heaps.items()}
-        self._heaps = {lane: heap for lane, heap in heaps.items() if heap}
+        self._heaps = defaultdict(list, {lane: heap for lane, heap in heaps.items() if heap})
         for heap in self._heaps.values():
             heapq.heapify(heap)
         self._entries = sum(map(len, self._heaps.values()))
@@ -179,7 +182,7 @@ class Lanes:
         }
 
     def enter(self, rows: Rows) -> None:
-        """Let messages that were taken be the fronts of their lanes."""
+        """Let messages that are about to be taken by their ids be the fronts of their lanes."""
         self._fronts.update(zip(self._kept.lane[rows].tolist(), rows.tolist(), strict=True))
 
     def follow(self, rows: Rows) -> tuple[int, list[int]]:
@@ -221,34 +224,40 @@ class Lanes:
     def _following(self, rows: Rows, lanes: I64) -> list[int]:
         """Let what is parked first be the fronts of lanes, in place of these rows; return them."""
         names = lanes.tolist()
-        heaps = list(map(self._heaps.get, names))
-        heads = np.array([heap[0][_ROW:] if heap else (0, 0) for heap in heaps], np.int64)
-        heads = heads.reshape(-1, 2)
-        is_simple = self._kept.parking[heads[:, 0]] == heads[:, 1]
-        is_simple &= self._table.state[rows] != State.READY
-        following: list[int] = []
-        for row, lane, heap, simple in zip(
-            rows.tolist(), names, heaps, is_simple.tolist(), strict=True
-        ):
-            after = heapq.heappop(heap)[_ROW] if heap and simple else self._next(row, heap)
-            if heap is not None and not heap:
-                del self._heaps[lane]
-            if after is None:
-                del self._fronts[lane]
-            elif after != row:
-                self._fronts[lane] = after
-                following.append(after)
-        return following
+        heaps = list(map(self._heaps.get, names, repeat(_EMPTY)))
+        firsts = [heap[0] if heap else _NO_ENTRY for heap in heaps]
+        following = np.fromiter(map(_ROW_OF, firsts), np.intp, len(rows))
+        numbers = np.fromiter(map(_NUMBER_OF, firsts), np.int64, len(rows))
+        is_done = self._table.state[rows] != State.READY
+        is_last = is_done & (numbers < 0)
+        is_simple = is_done & (self._kept.parking[following] == numbers)
+        # What is ready again is compared with what waits, and what means nothing is passed over.
+        for at in np.flatnonzero(~(is_last | is_simple)).tolist():
+            following[at] = self._next(rows.item(at), names[at], heaps[at])
+        following[is_last] = -1
+        simple = is_simple.tolist()
+        _do(self._fronts.__delitem__, compress(names, is_last.tolist()))
+        _do(heapq.heappop, compress(heaps, simple))
+        self._fronts.update(
+            zip(compress(names, simple), following[is_simple].tolist(), strict=True)
+        )
+        _do(self._heaps.pop, compress(names, map(not_, heaps)), repeat(None))
+        new: list[int] = following[(following != rows) & (following >= 0)].tolist()
+        return new
 
-    def _next(self, row: int, heap: list[_Entry] | None) -> int | None:
-        """Return the front of a lane from now on, which this row was: it may be ready again."""
+    def _next(self, row: int, lane: int, heap: list[_Entry]) -> int:
+        """Return the front of a lane from now on, -1 for none; this row was: it may be ready."""
         while heap and not self._is_good(heap[0]):
             heapq.heappop(heap)
             self._entries -= 1
         is_ready = self._table.state.item(row) == State.READY
         if heap and not (is_ready and self._is_before(row, heap[0][_ROW])):
-            return heapq.heappop(heap)[_ROW]
-        return row if is_ready else None
+            row = heapq.heappop(heap)[_ROW]
+        elif not is_ready:
+            del self._fronts[lane]
+            return -1
+        self._fronts[lane] = row
+        return row
 
     def _key(self, row: int) -> tuple[int, int, int, int]:
         table = self._table
@@ -259,3 +268,8 @@ class Lanes:
 
     def _is_good(self, entry: _Entry) -> bool:
         return bool(self._kept.parking.item(entry[_ROW]) == entry[_NUMBER])
+
+
+def _do(what: Callable[..., object], *each: Iterable[Any]) -> None:
+    """Call it with each of some values: many times, so the loop is not one of Python's."""
+    deque(map(what, *each), maxlen=0)

@@ -179,9 +179,7 @@ class EmbeddedStore(Counting):
         good = first_of_each(rows, found & (self._table.state[rows] == State.READY))
         going: Rows = rows[good]
         if (gate := self._machine.gate).is_used and len(going):
-            number = int(self._table.topic[going[0]])
-            going = going[gate.firsts(number, going)]
-            going = going[: gate.allowed(number, len(going), now_ms)]
+            going = gate.take_ids(int(self._table.topic[going[0]]), going, now_ms)
         if len(going):
             # What stands for them in the ready runs is thrown away when it comes to the front.
             self._lease(going, lease_ms, owner, now_ms)
