@@ -3,6 +3,11 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 STAMP := .venv/.ready
 
+# Hundreds of programs start in tests and benchmarks: each finds its modules compiled, and none begins
+# threads for matrices that it does not have.
+unexport PYTHONDONTWRITEBYTECODE
+export OPENBLAS_NUM_THREADS := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help setup packages test campaigns check format dist demo demo-kafka bench fuzz soak simulate mutants survive crash machines faults attack clean
 
