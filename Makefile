@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/openapi .brokers/tasks ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
@@ -35,6 +35,10 @@ packages: ## Debian packages that tests and benchmarks run against
 	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
 	@touch $@
 
+# Java programs that tests start load most of what they need at once.
+.brokers/spark.jsa: .brokers/kafka .brokers/spark $(STAMP)
+	@$(PY) -m tools.class_archives $(CURDIR)/$@
+
 # It wants other versions of packages than Dwell does.
 .brokers/openapi: Makefile
 	@rm -rf $@
@@ -53,7 +57,7 @@ packages: ## Debian packages that tests and benchmarks run against
 # a worker more than there are cores. Short programs in Java end sooner when little is compiled. What
 # failed, in either, is told once more at the end, where it is looked for.
 WORKERS := $(shell expr $$(nproc) + 1)
-JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile=$(CURDIR)/.brokers/spark.jsa
 define pytest
 @logs=$$(mktemp -d); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark -m "$(1)" >$$logs/spark 2>&1 & spark=$$!; \
 $(PY) -m pytest --ignore tests/spark -m "$(1)" -n $(WORKERS) --dist worksteal 2>&1 | tee $$logs/rest; \

@@ -27,6 +27,9 @@ JARS = ROOT / ".brokers" / "kafka"
 #: And those of Spark's connector to it.
 CONNECTOR = ROOT / ".brokers" / "spark"
 
+#: What the server has loaded once it answers, as ``make setup`` keeps it.
+ARCHIVE = ROOT / ".brokers" / "kafka.jsa"
+
 #: The server itself: the script before it in the path would become another user.
 _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
@@ -49,9 +52,9 @@ class Kafka:
         """Return what clients call ``bootstrap.servers``."""
         return f"127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        command = self._java("kafka.Kafka", str(self.folder / "server.properties"))
+    def start(self, *options: str) -> None:
+        """Start it, with more options of Java, and wait until it answers."""
+        command = self._java(*options, "kafka.Kafka", str(self.folder / "server.properties"))
         with (self.folder / "log.txt").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         until(self._answers, "Kafka did not answer", _START_S)
@@ -103,7 +106,8 @@ class Kafka:
 
     def _java(self, *words: str) -> Sequence[str]:
         options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-        return ("java", *options, "-cp", f"{JARS}/*", *words)
+        archive = [f"-XX:SharedArchiveFile={ARCHIVE}"] if ARCHIVE.exists() else []
+        return ("java", *options, *archive, "-cp", f"{JARS}/*", *words)
 
 
 def connector_jars() -> str:

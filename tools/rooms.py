@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +115,12 @@ def name_of(path: Path) -> str:
 
 
 MODULES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return what each module is made of."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def place(name: str, node: ast.AST) -> str:
@@ -131,7 +137,7 @@ def room_of(name: str) -> str:
 
 def imports_of(name: str) -> Iterator[tuple[ast.AST, str]]:
     """Yield what a module imports: the module, if it is one of ours, or the name's package."""
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(trees()[name]):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

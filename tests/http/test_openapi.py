@@ -42,7 +42,7 @@ schema.config.phases.coverage.enabled = bool(FUZZ)
 @pytest.mark.filterwarnings("ignore:Skipped test cases with unsupported payload")
 @schema.parametrize()
 @settings(
-    max_examples=max(20, FUZZ // 1000),
+    max_examples=max(10, FUZZ // 1000),
     deadline=None,
     derandomize=not FUZZ,
     suppress_health_check=list(HealthCheck),

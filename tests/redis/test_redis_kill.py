@@ -20,7 +20,7 @@ from tests.redis.servers import Server, redis_server, until
 
 pytestmark = pytest.mark.campaign
 
-KILLS = int(os.environ.get("DWELL_REDIS_KILLS", "60"))
+KILLS = int(os.environ.get("DWELL_REDIS_KILLS", "40"))
 SEED = int(os.environ.get("DWELL_SEED", "0")) or secrets.randbits(32)
 AT_ONCE = 8
 MOST_MESSAGES = 10_000

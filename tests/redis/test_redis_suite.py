@@ -196,15 +196,15 @@ class DyingMachine(LossyMachine):
 @pytest.mark.parametrize(
     ("machine", "engine", "runs"),
     [
-        (RedisMachine, "redis_url", 8),
-        (BlockMachine, "redis_url", 8),
-        (LossyMachine, "redis_url", 4),
-        (LossyBlockMachine, "redis_url", 4),
+        (RedisMachine, "redis_url", 4),
+        (BlockMachine, "redis_url", 4),
+        (LossyMachine, "redis_url", 2),
+        (LossyBlockMachine, "redis_url", 2),
         (DyingMachine, "redis_url", 2),
-        (RedisMachine, "valkey_url", 3),
-        (BlockMachine, "valkey_url", 3),
-        (RedisMachine, "cluster_url", 3),
-        (BlockMachine, "cluster_url", 3),
+        (RedisMachine, "valkey_url", 2),
+        (BlockMachine, "valkey_url", 2),
+        (RedisMachine, "cluster_url", 2),
+        (BlockMachine, "cluster_url", 2),
     ],
 )
 def test_machine(machine, engine, runs, request):

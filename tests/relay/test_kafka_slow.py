@@ -16,7 +16,7 @@ from tests.relay.test_kafka import committed
 from tests.waiting import until
 
 LANES = 6
-ROUNDS = 5
+ROUNDS = 4
 
 
 @pytest.fixture

@@ -300,7 +300,7 @@ def test_a_relay_that_is_killed_again_and_again_loses_nothing(queues, tmp_path):
     seen: Counter[int] = Counter()
     total = 0
     try:
-        for round_ in range(15):
+        for round_ in range(8):
             due_ms = now_ms()
             said = [(b"%d" % (total + at), {"dwell-due-ms": due_ms + at}) for at in range(500)]
             mine.say_all(said)

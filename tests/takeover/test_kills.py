@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(300)]
 
 JOBS = 10_000
 MESSAGES = 60_000
-KILLS = 6
+KILLS = 4
 
 
 @pytest.fixture
