@@ -26,8 +26,10 @@ def of_spark(archive: Path) -> None:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.codegen.wholeStage": "false",
         "spark.driver.extraJavaOptions": options,
+        "spark.ui.showConsoleProgress": "false",
     }
     spark = session("archive", "local[2]", settings)
+    spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory() as folder:
         _query(spark, Path(folder))
     spark.stop()

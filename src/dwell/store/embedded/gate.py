@@ -176,24 +176,23 @@ class Gate:
     def note_short(self, topics: Iterable[int], now_ms: int) -> None:
         """Note which of the topics that somebody takes from have more than their rates allow."""
         for topic in topics:
-            settings, lanes = self._settings.get(topic), self._lanes.get(topic)
+            rate, lanes = self._rate(topic), self._lanes.get(topic)
             parked = 0 if lanes is None else lanes.parked
-            if settings and settings.rate and self._table.count(topic, State.READY) > parked:
-                self.allowances.come_again(topic, settings.rate, now_ms)
+            if rate and self._table.count(topic, State.READY) > parked:
+                self.allowances.come_again(topic, rate, now_ms)
 
-    def come_again(self, now_ms: int) -> Iterator[Opened]:
-        """Yield the topics that may be taken from again, as their rates allow more by now."""
-        # Takes by ids may have used up meanwhile what was waited for.
-        return self.take_again(self.allowances.come(now_ms), now_ms)
+    def come_again(self, now_ms: int, topics: Iterable[int] | None = None) -> Iterator[Opened]:
+        """Yield how many may be taken of topics with rates, or where it is time to look again."""
+        coming = self.allowances.come(now_ms) if topics is None else filter(self._rate, topics)
+        for topic in coming:
+            # Takes by ids may have used up meanwhile what was waited for.
+            self.note_short([topic], now_ms)
+            ready = self._table.count(topic, State.READY)
+            yield Opened.of(topic, self.left(topic, ready, now_ms), [])
 
-    def take_again(self, topics: Iterable[int], now_ms: int) -> Iterator[Opened]:
-        """Yield what the rates of topics allow by now, and note when they allow more."""
-        for topic in topics:
-            settings = self._settings.get(topic)
-            if settings and settings.rate:
-                self.note_short([topic], now_ms)
-                ready = self._table.count(topic, State.READY)
-                yield Opened.of(topic, self.left(topic, ready, now_ms), [])
+    def _rate(self, topic: int) -> int:
+        settings = self._settings.get(topic)
+        return settings.rate if settings else 0
 
     # --- what changes ---------------------------------------------------------------------------
 

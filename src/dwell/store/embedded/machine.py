@@ -144,13 +144,9 @@ class Machine:
                 self.ready.add(part.rows)
             self._promote(part.topics, part.counts)
 
-    def come_again(self, now_ms: int) -> None:
-        """Let takers come again for messages that were over their topics' rates."""
-        self._open(self.gate.come_again(now_ms))
-
-    def take_again(self, topics: Iterable[int], now_ms: int) -> None:
-        """Let takers come for what a take left, now or when the topics' rates allow it."""
-        self._open(self.gate.take_again(topics, now_ms))
+    def come_again(self, now_ms: int, topics: Iterable[int] | None = None) -> None:
+        """Let takers come again for what rates allow of topics, or of those that are due for it."""
+        self._open(self.gate.come_again(now_ms, topics))
 
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""

@@ -134,7 +134,7 @@ class Timekeeper:
         if machine.gate.is_used:
             numbers = machine.topics.found(topics)
             if wakes:
-                machine.take_again(numbers, now_ms)
+                machine.come_again(now_ms, numbers)
             else:
                 machine.gate.note_short(numbers, now_ms)
             self._look_ahead()

@@ -366,6 +366,20 @@ class Limits(Suite):
 
     @within_a_shard
     @scenario
+    async def test_rate_that_is_taken_away_wakes_who_waits(self, rig: Rig) -> None:
+        """Who waits for a rate is not forgotten when there is none any more."""
+        await rig.configure(rate=1)
+        await rig.put("a", "b")
+        assert await rig.take_ids() == ["a"]
+        await rig.tick()
+        rig.hush()
+        await rig.configure(rate=0)
+        await rig.tick()
+        assert rig.woken["t"]
+        assert await rig.take_ids() == ["b"]
+
+    @within_a_shard
+    @scenario
     async def test_rate_wakes_who_sees_that_there_is_none(self, rig: Rig) -> None:
         """Who is told that nothing may be taken now does not ask, and is woken all the same."""
         await rig.configure(rate=2)
