@@ -57,7 +57,8 @@ packages: ## Debian packages that tests and benchmarks run against
 # a worker more than there are cores. Short programs in Java end sooner when little is compiled. What
 # failed, in either, is told once more at the end, where it is looked for.
 WORKERS := $(shell expr $$(nproc) + 1)
-JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile=$(CURDIR)/.brokers/spark.jsa
+JAVA := -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+	-XX:SharedArchiveFile=$(CURDIR)/.brokers/spark.jsa
 define pytest
 @logs=$$(mktemp -d); JDK_JAVA_OPTIONS="$(JAVA)" $(PY) -m pytest tests/spark -m "$(1)" >$$logs/spark 2>&1 & spark=$$!; \
 $(PY) -m pytest --ignore tests/spark -m "$(1)" -n $(WORKERS) --dist worksteal 2>&1 | tee $$logs/rest; \

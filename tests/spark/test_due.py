@@ -213,7 +213,7 @@ def until_acked(queue, count, driver):
 @pytest.mark.campaign
 def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     """SIGKILL again and again: nothing lost, nothing twice in a file sink."""
-    names = put(queue, 2000)
+    names = put(queue, 1000)
     program = textwrap.dedent(
         f"""
         from dwell.spark import session, register
@@ -232,7 +232,7 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
             [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            until_acked(queue, 1000 * kills // (1 + RUNS), driver)
+            until_acked(queue, 500 * kills // (1 + RUNS), driver)
         finally:
             driver.kill()
             driver.wait()
@@ -245,7 +245,7 @@ def test_driver_killed_between_batches(server, queue, spark, tmp_path):
     query.start().awaitTermination()
     assert ids(spark, tmp_path) == names
     assert counts(queue) == (0, 0, 0, 0)
-    assert queue.stats().totals["ack"] == 2000
+    assert queue.stats().totals["ack"] == 1000
 
 
 @pytest.mark.campaign
