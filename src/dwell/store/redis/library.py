@@ -20,7 +20,7 @@ from dwell.store.redis.numbers import SLOTS
 #: What the functions share, each on top of those before it; then one file a verb.
 PARTS = (
     *("call", "places", "lanes", "loose", "ids", "blocks", "holding", "allowances", "fronts"),
-    *("forming", "time", "ending"),
+    *("forming", "lapses", "finding", "time", "ending"),
 )
 VERBS = (
     *("ack", "adopt", "bury", "cancel", "configure", "disown", "due", "events", "form"),

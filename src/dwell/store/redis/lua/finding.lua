@@ -1,0 +1,47 @@
+-- Finding: a message by its number or its id, as time has left it.
+-- Return a message by its number, without changing anything but that; nil if it is gone.
+local function load(n)
+  local text = call('HGET', KEY.messages, member(n))
+  local r = text and decode(text) or extract(n)
+  if not r then return nil end
+  if r.state == STATE.leased and r.ends <= now then
+    lapse(n, r)
+  elseif r.state == STATE.waiting and r.expires > 0 and r.expires <= now then
+    lift(n, r)
+    expire(n, r)
+  end
+  return r
+end
+
+-- Return the same, but a message of a block as it lies there, marked, unless time has to move it.
+local function find(n)
+  if call('HEXISTS', KEY.messages, member(n)) == 1 then return load(n) end
+  local r = packed(n, true)
+  if r and r.state == STATE.leased and r.ends <= now then return load(n) end
+  return r
+end
+
+-- Return the number of a message by its id; nil when there is none.
+local function number_of(topic, id)
+  if is_made(id) then
+    local n = #id < 16 and tonumber(id:sub(2), 16)
+    return n and n % 256 == SHARD and floor(n / 256) or nil
+  end
+  local n = call('HGET', KEY.ids .. topic, id)
+  return n and not remembered_until(n) and unpack_from('>I6', n) or nil
+end
+
+-- Do something with each message of a topic that an id names; return a byte for each.
+local function each_named(topic, act)
+  local results = {}
+  for i = rest, #ARGV do
+    local n = number_of(topic, ARGV[i])
+    local r = n and find(n)
+    if r and r.topic == topic and r.id == ARGV[i] then
+      results[#results + 1] = act(n, r, i)
+    else
+      results[#results + 1] = RESULT.unknown
+    end
+  end
+  return table.concat(results)
+end

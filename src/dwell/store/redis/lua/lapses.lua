@@ -1,0 +1,66 @@
+-- Lapses: leases that end, and messages that expire.
+local function expire(n, r)
+  r.error = 'expired'
+  bury(n, r, KIND.expire)
+end
+
+local function lapse(n, r)
+  lift(n, r)
+  if is_used_up(r.attempt, r.most, r.topic) then return bury(n, r, KIND.exhaust) end
+  note(KIND.lapse, r.topic, r.id, r.due, r.attempt)
+  if r.expires > 0 and r.expires <= now then return expire(n, r) end
+  wait(n, r)
+  save(n, r)
+end
+
+local function lapse_block(n)
+  local b = head_at(n)
+  if is_used_up(b.attempt, b.most, b.topic) or is_laned(b.topic) then
+    explode(n, call('GET', block_key(n)), b)
+    for slot = 0, b.size - 1 do
+      local loose = call('HGET', KEY.messages, member(n + slot))
+      if loose then lapse(n + slot, decode(loose)) end
+    end
+    return
+  end
+  lift_block(n, b)
+  note_block(KIND.lapse, n, b, b.attempt, names_at(n, b))
+  set_lease(n, b, STATE.waiting, b.flags % 2, b.attempt, b.take, 0)
+  local ready, delayed = block_entry(n, b)
+  count(b.topic, 'leased', -b.live)
+  if b.due <= now then
+    call('ZADD', KEY.ready .. b.topic, b.priority, ready)
+    count(b.topic, 'ready', b.live)
+    wake(b.topic, b.live)
+  else
+    call('ZADD', KEY.delayed .. b.topic, b.due, delayed)
+    count(b.topic, 'delayed', b.live)
+  end
+end
+
+local function end_leases(budget)
+  local found = call('ZRANGEBYSCORE', KEY.leased, '-inf', now, 'LIMIT', 0, budget)
+  for i = 1, #found do
+    local n = unpack_from('>I7', found[i])
+    if #found[i] == 8 then
+      lapse_block(n)
+      budget = budget - 8
+    else
+      lapse(n, decode(call('HGET', KEY.messages, found[i])))
+      budget = budget - 1
+    end
+    if budget <= 0 then break end
+  end
+  return budget
+end
+
+local function end_waits(topic, budget)
+  local found = call('ZRANGEBYSCORE', KEY.expiring .. topic, '-inf', now, 'LIMIT', 0, math.ceil(budget))
+  for i = 1, #found do
+    local n = unpack_from('>I7', found[i])
+    local r = decode(call('HGET', KEY.messages, found[i]))
+    lift(n, r)
+    expire(n, r)
+  end
+  return budget - #found
+end
