@@ -83,7 +83,7 @@ def _ready(machine: Machine) -> Rows:
 
 def _parked(machine: Machine) -> dict[int, list[int]]:
     """Return the rows that are ready, and behind others of their keys, by those others."""
-    lanes = (machine.gate.lanes(topic) for topic in range(len(machine.topics.names)))
+    lanes = (machine.admission.lanes(topic) for topic in range(len(machine.topics.names)))
     return {front: rows for lane in lanes if lane for front, rows in lane.parked_rows().items()}
 
 

@@ -18,7 +18,7 @@ from bench.servers import free_port
 from dwell.clock import RealClock
 from dwell.queue import Queue
 from dwell.server.beanstalk import BeanstalkPort
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 from dwell.server.service import Service
 from dwell.server.tokens import Tokens
 from dwell.store.base import Store
@@ -45,13 +45,13 @@ class Served:
         store: Callable[[], Store] = memory,
         *,
         tokens: Tokens | None = None,
-        gate: Gate | None = None,
+        in_flight: InFlight | None = None,
         ssl: Any = None,
         loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
         **limits: int,
     ) -> None:
         self._store = store
-        self._given = (tokens or Tokens(), gate or Gate(10_000, 1 << 28))
+        self._given = (tokens or Tokens(), in_flight or InFlight(10_000, 1 << 28))
         self._limits = limits
         self._ssl = ssl
         self.loop = loop()
@@ -74,9 +74,9 @@ class Served:
     async def _start(self) -> None:
         self.queue = Queue(self._store())
         await self.queue.open()
-        tokens, gate = self._given
+        tokens, in_flight = self._given
         now_ms = self.queue.clock.now_ms()
-        self.service = Service(self.queue, tokens, gate, now_ms, **self._limits)
+        self.service = Service(self.queue, tokens, in_flight, now_ms, **self._limits)
         self.port = BeanstalkPort(self.service, "127.0.0.1", 0, ssl=self._ssl)
         await self.port.start()
 

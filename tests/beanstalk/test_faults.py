@@ -21,7 +21,7 @@ from dwell.queue import Queue
 from dwell.server.beanstalk import arrivals
 from dwell.server.beanstalk.desk import Desk
 from dwell.server.beanstalk.taken import take_best
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 from dwell.server.service import Service
 from dwell.server.tokens import Tokens
 from dwell.store.embedded import EmbeddedStore
@@ -114,27 +114,35 @@ def test_a_slow_sender_holds_up_nobody(served):
 
 
 def test_puts_that_are_coming_count_at_the_gate():
-    gate = Gate(100, 1 << 20)
-    with Served(gate=gate) as served, Line(served.number) as first, Line(served.number) as second:
+    in_flight = InFlight(100, 1 << 20)
+    with (
+        Served(in_flight=in_flight) as served,
+        Line(served.number) as first,
+        Line(served.number) as second,
+    ):
         head, body = b"put 0 0 60 600000\r\n", b"x" * 600_000
         first.send(head + body)
-        until(lambda: gate.size_bytes == len(head + body))
-        assert gate.requests == 1
+        until(lambda: in_flight.size_bytes == len(head + body))
+        assert in_flight.requests == 1
         # The second one does not fit beside it, and is refused when all of it was passed over.
         second.send(head + body + b"\r\nlist-tube-used\r\n")
         assert (second.read(), second.read()) == (b"OUT_OF_MEMORY\r\n", b"USING default\r\n")
         assert first.ask(b"\r\n").startswith(b"INSERTED")
-        assert (gate.requests, gate.size_bytes) == (0, 0)
+        assert (in_flight.requests, in_flight.size_bytes) == (0, 0)
         second.send(head + body)
-        until(lambda: gate.size_bytes == len(head + body))
+        until(lambda: in_flight.size_bytes == len(head + body))
         vanish(second)
-        until(lambda: (gate.requests, gate.size_bytes) == (0, 0))
+        until(lambda: (in_flight.requests, in_flight.size_bytes) == (0, 0))
 
 
 def test_a_put_whose_body_does_not_come_in_time_ends_the_connection(monkeypatch):
     monkeypatch.setattr(arrivals, "LONGEST_S", 0.3)
-    gate = Gate(100, 1 << 20)
-    with Served(gate=gate) as served, Line(served.number) as idle, Line(served.number) as slow:
+    in_flight = InFlight(100, 1 << 20)
+    with (
+        Served(in_flight=in_flight) as served,
+        Line(served.number) as idle,
+        Line(served.number) as slow,
+    ):
         for _ in range(3):
             # One that comes late, but in time, is as good as any other.
             slow.send(b"put 0 0 60 5\r\nhel")
@@ -142,7 +150,7 @@ def test_a_put_whose_body_does_not_come_in_time_ends_the_connection(monkeypatch)
             assert slow.ask(b"lo\r\n").startswith(b"INSERTED")
         slow.send(b"list-tube-used\r\nput 0 0 60 5\r\nhel")
         assert slow.rest() == b"USING default\r\n"
-        assert (gate.requests, gate.size_bytes) == (0, 0)
+        assert (in_flight.requests, in_flight.size_bytes) == (0, 0)
         assert idle.ask(b"list-tube-used\r\n") == b"USING default\r\n"
 
 
@@ -381,7 +389,7 @@ class Silent:
 
 async def test_jobs_on_their_way_to_a_connection_that_ends_are_given_back():
     async with asyncio.timeout(PATIENCE_S), Queue(MemoryStore(RealClock())) as queue:
-        desk = Desk(Service(queue, Tokens(), Gate(100, 1 << 28), 0))
+        desk = Desk(Service(queue, Tokens(), InFlight(100, 1 << 28), 0))
         session = desk.welcome(Silent())
         session.feed(b"reserve\r\n")
         while session.wait is None:

@@ -15,7 +15,7 @@ import uvloop
 from dwell.message import MAX_LEASE_MS, State
 from dwell.server import tls
 from dwell.server.beanstalk.choices import MOST_WATCHED
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 from dwell.server.tokens import Tokens
 from dwell.store.embedded import EmbeddedStore
 from tests.beanstalk.served import MAX_JOB_BYTES, Line, Served, beanstalkd
@@ -224,14 +224,14 @@ def test_a_server_that_drains_takes_no_jobs(served, line):
 
 
 def test_over_the_gates_bound_there_is_no_memory():
-    gate = Gate(10, 1000)
-    with Served(gate=gate) as served, Line(served.number) as line:
-        gate.enter(500)
+    in_flight = InFlight(10, 1000)
+    with Served(in_flight=in_flight) as served, Line(served.number) as line:
+        in_flight.enter(500)
         assert line.ask(b"put 0 0 1 600\r\n" + b"x" * 600 + b"\r\n") == b"OUT_OF_MEMORY\r\n"
         line.put(b"x" * 400)
-        gate.leave(500)
+        in_flight.leave(500)
         line.put(b"x" * 600)
-        assert (gate.requests, gate.size_bytes) == (0, 0)
+        assert (in_flight.requests, in_flight.size_bytes) == (0, 0)
 
 
 def test_a_full_topic_takes_what_fits(served, line):
@@ -241,7 +241,7 @@ def test_a_full_topic_takes_what_fits(served, line):
     assert line.ask(b"put 0 0 9 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
     served.call(served.queue.configure("default", on_full="drop"))
     assert line.ask(b"put 0 0 9 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
-    assert served.service.gate.requests == 0
+    assert served.service.in_flight.requests == 0
 
 
 def test_bodies_up_to_the_servers_limit():

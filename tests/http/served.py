@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dwell.client.store import HttpStore
 from dwell.clock import RealClock
 from dwell.queue import Queue
-from dwell.server.gate import Gate
 from dwell.server.http.port import HttpPort
+from dwell.server.inflight import InFlight
 from dwell.server.sealed import sealed
 from dwell.server.service import Service
 from dwell.server.tokens import Tokens
@@ -21,10 +21,15 @@ from tests.http.wire import Wire
 class Served:
     """A queue with its service and port; ``url`` is where it is."""
 
-    def __init__(self, store: Store, *, tokens: Tokens | None = None, gate: Gate | None = None):
+    def __init__(
+        self, store: Store, *, tokens: Tokens | None = None, in_flight: InFlight | None = None
+    ):
         self.queue = Queue(sealed(store))
         self.service = Service(
-            self.queue, tokens or Tokens(), gate or Gate(10_000, 1 << 28), store.clock.now_ms()
+            self.queue,
+            tokens or Tokens(),
+            in_flight or InFlight(10_000, 1 << 28),
+            store.clock.now_ms(),
         )
         self.port = HttpPort(self.service, "127.0.0.1", 0)
 

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from dwell.clock import RealClock
-from dwell.server.gate import Gate
 from dwell.server.http.openapi import document
 from dwell.server.http.port import HttpPort
+from dwell.server.inflight import InFlight
 from dwell.store.memory import MemoryStore
 from tests.http.served import served
 from tests.waiting import until_async
@@ -357,9 +357,9 @@ async def test_over_the_bound_comes_429():
             headers={"content-type": "application/json"},
         )
 
-    async with calling(gate=Gate(2, 1 << 20)) as caller:
+    async with calling(in_flight=InFlight(2, 1 << 20)) as caller:
         waits = [asyncio.ensure_future(_hold(caller)) for _ in range(2)]
-        await until_async(lambda: caller.server.service.gate.requests >= 2)
+        await until_async(lambda: caller.server.service.in_flight.requests >= 2)
         problem = await caller.get("/v1/stats")
         assert (caller.status, problem["error"]) == (429, "ServerBusy")
         assert int(caller.headers["retry-after"]) > 0

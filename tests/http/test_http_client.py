@@ -17,7 +17,7 @@ from dwell.client.connection import checked_base
 from dwell.clock import RealClock
 from dwell.clock.servertime import ServerClock
 from dwell.message import Result
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
@@ -214,36 +214,36 @@ async def test_what_cannot_have_been_done_is_repeated_though_it_is_not_safe():
 
 
 async def test_a_busy_server_is_asked_again():
-    async with opened(gate=Gate(1, 1 << 20), client={"retries": 10}) as (queue, server):
-        server.service.gate.enter()
+    async with opened(in_flight=InFlight(1, 1 << 20), client={"retries": 10}) as (queue, server):
+        server.service.in_flight.enter()
         put = asyncio.ensure_future(queue.put("t", "x"))
         await asyncio.sleep(0.5)
         assert not put.done()
         # It comes again when the server said, which is after a second.
-        assert server.service.gate.refused == 1
-        server.service.gate.leave()
+        assert server.service.in_flight.refused == 1
+        server.service.in_flight.leave()
         assert (await put).result is Result.CREATED
 
 
 async def test_a_server_that_stays_busy(monkeypatch):
     monkeypatch.setitem(problems.RETRY_AFTER_S, 429, 0)
 
-    async with opened(gate=Gate(1, 1 << 20), client={"retries": 2}) as (queue, server):
-        server.service.gate.enter()
+    async with opened(in_flight=InFlight(1, 1 << 20), client={"retries": 2}) as (queue, server):
+        server.service.in_flight.enter()
         with pytest.raises(errors.ServerBusy):
             await queue.put("t", "x")
-        assert server.service.gate.refused == 3
-        server.service.gate.leave()
+        assert server.service.in_flight.refused == 3
+        server.service.in_flight.leave()
 
 
 @pytest.mark.parametrize(("status", "after_s"), [(429, 2), (503, 1)])
 async def test_who_is_told_when_to_come_again_does_not_come_before(status, after_s, monkeypatch):
     monkeypatch.setitem(problems.RETRY_AFTER_S, status, after_s)
-    gate = Gate(1, 1 << 20)
-    async with opened(gate=gate, client={"retries": 1}) as (queue, server):
+    in_flight = InFlight(1, 1 << 20)
+    async with opened(in_flight=in_flight, client={"retries": 1}) as (queue, server):
         server.service.is_draining = status == 503
         if status == 429:
-            gate.enter()
+            in_flight.enter()
         asked = time.monotonic()
         with pytest.raises((errors.ServerBusy, errors.ServerDraining)):
             await queue.put("t", "x")
@@ -589,17 +589,17 @@ async def test_takers_that_wait_leave_room_for_the_rest():
 
 
 async def test_takers_that_wait_are_not_counted_as_work():
-    async with opened(gate=Gate(5, 1 << 20), client={"retries": 0}) as (queue, server):
+    async with opened(in_flight=InFlight(5, 1 << 20), client={"retries": 0}) as (queue, server):
         takes = [asyncio.ensure_future(queue.take(f"t{n}", wait="1m")) for n in range(5)]
         await until_async(lambda: len(server.queue.waiting) >= 5)
-        await until_async(lambda: server.service.gate.requests == 0)
+        await until_async(lambda: server.service.in_flight.requests == 0)
         await queue.put_many("t0", ["x"])
         assert len(await takes[0]) == 1
         for take in takes[1:]:
             take.cancel()
         await asyncio.wait(takes)
         await until_async(lambda: not server.queue.waiting)
-        await until_async(lambda: server.service.gate.requests == 0)
+        await until_async(lambda: server.service.in_flight.requests == 0)
 
 
 async def test_limits_larger_than_a_request_of_the_client():

@@ -10,10 +10,10 @@ import threading
 import pytest
 
 from dwell.server import listening, tls
-from dwell.server.gate import Gate
 from dwell.server.http.call import Call
 from dwell.server.http.port import HttpPort
 from dwell.server.http.protocol import MOST_HEADERS, Protocol
+from dwell.server.inflight import InFlight
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.disk import Disk
 from tests.http.served import served
@@ -73,7 +73,7 @@ async def test_a_connection_that_ends_leaves_nothing_behind():
             await until_async(lambda: not alive())
         finally:
             gc.enable()
-        assert server.service.gate.size_bytes == server.service.gate.requests == 0
+        assert server.service.in_flight.size_bytes == server.service.in_flight.requests == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000, 70_000, 300_000])
@@ -237,7 +237,7 @@ async def test_what_is_refused_lets_others_have_their_turn(way, monkeypatch):
 
 
 async def test_answers_that_are_not_read_are_counted():
-    async with served(gate=Gate(10_000, 8 << 20)) as server:
+    async with served(in_flight=InFlight(10_000, 8 << 20)) as server:
         await server.queue.put_many("t", ["x" * 1_000_000] * 10)
         ask_all = request("GET", "/v1/topics/t/messages?state=ready")
         wires = []
@@ -246,15 +246,15 @@ async def test_answers_that_are_not_read_are_counted():
             wires[-1].reader._transport.pause_reading()
             await wires[-1].send(ask_all)
             waiting = [one for one in server.port._connections if one._is_paused]
-            while len(waiting) < len(wires) and server.service.gate.size_bytes < 8 << 20:
+            while len(waiting) < len(wires) and server.service.in_flight.size_bytes < 8 << 20:
                 await asyncio.sleep(0.01)
                 waiting = [one for one in server.port._connections if one._is_paused]
-        size_bytes, answer = server.service.gate.size_bytes, await ask(server, ask_all)
+        size_bytes, answer = server.service.in_flight.size_bytes, await ask(server, ask_all)
         Wire.close_all()
         assert size_bytes > 8 << 20
         assert (answer.status, answer.value["error"]) == (429, "ServerBusy")
-        await until_async(lambda: server.service.gate.requests == 0)
-        assert server.service.gate.size_bytes == 0
+        await until_async(lambda: server.service.in_flight.requests == 0)
+        assert server.service.in_flight.size_bytes == 0
         assert (await ask(server, request("GET", "/v1/stats"))).status == 200
 
 

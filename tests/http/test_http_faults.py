@@ -13,9 +13,9 @@ import pytest
 
 import dwell
 from dwell.message import Result
-from dwell.server.gate import Gate
 from dwell.server.http import framing, protocol, readers
 from dwell.server.http.call import MAX_REQUEST_BYTES
+from dwell.server.inflight import InFlight
 from dwell.server.memory import KEPT_BYTES, KEPT_FROM_PUTS_BYTES, Memory
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
@@ -76,7 +76,7 @@ async def test_what_was_half_sent_is_not_done(part, server):
     wire.close()
     await until_async(lambda: not server.port._connections)
     assert (await totals(server))["put"] == 0
-    assert (server.service.gate.requests, server.service.gate.size_bytes) == (0, 0)
+    assert (server.service.in_flight.requests, server.service.in_flight.size_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("part", [1, 10, -60, -1])
@@ -90,7 +90,7 @@ async def test_what_stays_half_sent_is_given_up(monkeypatch, part):
             await wire.ended()
         assert 0.2 <= time.monotonic() - start < PATIENCE_S
         assert (await totals(server))["put"] == (await totals(server))["ack"]
-        await until_async(lambda: server.service.gate.size_bytes == 0)
+        await until_async(lambda: server.service.in_flight.size_bytes == 0)
 
 
 @pytest.mark.parametrize("sender", ["head", "body"])
@@ -264,7 +264,7 @@ async def test_chunks_that_are_broken(monkeypatch, data):
         said = await wire.ended()
         assert b"HTTP/1.1 200" not in said
         assert (await totals(server))["put"] == 0
-        await until_async(lambda: server.service.gate.size_bytes == 0)
+        await until_async(lambda: server.service.in_flight.size_bytes == 0)
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(server):
@@ -288,7 +288,7 @@ async def test_who_sends_a_large_body_whole_reads_why_it_is_refused(server):
             await wire.send(request("POST", PUT, data))
         assert (await wire.answer()).status == 413
         wire.close()
-    await until_async(lambda: server.service.gate.size_bytes == 0)
+    await until_async(lambda: server.service.in_flight.size_bytes == 0)
 
 
 async def test_chunks_over_the_limit(server):
@@ -297,30 +297,30 @@ async def test_chunks_over_the_limit(server):
     with contextlib.suppress(ConnectionError):
         await wire.send(chunked(*[part] * 33))
     assert (await wire.answer()).status == 413
-    await until_async(lambda: server.service.gate.size_bytes == 0)
+    await until_async(lambda: server.service.in_flight.size_bytes == 0)
 
 
 async def test_one_that_is_larger_than_all_the_room_is_let_in_alone():
-    async with served(gate=Gate(10, 1000)) as server:
+    async with served(in_flight=InFlight(10, 1000)) as server:
         data = put_of("x" * 5000)
         assert (await ask(server, data)).status == 200
         wire = await Wire.open(server)
         await wire.send(data[:-1])
-        await until_async(lambda: server.service.gate.size_bytes > 5000)
+        await until_async(lambda: server.service.in_flight.size_bytes > 5000)
         assert (await ask(server, data)).status == 429
         await wire.send(data[-1:])
         assert (await wire.answer()).status == 200
-        assert server.service.gate.size_bytes == 0
+        assert server.service.in_flight.size_bytes == 0
 
 
 async def test_health_is_told_when_nothing_else_is():
-    async with served(gate=Gate(1, 1000)) as server:
-        server.service.gate.enter()
+    async with served(in_flight=InFlight(1, 1000)) as server:
+        server.service.in_flight.enter()
         assert (await ask(server, STATS)).status == 429
         for path in ("/healthz", "/readyz"):
             assert (await ask(server, request("GET", path))).status == 200
             assert (await ask(server, request("GET", path, accept="text/plain"))).status == 200
-        server.service.gate.leave()
+        server.service.in_flight.leave()
 
 
 # --- garbage ------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ async def test_what_is_not_http_or_not_ours(data, caplog, server):
         said = await wire.ended()
     assert not said or said.startswith(b"HTTP/1.1 4")
     assert "Traceback" not in caplog.text
-    assert server.service.gate.requests == 0
+    assert server.service.in_flight.requests == 0
 
 
 @pytest.mark.parametrize("upgrade", ["h2c", "websocket", "foo"])
@@ -719,7 +719,7 @@ class Little(Memory):
 
 async def test_little_memory_stops_puts_first_and_is_told_of():
     memory = Little(1 << 40)
-    async with served(gate=Gate(100, 1 << 28, memory)) as server:
+    async with served(in_flight=InFlight(100, 1 << 28, memory)) as server:
         wire = await Wire.open(server)
         assert (await wire.ask(put_of("x"))).status == 200
         taken = await wire.ask(request("POST", "/v1/take", {"topics": "t"}))

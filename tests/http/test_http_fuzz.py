@@ -26,12 +26,12 @@ from dwell.batch.stats import TopicStats
 from dwell.clock import RealClock
 from dwell.message import MAX_BODY_BYTES, MAX_DELAY_MS, MAX_LEASE_MS, State, encode_extra
 from dwell.queue import Queue
-from dwell.server.gate import Gate
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.app import App
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.media import Media
 from dwell.server.http.waits import Waits
+from dwell.server.inflight import InFlight
 from dwell.server.service import Service
 from dwell.server.tokens import Tokens
 from dwell.store.memory import MemoryStore
@@ -80,7 +80,7 @@ class Room:
     def _open(self):
         self.queue = Queue(MemoryStore(RealClock()))
         self.loop.run_until_complete(self.queue.open())
-        self.service = Service(self.queue, Tokens(), Gate(100, 1 << 28), 0)
+        self.service = Service(self.queue, Tokens(), InFlight(100, 1 << 28), 0)
         self.app = App(self.service, Waits())
         self.receipts = []
 
@@ -111,7 +111,7 @@ class Room:
         status, answer = self.run(
             asyncio.wait_for(self._ask(method, target, heads, data, delivery), 20)
         )
-        assert self.service.gate.requests == self.service.gate.size_bytes == 0
+        assert self.service.in_flight.requests == self.service.in_flight.size_bytes == 0
         self._check(status, answer)
         return status, answer
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import dwell
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 from dwell.server.tokens import Tokens
 from dwell.wire.columns import BatchColumns, batch_of_columns
 from tests.http.served import served
@@ -59,9 +59,9 @@ def _announce(server, size_bytes):
 
 
 async def test_who_announces_much_and_sends_nothing_holds_up_nobody():
-    async with calling(gate=Gate(10, 1 << 20)) as caller:
+    async with calling(in_flight=InFlight(10, 1 << 20)) as caller:
         quiet = [_announce(caller.server, 1 << 20) for _ in range(4)]
-        await until_async(lambda: caller.server.service.gate.requests >= 4)
+        await until_async(lambda: caller.server.service.in_flight.requests >= 4)
         await caller.post("/v1/topics/t/messages", {"body": "x"})
         assert caller.status == 200, caller.data
         for connection in quiet:

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 import dwell
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 from dwell.server.shares import Share
 from dwell.server.tokens import Tokens, hash_of
 from tests.beanstalk.served import Line
@@ -27,9 +27,9 @@ def tokens_in(folder):
 
 
 @contextlib.asynccontextmanager
-async def tenants(folder, gate=None):
+async def tenants(folder, in_flight=None):
     """Give a function that asks as somebody, of a server of which each may have a half."""
-    given = {} if gate is None else {"gate": gate}
+    given = {} if in_flight is None else {"in_flight": in_flight}
     async with calling(tokens=tokens_in(folder), **given) as caller:
         service = caller.server.service
         service.token_percent, service.most_waiting = 50, 4
@@ -86,13 +86,13 @@ async def _slowly(begun):
 
 
 async def test_the_bytes_and_requests_of_one_token_leave_room_for_others(tmp_path):
-    gate = Gate(4, 2 << 20)
-    async with tenants(tmp_path, gate) as (ask, service):
+    in_flight = InFlight(4, 2 << 20)
+    async with tenants(tmp_path, in_flight) as (ask, service):
         path = "/v1/topics/t/messages"
         begun = asyncio.Event()
         slow = asyncio.ensure_future(ask("a", path, _slowly(begun), content=NDJSON))
         await begun.wait()
-        await until_async(lambda: gate.size_bytes >= 700_000)
+        await until_async(lambda: in_flight.size_bytes >= 700_000)
         status, problem = await ask("a", path, {"body": "x" * 500_000})
         assert (status, problem["error"]) == (429, "ServerBusy")
         assert problem["detail"].startswith("token a: 2 requests of ")
@@ -102,41 +102,46 @@ async def test_the_bytes_and_requests_of_one_token_leave_room_for_others(tmp_pat
         slow.cancel()
         other.cancel()
         await asyncio.gather(slow, other, return_exceptions=True)
-        await until_async(lambda: gate.requests == 0)
+        await until_async(lambda: in_flight.requests == 0)
         share = service.share_of("a")
-        assert (share.requests, share.size_bytes, gate.size_bytes) == (0, 0, 0)
+        assert (share.requests, share.size_bytes, in_flight.size_bytes) == (0, 0, 0)
         assert (await ask("a", path, {"body": "x"}))[0] == 200
 
 
 def test_a_share_counts_at_the_server_too():
-    gate = Gate(4, 1000)
-    share = Share("token a: ", gate, 10, 50)
+    in_flight = InFlight(4, 1000)
+    share = Share("token a: ", in_flight, 10, 50)
     share.enter(300)
-    gate.enter()
+    in_flight.enter()
     share.join()
-    assert (share.requests, gate.requests, gate.size_bytes) == (2, 2, 300)
+    assert (share.requests, in_flight.requests, in_flight.size_bytes) == (2, 2, 300)
     with pytest.raises(dwell.DwellError, match="token a: 2 requests of 300 bytes"):
         share.enter()
     with share.left():
-        assert (share.requests, gate.requests, share.waiting) == (1, 1, 1)
+        assert (share.requests, in_flight.requests, share.waiting) == (1, 1, 1)
     share.leave()
     share.leave(300)
-    assert (share.requests, share.size_bytes, gate.requests, gate.size_bytes) == (0, 0, 0, 0)
+    assert (share.requests, share.size_bytes, in_flight.requests, in_flight.size_bytes) == (
+        0,
+        0,
+        0,
+        0,
+    )
     # What the server refuses is not counted here.
-    gate.enter(900)
+    in_flight.enter(900)
     with pytest.raises(dwell.DwellError, match="1 requests of 900 bytes"):
         share.enter(200)
     assert (share.requests, share.size_bytes) == (0, 0)
 
 
 def test_what_comes_by_beanstalk_is_a_share_too(tmp_path):
-    gate = Gate(100, 2 << 20)
-    with BeanstalkServed(tokens=tokens_in(tmp_path), gate=gate) as served:
+    in_flight = InFlight(100, 2 << 20)
+    with BeanstalkServed(tokens=tokens_in(tmp_path), in_flight=in_flight) as served:
         share = served.service.share_of("")
         with Line(served.number) as line:
             line.put()
-            assert (share.requests, share.size_bytes, gate.requests) == (0, 0, 0)
+            assert (share.requests, share.size_bytes, in_flight.requests) == (0, 0, 0)
             line.send(b"put 0 0 60 1000\r\n" + b"x" * 500)
-            until(lambda: 0 < share.size_bytes == gate.size_bytes)
+            until(lambda: 0 < share.size_bytes == in_flight.size_bytes)
             assert share.requests == 1
-        until(lambda: (share.requests, share.size_bytes, gate.requests) == (0, 0, 0))
+        until(lambda: (share.requests, share.size_bytes, in_flight.requests) == (0, 0, 0))

@@ -26,8 +26,8 @@ from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.server import tls
 from dwell.server.allocator import keep_memory
-from dwell.server.gate import Gate
 from dwell.server.hosts import Hosts
+from dwell.server.inflight import InFlight
 from dwell.server.memory import Memory
 from dwell.server.notify import notify
 from dwell.server.sealed import sealed
@@ -137,7 +137,7 @@ class Server:
         return Service(
             queue,
             self._tokens,
-            Gate(settings.max_requests, settings.max_requests_bytes, Memory.limited()),
+            InFlight(settings.max_requests, settings.max_requests_bytes, Memory.limited()),
             queue.clock.now_ms(),
             most_waiting=settings.max_waiting,
             most_connections=self._most_connections,

@@ -11,8 +11,8 @@ from dwell.histogram import Histogram
 from dwell.message import MAX_BODY_BYTES
 from dwell.queue import Queue
 from dwell.server.board.board import Board
-from dwell.server.gate import Gate
 from dwell.server.hosts import Hosts
+from dwell.server.inflight import InFlight
 from dwell.server.shares import Share
 from dwell.server.tokens import Tokens
 
@@ -27,7 +27,7 @@ class Service:
 
     queue: Queue
     tokens: Tokens
-    gate: Gate
+    in_flight: InFlight
     started_ms: int
     is_draining: bool = False
     most_waiting: int = 20_000
@@ -50,7 +50,7 @@ class Service:
         share = self.shares.get(token)
         if share is None:
             whose = f"token {token}: " if token else "callers without a token: "
-            share = Share(whose, self.gate, self.most_waiting, self.token_percent)
+            share = Share(whose, self.in_flight, self.most_waiting, self.token_percent)
             self.shares[token] = share
         return share
 
@@ -86,8 +86,8 @@ class Service:
         """Refuse new messages while it drains or lacks memory; raises ServerDraining, StoreFull."""
         if self.is_draining:
             raise ServerDraining("the server is draining: it takes no new messages")
-        if self.gate.memory is not None:
-            self.gate.memory.check_growth()
+        if self.in_flight.memory is not None:
+            self.in_flight.memory.check_growth()
 
 
 class Port(Protocol):

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dwell.errors import ServerBusy
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 
 
-class Share(Gate):
-    """What one token has under way. It counts at the gate of the server, too."""
+class Share(InFlight):
+    """What one token has under way. It counts for the server, too."""
 
-    def __init__(self, whose: str, server: Gate, most_waiting: int, percent: int) -> None:
+    def __init__(self, whose: str, server: InFlight, most_waiting: int, percent: int) -> None:
         super().__init__(_part(server.most_requests, percent), _part(server.most_bytes, percent))
         self.whose = whose
         self.most_waiting = _part(most_waiting, percent)

@@ -1,11 +1,11 @@
-"""Arrivals: puts of which a part has come. They count at the gate, and have to come in time."""
+"""Arrivals: puts of which a part has come. They count as in flight, and have to come in time."""
 
 import asyncio
 
 from dwell.errors import ServerBusy
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.session import Arrival, Session
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 
 #: How long the body of a put may take to come.
 LONGEST_S = 60.0
@@ -14,8 +14,8 @@ LONGEST_S = 60.0
 class Arrivals:
     """The puts of one port that are coming, at most one a session."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
         # In the order in which they began, which is that in which they are late. One timer for all
         # costs less than one for each of the many that are whole with the next bytes.
         self._sessions: dict[Session, Arrival] = {}
@@ -26,10 +26,10 @@ class Arrivals:
         arrival = session.arrival
         try:
             if arrival is None:
-                self._gate.enter(size_bytes)
+                self._in_flight.enter(size_bytes)
                 self._begin(session, size_bytes)
             else:
-                self._gate.enter(size_bytes - arrival.size_bytes, 0)
+                self._in_flight.enter(size_bytes - arrival.size_bytes, 0)
                 arrival.size_bytes = size_bytes
         except ServerBusy as error:
             self.end(session)
@@ -41,7 +41,7 @@ class Arrivals:
         arrival, session.arrival = session.arrival, None
         if arrival is not None:
             del self._sessions[session]
-            self._gate.leave(arrival.size_bytes)
+            self._in_flight.leave(arrival.size_bytes)
 
     def _begin(self, session: Session, size_bytes: int) -> None:
         ends_s = asyncio.get_running_loop().time() + LONGEST_S

@@ -21,7 +21,7 @@ class Desk:
 
     def __init__(self, service: Service) -> None:
         self.hall = Hall(service)
-        self._arrivals = Arrivals(self.hall.gate)
+        self._arrivals = Arrivals(self.hall.in_flight)
         receipts = Receipts(self.hall)
         self._receipts = receipts
         self._reserves = Reserves(self.hall, receipts)

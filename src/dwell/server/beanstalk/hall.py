@@ -15,7 +15,7 @@ from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.steps import Steps
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses, TubeOrder
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 from dwell.server.service import Service
 from dwell.server.tokens import Right
 
@@ -102,9 +102,9 @@ class Hall:
             self.service.tokens.check(None, right, topics)
 
     @property
-    def gate(self) -> Gate:
+    def in_flight(self) -> InFlight:
         """Where puts are counted: all callers are without a token here."""
-        return self.service.gate if self._is_open else self.service.share_of("")
+        return self.service.in_flight if self._is_open else self.service.share_of("")
 
     def may(self, right: Right, topic: str) -> bool:
         """Tell whether a caller without a token may see that there is something of a topic."""

@@ -30,7 +30,7 @@ class Putting:
         try:
             self._hall.service.check_puts()
             self._hall.allow(Right.PUT, (session.topic,))
-            self._hall.gate.enter(size_bytes)
+            self._hall.in_flight.enter(size_bytes)
         except DwellError as error:
             return word_of(error) * run.count
         self._rounds.add(session.topic, (session, run), run.count, size_bytes)
@@ -43,7 +43,7 @@ class Putting:
             puts = puts_of(topic, bodies, heads, self._hall.now_ms)
             numbers = (await self._hall.service.queue.put_fitting(puts)).tolist()
         finally:
-            self._hall.gate.leave(sum(map(len, bodies)), len(parts))
+            self._hall.in_flight.leave(sum(map(len, bodies)), len(parts))
         self._hall.totals[topic].puts += len(numbers) - numbers.count(0)
         self._hall.histories.put(numbers, [min(head.delay_s, MAX_DELAY_S) for head in heads])
         at = 0

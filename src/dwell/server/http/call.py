@@ -77,7 +77,7 @@ class Call:
 
     __slots__ = (
         "_body",
-        "_gate",
+        "_in_flight",
         "_is_counted",
         "asked",
         "delivery",
@@ -108,46 +108,46 @@ class Call:
         self._body = Body()
         self._is_counted = False
         # The server's, until it is known whose request it is.
-        self._gate = service.gate
+        self._in_flight = service.in_flight
 
     # --- how much is under way -----------------------------------------------------------------
 
     def enter(self) -> None:
-        """Count the request at the gate; raises ServerBusy or StoreFull.
+        """Count the request as in flight; raises ServerBusy or StoreFull.
 
         Who looks after the server is told how it is even when it can do no more.
         """
         if self.endpoint.right is not None:
-            self.service.gate.enter()
+            self.service.in_flight.enter()
             self._is_counted = True
-            self.delivery.gate = self._gate
+            self.delivery.in_flight = self._in_flight
 
     def leave(self) -> None:
         """Count the request out, and what came of it."""
         if self._is_counted:
-            self._gate.leave(self._body.size_bytes)
+            self._in_flight.leave(self._body.size_bytes)
             self._is_counted = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count it as one that only waits, for the length of a block; raises ServerBusy."""
         self.check_waiting(len(self.waits))
-        with self._gate.left():
+        with self._in_flight.left():
             yield
 
     def check_waiting(self, waiting: int) -> None:
         """Refuse one waiting taker more than the server or the token may have."""
         self.service.check_waiting(waiting)
-        if isinstance(self._gate, Share):
-            self._gate.check_waiting()
+        if isinstance(self._in_flight, Share):
+            self._in_flight.check_waiting()
 
     def watching(self, most: int) -> AbstractContextManager[None]:
         """Count a stream that watches, of ``most`` there may be; raises ServerBusy."""
-        return self._gate.watch(most) if isinstance(self._gate, Share) else nullcontext()
+        return self._in_flight.watch(most) if isinstance(self._in_flight, Share) else nullcontext()
 
     def streaming(self) -> AbstractContextManager[None]:
         """Count it as one that waits after it was answered, for the length of a block."""
-        return self._gate.wait() if isinstance(self._gate, Share) else nullcontext()
+        return self._in_flight.wait() if isinstance(self._in_flight, Share) else nullcontext()
 
     def add(self, data: bytes) -> None:
         """Take a part of the body, which is counted until the call is over.
@@ -158,7 +158,7 @@ class Call:
         if not self._is_counted:
             return
         self.check_size(self._body.size_bytes + len(data))
-        self._gate.enter(len(data), 0)
+        self._in_flight.enter(len(data), 0)
         self._body.add(data)
 
     def check_size(self, size_bytes: int) -> None:
@@ -191,7 +191,7 @@ class Call:
             name = self._checked_name(self.endpoint.right)
             share = self.service.share_of(name)
             share.join()
-            self._gate = self.delivery.gate = share
+            self._in_flight = self.delivery.in_flight = share
         origin = self._header(b"origin")
         is_strange = origin is not None and _host_of(origin) != self._header(b"host")
         if is_strange or self._header(b"sec-fetch-site") in _OTHER_SITES:

@@ -3,23 +3,23 @@
 import asyncio
 from collections.abc import Callable
 
-from dwell.server.gate import Gate
+from dwell.server.inflight import InFlight
 
 
 class Delivery:
     """What is written on one connection, and who is told when that is lost.
 
-    There is one request at a time. Over TLS (not plain), what is encrypted counts as sent. ``gate``
-    is where that counts which the system does not take.
+    There is one request at a time. Over TLS (not plain), what is encrypted counts as sent. What the
+    system does not take counts at ``in_flight``.
     """
 
-    __slots__ = ("_kept", "_transport", "_unsent", "gate", "is_lost", "is_plain", "on_lost")
+    __slots__ = ("_kept", "_transport", "_unsent", "in_flight", "is_lost", "is_plain", "on_lost")
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
         self.is_plain = True
-        self.gate: Gate | None = None
-        self._kept: tuple[Gate, int] | None = None
+        self.in_flight: InFlight | None = None
+        self._kept: tuple[InFlight, int] | None = None
         self._unsent: list[Callable[[], None]] = []
         self.is_lost = False
         self.on_lost: Callable[[], None] | None = None
@@ -46,9 +46,9 @@ class Delivery:
 
     def note_unsent(self) -> None:
         """Say that the system does not take all that was written: it counts until it does."""
-        if self.gate is not None and self._kept is None:
-            self._kept = self.gate, self._transport.get_write_buffer_size()
-            self.gate.keep(self._kept[1])
+        if self.in_flight is not None and self._kept is None:
+            self._kept = self.in_flight, self._transport.get_write_buffer_size()
+            self.in_flight.keep(self._kept[1])
 
     def note_sent(self) -> None:
         """Say that the system has all that was written."""
@@ -57,9 +57,9 @@ class Delivery:
 
     def _let_go(self) -> None:
         if self._kept is not None:
-            gate, size_bytes = self._kept
+            in_flight, size_bytes = self._kept
             self._kept = None
-            gate.leave(size_bytes)
+            in_flight.leave(size_bytes)
 
     def lose(self) -> None:
         """Say that nobody will read an answer any more."""

@@ -30,10 +30,10 @@ async def health_of(call: Call) -> HealthAnswer:
     return HealthAnswer(
         problem,
         service.started_ms,
-        service.gate.requests,
+        service.in_flight.requests,
         len(call.waits),
         service.board.watchers,
-        service.gate.refused,
+        service.in_flight.refused,
         _memory_bytes(),
         told,
         {name: _timing(timing) for name, timing in timings.items()},

@@ -106,16 +106,16 @@ class _Figures(Collector):
         yield takers
 
     def _server(self) -> Iterable[Metric]:
-        gate = self._service.gate
+        in_flight = self._service.in_flight
         for name, text, value in (
-            ("dwell_requests_under_way", "Requests that are being done.", gate.requests),
-            ("dwell_request_bytes_under_way", "Bytes of them.", gate.size_bytes),
+            ("dwell_requests_under_way", "Requests that are being done.", in_flight.requests),
+            ("dwell_request_bytes_under_way", "Bytes of them.", in_flight.size_bytes),
             ("dwell_waiting_requests", "Requests that wait for messages.", self._waiting),
             ("dwell_draining", "1 when no new messages are taken.", self._service.is_draining),
         ):
             yield GaugeMetricFamily(name, text, value=float(value))
         yield CounterMetricFamily(
-            "dwell_refused_requests", "Requests refused as too many.", value=gate.refused
+            "dwell_refused_requests", "Requests refused as too many.", value=in_flight.refused
         )
 
 

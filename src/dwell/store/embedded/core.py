@@ -12,11 +12,11 @@ import numpy as np
 from dwell.errors import DiskFull, StoreClosed, StoreDamaged, StoreError
 from dwell.message import I64, U32, State, TopicSettings
 from dwell.store.embedded import keys, snapshot
+from dwell.store.embedded.admission import has_bounds
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
 from dwell.store.embedded.folder import Label, open_folder, write_label
-from dwell.store.embedded.gate import bounds
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.room import Use
@@ -146,13 +146,13 @@ class Core:
         self.machine.rebuild(now_ms)
 
     def _learn_settings(self) -> None:
-        """Let the gate know what holds for each topic, and keys where they matter."""
+        """Note what bounds the takes for each topic, and keys where they matter."""
         machine = self.machine
         for number in machine.topics.numbered().values():
             settings = machine.topics.settings_of(number)
-            if bounds(settings):
-                machine.gate.configure(number, settings)
-        for number in machine.gate.keyed():
+            if has_bounds(settings):
+                machine.admission.configure(number, settings)
+        for number in machine.admission.keyed():
             keys.read_keys(machine, self.journal, number, self.limits.keyed_rows)
 
     def _note_opening(self) -> None:
@@ -286,16 +286,16 @@ class Core:
             return
         async with self._learning:
             number = self.machine.topics.find(topic)
-            if number is None or self.machine.gate.has_keys(number):
+            if number is None or self.machine.admission.has_keys(number):
                 yield
                 return
             # Of what is put from now on they are known.
-            self.machine.gate.expect(number)
+            self.machine.admission.expect(number)
             try:
                 await keys.learn(self.machine, self.journal, number, self.limits.keyed_rows)
                 yield
             finally:
-                self.machine.gate.expect_no_more(number)
+                self.machine.admission.expect_no_more(number)
 
     def reserve(self, size_bytes: int, use: Use) -> None:
         """Make sure that a record of so many bytes can be written; raises DiskFull, StoreFailed."""

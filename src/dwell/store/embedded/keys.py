@@ -28,7 +28,7 @@ async def _learn(machine: Machine, journal: Journal, rows: Rows) -> None:
         extras = reader.extras() or ()
         is_there = table.seq[rows] == seqs
         still = is_there & (table.position[rows] == positions)
-        machine.gate.learn(rows[still], list(compress(extras, still)))
+        machine.admission.learn(rows[still], list(compress(extras, still)))
         # What was copied forward meanwhile, or replaced, is read where it lies now.
         again = is_there & ~still
         rows, seqs = rows[again], seqs[again]
@@ -37,7 +37,7 @@ async def _learn(machine: Machine, journal: Journal, rows: Rows) -> None:
 def read_keys(machine: Machine, journal: Journal, topic: int, at_once: int) -> None:
     """Read the keys of a topic's messages, all of which are written."""
     for rows in filter(len, _keyed(machine, topic, at_once)):
-        machine.gate.learn(rows, _reader(machine, journal, rows).extras() or ())
+        machine.admission.learn(rows, _reader(machine, journal, rows).extras() or ())
 
 
 def _keyed(machine: Machine, topic: int, at_once: int) -> Iterator[Rows]:
@@ -47,7 +47,7 @@ def _keyed(machine: Machine, topic: int, at_once: int) -> Iterator[Rows]:
         part = slice(start, min(start + at_once, table.top))
         wanted = (table.topic[part] == topic) & (table.state[part] != State.GONE)
         has_extra = table.extra_bytes[part] > 0
-        machine.gate.learn_none(np.flatnonzero(wanted & ~has_extra) + start)
+        machine.admission.learn_none(np.flatnonzero(wanted & ~has_extra) + start)
         yield np.flatnonzero(wanted & has_extra) + start
 
 

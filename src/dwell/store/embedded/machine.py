@@ -12,10 +12,10 @@ import numpy as np
 
 from dwell.errors import StoreDamaged, StoreFull
 from dwell.message import I64, U32, Kind, Rows, State
+from dwell.store.embedded.admission import Admission, Opened
 from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.events import EventLog
-from dwell.store.embedded.gate import Gate, Opened
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.limits import LIMITS, Limits
@@ -53,8 +53,8 @@ class Machine:
         self.table = Table()
         self.topics = Topics(limits)
         self.terms = Terms(self.table, self.topics)
-        self.gate = Gate(self.table)
-        self.ready = Ready(self.table, self.topics, self.gate, limits)
+        self.admission = Admission(self.table)
+        self.ready = Ready(self.table, self.topics, self.admission, limits)
         #: Where messages are by their arrival, once somebody has asked.
         self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits)
@@ -110,8 +110,8 @@ class Machine:
             self.keep(record.rows)
         if self.tolerant is None or self._fit(record):
             self._appliers[record.kind](record)
-            if self.gate.is_used and not self.replaying and "rows" in record.columns:
-                self._open(self.gate.follow(record.kind, record.rows))
+            if self.admission.is_used and not self.replaying and "rows" in record.columns:
+                self._open(self.admission.follow(record.kind, record.rows))
 
     def keep(self, rows: Rows) -> None:
         """Let snapshots that are being made see rows before they change."""
@@ -146,7 +146,7 @@ class Machine:
 
     def come_again(self, now_ms: int, topics: Iterable[int] | None = None) -> None:
         """Let takers come again for what rates allow of topics, or of those that are due for it."""
-        self._open(self.gate.come_again(now_ms, topics))
+        self._open(self.admission.come_again(now_ms, topics))
 
     def unready(self, now_ms: int) -> None:
         """Let messages wait again that are not due any more, because the clock went back."""
@@ -156,9 +156,9 @@ class Machine:
         )
         if len(early):
             self._delay(early)
-            if self.gate.is_used:
-                self._open(self.gate.follow(RecordKind.MOVE, early))
-        self.gate.allowances.turn_back(now_ms)
+            if self.admission.is_used:
+                self._open(self.admission.follow(RecordKind.MOVE, early))
+        self.admission.allowances.turn_back(now_ms)
 
     def ends_before(self, now_ms: int) -> bool:
         """Tell whether a lease or an expiry may have ended by now."""
@@ -167,7 +167,7 @@ class Machine:
 
     def next_deadline_ms(self) -> int | None:
         """Return when something may happen next."""
-        timed = (self.delays, self.leases, self.expiries, self.gate.allowances)
+        timed = (self.delays, self.leases, self.expiries, self.admission.allowances)
         times = [of.next_ms() for of in timed]
         return min((time for time in times if time is not None), default=None)
 
@@ -191,7 +191,7 @@ class Machine:
         table = self.table
         for start in range(0, table.top, _REBUILD_STEP):
             self.place(np.arange(start, min(start + _REBUILD_STEP, table.top)), now_ms)
-        for number in self.gate.keyed():
+        for number in self.admission.keyed():
             self._form_anew(number)
 
     def place(self, rows: Rows, now_ms: int) -> None:
@@ -262,10 +262,10 @@ class Machine:
 
     def _replace(self, record: Record) -> None:
         rows = record.rows
-        if self.gate.is_used and not self.replaying:
+        if self.admission.is_used and not self.replaying:
             # It may come back with another key.
             self.table.move(rows, State.GONE)
-            self._open(self.gate.follow(record.kind, rows))
+            self._open(self.admission.follow(record.kind, rows))
         self._fill(record, rows)
         self._forget_errors(rows)
         self._wait(rows, record.time_ms)
@@ -280,8 +280,8 @@ class Machine:
         if expires_ms.any() or table.expires_ms[rows].any():
             table.expires_ms[rows] = expires_ms
         self._place(record, rows)
-        if self.gate.is_used and not self.replaying:
-            self.gate.put(int(table.topic[rows[0]]), rows, record)
+        if self.admission.is_used and not self.replaying:
+            self.admission.put(int(table.topic[rows[0]]), rows, record)
 
     def _place(self, record: Record, rows: Rows) -> None:
         """Note where the blobs of a record are."""
@@ -301,8 +301,8 @@ class Machine:
             table.owner[rows] = owner
         if not self.replaying:
             self.leases.add(rows, record.columns["lease_until_ms"])
-            if self.gate.is_used:
-                self.gate.taken(rows, record.time_ms)
+            if self.admission.is_used:
+                self.admission.taken(rows, record.time_ms)
         self._tell(Kind.TAKE, record, rows)
 
     def _new_owner(self, name: str) -> int:
@@ -416,14 +416,14 @@ class Machine:
     def _configure(self, record: Record) -> None:
         assert record.meta.settings is not None
         number = self.topics.configure(record.meta.topic, record.meta.settings)
-        if not self.replaying and self.gate.configure(number, record.meta.settings):
+        if not self.replaying and self.admission.configure(number, record.meta.settings):
             self._form_anew(number)
 
     def _form_anew(self, topic: int) -> None:
         """Let the ready messages of a topic stand as its settings say, which have changed."""
         table = self.table
         rows = table.rows_where(lambda part: (table.topic[part] == topic) & (table.state[part] > 0))
-        self.gate.begin(topic, rows)
+        self.admission.begin(topic, rows)
         self.topics.empty_runs(topic)
         ready = rows[table.state[rows] == State.READY]
         if len(ready):

@@ -10,8 +10,8 @@ import numpy as np
 
 from dwell.message import I64, U32, Rows, State
 from dwell.store.bounds import within
+from dwell.store.embedded.admission import Admission
 from dwell.store.embedded.distinct import distinct
-from dwell.store.embedded.gate import Gate
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.runs import Chunk
 from dwell.store.embedded.table import Table
@@ -21,16 +21,16 @@ from dwell.store.embedded.topics import Topics
 class Ready:
     """The ready messages of all topics; a topic is named by its number."""
 
-    def __init__(self, table: Table, topics: Topics, gate: Gate, limits: Limits) -> None:
+    def __init__(self, table: Table, topics: Topics, admission: Admission, limits: Limits) -> None:
         self._table = table
         self._topics = topics
-        self._gate = gate
+        self._admission = admission
         self._limits = limits
 
     def add(self, rows: Rows) -> tuple[U32, I64]:
         """Take in messages that are ready now; return their topics, and how many are of each."""
-        if self._gate.is_used:
-            rows = self._gate.let_stand(rows)
+        if self._admission.is_used:
+            rows = self._admission.let_stand(rows)
             if not len(rows):
                 return self._table.topic[rows], np.zeros(0, np.int64)
         topics = self._table.topic[rows]
@@ -42,7 +42,9 @@ class Ready:
         starts = np.flatnonzero(np.diff(topics, prepend=np.uint32(~topics[0])))
         ends = np.append(starts[1:], len(rows))
         numbers = topics[starts]
-        is_fair = np.isin(numbers, self._gate.fair()) if self._gate.is_used else numbers < 0
+        is_fair = (
+            np.isin(numbers, self._admission.fair()) if self._admission.is_used else numbers < 0
+        )
         for at in np.flatnonzero(is_fair):
             self.push(int(numbers[at]), rows[starts[at] : ends[at]])
         if not is_fair.all():
@@ -71,8 +73,8 @@ class Ready:
             number = self._topics.find(name)
             if number is not None and not self._topics.settings_of(number).paused:
                 count = self._table.count(number, State.READY)
-                if count and self._gate.is_used:
-                    count = self._gate.left(number, count, now_ms)
+                if count and self._admission.is_used:
+                    count = self._admission.left(number, count, now_ms)
                 if count > 0:
                     found[number] = count
         return found
@@ -106,7 +108,7 @@ class Ready:
         return rows[:count], count < len(rows)
 
     def _pop(self, topic: int, limit: int) -> tuple[Rows, bool]:
-        runs, lanes = self._topics.runs(topic), self._gate.lanes(topic)
+        runs, lanes = self._topics.runs(topic), self._admission.lanes(topic)
         found: list[Rows] = []
         missing, last, asked, passed = limit, None, limit, 0
         while missing and (chunk := runs.pop(missing if lanes is None else asked)) is not None:
@@ -151,7 +153,7 @@ class Ready:
         table = self._table
         if number is None or not table.count(number, State.READY):
             return 0
-        if self._gate.has_keys(number):
+        if self._admission.has_keys(number):
             rows = table.rows_where(
                 lambda part: (
                     (table.topic[part] == number)
@@ -180,8 +182,8 @@ class Ready:
 
     def _places(self, topic: int | None, rows: Rows) -> tuple[U32, I64]:
         """Return what messages of one topic, or several that are not fair, are ordered by."""
-        if topic is not None and self._gate.is_fair(topic):
-            return np.zeros(len(rows), np.uint32), self._gate.turns(rows)
+        if topic is not None and self._admission.is_fair(topic):
+            return np.zeros(len(rows), np.uint32), self._admission.turns(rows)
         return self._table.priority[rows], self._table.due_ms[rows]
 
 

@@ -158,7 +158,7 @@ class EmbeddedStore(Counting):
             self._core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
             rows, has_more = machine.ready.pop_first(ready, limit)
         if len(rows):
-            machine.gate.take_turns(rows)
+            machine.admission.take_turns(rows)
             self._lease(rows, lease_ms, owner, now_ms)
         self._time.note_short(topics, now_ms, wakes=len(rows) > 0)
         if has_more:
@@ -178,8 +178,8 @@ class EmbeddedStore(Counting):
         rows, found = self._finder.find(topic, ids)
         good = first_of_each(rows, found & (self._table.state[rows] == State.READY))
         going: Rows = rows[good]
-        if (gate := self._machine.gate).is_used and len(going):
-            going = gate.take_ids(int(self._table.topic[going[0]]), going, now_ms)
+        if (admission := self._machine.admission).is_used and len(going):
+            going = admission.take_ids(int(self._table.topic[going[0]]), going, now_ms)
         if len(going):
             # What stands for them in the ready runs is thrown away when it comes to the front.
             self._lease(going, lease_ms, owner, now_ms)

@@ -131,12 +131,12 @@ class Timekeeper:
         than when its taker was woken, and nobody was woken for the rest.
         """
         machine = self._machine
-        if machine.gate.is_used:
+        if machine.admission.is_used:
             numbers = machine.topics.found(topics)
             if wakes:
                 machine.come_again(now_ms, numbers)
             else:
-                machine.gate.note_short(numbers, now_ms)
+                machine.admission.note_short(numbers, now_ms)
             self._look_ahead()
 
     def _look_ahead(self) -> None:

@@ -1,4 +1,4 @@
-"""The gate: which of the ready messages may be taken, where their topic's settings bound that.
+"""Admission: which of the ready messages may be taken, where their topic's settings bound that.
 
 A topic without such settings never comes here. Lanes keep the order of keys, turns are fair between
 them (start-time fair queueing: Goyal, Vin, Cheng 1996), and allowances bound how many are taken.
@@ -38,7 +38,7 @@ class Opened(NamedTuple):
         return cls(np.array([topic], np.uint32), np.array([count]), np.array(rows, np.intp))
 
 
-class Gate:
+class Admission:
     """What bounds the takes of all topics; a topic is named by its number."""
 
     def __init__(self, table: Table) -> None:
@@ -76,7 +76,7 @@ class Gate:
     def configure(self, topic: int, settings: TopicSettings) -> bool:
         """Note what holds for a topic; tell whether what is ready of it has to stand anew."""
         self.allowances.look_again(topic)
-        if bounds(settings):
+        if has_bounds(settings):
             self._settings[topic] = settings
         else:
             self._settings.pop(topic, None)
@@ -272,7 +272,7 @@ class Gate:
         return turns
 
 
-def bounds(settings: TopicSettings) -> bool:
+def has_bounds(settings: TopicSettings) -> bool:
     """Tell whether settings bound what is taken."""
     return bool(settings.rate or settings.most_leased or settings.ordered or settings.fair)
 

@@ -1,4 +1,4 @@
-"""The gate: how much a server may have under way, so that no queue inside it can grow."""
+"""In flight: how much a server may have under way, so that no queue inside it can grow."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from dwell.errors import ServerBusy
 from dwell.server.memory import Memory
 
 
-class Gate:
+class InFlight:
     """Counts requests and their bytes while they are under way; refuses what would be too much.
 
     One request that is larger than all the room is let in when it is alone. ``memory`` refuses as
