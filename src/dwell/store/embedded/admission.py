@@ -187,8 +187,8 @@ class Admission:
         for topic in coming:
             # Takes by ids may have used up meanwhile what was waited for.
             self.note_short([topic], now_ms)
-            ready = self._table.count(topic, State.READY)
-            yield Opened.of(topic, self.left(topic, ready, now_ms), [])
+            if left := self.left(topic, self._table.count(topic, State.READY), now_ms):
+                yield Opened.of(topic, left, [])
 
     def _rate(self, topic: int) -> int:
         settings = self._settings.get(topic)
