@@ -20,7 +20,7 @@ FUZZ = int(os.environ.get("DWELL_FUZZ", "0"))
 load_all_checks()
 
 #: Verbs that never end, or that a store in memory cannot do.
-_LEFT_OUT = ["push", "backup"]
+_LEFT_OUT = ["push", "watch", "backup"]
 
 
 @pytest.fixture(scope="module")

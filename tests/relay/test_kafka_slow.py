@@ -1,6 +1,7 @@
 """A topic of Kafka that takes nothing, beside others that do."""
 
 import contextlib
+import socket
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,9 @@ from confluent_kafka.cimpl import NewTopic
 
 import dwell
 from bench.brokers import Kafka, kafka_beside, kafka_server
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.kafka.address import Address
+from dwell.relay.kafka.topicids import TopicIds
 from tests.relay.kafka import Topics, numbers, read_all, relaying
 from tests.relay.test_kafka import committed
 from tests.waiting import until
@@ -88,3 +92,12 @@ def test_a_topic_that_is_not_there_is_a_dead_letter(kafka, tmp_path):
     assert dead.value() == b"1"
     with dwell.open(tmp_path / "store") as queue:
         assert queue.stats().topics[f"relay.{mine.came}-0"].dead == 0
+
+
+def test_ids_of_topics_that_nobody_tells_in_time_are_asked_for_again():
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address = Address.of(f"kafka://127.0.0.1:{deaf.getsockname()[1]}/t")
+        # The client's own time-out and that of who waits for it race.
+        for _ in range(6):
+            with pytest.raises(BrokerUnreachable, match="ids of topics"):
+                TopicIds(address, ask_s=0.3).learn({"t"})

@@ -9,12 +9,12 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.address import Address
-from dwell.relay.kafka.words import reason
+from dwell.relay.kafka.words import UNANSWERED, reason
 from dwell.relay.record import Headers
 from dwell.relay.rules import CANCEL
 
@@ -22,7 +22,6 @@ _log = logging.getLogger(__name__)
 
 #: What stands before the topic's id; no topic's name has it.
 MARK = "@"
-_ASK_S = 10.0
 #: As long as two topics of one name are hardly ever alike in it.
 _LENGTH = 8
 _PLACE = re.compile(rb"([A-Za-z0-9._-]+)-[0-9]+-[0-9]+")
@@ -31,8 +30,9 @@ _PLACE = re.compile(rb"([A-Za-z0-9._-]+)-[0-9]+-[0-9]+")
 class TopicIds:
     """Those of the topics that a source reads, asked for once."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, ask_s: float = 10.0) -> None:
         self._address = address
+        self._ask_s = ask_s
         self._marks: dict[str, str] = {}
 
     def learn(self, topics: Collection[str]) -> None:
@@ -43,10 +43,10 @@ class TopicIds:
         options: dict[str, Any] = self._address.options | {"logger": _log}
         admin = AdminClient(options)
         try:
-            asked = admin.describe_topics(TopicCollection(new), request_timeout=_ASK_S)
+            asked = admin.describe_topics(TopicCollection(new), request_timeout=self._ask_s)
             for topic, told in asked.items():
-                self._marks[topic] = f"{MARK}{str(told.result(_ASK_S).topic_id)[:_LENGTH]}"
-        except KafkaException as error:
+                self._marks[topic] = f"{MARK}{str(told.result(self._ask_s).topic_id)[:_LENGTH]}"
+        except UNANSWERED as error:
             raise BrokerUnreachable(f"kafka: ids of topics: {reason(error)}") from None
 
     def forget(self, topics: Collection[str]) -> None:

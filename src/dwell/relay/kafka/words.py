@@ -20,8 +20,14 @@ _FINAL = {
 _SHARED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD}
 
 
-def reason(error: KafkaException) -> str:
+#: How a question to a broker ends that is not answered: whoever waits may be told by either first.
+UNANSWERED = (KafkaException, TimeoutError)
+
+
+def reason(error: Exception) -> str:
     """Return what happened, in words."""
+    if isinstance(error, TimeoutError):
+        return "no broker answered in time"
     first = error.args[0] if error.args else error
     return first.str() if isinstance(first, KafkaError) else str(first)
 
