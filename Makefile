@@ -36,8 +36,8 @@ packages: ## Debian packages that tests and benchmarks run against
 	@touch $@
 
 # Java programs that tests start load most of what they need at once.
-.brokers/spark.jsa: .brokers/kafka .brokers/spark $(STAMP)
-	@$(PY) -m tools.class_archives $(CURDIR)/$@
+.brokers/spark.jsa: .brokers/kafka $(STAMP)
+	@$(PY) -m tools.class_archives
 
 # It wants other versions of packages than Dwell does.
 .brokers/openapi: Makefile

@@ -5,7 +5,6 @@ was made for other jars, is passed over by the JVM without a word.
 """
 
 import signal
-import sys
 import tempfile
 from pathlib import Path
 
@@ -51,10 +50,12 @@ def of_kafka(archive: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kafka = Kafka(Path(folder), free_port())
         kafka.prepare()
-        kafka.start(f"-XX:ArchiveClassesAtExit={archive}")
-        kafka.kill(signal.SIGTERM)
+        try:
+            kafka.start(f"-XX:ArchiveClassesAtExit={archive}")
+        finally:
+            kafka.kill(signal.SIGTERM)
 
 
 if __name__ == "__main__":
     of_kafka(ARCHIVE)
-    of_spark(Path(sys.argv[1]))
+    of_spark(ARCHIVE.with_name("spark.jsa"))

@@ -31,7 +31,7 @@ from confluent_kafka.cimpl import NewTopic
 from dwell.message import U64
 from dwell.relay.contract import BrokerUnreachable, LaneLost
 from dwell.relay.kafka.sink import Flight, KafkaSink, producer_of, single_out
-from dwell.relay.kafka.words import UNANSWERED, reason
+from dwell.relay.kafka.words import reason, told
 from dwell.relay.record import Record, Refusal
 
 T = TypeVar("T")
@@ -103,10 +103,9 @@ class OnceKafkaSink(KafkaSink):
         admin = AdminClient(options)
         made = admin.create_topics([topic], request_timeout=_ASK_S)
         try:
-            made[self._state].result(_ASK_S)
-        except UNANSWERED as error:
-            told = error.args[0] if error.args else None
-            if not isinstance(told, KafkaError) or told.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            told(made[self._state], _ASK_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnreachable(f"kafka: {self._state}: {reason(error)}") from None
 
     def _enter(self, lane: str) -> U64:

@@ -9,12 +9,12 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.address import Address
-from dwell.relay.kafka.words import UNANSWERED, reason
+from dwell.relay.kafka.words import reason, told
 from dwell.relay.record import Headers
 from dwell.relay.rules import CANCEL
 
@@ -44,9 +44,9 @@ class TopicIds:
         admin = AdminClient(options)
         try:
             asked = admin.describe_topics(TopicCollection(new), request_timeout=self._ask_s)
-            for topic, told in asked.items():
-                self._marks[topic] = f"{MARK}{str(told.result(self._ask_s).topic_id)[:_LENGTH]}"
-        except UNANSWERED as error:
+            for topic, answer in asked.items():
+                self._marks[topic] = f"{MARK}{str(told(answer, self._ask_s).topic_id)[:_LENGTH]}"
+        except KafkaException as error:
             raise BrokerUnreachable(f"kafka: ids of topics: {reason(error)}") from None
 
     def forget(self, topics: Collection[str]) -> None:

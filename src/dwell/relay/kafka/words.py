@@ -1,8 +1,13 @@
 """What errors of Kafka mean to a relay."""
 
+from concurrent.futures import Future
+from typing import TypeVar
+
 from confluent_kafka import KafkaError, KafkaException
 
 from dwell.relay.record import Refusal
+
+T = TypeVar("T")
 
 #: What no second try will change, for this record.
 _FINAL = {
@@ -20,14 +25,19 @@ _FINAL = {
 _SHARED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD}
 
 
-#: How a question to a broker ends that is not answered: whoever waits may be told by either first.
-UNANSWERED = (KafkaException, TimeoutError)
+def told(answer: "Future[T]", ask_s: float) -> T:
+    """Return what a broker answers in time; raises KafkaException.
+
+    The client gives up after as long, and whoever waits may be told of either first.
+    """
+    try:
+        return answer.result(ask_s)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
-def reason(error: Exception) -> str:
+def reason(error: KafkaException) -> str:
     """Return what happened, in words."""
-    if isinstance(error, TimeoutError):
-        return "no broker answered in time"
     first = error.args[0] if error.args else error
     return first.str() if isinstance(first, KafkaError) else str(first)
 

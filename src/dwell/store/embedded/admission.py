@@ -152,14 +152,14 @@ class Admission:
     def take_ids(self, topic: int, rows: Rows, now_ms: int) -> Rows:
         """Return those of some ready rows that may be taken by their ids, and are about to be."""
         lanes, table = self._lanes.get(topic), self._table
-        if lanes is None or not len(rows):
-            return rows[: self.allowed(topic, len(rows), now_ms)]
-        ready = table.rows_where(
-            lambda part: (table.topic[part] == topic) & (table.state[part] == State.READY)
-        )
-        rows = rows[lanes.firsts(rows, ready)]
+        if lanes is not None:
+            ready = table.rows_where(
+                lambda part: (table.topic[part] == topic) & (table.state[part] == State.READY)
+            )
+            rows = rows[lanes.firsts(rows, ready)]
         rows = rows[: self.allowed(topic, len(rows), now_ms)]
-        lanes.enter(rows)
+        if lanes is not None:
+            lanes.enter(rows)
         return rows
 
     def taken(self, rows: Rows, now_ms: int) -> None:
