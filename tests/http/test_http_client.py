@@ -745,6 +745,31 @@ async def test_a_due_that_is_given_stays_what_it_is_whatever_the_client_takes_fo
         assert len(await queue.take("t", 10)) == 2
 
 
+@pytest.mark.timeout(60)
+async def test_a_message_is_moved_to_the_due_that_is_given_whatever_the_client_takes_for_now():
+    async with served() as server, dwell.open(server.url) as queue:
+
+        async def move(verb, which, **words):
+            # Each answer sets the clock right again.
+            queue.clock._ahead_ms += 60_000
+            await verb("t", which, **words)
+
+        ids = ["0", "1", "2", "3"]
+        await queue.put_many("t", ids[:3], ids=ids[:3], delay="1h")
+        await queue.put("t", "3", id="3", delay="1h", key="k")
+        due_ms = server.queue.clock.now_ms() + 30_000
+        await move(queue.reschedule, "0", due=due_ms)
+        await move(queue.reschedule, ["1", "2"], due=[due_ms + 1, due_ms + 2])
+        await move(queue.reschedule_where, dwell.select(key="k"), due=due_ms + 3)
+        assert not await queue.take("t", 10)
+        found = await queue.get("t", ids)
+        assert [message.due_ms for message in found] == [due_ms + at for at in range(4)]
+        # What is not to wait is due when the answer comes.
+        await move(queue.reschedule, "0", delay=0)
+        await move(queue.reschedule, ["1", "2"], delay=[0, "1h"])
+        assert [message.id for message in await queue.take("t", 10)] == ["0", "1"]
+
+
 class _Time:
     """The monotonic clock of a client and the clock of a server, both moved by hand."""
 

@@ -23,6 +23,9 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Return the wall clock, in milliseconds since the epoch."""
 
+    def least_ms(self) -> int:
+        """Return what the wall clock shows at least, where it can be known only so well."""
+
     def monotonic_ms(self) -> int:
         """Return a time in milliseconds that no step of the wall clock moves."""
 
@@ -36,6 +39,10 @@ class RealClock:
     def now_ms(self) -> int:
         """Return the wall clock, in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
+
+    def least_ms(self) -> int:
+        """Return the wall clock: a machine knows its own."""
+        return self.now_ms()
 
     def monotonic_ms(self) -> int:
         """Return the time since some start, to measure spans by."""
@@ -56,6 +63,10 @@ class SimulatedClock:
 
     def now_ms(self) -> int:
         """Return the simulated time, in milliseconds since the epoch."""
+        return self._now_ms
+
+    def least_ms(self) -> int:
+        """Return the simulated time: nobody doubts it."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:

@@ -275,8 +275,11 @@ class Verbs:
         return columns.any_ids(ids)
 
     def _dues(self, delay: object, due: object, size: int) -> I64:
-        now_ms = self._store.clock.now_ms()
-        return columns.dues(delay, due, None, size, now_ms)
+        """Return when messages are to fall due; a delay of 0 has come when the answer comes."""
+        clock = self._store.clock
+        now_ms = clock.now_ms()
+        due_ms = columns.dues(delay, due, None, size, now_ms)
+        return due_ms if delay is None else np.where(due_ms > now_ms, due_ms, clock.least_ms())
 
     async def _dead(self, topic: str, limit: int) -> list[bytes]:
         self.check_open()

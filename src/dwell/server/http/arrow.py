@@ -51,9 +51,6 @@ async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer
         words[word] = _values(table.column(name), name)
     bodies = columns.bodies(table.column("body"))
     call.service.check_body(int(sizes_of(bodies).max(initial=0)))
-    if "due" in words and call.their_ms:
-        now_ms = call.queue.clock.now_ms()
-        words["due"] = call.reached(columns.dues(None, words["due"], None, len(bodies), now_ms))
     return await call.queue.put_many(topic, bodies, on_conflict=on_conflict, **words)
 
 

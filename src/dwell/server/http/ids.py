@@ -17,7 +17,7 @@ from dwell.server.http.filters import matcher_of, selection_of
 from dwell.server.http.headers import body_of
 from dwell.server.http.media import Media
 from dwell.server.http.paging import first_of, place_of, place_text
-from dwell.server.http.rows import message_rows, reached
+from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas.answers import Bulk, Found
 from dwell.server.http.schemas.answers import Named as NamedAnswer
 from dwell.server.http.schemas.answers import Results as ResultsAnswer
@@ -51,15 +51,11 @@ async def reschedule(call: Call) -> Answer:
     delay = span(ask, "delay")
     _one_of(delay=delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
     due: Any = ask.due_ms if ask.due is None else ask.due
-    if not isinstance(due, list):
-        due = reached(due, call.queue.clock.now_ms(), call.their_ms)
     if ask.ids is not None:
         _check_ids_alone(ask)
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")
-        when: Any = due
-        if isinstance(due, list):
-            when = call.reached(np.array(due, np.int64))
+        when = np.array(due, np.int64) if isinstance(due, list) else due
         return _words(call, await call.queue.reschedule(topic, ask.ids, delay=delay, due=when))
     if isinstance(due, list):
         raise InvalidInput("due_ms: got a list beside a filter, expected one moment")

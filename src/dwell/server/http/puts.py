@@ -43,8 +43,6 @@ _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
 #: A key and headers as they are written, with what stands before each text.
 _MOST_EXTRA_BYTES = 8 + MAX_KEY_BYTES + MAX_HEADERS_BYTES + 6 * MAX_HEADERS
-#: What was due so long ago by the caller's clock was not meant to be due now.
-_NOW_MS = 1_000
 
 
 async def put(call: Call) -> Answer:
@@ -70,13 +68,10 @@ async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> 
     """Put columns; what became of them is said in columns, too."""
     puts = _puts_of(topic, data, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
-    if puts.counted is None:
-        # What is due now by the caller's clock was counted from it, as is a put without a time.
-        is_now = (puts.due_ms <= call.their_ms) & (puts.due_ms > call.their_ms - _NOW_MS)
-        puts.counted = np.where(is_now, DUE_COUNTED, 0).astype(np.uint8)
-    # A due that was given stays as it is, whatever time it is by the caller's clock.
-    is_counted = (puts.counted & DUE_COUNTED) > 0
-    puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
+    if puts.counted is not None:
+        # A due that was given stays as it is, whatever time it is by the caller's clock.
+        is_counted = (puts.counted & DUE_COUNTED) > 0
+        puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
     answer = await call.queue.put_puts(puts, on_conflict)
     told = columns_of_answer(answer, own=puts.ids is not None)
     return Answer(_encoder.encode(told), Media.COLUMNS)

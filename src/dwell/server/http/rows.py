@@ -141,7 +141,7 @@ async def put_rows(
     levels_ms: Sequence[int] = ()
     if any(row.delay_level is not None for row in rows):
         levels_ms = (await queue.settings(topic)).delay_levels_ms
-    times = _Times(queue.clock.now_ms(), call.their_ms, levels_ms)
+    times = _Times(queue.clock.now_ms(), levels_ms)
     if len(rows) == 1:
         return await queue.put_rows(topic, [_row(rows[0], bodies[0], times)], on_conflict)
     columns.bodies(bodies)
@@ -150,10 +150,9 @@ async def put_rows(
 
 
 class _Times(NamedTuple):
-    """What the times of a message are read by: our clock, its caller's, and the topic's levels."""
+    """What the times of a message are read by: our clock, and the topic's levels."""
 
     now_ms: int
-    their_ms: int
     levels_ms: Sequence[int]
 
 
@@ -188,7 +187,7 @@ def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str
         times.now_ms,
         times.levels_ms,
         delay=span(row, "delay"),
-        due=_due(row, times.now_ms, times.their_ms),
+        due=_moment(row, "due"),
         delay_level=row.delay_level,
         id=row.id,
         priority=row.priority,
@@ -214,18 +213,6 @@ def _check_ids(rows: Sequence[NewMessage]) -> None:
         raise InvalidId(f"ids: {missing} messages of {len(rows)} have none, expected all or none")
 
 
-def _due(row: NewMessage, now_ms: int, their_ms: int) -> Due | None:
-    """Return when a message falls due, if it says so as a moment: now if theirs has reached it."""
-    due = _moment(row, "due")
-    if due is None:
-        return None
-    when = reached(due, now_ms, their_ms)
-    # Without a time it is due now by the clock of the store, which can be another than ours.
-    others = (row.delay, row.delay_ms, row.delay_level)
-    is_now = when == now_ms and their_ms and others == (None, None, None)
-    return None if is_now else when
-
-
 def _moment(row: NewMessage, name: str) -> Due | None:
     """Return what a message says as ``name`` or as ``name_ms``; None when it says neither."""
     said: Due | None = getattr(row, name)
@@ -233,14 +220,6 @@ def _moment(row: NewMessage, name: str) -> Due | None:
     if said is not None and ms is not None:
         raise InvalidTime(f"{name}: got {name} and {name}_ms together, expected one of them")
     return ms if said is None else said
-
-
-def reached(due: Due | None, now_ms: int, their_ms: int) -> Due | None:
-    """Return a moment, and for one that has come by the caller's clock, if not by ours, now."""
-    if due is None or not their_ms:
-        return due
-    due_ms = values.due_ms(due, now_ms)
-    return now_ms if now_ms < due_ms <= their_ms else due_ms
 
 
 def _body(row: NewMessage, at: int) -> object:
