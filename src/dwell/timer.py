@@ -50,7 +50,7 @@ class _Phase(Enum):
 _inside: contextvars.ContextVar[tuple["Timer", ...]] = contextvars.ContextVar("inside", default=())
 
 
-class _SpanClock:
+class _SpanClock(RealClock):
     """The time that no step of the wall clock moves, as the clock of a store."""
 
     def __init__(self, clock: Clock) -> None:

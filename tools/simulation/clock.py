@@ -5,7 +5,7 @@ import asyncio
 _START_MS = 1_700_000_000_000
 
 
-class SteppedClock:
+class SteppedClock(RealClock):
     """Milliseconds since the epoch, off by what it was set; sleeping does not mind that."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

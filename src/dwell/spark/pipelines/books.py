@@ -1,7 +1,8 @@
 """The books over events: what was accepted, what became of it, and what should not have been."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, Row
@@ -141,8 +142,8 @@ def books(
 def close(ledger: Ledger, events: DataFrame, span: Span) -> Books:
     """Add up what stands in a ledger over the events of a span."""
     accounts = _accounts(ledger.cells)
-    kinds, repeated = _kinds(ledger.cells)
-    there = sum(kinds.values())
+    counts = _Counts(ledger.cells)
+    there = sum(counts.kinds.values())
     missing = len(span) - there
     total = accounts.pop(None, Account())
     return Books(
@@ -150,14 +151,14 @@ def close(ledger: Ledger, events: DataFrame, span: Span) -> Books:
         next_position=span.following,
         events=there,
         missing=missing,
-        repeated=repeated,
+        repeated=counts.repeated,
         total=total,
         topics={str(topic): account for topic, account in accounts.items()},
-        kinds=kinds,
-        hours=_hours(ledger.cells),
-        again=_again(ledger.cells),
-        attempts=_histogram(ledger.cells, "attempt"),
-        late_ms=_histogram(ledger.cells, "late_ms"),
+        kinds=counts.kinds,
+        hours=counts.hours,
+        again=counts.again,
+        attempts=counts.attempts,
+        late_ms=counts.late_ms,
         gaps=tuple(gaps(events, span, MOST_LISTED)) if missing else (),
         broken=_listed(ledger.entries, "is_broken") if total.broken else (),
         doubled=_listed(ledger.entries, "is_doubled") if total.doubled else (),
@@ -246,26 +247,62 @@ def _account(row: Row, sums: Iterable[str]) -> Account:
     )
 
 
-def _kinds(cells: DataFrame) -> tuple[dict[str, int], int]:
-    """Return the events by kind, and how many are there twice."""
-    rows = cells.groupBy("kind", "is_repeat").agg(F.sum("n").alias("n")).collect()
-    once = {int(row.kind): int(row.n) for row in rows if not row.is_repeat}
-    unknown = {"unknown": once[rules.NONE]} if rules.NONE in once else {}
-    counts = {str(kind): once.get(int(kind), 0) for kind in Kind} | unknown
-    return counts, sum(int(row.n) for row in rows if row.is_repeat)
+class _Counts:
+    """How often each kind, hour, reason, attempt and lateness came: one look at the cells."""
 
-
-def _hours(cells: DataFrame) -> tuple[Hour, ...]:
-    columns = [_count(is_kind(kind)).alias(str(kind)) for kind in Kind]
-    rows = cells.where("not is_repeat").groupBy("hour").agg(*columns).orderBy("hour").collect()
-    return tuple(
-        Hour(start_ms=int(row.hour) * HOUR_MS, kinds={str(kind): row[str(kind)] for kind in Kind})
-        for row in rows
+    #: What is counted together. Where a set has no say about a column, it is null.
+    _SETS = (
+        ("hour", "kind", "is_repeat"),
+        ("is_again", "origin"),
+        ("attempt", "is_repeat"),
+        ("late_ms", "is_repeat"),
     )
 
+    def __init__(self, cells: DataFrame) -> None:
+        sets = [[F.col(name) for name in names] for names in self._SETS]
+        columns = list(dict.fromkeys(name for names in self._SETS for name in names))
+        rows = (
+            cells.groupingSets(sets, *columns)
+            .agg(F.sum("n").alias("n"), F.grouping_id().alias("set"))
+            .collect()
+        )
+        numbers = [_set_number(columns, names) for names in self._SETS]
+        kinds, again, attempts, late = (
+            [row for row in rows if row.set == number] for number in numbers
+        )
+        once = [row for row in kinds if not row.is_repeat]
+        self.repeated = sum(int(row.n) for row in kinds if row.is_repeat)
+        self.kinds = _kinds(once)
+        self.hours = _hours(once)
+        self.again = _again([row for row in again if row.is_again])
+        self.attempts = _histogram(attempts, "attempt")
+        self.late_ms = _histogram(late, "late_ms")
 
-def _again(cells: DataFrame) -> dict[str, int]:
-    rows = cells.where("is_again").groupBy("origin").agg(F.sum("n").alias("n")).collect()
+
+def _set_number(columns: Sequence[str], names: Iterable[str]) -> int:
+    """Return what ``grouping_id`` says of a set: a bit for each column that is not in it."""
+    return int("".join("01"[name not in names] for name in columns), 2)
+
+
+def _kinds(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the events by kind."""
+    sums: Counter[int] = Counter()
+    for row in rows:
+        sums[int(row.kind)] += int(row.n)
+    unknown = {"unknown": sums[rules.NONE]} if rules.NONE in sums else {}
+    return {str(kind): sums[kind] for kind in Kind} | unknown
+
+
+def _hours(rows: Iterable[Row]) -> tuple[Hour, ...]:
+    hours: dict[int, dict[str, int]] = {}
+    for row in rows:
+        kinds = hours.setdefault(int(row.hour) * HOUR_MS, dict.fromkeys(map(str, Kind), 0))
+        if row.kind != rules.NONE:
+            kinds[str(Kind(row.kind))] = int(row.n)
+    return tuple(Hour(start_ms=start_ms, kinds=hours[start_ms]) for start_ms in sorted(hours))
+
+
+def _again(rows: Iterable[Row]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: -int(row.n)):
         reason = rules.why_again(int(row.origin))
@@ -273,10 +310,9 @@ def _again(cells: DataFrame) -> dict[str, int]:
     return counts
 
 
-def _histogram(cells: DataFrame, column: str) -> dict[int, int]:
-    there = cells.where(F.col(column).isNotNull() & ~F.col("is_repeat"))
-    rows = there.groupBy(column).agg(F.sum("n").alias("n")).orderBy(column).collect()
-    return {int(row[column]): int(row.n) for row in rows}
+def _histogram(rows: Iterable[Row], column: str) -> dict[int, int]:
+    there = [row for row in rows if row[column] is not None and not row.is_repeat]
+    return {int(row[column]): int(row.n) for row in sorted(there, key=lambda row: int(row[column]))}
 
 
 # --- lists ----------------------------------------------------------------------------------------

@@ -135,18 +135,23 @@ def _judged(beside: DataFrame, from_start: bool, early_ms: int) -> DataFrame:
     before = F.col("begun").isNull() & ((F.col("attempt") > 1) | F.coalesce(returned, F.lit(False)))
     again = F.coalesce(F.col("taken") > F.coalesce("begun", F.lit(-1)), before)
     repeat = F.coalesce(F.col("prior_position") == F.col("position"), F.lit(False))
-    return (
-        beside.withColumn("is_repeat", repeat)
-        .withColumn("is_known", first_known & ~is_kind(Kind.PUT) & F.lit(not from_start))
-        .withColumn("is_doubled", ~repeat & take & ~lawful & ~first_known)
-        .withColumn("is_miscounted", lawful & ~_has_right_attempt())
-        .withColumn(
-            "is_broken", ~repeat & (~lawful | F.col("is_miscounted")) & ~F.col("is_doubled")
-        )
-        .withColumn("is_early", ~repeat & take & early)
-        .withColumn("is_again", ~repeat & take & again & ~F.col("is_doubled"))
-        .withColumn("is_first", ~repeat & take & ~again & ~F.col("is_doubled"))
-        .withColumn("origin", F.coalesce("origin", F.lit(BEFORE)))
+    judged = beside.withColumns(
+        {
+            "is_repeat": repeat,
+            "is_known": first_known & ~is_kind(Kind.PUT) & F.lit(not from_start),
+            "is_doubled": ~repeat & take & ~lawful & ~first_known,
+            "is_miscounted": lawful & ~_has_right_attempt(),
+        }
+    )
+    once = ~F.col("is_repeat") & ~F.col("is_doubled")
+    return judged.withColumns(
+        {
+            "is_broken": once & (~lawful | F.col("is_miscounted")),
+            "is_early": ~F.col("is_repeat") & take & early,
+            "is_again": once & take & again,
+            "is_first": once & take & ~again,
+            "origin": F.coalesce("origin", F.lit(BEFORE)),
+        }
     )
 
 
