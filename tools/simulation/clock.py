@@ -2,6 +2,8 @@
 
 import asyncio
 
+from dwell.clock import RealClock
+
 _START_MS = 1_700_000_000_000
 
 
