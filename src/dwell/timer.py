@@ -50,11 +50,11 @@ class _Phase(Enum):
 _inside: contextvars.ContextVar[tuple["Timer", ...]] = contextvars.ContextVar("inside", default=())
 
 
-class _SpanClock(RealClock):
+class _SpanClock:
     """The time that no step of the wall clock moves, as the clock of a store."""
 
     def __init__(self, clock: Clock) -> None:
-        self.now_ms = self.monotonic_ms = clock.monotonic_ms
+        self.now_ms = self.least_ms = self.monotonic_ms = clock.monotonic_ms
         self.sleep = clock.sleep
 
 
