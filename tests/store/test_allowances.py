@@ -36,7 +36,8 @@ def test_what_is_noted_last_counts(steps: list[tuple[int, int, int]]) -> None:
     """Each comes once, and not too late, also after changes of settings and of the clock."""
     allowances: Allowances[int] = Allowances()
     waiting: set[int] = set()
-    now_ms = 10_000
+    # So late that no step back leads to before the epoch.
+    now_ms = 1_000_000
     for name, verb, wait_ms in steps:
         now_ms += wait_ms
         came = allowances.come(now_ms)
