@@ -1,13 +1,7 @@
 // The HTTP API of the server. The token is kept for this tab only, and goes in a header that no other
 // site can make a browser send: there is no cookie.
 
-const KEPT = "dwell-token";
-const root = new URL("..", document.baseURI);
-
-export const token = {
-  get: () => sessionStorage.getItem(KEPT),
-  set: (value) => (value ? sessionStorage.setItem(KEPT, value) : sessionStorage.removeItem(KEPT)),
-};
+export const { token, query } = first;
 
 /** A request that was refused, or a server that cannot be reached (status 0). */
 export class Problem extends Error {
@@ -20,21 +14,10 @@ export class Problem extends Error {
 /** Return a path of the API; parts are escaped. */
 export const path = (strings, ...parts) => String.raw({ raw: strings }, ...parts.map((part) => encodeURIComponent(part)));
 
-export const query = (parameters) => {
-  const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  return given.length ? `?${new URLSearchParams(given)}` : "";
-};
-
 async function send(method, where, body, signal) {
-  const headers = { accept: where === "v1/watch" ? "text/event-stream" : "application/json" };
-  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
-  if (body !== undefined) headers["content-type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(new URL(where, root), {
-      method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: "omit", redirect: "error", cache: "no-store", referrerPolicy: "no-referrer",
-    });
+    answer = await first.send(method, where, body, signal);
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Problem(0, "The server cannot be reached.");

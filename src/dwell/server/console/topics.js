@@ -1,11 +1,10 @@
 // The topics, and one of them.
 
-import { ask, path, Problem, query } from "./api.js";
+import { ask, path, Problem } from "./api.js";
 import { changeAll, confirm } from "./actions.js";
 import { button, el, facts, field, fill, form, link, place, Table, their } from "./dom.js";
 import { count, many, rate, span, time } from "./words.js";
 
-const PART = 50;
 const messages = (topic, state, number) => (number ? link(count(number), "messages", { topic, state }) : "0");
 
 const columns = (page) => [
@@ -29,14 +28,14 @@ export function sums(found) {
 }
 
 export async function topicsPage(page) {
-  const asked = { match: page.get("match"), sort: page.get("sort", "name"), offset: Number(page.get("offset", 0)), limit: PART };
+  const asked = first.part(page.get);
   const go = (more) => { location.hash = place("topics", { ...asked, offset: 0, limit: null, ...more }); };
   const table = new Table("Rates and lateness are of the last half minute, or of the last 10,000 events", columns(page), (row) => row.name, { onsort: (sort) => go({ sort }) });
   table.sorted(asked.sort);
   const list = el("ul", { class: "sums", "aria-label": "All topics" });
   const turn = el("div", { class: "row" });
   const empty = el("p", { class: "soft" });
-  let found = await page.ask("GET", `v1/overview${query(asked)}`);
+  let found = await page.ask("GET", first.overview(asked));
   const draw = () => {
     fill(list, sums(found.sums));
     table.show(found.topics);
@@ -60,11 +59,11 @@ export async function topicPage(page) {
   const asked = { match: name, limit: 200 };
   const row = (found) => found.topics.find((one) => one.name === name);
   if (!page.may("admin", name)) throw new Problem(404, "");
-  const [settings, found] = await Promise.all([page.ask("GET", path`v1/topics/${name}/settings`), page.ask("GET", `v1/overview${query(asked)}`)])
+  const [settings, found] = await Promise.all([page.ask("GET", path`v1/topics/${name}/settings`), page.ask("GET", first.overview(asked))])
     .catch(async (error) => {
       // The settings may be for those who put only.
       if (error.status !== 403) throw error;
-      return [null, await page.ask("GET", `v1/overview${query(asked)}`)];
+      return [null, await page.ask("GET", first.overview(asked))];
     });
   let one = row(found);
   const shown = el("div", {});

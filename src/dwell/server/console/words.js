@@ -2,10 +2,10 @@
 
 import { el } from "./dom.js";
 
-const whole = new Intl.NumberFormat("en");
 const two = (number) => String(number).padStart(2, "0");
 
-export const count = (number) => whole.format(number);
+// A formatter of the browser's takes longer to make than the first page to draw.
+export const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 export const many = (number, noun = "message") => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 export const rate = (number) => (number ? (number >= 100 ? count(Math.round(number)) : String(number)) : "0");
 
