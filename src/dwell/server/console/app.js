@@ -145,8 +145,8 @@ async function show() {
   shown.abort();
   shown = new AbortController();
   const { signal } = shown;
-  const first = Object.keys(PAGES).find((name) => PAGES[name].may(me)) ?? "topics";
-  const [name, text] = (location.hash.slice(2) || first).split("?");
+  const home = Object.keys(PAGES).find((name) => PAGES[name].may(me)) ?? "topics";
+  const [name, text] = (location.hash.slice(2) || home).split("?");
   const page = PAGES[name];
   menu(name);
   if (!page || !page.may(me)) return failed(new Problem(404, ""));
@@ -157,6 +157,7 @@ async function show() {
   try {
     const parts = await (await page.page())(one);
     if (!signal.aborted) one.node.replaceChildren(...parts.filter(Boolean));
+    first.reveal();
   } catch (error) {
     if (signal.aborted) return null;
     return error instanceof Problem && error.status === 401 ? begin() : failed(error);

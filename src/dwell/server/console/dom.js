@@ -72,6 +72,9 @@ export class Table {
     this.rows = new Map();
     this.heads = columns.map((column) => this.head(column, onsort));
     this.body = el("tbody", { role: "rowgroup" });
+    // A copy of a row takes a fraction of the time that it takes to make one.
+    this.blank = el("tr", { role: "row" }, columns.map((column) =>
+      el("td", { role: "cell", "data-label": column.label, class: column.number ? "number" : "" })));
     this.node = el("table", { role: "table" },
       el("caption", {}, caption),
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, this.heads)), this.body);
@@ -110,9 +113,8 @@ export class Table {
   }
 
   row(key) {
-    const cells = this.columns.map((column) =>
-      el("td", { role: "cell", "data-label": column.label, class: column.number ? "number" : "" }));
-    const row = { cells, node: el("tr", { role: "row" }, cells) };
+    const node = this.blank.cloneNode(true);
+    const row = { cells: [...node.children], node };
     this.rows.set(key, row);
     return row;
   }

@@ -5,6 +5,7 @@ const first = (() => {
   const KEPT = "dwell-token";
   const PART = 50;
   const SOON_MS = 5000;
+  const PATIENCE_MS = 300;
   const root = new URL("..", document.baseURI);
   // What was asked before there was a page to show it, by path; for one page, and not for long.
   const begun = new Map();
@@ -48,7 +49,13 @@ const first = (() => {
   /** Return what to ask for to see a part of the topics. */
   const part = (get) => ({ match: get("match", ""), sort: get("sort", "name"), offset: Number(get("offset", 0)), limit: PART });
 
+  // To draw a page that holds nothing yet takes as long as to draw one that does.
+  const look = document.documentElement.classList;
+  const reveal = () => look.remove("new");
+  look.add("new");
+  setTimeout(reveal, PATIENCE_MS);
+
   begin("v1/rights");
   if (!location.hash) begin(overview(part((name, otherwise) => otherwise)));
-  return Object.freeze({ token, send, query, overview, part });
+  return Object.freeze({ token, send, query, overview, part, reveal });
 })();

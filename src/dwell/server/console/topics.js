@@ -43,7 +43,7 @@ export async function topicsPage(page) {
     const last = asked.offset + found.topics.length;
     fill(turn, [
       el("span", { class: "soft" }, `${found.topics.length ? asked.offset + 1 : 0}–${last} of ${many(found.sums.topics, "topic")}`),
-      asked.offset ? link("Previous", "topics", { ...asked, limit: null, offset: Math.max(0, asked.offset - PART) }) : null,
+      asked.offset ? link("Previous", "topics", { ...asked, limit: null, offset: Math.max(0, asked.offset - asked.limit) }) : null,
       found.next ? link("Next", "topics", { ...asked, limit: null, offset: found.next }) : null,
     ]);
   };
