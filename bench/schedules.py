@@ -103,8 +103,8 @@ async def _measure(
         starts_ms = [first_ms + at * 1000 // rate for at in range(schedules)]
         last_ms = first_ms + seconds * 1000
         await _put_all(queue, starts_ms, every_ms, last_ms)
-        if queue.clock.now_ms() > first_ms - 2000:
-            raise SystemExit("this machine was too slow to put all schedules before the first fires")
+        # What is put later than planned fires late, whoever fires it.
+        result.more["spare_s"] = (first_ms - queue.clock.now_ms()) / 1000
         await asyncio.sleep(max(first_ms - queue.clock.now_ms() - 2000, 0) / 1000)
         result.more["idle_percent"] = await _idle_percent(crew)
         await asyncio.sleep(max(first_ms - queue.clock.now_ms(), 0) / 1000)

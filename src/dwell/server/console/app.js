@@ -130,6 +130,7 @@ function login(problem) {
   document.title = "Log in – Dwell";
   fill(live, "");
   main.replaceChildren(node);
+  first.reveal();
   node.querySelector("input").focus();
 }
 
@@ -139,6 +140,7 @@ function failed(error) {
   main.replaceChildren(el("h1", {}, hidden ? "There is nothing here" : "That did not work"),
     el("p", { role: "alert" }, hidden ? "Nothing of that name is there for you to see." : error.message),
     button("Try again", begin));
+  first.reveal();
 }
 
 async function show() {
