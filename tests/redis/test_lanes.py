@@ -239,6 +239,20 @@ class TestLanes(Suite):
         assert await engine.ask("KEYS", f"{engine.keys(0).lane}*") == []
         assert await engine.ask("EXISTS", f"{engine.keys(0).turns}t") == 0
 
+    @pytest.mark.parametrize("ordered", [False, True])
+    @scenario
+    async def test_keys_that_are_taken_from_by_ids_are_forgotten(
+        self, rig: Rig, ordered: bool
+    ) -> None:
+        """Nothing is known of turns when nobody waits, although none of them has come."""
+        await rig.configure(fair=True, ordered=ordered)
+        engine = rig.store._shards.engine
+        for turn in range(3):
+            ids = [f"{turn} {number}" for number in range(20)]
+            await rig.put_entries([rig.entry(id_, key=id_) for id_ in ids])
+            await rig.ack(receipts_of(await rig.take_by_ids(*ids)))
+            assert await engine.ask("EXISTS", f"{engine.keys(0).turns}t") == 0
+
     @scenario
     async def test_a_tick_goes_on_with_what_is_cut_off(self, rig: Rig) -> None:
         """Who only waits finds the topic formed in the end."""

@@ -59,6 +59,20 @@ async def test_a_peek_looks_behind_what_is_parked() -> None:
         assert list((await queue.peek("t", 10)).ids) == ["last"]
 
 
+async def test_who_waits_for_one_of_several_topics_hears_of_what_a_take_passed_by() -> None:
+    async with queue_on(FaultyDisk(), passed_rows=2) as queue:
+        await queue.configure("t", ordered=True)
+        await queue.put("t", b"x", id="front", key="k")
+        await queue.take("t", 1)
+        await queue.put("t", b"x", id="first", key="l")
+        await queue.put_many("t", [b"x"] * 20, key="k")
+        await queue.put("t", b"x", id="last", key="m")
+        waiting = asyncio.create_task(queue.take("t", 1, wait="1m"))
+        await asyncio.sleep(0)
+        both = [await queue.take(["u", "t"], 2), await waiting]
+        assert sorted(id_ for batch in both for id_ in batch.ids) == ["first", "last"]
+
+
 async def test_fair_topics_that_fall_due_together_leave_nothing() -> None:
     clock = SimulatedClock()
     async with queue_on(FaultyDisk(), clock) as queue:

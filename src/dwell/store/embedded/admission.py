@@ -196,8 +196,15 @@ class Admission:
 
     # --- what changes ---------------------------------------------------------------------------
 
+    def unpark(self, kind: RecordKind, rows: Rows) -> None:
+        """Let messages that a record is about to change wait behind no other of their key."""
+        if kind not in _STRANGE:
+            for topic, some in self._by_topic(rows):
+                if topic in self._lanes:
+                    self._lanes[topic].unpark(some)
+
     def follow(self, kind: RecordKind, rows: Rows) -> Iterator[Opened]:
-        """Note what a record did to messages; yield what it opened."""
+        """Note what a record did to messages, which were unparked before; yield what it opened."""
         if kind in _STRANGE:
             return
         for topic, some in self._by_topic(rows):
@@ -205,11 +212,8 @@ class Admission:
             self._give_back(topic, some[self._table.state[some] != State.READY])
             more = 0
             following: list[int] = []
-            if lanes is not None:
-                lanes.parked -= int(np.count_nonzero(self._kept.parking[some]))
-                self._kept.parking[some] = 0
-                if kind is not RecordKind.TAKE:
-                    more, following = lanes.follow(some)
+            if lanes is not None and kind is not RecordKind.TAKE:
+                more, following = lanes.follow(some)
             if settings.most_leased and kind in _ENDING:
                 more = max(more, len(some))
             if more:

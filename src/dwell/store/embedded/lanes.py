@@ -185,8 +185,13 @@ class Lanes:
         """Let messages that are about to be taken by their ids be the fronts of their lanes."""
         self._fronts.update(zip(self._kept.lane[rows].tolist(), rows.tolist(), strict=True))
 
+    def unpark(self, rows: Rows) -> None:
+        """Let rows wait no more behind the fronts of their lanes."""
+        self.parked -= int(np.count_nonzero(self._kept.parking[rows]))
+        self._kept.parking[rows] = 0
+
     def follow(self, rows: Rows) -> tuple[int, list[int]]:
-        """Note that messages have changed, which are not parked any more.
+        """Note that messages have changed, which were unparked before they did.
 
         Return how many lanes have another front, and which of these were parked.
         """
@@ -198,8 +203,7 @@ class Lanes:
         closed = fronts == rows
         rows, lanes = rows[closed], lanes[closed]
         following += self._following(rows, lanes)
-        self._kept.parking[following] = 0
-        self.parked -= len(following)
+        self.unpark(np.array(following, np.intp))
         self._entries -= len(following)
         return opened + len(rows), following
 

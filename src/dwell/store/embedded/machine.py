@@ -6,6 +6,7 @@ So a replay leaves out the wheels and the ready runs, and :meth:`Machine.rebuild
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -81,12 +82,12 @@ class Machine:
             RecordKind.ACK: self._ack,
             RecordKind.RELEASE: self._release,
             RecordKind.TOUCH: self._touch,
-            RecordKind.BURY: self._bury,
+            RecordKind.BURY: partial(self._die, Kind.BURY),
             RecordKind.KICK: self._kick,
             RecordKind.CANCEL: self._cancel,
             RecordKind.MOVE: self._move,
             RecordKind.LAPSE: self._lapse,
-            RecordKind.EXPIRE: self._expire,
+            RecordKind.EXPIRE: partial(self._die, Kind.EXPIRE),
             RecordKind.CONFIGURE: self._configure,
             RecordKind.COPY: self._copy,
         }
@@ -109,8 +110,11 @@ class Machine:
         if self.snapshots and "rows" in record.columns:
             self.keep(record.rows)
         if self.tolerant is None or self._fit(record):
+            is_bounded = self.admission.is_used and not self.replaying and "rows" in record.columns
+            if is_bounded:  # What is ready again is parked anew, and stays so.
+                self.admission.unpark(record.kind, record.rows)
             self._appliers[record.kind](record)
-            if self.admission.is_used and not self.replaying and "rows" in record.columns:
+            if is_bounded:
                 self._open(self.admission.follow(record.kind, record.rows))
 
     def keep(self, rows: Rows) -> None:
@@ -155,6 +159,8 @@ class Machine:
             lambda part: (table.state[part] == State.READY) & (table.due_ms[part] > now_ms)
         )
         if len(early):
+            if self.admission.is_used:
+                self.admission.unpark(RecordKind.MOVE, early)
             self._delay(early)
             if self.admission.is_used:
                 self._open(self.admission.follow(RecordKind.MOVE, early))
@@ -379,12 +385,6 @@ class Machine:
         self.table.lease_until_ms[rows] = record.columns["lease_until_ms"]
         if not self.replaying:
             self.leases.add(rows, record.columns["lease_until_ms"])
-
-    def _bury(self, record: Record) -> None:
-        self._die(Kind.BURY, record)
-
-    def _expire(self, record: Record) -> None:
-        self._die(Kind.EXPIRE, record)
 
     def _die(self, kind: Kind, record: Record) -> None:
         rows = record.rows

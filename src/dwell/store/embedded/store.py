@@ -162,8 +162,9 @@ class EmbeddedStore(Counting):
             self._lease(rows, lease_ms, owner, now_ms)
         self._time.note_short(topics, now_ms, wakes=len(rows) > 0)
         if has_more:
-            # Who gets none of these has to ask again.
-            self.wake(topics[0], limit)
+            # Who gets none of these has to ask again, whichever topic it waits for.
+            for topic in topics:
+                self.wake(topic, limit)
         return rows, has_more
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:

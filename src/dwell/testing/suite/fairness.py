@@ -1,5 +1,7 @@
 """Fairness between the keys of a topic, alone and together with order."""
 
+import pytest
+
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
 from dwell.testing.suite.shards import within_a_shard
@@ -51,6 +53,30 @@ class Fairness(Suite):
         assert sorted(batch.ids) == ["a0", "b0"]
         await rig.ack(receipts_of(batch))
         assert sorted(await rig.take_ids()) == ["a1", "b1"]
+
+    @pytest.mark.parametrize("again", ["moved", "replaced", "kicked"])
+    @within_a_shard
+    @scenario
+    async def test_fair_and_ordered_keep_what_is_ready_again(self, rig: Rig, again: str) -> None:
+        """What becomes ready anew behind the first of its key waits there, and goes in order."""
+        await rig.configure(fair=True, ordered=True)
+        for id_ in ("a0", "a1", "a2"):
+            rig.advance(1)
+            await rig.put(id_, key="a")
+        batch = await rig.take(1)
+        if again == "kicked":
+            await rig.bury(receipts_of(batch))
+            batch = await rig.take(1)
+            await rig.kick("a0")
+        elif again == "moved":
+            await rig.reschedule("a1")
+        else:
+            await rig.put("a1", key="a", on_conflict="replace")
+        await rig.ack(receipts_of(batch))
+        for id_ in ("a0" if again == "kicked" else "a1", "a2"):
+            batch = await rig.take()
+            assert list(batch.ids) == [id_]
+            await rig.ack(receipts_of(batch))
 
     @within_a_shard
     @scenario
