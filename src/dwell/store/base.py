@@ -217,8 +217,13 @@ class Store(ABC):
 
         A store that has to look at the messages for that may stop at MAX_BATCH_MESSAGES.
         """
-        first = await self.peek(topic, MAX_BATCH_MESSAGES)
-        return int((first.priority < priority).sum())
+        if (await self.settings(topic)).ordered:
+            # A peek shows one of each key.
+            page = await self.scan(topic, State.READY, None, MAX_BATCH_MESSAGES)
+            found = page.messages
+        else:
+            found = await self.peek(topic, MAX_BATCH_MESSAGES)
+        return int((found.priority < priority).sum())
 
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, an entry for each shard that the store has."""

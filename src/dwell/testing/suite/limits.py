@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dwell.message import State
+from dwell.message import DEFAULT_PRIORITY, State
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
 from dwell.testing.suite.arrows import LATER_MS
 from dwell.testing.suite.shards import skip_over_shards, within_a_shard
@@ -163,6 +163,7 @@ class Limits(Suite):
         page = await rig.store.scan("t", State.READY, None, 10)
         assert list(page.messages.ids) == ["2", "3", "4"]
         assert await rig.peek_ids() == []
+        assert await rig.store.count_urgent("t", DEFAULT_PRIORITY + 1) == 3
         assert await rig.cancel("2") == ["cancelled"]
         assert await rig.reschedule("3", delay_ms=LATER_MS) == ["moved"]
         await rig.ack(receipts_of(batch))
