@@ -85,11 +85,11 @@ class Machine:
             RecordKind.BURY: partial(self._die, Kind.BURY),
             RecordKind.KICK: self._kick,
             RecordKind.CANCEL: self._cancel,
-            RecordKind.MOVE: self._move,
+            RecordKind.MOVE: partial(self._move_to, Kind.MOVE),
             RecordKind.LAPSE: self._lapse,
             RecordKind.EXPIRE: partial(self._die, Kind.EXPIRE),
             RecordKind.CONFIGURE: self._configure,
-            RecordKind.COPY: self._copy,
+            RecordKind.COPY: lambda record: self._place(record, record.rows),
         }
 
     def prepare(self, record: Record) -> None:
@@ -110,12 +110,21 @@ class Machine:
         if self.snapshots and "rows" in record.columns:
             self.keep(record.rows)
         if self.tolerant is None or self._fit(record):
-            is_bounded = self.admission.is_used and not self.replaying and "rows" in record.columns
-            if is_bounded:  # What is ready again is parked anew, and stays so.
-                self.admission.unpark(record.kind, record.rows)
-            self._appliers[record.kind](record)
-            if is_bounded:
-                self._open(self.admission.follow(record.kind, record.rows))
+            change = partial(self._appliers[record.kind], record)
+            if self.replaying or "rows" not in record.columns:
+                change()
+            else:
+                self._change(record.kind, record.rows, change)
+
+    def _change(self, kind: RecordKind, rows: Rows, change: Callable[[], None]) -> None:
+        """Change messages; where takes are bounded, what may be taken follows."""
+        if not self.admission.is_used:
+            change()
+            return
+        # Before they change: what is ready again may be parked anew, and stays so.
+        self.admission.unpark(kind, rows)
+        change()
+        self._open(self.admission.follow(kind, rows))
 
     def keep(self, rows: Rows) -> None:
         """Let snapshots that are being made see rows before they change."""
@@ -159,11 +168,7 @@ class Machine:
             lambda part: (table.state[part] == State.READY) & (table.due_ms[part] > now_ms)
         )
         if len(early):
-            if self.admission.is_used:
-                self.admission.unpark(RecordKind.MOVE, early)
-            self._delay(early)
-            if self.admission.is_used:
-                self._open(self.admission.follow(RecordKind.MOVE, early))
+            self._change(RecordKind.MOVE, early, partial(self._delay, early))
         self.admission.allowances.turn_back(now_ms)
 
     def ends_before(self, now_ms: int) -> bool:
@@ -404,9 +409,6 @@ class Machine:
         table.expires_ms[rows] = np.where(expires_ms > record.time_ms, expires_ms, 0)
         self._move_to(Kind.KICK, record)
 
-    def _move(self, record: Record) -> None:
-        self._move_to(Kind.MOVE, record)
-
     def _move_to(self, kind: Kind, record: Record) -> None:
         rows = record.rows
         self.table.due_ms[rows] = record.columns["due_ms"]
@@ -428,9 +430,6 @@ class Machine:
         ready = rows[table.state[rows] == State.READY]
         if len(ready):
             self.ready.add(ready)
-
-    def _copy(self, record: Record) -> None:
-        self._place(record, record.rows)
 
     def _tell(self, kind: Kind, record: Record, rows: Rows) -> None:
         self.events.add(kind, record.time_ms, rows, self.table)
