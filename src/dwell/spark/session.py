@@ -13,10 +13,12 @@ _LOCAL_DISKS = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 
-
-#: Where in Python each column was made is asked with every call, which takes half the time that it
-#: takes to say a query; what is wrong in a query of text is told with its text all the same.
-_NO_PLACES = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+_USUAL = {
+    "spark.sql.session.timeZone": "UTC",
+    # Where in Python each column was made is asked with every call, which takes half the time that
+    # it takes to say a query; what is wrong in a query of text is told with its text all the same.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
 
 
 def session(
@@ -36,7 +38,7 @@ def session(
         builder = builder.master(master)
         if master.startswith("local"):
             given = {**_LOCAL_DISKS, "spark.ui.enabled": "false", **given}
-    given = {"spark.sql.session.timeZone": "UTC", **_NO_PLACES, **given}
+    given = {**_USUAL, **given}
     for key, value in given.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
