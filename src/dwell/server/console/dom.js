@@ -36,11 +36,7 @@ export const button = (label, onclick, kind = "") => el("button", { type: "butto
 /** Return a link to a page of the console. */
 export const link = (label, page, parameters = {}) => el("a", { href: place(page, parameters) }, label);
 
-export function place(page, parameters = {}) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const query = new URLSearchParams(given).toString();
-  return `#/${page}${query ? `?${query}` : ""}`;
-}
+export const place = (page, parameters = {}) => `#/${page}${first.query(parameters)}`;
 
 /** Return a labelled field of a form. */
 export function field(label, name, attributes = {}, kind = "input") {
