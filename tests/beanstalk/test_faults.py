@@ -193,7 +193,7 @@ def work(line: Line, count: int) -> None:
 def test_a_client_that_takes_and_vanishes(served):
     with Line(served.number) as line:
         for _ in range(50):
-            line.put()
+            line.put(ttr=3600)
     for _ in range(20):
         line = Line(served.number)
         line.send(b"reserve\r\n" * 10)
@@ -357,8 +357,8 @@ def test_what_speaks_another_protocol_is_hung_up_on(served, begin, answer):
 def test_a_connection_that_holds_more_than_a_batch_gives_back_all(served):
     count = MAX_BATCH_MESSAGES + 500
     with Line(served.number) as line:
-        served.call(served.queue.put_many("default", [b"x"] * MAX_BATCH_MESSAGES))
-        served.call(served.queue.put_many("default", [b"x"] * 500))
+        served.call(served.queue.put_many("default", [b"x"] * MAX_BATCH_MESSAGES, lease="1h"))
+        served.call(served.queue.put_many("default", [b"x"] * 500, lease="1h"))
         for _ in range(count // 500):
             replies = line.ask(b"reserve-with-timeout 0\r\n" * 500, 500)
             assert replies.count(b"RESERVED") == 500
@@ -370,10 +370,10 @@ def test_a_reserve_whose_connection_is_gone_gives_back_what_it_took(served):
     for number in range(20):
         line = Line(served.number)
         if number % 2:
-            served.call(served.queue.put("default", b"x"))
+            served.call(served.queue.put("default", b"x", lease="1h"))
         line.send(b"reserve\r\n")
         if number % 2 == 0:
-            served.call(served.queue.put("default", b"x"))
+            served.call(served.queue.put("default", b"x", lease="1h"))
         vanish(line)
     until(lambda: ready_and_leased(served) == (20, 0))
 

@@ -100,7 +100,7 @@ async def test_what_a_client_asked_for_and_did_not_wait_for_is_given_back(store,
     if not reset and isinstance(store, MemoryStore):
         pytest.skip("the answer is with the system before it says that the client has gone")
     async with served(store) as server:
-        await server.queue.put("t", {"a": 1}, id="x")
+        await server.queue.put("t", {"a": 1}, id="x", lease="1h")
         for _ in range(5):
             # All of it comes to the server in one turn of its loop: the request, and the end.
             client = Client(server)
@@ -163,7 +163,7 @@ async def test_a_stream_gives_back_what_came_as_its_reader_left(store):
             assert head.startswith(b"HTTP/1.1 200")
             await until_async(lambda: waits(server))
             client.leave(reset=True)
-            await server.queue.put("t", "x")
+            await server.queue.put("t", "x", lease="1h")
             await until_async(lambda: gone(server))
             await until_async(states(server, 1, 0))
             assert (await server.queue.ack(await server.queue.take("t"))).count(Result.ACKED) == 1
@@ -175,7 +175,7 @@ async def test_an_answer_that_cannot_be_made_gives_back_what_it_would_hold(monke
 
     monkeypatch.setattr(takes, "message_rows", fail)
     async with served(MemoryStore(RealClock())) as server:
-        await server.queue.put("t", "x")
+        await server.queue.put("t", "x", lease="1h")
         client = Client(server)
         client.ask(TAKE)
         head, _ = await client.read_whole()

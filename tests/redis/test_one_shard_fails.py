@@ -51,7 +51,7 @@ class Case:
     async def put(self, shards=range(SHARDS), count: int = 5) -> set[str]:
         """Put messages into some shards."""
         ids = [id_ for shard in shards for id_ in ids_of(shard, count)]
-        await self.sure.put_many("t", ["x"] * len(ids), ids=ids)
+        await self.sure.put_many("t", ["x"] * len(ids), ids=ids, lease="1h")
         return set(ids)
 
     async def until_given_back(self) -> None:

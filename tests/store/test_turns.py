@@ -1,6 +1,7 @@
 """Turns of keys, one message at a time and many."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,41 +35,68 @@ def test_many_at_once_have_the_same_turns(steps: list[tuple[str, list[int]]]) ->
         leaving, ready = ready[: len(keys)], ready[len(keys) :]
         if not leaving:
             continue
+        of = np.array(leaving)
+        turns, lanes = of[:, 0], of[:, 1]
         if verb == "take":
-            one.take(leaving[-1][0], len(leaving))
-            many.take(leaving[-1][0], len(leaving))
+            one.take(leaving[-1][0], [key for _, key in leaving], [1] * len(leaving))
+            many.take(lanes, turns)
         elif verb == "leave":
-            one.leave(len(leaving))
-            many.leave(len(leaving))
+            one.leave([key for _, key in leaving], [1] * len(leaving))
+            many.leave(lanes)
         else:
-            for _, key in leaving:
-                one.give_back((key,), (1,))
-            many.give_back(np.array([key for _, key in leaving], np.int64))
+            for turn, key in reversed(leaving):
+                one.give_back((key,), ((turn,),))
+            many.give_back(lanes, turns)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 9)), max_size=60))
+def test_each_turn_of_a_key_is_of_one_message(steps: list[tuple[bool, str, int]]) -> None:
+    """Whichever of a key's messages leave, the next one's turn is behind those that are left."""
+    turns: Turns[str] = Turns()
+    ready: dict[str, list[int]] = {"a": [], "b": []}
+    for leaves, key, at in steps:
+        standing = ready[key]
+        if leaves and standing:
+            turns.give_back([key], [[standing.pop(at % len(standing))]])
+        else:
+            (turn,) = turns.next([key], [1])
+            assert all(turn > before for before in standing)
+            standing.append(turn)
 
 
 def test_a_flood_does_not_move_the_turn_of_others() -> None:
     turns: Turns[str] = Turns()
     assert turns.next(["a", "b"], [1_000, 1]) == [0, 0]
-    turns.take(0)
+    turns.take(0, ["a"], [1])
     assert turns.next(["c"], [1]) == [0]
-    turns.take(5)
+    turns.take(5, ["a"], [5])
     assert turns.next(["b", "c", "d"], [1, 1, 1]) == [5, 5, 5]
 
 
-def test_turns_come_by_themselves() -> None:
-    """As many takes as were ready let the next turn come."""
+@pytest.mark.parametrize("flood", [2, 1_000])
+def test_turns_come_by_themselves(flood: int) -> None:
+    """One take more than there were keys lets the next turn come, however many each put."""
     turns: Turns[str] = Turns()
-    turns.next(["a", "x"], [2, 1])
-    for number in range(3):
-        turns.take(0)
-        assert turns.next([f"{number}"], [1]) == [1 if number == 2 else 0]
+    turns.next(["a", "x"], [flood, 1])
+    for number, key in enumerate("a012"):
+        turns.take(0, [key], [1])
+        assert turns.next([f"{number}"], [1]) == [1 if number >= 2 else 0]
 
 
 def test_nobody_ready_is_forgotten() -> None:
     turns: Turns[str] = Turns()
     turns.next(["a"], [9])
-    turns.take(0)
-    turns.give_back(["a"], [7])
+    turns.take(0, ["a"], [1])
+    turns.give_back(["a"], [[8, 7, 6, 5, 4, 3, 2]])
     assert turns.next(["a"], [1]) == [2]
-    turns.leave(2)
+    turns.leave(["a"], [2])
     assert turns.next(["a", "b"], [1, 1]) == [0, 0]
+
+
+def test_a_key_that_left_has_had_nothing() -> None:
+    """Who cancels a thousand messages, in whichever order, has not had as many turns."""
+    turns: Turns[str] = Turns()
+    turns.next(["a", "b"], [1_000, 1_000])
+    for turn in range(1_000):
+        turns.give_back(["a"], [[turn]])
+    assert turns.next(["a"], [1])[0] <= 1

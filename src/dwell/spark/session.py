@@ -1,9 +1,10 @@
 """Sessions of Spark that suit these pipelines."""
 
 import os
-import sys
 
 from pyspark.sql import SparkSession
+
+from dwell.spark.workers import use_this_python
 
 #: What was measured to halve the time of a small micro-batch, where checkpoints are on local disks.
 _LOCAL_DISKS = {
@@ -28,15 +29,15 @@ def session(
 
     Without a ``master`` it is what ``spark-submit`` says, or else this machine.
     """
-    # Spark starts Python workers by this name, and would else find one without this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     given = dict(settings or {})
     if master is None and "SPARK_ENV_LOADED" not in os.environ:
         master = "local[*]"
+    is_local = master is not None and master.startswith("local")
+    use_this_python(is_local=is_local)
     if master is not None:
         builder = builder.master(master)
-        if master.startswith("local"):
+        if is_local:
             given = {**_LOCAL_DISKS, "spark.ui.enabled": "false", **given}
     given = {**_USUAL, **given}
     for key, value in given.items():

@@ -15,14 +15,17 @@ _SPARE = 1_024
 
 
 class Turns(Generic[Key]):
-    """The turns of one topic; it counts the messages that have one and are still ready."""
+    """The turns of one topic, each of one message; it counts those of each key that have not come.
+
+    A message keeps its turn, whatever leaves before it.
+    """
 
     def __init__(self) -> None:
         self._now = 0
         self._last: dict[Key, int] = {}
         self._most = _SPARE
-        self._ready = 0
-        #: After how many takes the next turn comes by itself; not known until the first of them.
+        self._standing: dict[Key, int] = {}
+        #: How many takes more the turn lasts at most; not known until the first of them.
         self._takes_left: int | None = None
 
     def next(self, keys: Sequence[Key], numbers: Sequence[int]) -> list[int]:
@@ -30,40 +33,54 @@ class Turns(Generic[Key]):
 
         Each of the others of a key has the turn after the one before it.
         """
-        now, last = self._now, self._last
+        now, last, standing = self._now, self._last, self._standing
         firsts = [max(now, last.get(key, -1) + 1) for key in keys]
         last.update(zip(keys, map(int.__add__, firsts, (n - 1 for n in numbers)), strict=True))
-        self._ready += sum(numbers)
+        for key, number in zip(keys, numbers, strict=True):
+            standing[key] = standing.get(key, 0) + number
         if len(last) > self._most:
             self._last = {key: turn for key, turn in last.items() if turn >= now}
             self._most = 2 * len(self._last) + _SPARE
         return firsts
 
-    def take(self, turn: int, number: int = 1) -> None:
-        """Note that so many messages were taken, the last of them in a turn.
+    def take(self, turn: int, keys: Sequence[Key], numbers: Sequence[int]) -> None:
+        """Note that so many messages of each key were taken, the last of them in a turn.
 
-        Where a turn lasts for as many takes as messages were ready when it came, the next one
-        comes, or else ever new keys would go before what waits for it.
+        Where a turn lasts for more takes than there were keys when it came, the next one comes, or
+        else ever new keys would go before what waits for it.
         """
-        left = (self._ready if self._takes_left is None else self._takes_left) - number
+        number, waiting = sum(numbers), len(self._standing)
+        left = (waiting if self._takes_left is None else self._takes_left) - number
         if turn > self._now:
-            self._now, left = turn, self._ready - number
-        elif left <= 0:
-            self._now, left = self._now + 1, self._ready - number
+            self._now, left = turn, waiting - number
+        elif left < 0:
+            self._now, left = self._now + 1, waiting - number
         self._takes_left = left
-        self.leave(number)
+        self.leave(keys, numbers)
 
-    def leave(self, number: int = 1) -> None:
+    def leave(self, keys: Sequence[Key], numbers: Sequence[int]) -> None:
         """Note that messages were taken out of turn: their turns are used, but have not come."""
-        self._ready -= number
-        if self._ready <= 0:
-            # Nobody waits, so nobody has had more than others.
-            self._ready, self._takes_left, self._last = 0, None, {}
-
-    def give_back(self, keys: Sequence[Key], numbers: Sequence[int]) -> None:
-        """Note that so many messages of each key left otherwise than by a take."""
-        last = self._last
+        standing = self._standing
         for key, number in zip(keys, numbers, strict=True):
-            if key in last:
-                last[key] -= number
-        self.leave(sum(numbers))
+            left = standing.pop(key, 0) - number
+            if left > 0:
+                standing[key] = left
+        if not standing:
+            # Nobody waits, so nobody has had more than others.
+            self._takes_left, self._last = None, {}
+
+    def give_back(self, keys: Sequence[Key], turns: Sequence[Sequence[int]]) -> None:
+        """Note that messages of each key left otherwise than by a take, with turns, last first.
+
+        The last turns of a key are its next ones again. Where all of it has left, so are those
+        that were given back before.
+        """
+        last = self._last
+        for key, given in zip(keys, turns, strict=True):
+            if key not in last:
+                continue
+            for turn in given:
+                last[key] -= turn == last[key]
+            if self._standing.get(key) == len(given):
+                last[key] = min(last[key], self._now)
+        self.leave(keys, list(map(len, turns)))

@@ -169,9 +169,10 @@ class Admission:
             if settings.rate:
                 self.allowances.spend(topic, settings.rate, len(some), now_ms)
             # The turn of what is taken by its id has not come.
-            if topic in self._turns and (stood := int(np.count_nonzero(self._kept.turn[some]))):
-                self._turns[topic].leave(stood)
-                self._kept.turn[some] = 0
+            stood = some[self._kept.turn[some] > 0]
+            if topic in self._turns and len(stood):
+                self._turns[topic].leave(self._kept.lane[stood])
+                self._kept.turn[stood] = 0
 
     def note_short(self, topics: Iterable[int], now_ms: int) -> None:
         """Note which of the topics that somebody takes from have more than their rates allow."""
@@ -260,14 +261,14 @@ class Admission:
         """Note that it was the turn of messages, which are about to be taken."""
         for topic, some in self._by_topic(rows):
             if topic in self._turns:
-                self._turns[topic].take(int(self._kept.turn[some].max()) - 1, len(some))
+                self._turns[topic].take(self._kept.lane[some], self._kept.turn[some] - 1)
                 self._kept.turn[some] = 0
 
     def _give_back(self, topic: int, rows: Rows) -> None:
         """Note that messages, if they stood among the ready, do so no more, and had no turn."""
         stood = rows[self._kept.turn[rows] > 0]
         if topic in self._turns and len(stood):
-            self._turns[topic].give_back(self._kept.lane[stood])
+            self._turns[topic].give_back(self._kept.lane[stood], self._kept.turn[stood] - 1)
             self._kept.turn[stood] = 0
 
     def turns(self, rows: Rows) -> I64:

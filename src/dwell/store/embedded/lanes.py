@@ -73,9 +73,14 @@ class Lanes:
             self._fronts[lane] = self._first_begun(some)
 
     def _first_begun(self, rows: Iterable[int]) -> int:
-        """Return what comes first of messages that were begun: one that is leased, if any is."""
-        leased = self._table.state[list(rows)] == State.LEASED
-        return min(zip((~leased).tolist(), map(self._key, rows), strict=True))[1][-1]
+        """Return which of messages that were begun holds the others back.
+
+        It is one that is leased, if any is, or else what comes first.
+        """
+        state = self._table.state.item
+        leased = (row for row in rows if state(row) == State.LEASED)
+        front = next(leased, None)
+        return min(map(self._key, rows))[-1] if front is None else front
 
     def sift(self, rows: Rows) -> Rows:
         """Return those of the rows, which are ready and in order, that may be taken.
@@ -163,16 +168,20 @@ class Lanes:
     def firsts(self, rows: Rows, ready: Rows) -> np.ndarray:
         """Tell which of some rows may be taken, of all ``ready`` ones of the topic."""
         table, lanes = self._table, self._kept.lane
-        beside = ready[np.isin(lanes[ready], lanes[rows])]
-        columns = (table.seq[beside], table.due_ms[beside], table.priority[beside])
-        first: dict[int, int] = {}
-        for row in beside[np.lexsort(columns)].tolist():
-            first.setdefault(lanes.item(row), row)
+        # What is parked comes behind the front of its lane.
+        beside = ready[np.isin(lanes[ready], lanes[rows]) & (self._kept.parking[ready] == 0)]
+        beside = beside[np.argsort(lanes[beside], kind="stable")]
+        for column in (table.priority, table.due_ms, table.seq):
+            beside = beside[_are_least(lanes[beside], column[beside])]
+        first = dict(zip(lanes[beside].tolist(), beside.tolist(), strict=True))
         for lane in set(lanes[rows].tolist()):
             front = self._fronts.get(lane)
             if front is not None and self._table.are_begun(np.array([front]))[0]:
                 first[lane] = front
-        return np.array([not lanes[row] or first[lanes.item(row)] == row for row in rows.tolist()])
+        names = lanes[rows].tolist()
+        return np.array(
+            [not n or first.get(n) == r for n, r in zip(names, rows.tolist(), strict=True)]
+        )
 
     def parked_rows(self) -> dict[int, list[int]]:
         """Return the parked rows that wait for each row that is a front."""
@@ -217,7 +226,9 @@ class Lanes:
                 # The last of them was the front.
                 del self._begun[lane]
                 continue
-            front = self._first_begun(some)
+            front = self._fronts[lane]
+            if front not in some or self._table.state.item(front) != State.LEASED:
+                front = self._first_begun(some)
             if front != self._fronts[lane]:
                 self._fronts[lane] = front
                 opened += 1
@@ -272,6 +283,16 @@ class Lanes:
 
     def _is_good(self, entry: _Entry) -> bool:
         return bool(self._kept.parking.item(entry[_ROW]) == entry[_NUMBER])
+
+
+def _are_least(groups: I64, values: np.ndarray) -> np.ndarray:
+    """Tell which values are the least of their groups, which stand together."""
+    if not len(groups):
+        return groups == 0
+    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
+    least = np.minimum.reduceat(values, starts)
+    are_least: np.ndarray = values == np.repeat(least, np.diff(np.append(starts, len(groups))))
+    return are_least
 
 
 def _do(what: Callable[..., object], *each: Iterable[Any]) -> None:

@@ -26,18 +26,22 @@ class Turns:
         found[order] = np.repeat(firsts - starts, counts) + np.arange(len(lanes))
         return found
 
-    def take(self, turn: int, number: int = 1) -> None:
-        """Note that so many messages were taken, and all turns up to one have come."""
-        self._turns.take(turn, number)
-
-    def leave(self, number: int) -> None:
-        """Note that messages were taken by their ids, which lets no turn come."""
-        self._turns.leave(number)
-
-    def give_back(self, lanes: np.ndarray) -> None:
-        """Note that messages of some lanes that had turns left otherwise than by a take."""
+    def take(self, lanes: np.ndarray, turns: I64) -> None:
+        """Note that messages of some lanes were taken, and all their turns have come."""
         names, counts = _groups(np.sort(lanes))
-        self._turns.give_back(names, counts.tolist())
+        self._turns.take(int(turns.max()), names, counts.tolist())
+
+    def leave(self, lanes: np.ndarray) -> None:
+        """Note that messages were taken by their ids, which lets no turn come."""
+        names, counts = _groups(np.sort(lanes))
+        self._turns.leave(names, counts.tolist())
+
+    def give_back(self, lanes: np.ndarray, turns: I64) -> None:
+        """Note that messages of some lanes left otherwise than by a take, with their turns."""
+        order = np.lexsort((-turns, lanes))
+        names, counts = _groups(lanes[order])
+        parts = np.split(turns[order], np.cumsum(counts)[:-1]) if names else []
+        self._turns.give_back(names, [part.tolist() for part in parts])
 
 
 def _groups(ordered: np.ndarray) -> tuple[list[int], I64]:

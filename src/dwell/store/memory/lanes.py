@@ -103,9 +103,9 @@ class Lanes(Generic[R]):
         """Note that a row was taken."""
         if self._turns is not None and row.turn >= 0:
             if by_id:
-                self._turns.leave()
+                self._turns.leave((row.key,), (1,))
             else:
-                self._turns.take(row.turn)
+                self._turns.take(row.turn, (row.key,), (1,))
             row.turn = -1
 
     def behind(self, row: R, limit: int) -> list[R]:
@@ -177,7 +177,7 @@ class Lanes(Generic[R]):
         else:
             best = None
         if turn >= 0 and self._turns is not None:
-            self._turns.give_back((lane.key,), (1,))
+            self._turns.give_back((lane.key,), ((turn,),))
         return best
 
     def _first(self, lane: Lane[R]) -> R | None:

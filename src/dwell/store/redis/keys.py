@@ -34,6 +34,7 @@ class Keys:
         self.lane = f"{base}:lane:"
         self.fronts = f"{base}:fronts:"
         self.turns = f"{base}:turns:"
+        self.standing = f"{base}:standing:"
         # Who they are, and who has them.
         self.ids = f"{base}:ids:"
         self.earlier = f"{base}:earlier:"

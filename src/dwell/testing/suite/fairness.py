@@ -135,17 +135,49 @@ class Fairness(Suite):
 
     @within_a_shard
     @scenario
-    async def test_fair_goes_on_when_ever_new_keys_come(self, rig: Rig) -> None:
+    async def test_fair_and_what_is_ready_again(self, rig: Rig) -> None:
+        """A flood that is moved one by one has a turn for each message, behind those of others."""
+        await rig.configure(fair=True)
+        flood = [f"a{number:03d}" for number in range(100)]
+        await rig.put(*flood, key="a")
+        for id_ in flood:
+            rig.advance(1)
+            await rig.reschedule(id_)
+        await rig.put("b0", "b1", "b2", key="b")
+        found = [id_ for _ in range(103) for id_ in await rig.take_ids(1)]
+        assert {"b0", "b1", "b2"} <= set(found[:7])
+        assert [id_ for id_ in found if id_[0] == "a"] == flood
+
+    @within_a_shard
+    @pytest.mark.parametrize("gone", [0, 1, 2])
+    @scenario
+    async def test_fair_keeps_the_order_of_a_key(self, rig: Rig, gone: int) -> None:
+        """Whichever message of a key is cancelled, the next one comes behind the others."""
+        await rig.configure(fair=True)
+        await rig.put("a0", "a1", "a2", key="a")
+        await rig.put("b0", "b1", "b2", "b3", key="b")
+        await rig.cancel(f"a{gone}")
+        # It was due before the others, and became ready after them.
+        await rig.put("a3", key="a", delay_ms=-10)
+        found = [id_ for _ in range(7) for id_ in await rig.take_ids(1)]
+        assert [id_ for id_ in found if id_[0] == "a"] == sorted(
+            {"a0", "a1", "a2", "a3"} - {f"a{gone}"}
+        )
+
+    @within_a_shard
+    @pytest.mark.parametrize("flood", [2, 200])
+    @scenario
+    async def test_fair_goes_on_when_ever_new_keys_come(self, rig: Rig, flood: int) -> None:
         """What waits for its turn gets it, also while each turn is asked for by new keys."""
         await rig.configure(fair=True)
-        await rig.put("a1", "a2", key="a")
+        await rig.put(*(f"a{number:03d}" for number in range(flood)), key="a")
         await rig.put("x", key="x")
         found: list[str] = []
         for number in range(20):
             found += await rig.take_ids(1)
             rig.advance(1)
             await rig.put(f"n{number}", key=f"n{number}")
-        assert "a2" in found
+        assert {"a000", "a001"} <= set(found)
 
     @within_a_shard
     @scenario

@@ -6,9 +6,9 @@
 -- Note that a topic is to be formed from now on, unless there is nothing of it; tell which.
 local function begin_forming(topic, was)
   local name = KEY.counts .. topic
-  call('UNLINK', KEY.fronts .. topic, KEY.turns .. topic)
+  call('UNLINK', KEY.fronts .. topic, KEY.turns .. topic, KEY.standing .. topic)
   call('HDEL', name, 'turn', 'turn_left', 'form')
-  turns[topic], fronts[topic] = nil, nil
+  turns[topic], fronts[topic], new_fronts[topic] = nil, nil, nil
   local leased = tonumber(call('HGET', name, 'leased') or 0) + (counts[topic] and counts[topic].leased or 0)
   if leased == 0 and call('EXISTS', KEY.ready .. topic, KEY.delayed .. topic) == 0 then return false end
   call('HSET', name, 'form', (was.ordered or was.forming) and 'lanes' or 'ready')

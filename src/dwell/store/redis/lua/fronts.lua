@@ -1,8 +1,9 @@
 -- Fronts: of each key of an ordered topic the messages that were taken and are not done: one, and more
 -- only when they were taken before the topic was ordered. They come again one at a time, in their order.
--- `fronts` has the numbers that the call has looked up, by topic and key; `new_fronts` those that it has
--- yet to write down; `heads` the messages of such numbers, without their bodies. `begun` are those that
--- it has taken, `ended` those that it forgot.
+-- `fronts` has the numbers that the call has looked up, by topic and key, as text of 7 bytes each;
+-- `new_fronts` the keys of those that it has yet to write down; `heads` the messages of such numbers,
+-- without their bodies. `begun` are those that it has taken, `ended` those that it forgot. Among them may
+-- be what is not begun any more, and one may be there twice.
 local function is_begun(r)
   return r.state == STATE.leased or (r.state == STATE.waiting and r.attempt > 0)
 end
@@ -13,16 +14,13 @@ local function learn_fronts(topic, keys)
   fronts[topic] = of
   for i = 1, #keys do
     if of[keys[i]] == nil then
-      of[keys[i]] = {}
+      of[keys[i]] = ''
       missing[#missing + 1] = keys[i]
     end
   end
   if #missing == 0 then return end
   local texts = look_up('HMGET', KEY.fronts .. topic, missing)
-  for i = 1, #missing do
-    local numbers, text = of[missing[i]], texts[i] or ''
-    for at = 1, #text, 7 do numbers[#numbers + 1] = unpack_from('>I7', text, at) end
-  end
+  for i = 1, #missing do of[missing[i]] = texts[i] or '' end
 end
 
 local function head_of_front(n)
@@ -33,57 +31,61 @@ local function head_of_front(n)
   return heads[n]
 end
 
--- Return the numbers of the messages of a key that are begun.
-local function begun_of(topic, key)
-  learn_fronts(topic, {key})
-  local found, numbers = {}, fronts[topic][key]
-  for i = 1, #numbers do
-    local n = numbers[i]
-    local r = not ended[n] and not begun[n] and head_of_front(n)
-    if begun[n] or (r and r.topic == topic and key_of(r.extra) == key and is_begun(r)) then found[#found + 1] = n end
-  end
-  return found
+-- Let the fronts of a key be those of a text, and be written down at the end of the call.
+local function write_fronts(topic, key, text)
+  fronts[topic][key] = text
+  new_fronts[topic] = new_fronts[topic] or {}
+  new_fronts[topic][key] = true
 end
 
--- Let a message be among the fronts of its key, beside those that are.
-local function add_front(n, topic, key, numbers)
-  for i = 1, #numbers do
-    if numbers[i] == n then return end
-  end
-  numbers[#numbers + 1] = n
-  local members, fields = {}, new_fronts[topic] or {}
-  for i = 1, #numbers do members[i] = member(numbers[i]) end
-  new_fronts[topic] = fields
-  fields[#fields + 1] = key
-  fields[#fields + 1] = table.concat(members)
-  fronts[topic][key] = numbers
+local function is_front(n, topic, key)
+  if begun[n] then return true end
+  local r = not ended[n] and head_of_front(n)
+  return r and r.topic == topic and key_of(r.extra) == key and is_begun(r)
+end
+
+-- Return the numbers of what is begun of a key, '' when nothing is; the first of them is begun. That others
+-- are not any more is written down when there are many, so that nobody passes over them again.
+local function begun_of(topic, key)
+  learn_fronts(topic, {key})
+  local text, at = fronts[topic][key], 1
+  while at < #text and not is_front(unpack_from('>I7', text, at), topic, key) do at = at + 7 end
+  if at == 1 then return text end
+  text = text:sub(at)
+  fronts[topic][key] = text
+  if at > 7 * 16 or text == '' then write_fronts(topic, key, text) end
+  return text
+end
+
+-- Let a message be the front of its key that this call takes: it is there already, or nothing is.
+local function begin_front(n, r)
+  local key = ordered_key(r)
+  if not key then return end
+  if begun_of(r.topic, key) == '' then write_fronts(r.topic, key, member(n)) end
+  begun[n] = true
 end
 
 -- Let a message be among them that was taken and is not done.
 local function keep_front(n, r)
   local key = ordered_key(r)
-  if key and is_begun(r) then add_front(n, r.topic, key, begun_of(r.topic, key)) end
-end
-
--- Let a message be among them that this call takes.
-local function begin_front(n, r)
-  local key = ordered_key(r)
-  if not key then return end
-  add_front(n, r.topic, key, begun_of(r.topic, key))
-  begun[n] = true
+  if not key or not is_begun(r) then return end
+  local text = begun_of(r.topic, key)
+  if text:sub(-7) ~= member(n) then write_fronts(r.topic, key, text .. member(n)) end
 end
 
 -- Return which of the begun messages of a key may be taken again, and where it stands; nil while one of
 -- them is taken, or none is ready.
-local function next_begun(numbers)
+local function next_begun(topic, key, text)
   local first, its_priority, its_entry
-  for i = 1, #numbers do
-    local n = numbers[i]
-    local r = not begun[n] and head_of_front(n)
-    if not r or r.state == STATE.leased then return nil end
-    local entry = ready_member(n, r.due)
-    local is_before = not first or r.priority < its_priority or (r.priority == its_priority and entry < its_entry)
-    if r.due <= now and is_before then first, its_priority, its_entry = n, r.priority, entry end
+  for at = 1, #text, 7 do
+    local n = unpack_from('>I7', text, at)
+    if is_front(n, topic, key) then
+      local r = not begun[n] and head_of_front(n)
+      if not r or r.state == STATE.leased then return nil end
+      local entry = ready_member(n, r.due)
+      local is_before = not first or r.priority < its_priority or (r.priority == its_priority and entry < its_entry)
+      if r.due <= now and is_before then first, its_priority, its_entry = n, r.priority, entry end
+    end
   end
   return first, its_entry
 end
@@ -107,8 +109,8 @@ end
 local function may_go(n, r)
   local key = ordered_key(r)
   if not key then return true end
-  local numbers = begun_of(r.topic, key)
-  if #numbers > 0 then return next_begun(numbers) == n end
+  local text = begun_of(r.topic, key)
+  if text ~= '' then return next_begun(r.topic, key, text) == n end
   local first, _, priority = first_of_lane(r.topic, lane_key(r.topic, key))
   return not first or not is_behind(r.priority, ready_member(n, r.due), priority, first)
 end
@@ -140,16 +142,14 @@ end
 local function goes(n, r)
   local key = ordered_key(r)
   if not key then return true end
-  local entry, numbers = ready_member(n, r.due), begun_of(r.topic, key)
-  local is_next = #numbers > 0 and next_begun(numbers) == n
-  if is_next then
+  local entry, text = ready_member(n, r.due), begun_of(r.topic, key)
+  if text ~= '' and next_begun(r.topic, key, text) == n then
     leave_ready(r, entry)
-  elseif #numbers > 0 or not pop_first(r, key, entry) then
+  elseif text ~= '' or not pop_first(r, key, entry) then
     park(n, r, key)
     return false
   end
-  add_front(n, r.topic, key, numbers)
-  begun[n] = true
+  begin_front(n, r)
   return true
 end
 
@@ -166,37 +166,42 @@ local function stand(topic, key, entry, score, before)
   end
 end
 
--- Let the next of a key be taken, as nothing holds it back any more; tell whether nothing is begun.
+-- Let the next of a key be taken, as nothing holds it back any more.
 local function open_lane(topic, key)
-  local numbers = begun_of(topic, key)
+  local text = begun_of(topic, key)
   local before = firsts[topic] and firsts[topic][key]
   local entry, score, next
-  if #numbers == 0 then
+  if text == '' then
     entry, score = first_of_lane(topic, lane_key(topic, key))
   else
-    next, entry = next_begun(numbers)
+    next, entry = next_begun(topic, key, text)
     score, before = next and tonumber(call('ZSCORE', KEY.ready .. topic, entry) or nil), nil
   end
   if score and score < UNFORMED then
     if score >= PARKED then stand(topic, key, entry, score, before) end
     wake(topic, 1)
   end
-  return #numbers == 0
 end
 
 local function open_lanes()
-  for topic, fields in pairs(new_fronts) do many('HSET', KEY.fronts .. topic, fields) end
   for topic, of in pairs(changed) do
-    local keys, gone = {}, {}
+    local keys = {}
     for key in pairs(of) do keys[#keys + 1] = key end
     learn_fronts(topic, keys)
-    for i = 1, #keys do
-      local has_fronts = #fronts[topic][keys[i]] > 0
-      if open_lane(topic, keys[i]) and has_fronts then
-        gone[#gone + 1] = keys[i]
-        fronts[topic][keys[i]] = {}
+    for i = 1, #keys do open_lane(topic, keys[i]) end
+  end
+  for topic, of in pairs(new_fronts) do
+    local fields, gone = {}, {}
+    for key in pairs(of) do
+      local text = fronts[topic][key]
+      if text == '' then
+        gone[#gone + 1] = key
+      else
+        fields[#fields + 1] = key
+        fields[#fields + 1] = text
       end
     end
+    many('HSET', KEY.fronts .. topic, fields)
     many('HDEL', KEY.fronts .. topic, gone)
   end
   new_fronts, changed, firsts = {}, {}, {}

@@ -3,8 +3,9 @@
 -- that is not to be taken yet is parked: its score in `ready` is PARKED and more, beyond all that a take
 -- looks at. Of a key of which nothing is begun the first stands among what may be taken, always.
 -- Of a fair topic, the score in `ready` is no priority but a turn (start-time fair queueing: Goyal, Vin,
--- Cheng 1996), which no priority reaches; `turns` has the last one of each key. Where a topic is ordered
--- too only what stands among what may be taken has a turn, and `turns` has those that were taken.
+-- Cheng 1996), which no priority reaches; `turns` has the last one of each key, `standing` how many of it
+-- have yet to come. Where a topic is ordered too only what stands among what may be taken has a turn, and
+-- of keys `turns` has those that were taken, and `standing` nothing.
 -- What a topic has to form yet is UNFORMED.
 local PARKED, UNFORMED, FIRST_TURN = 2^45, 2^46, 2^33
 local UNPARKED = '(' .. PARKED
@@ -39,41 +40,76 @@ local function turn_now(topic)
   return turns[topic]
 end
 
+-- Return what stands for the key of a message among `turns` and `standing`.
+local function turns_field(key) return key and 'k' .. key or '' end
+
+-- Tell whether each ready message of a key has a turn, or else only the first of them.
+local function all_have_turns(topic, key)
+  local of = settings(topic)
+  return of.fair and not (key and of.ordered)
+end
+
 -- Return the turn that is a key's next one.
 local function next_turn(topic, key)
-  local name, lane = KEY.turns .. topic, key and 'k' .. key or ''
+  local name, lane = KEY.turns .. topic, turns_field(key)
   local turn = math.max(turn_now(topic), tonumber(call('ZSCORE', name, lane) or 0) + 1)
-  if not (key and settings(topic).ordered) then call('ZADD', name, turn, lane) end
+  if all_have_turns(topic, key) then
+    call('ZADD', name, turn, lane)
+    call('HINCRBY', KEY.standing .. topic, lane, 1)
+  end
   return turn
 end
 
--- Let the key of a ready message that leaves otherwise than by a take have its turn again.
-local function give_back(r)
-  local of = settings(r.topic)
-  local key = of.fair and key_of(r.extra)
-  if not of.fair or (key and of.ordered) then return end
-  local name, lane = KEY.turns .. r.topic, key and 'k' .. key or ''
-  local last = tonumber(call('ZINCRBY', name, -1, lane))
-  if last < turn_now(r.topic) then call('ZREM', name, lane) end
+-- Note that so many messages of a key have a turn no more; return how many of it still have.
+local function leave_turns(topic, lane, number)
+  local name = KEY.standing .. topic
+  local left = call('HINCRBY', name, lane, -number)
+  if left <= 0 then call('HDEL', name, lane) end
+  return left
 end
 
--- Note that some messages of a fair topic were taken, with turns up to one. Turns go on: once as many
--- were taken as could be when the last one began, the next one begins. Keys are forgotten whose turns
--- are over.
-local function move_turns(topic, turn, number)
-  local name, ready = KEY.turns .. topic, KEY.ready .. topic
+-- Note that a ready message leaves otherwise than by a take, with its score. The last turn of its key is
+-- its next one again, and where all of it has left, so are those that were given back before.
+local function give_back(r, score)
+  local key = settings(r.topic).fair and key_of(r.extra) or nil
+  if not all_have_turns(r.topic, key) or score < FIRST_TURN or score >= PARKED then return end
+  local name, lane, current = KEY.turns .. r.topic, turns_field(key), turn_now(r.topic)
+  local before = tonumber(call('ZSCORE', name, lane) or 0)
+  local last = before == score and score - 1 or before
+  if leave_turns(r.topic, lane, 1) <= 0 then last = math.min(last, current) end
+  if last < current then call('ZREM', name, lane) elseif last < before then call('ZADD', name, last, lane) end
+end
+
+-- Return how many keys of a topic have something that may be taken.
+local function keys_standing(topic)
+  local name = KEY.standing .. topic
+  local lanes = call('HLEN', name)
+  if not settings(topic).ordered then return lanes end
+  -- Of all that stands, what has no key is one of them.
+  return call('ZCOUNT', KEY.ready .. topic, '-inf', UNPARKED) - tonumber(call('HGET', name, '') or 0) + lanes
+end
+
+-- Note that messages of a fair topic were taken, `taken` by key, with turns up to one. Turns go on: once
+-- more were taken than there were keys when the last one began, the next one begins. Keys are forgotten
+-- whose turns are over.
+local function move_turns(topic, turn, taken)
+  local name, ready, number = KEY.turns .. topic, KEY.ready .. topic, 0
+  for lane, count in pairs(taken) do
+    number = number + count
+    if lane == '' or not settings(topic).ordered then leave_turns(topic, lane, count) end
+  end
   local of = call('HMGET', KEY.counts .. topic, 'turn', 'turn_left')
   local current, left = tonumber(of[1] or FIRST_TURN), tonumber(of[2] or nil)
-  local standing = call('ZCOUNT', ready, '-inf', UNPARKED)
+  local standing = keys_standing(topic)
   left = left and left - number or standing
   if turn > current then
     current, left = turn, standing
-  elseif left <= 0 then
+  elseif left < 0 then
     current, left = current + 1, standing
   end
   if call('EXISTS', ready) == 0 then
     current = math.max(current, tonumber(call('ZRANGE', name, -1, -1, 'WITHSCORES')[2] or 0) + 1)
-    call('UNLINK', name)
+    call('UNLINK', name, KEY.standing .. topic)
   else
     call('ZREMRANGEBYSCORE', name, '-inf', string.format('(%.0f', current))
   end

@@ -56,9 +56,10 @@ local function lift(n, r, is_taken)
       count(r.topic, 'delayed', -1)
     else
       local entry = ready_member(n, r.due)
+      local score = not is_taken and settings(r.topic).fair and tonumber(call('ZSCORE', KEY.ready .. r.topic, entry) or nil)
       call('ZREM', KEY.ready .. r.topic, entry)
       leave_ready(r, entry)
-      if not is_taken then give_back(r) end
+      if score then give_back(r, score) end
       count(r.topic, 'ready', -1)
     end
     if r.expires > 0 then call('ZREM', KEY.expiring .. r.topic, member(n)) end

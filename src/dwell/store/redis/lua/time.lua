@@ -65,9 +65,9 @@ local function demote(topic, entry, priority)
     number, ending = head_at(n).live, 'b'
   elseif is_laned(topic) or priority >= FIRST_TURN then
     local r = outline(call('HGET', KEY.messages, member(n)))
-    priority = r.priority
     leave_ready(r, entry)
-    give_back(r)
+    give_back(r, priority)
+    priority = r.priority
     mark(r)
     if settings(topic).forming then keep_front(n, r) end
   end

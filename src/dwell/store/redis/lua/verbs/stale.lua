@@ -45,7 +45,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
         call('ZREM', name, first)
         mark(r)
       end)
-    elseif first == entry and tonumber(its) >= PARKED and #begun_of(topic, key) == 0 then
+    elseif first == entry and tonumber(its) >= PARKED and begun_of(topic, key) == '' then
       tell(topic, r.id, n, 'no state', function() mark(r) end)
     end
   end

@@ -59,15 +59,15 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     bytes_left = bytes_left - #text
   end
 
-  -- What is taken of a fair topic: the last turn, how many, and of an ordered one by key.
-  local turn, in_turn, turns_of, step = nil, 0, {}, 16
+  -- What is taken of a fair topic: the last turn, how many of each key, and of an ordered one their turns.
+  local turn, taken_of, turns_of, step = nil, {}, {}, 16
 
   local function note_turn(r, score)
-    turn, in_turn = math.max(turn or 0, score), in_turn + 1
-    local key = r and ordered_key(r)
-    if key then
+    local lane = turns_field(key_of(r.extra))
+    turn, taken_of[lane] = math.max(turn or 0, score), (taken_of[lane] or 0) + 1
+    if ordered_key(r) then
       turns_of[#turns_of + 1] = score
-      turns_of[#turns_of + 1] = 'k' .. key
+      turns_of[#turns_of + 1] = lane
     end
   end
 
@@ -89,7 +89,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
         load(n)
       elseif bytes_left > 0 and left > 0 and (not is_ordered or goes(n, outlines[i])) then
         lease(n, texts[i], topic)
-        if scores and scores[i] >= FIRST_TURN then note_turn(outlines[i], scores[i]) end
+        if scores and scores[i] >= FIRST_TURN then note_turn(outlines[i] or outline(texts[i]), scores[i]) end
         gone[#gone + 1] = found[i]
       end
     end
@@ -182,8 +182,8 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       spend(topic, bound - left)
       if turn then
         many('ZADD', KEY.turns .. topic, turns_of)
-        move_turns(topic, turn, in_turn)
-        turn, in_turn, turns_of = nil, 0, {}
+        move_turns(topic, turn, taken_of)
+        turn, taken_of, turns_of = nil, {}, {}
       end
       left = wanted - bound + left
     end

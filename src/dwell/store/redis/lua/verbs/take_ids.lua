@@ -10,7 +10,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   if not settle() and is_laned(topic) then return {'again', finish()} end
   if not is_formed(topic) then return {'again', finish()} end
   lease_ms = tonumber(lease_ms)
-  local of, entries, said, bound = settings(topic), {}, {}, allowed(topic)
+  local of, entries, said, bound, turns_of = settings(topic), {}, {}, allowed(topic), {}
 
   local function lease(n, r)
     if of.paused or r.state ~= STATE.waiting or r.due > now or bound <= 0 then return '' end
@@ -18,9 +18,11 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
       r = hold(n, r)
       if not may_go(n, r) then return '' end
     end
-    local turn = of.ordered and of.fair and call('ZSCORE', KEY.ready .. topic, ready_member(n, r.due))
-    local key = turn and key_of(r.extra)
-    if key then call('ZADD', KEY.turns .. topic, turn, 'k' .. key) end
+    local key = of.fair and key_of(r.extra) or nil
+    local lane = turns_field(key)
+    if of.fair then turns_of[lane] = (turns_of[lane] or 0) + 1 end
+    local turn = key and of.ordered and call('ZSCORE', KEY.ready .. topic, ready_member(n, r.due))
+    if turn then call('ZADD', KEY.turns .. topic, turn, lane) end
     r = lifted(n, r, true)
     bound = bound - 1
     r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, r.take + 1, owner
@@ -41,7 +43,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   each_named(topic, lease)
   spend(topic, #said / 2)
   -- No turn has come, but when nobody waits any more all keys are forgotten.
-  if of.fair and #said > 0 then move_turns(topic, FIRST_TURN, 0) end
+  if of.fair and #said > 0 then move_turns(topic, FIRST_TURN, turns_of) end
   answer(said)
   return {'ok', entries, finish()}
 end)

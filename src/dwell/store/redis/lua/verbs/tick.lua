@@ -24,7 +24,7 @@ verb('tick', 0, function()
     if not since or since > now then
       call('HSET', KEY.counts .. topic, 'idle', now)
     elseif now - since >= LIMITS.idle_ms then
-      call('DEL', KEY.counts .. topic, KEY.ids .. topic, KEY.turns .. topic, KEY.fronts .. topic)
+      call('DEL', KEY.counts .. topic, KEY.ids .. topic, KEY.turns .. topic, KEY.standing .. topic, KEY.fronts .. topic)
       call('HDEL', KEY.known, topic)
     end
   end

@@ -1,0 +1,24 @@
+"""What makes the processes cheap that Spark starts in Python: one a planning, several a stream."""
+
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+
+_OWN = Path(__file__).with_name("python.sh")
+
+
+def use_this_python(*, is_local: bool) -> None:
+    """Let Spark start what this process runs in, unless ``PYSPARK_PYTHON`` says otherwise.
+
+    By its usual name it would find one without this package. On this machine it is started without
+    Spark's zip in its path where that is of the package that this process has, compiled.
+    """
+    of_package = Path(pyspark.__file__).parent
+    is_packaged = Path(os.environ.get("SPARK_HOME", of_package)) == of_package
+    if is_local and is_packaged and of_package.is_dir() and os.access(_OWN, os.X_OK):
+        os.environ.setdefault("PYSPARK_PYTHON", str(_OWN))
+        os.environ.setdefault("DWELL_SPARK_PYTHON", sys.executable)
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
