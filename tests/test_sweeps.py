@@ -267,7 +267,7 @@ async def test_a_take_that_is_cancelled_again_and_again_gives_back(
         here = contextlib.nullcontext(service.queue)
         async with dwell.open(service.url) if is_remote else here as queue:
             await queue.put_many("t", ['{"x": 1}'] * 2, ids=["a", "b"], lease="1h")
-            for _ in range(3):
+            for _ in range(20 if is_remote else 3):
                 await cut(queue)
 
 
