@@ -106,6 +106,26 @@ class TestLanes(Suite):
         assert await rig.take_ids() == ["later"]
 
     @scenario
+    async def test_many_that_were_begun_are_looked_up_as_often_as_they_end(self, rig: Rig) -> None:
+        """Not all of them at each end, when a topic is ordered of whose key many are taken."""
+        await rig.put(*(f"{number}" for number in range(400)), key="k")
+        receipts = receipts_of(await rig.take(400))
+        engine = rig.store._shards.engine
+
+        async def looked_up() -> int:
+            calls: int = (await engine.ask("INFO", "commandstats"))["cmdstat_hget"]["calls"]
+            return calls
+
+        before = await looked_up()
+        await rig.configure(ordered=True)
+        await rig.put("next", key="k")
+        assert await rig.take_ids() == []
+        for at in range(400):
+            await rig.ack(receipts[at : at + 1])
+        assert await looked_up() - before < 400 * 40
+        assert await rig.take_ids() == ["next"]
+
+    @scenario
     async def test_what_leaves_before_it_is_made_ready_leaves_its_lane(self, rig: Rig) -> None:
         """What was asked for by its id meanwhile, and is cancelled, holds nothing back."""
         await rig.configure(ordered=True)
