@@ -13,6 +13,7 @@ from dwell.calendar.epoch import to_ms
 from dwell.errors import InvalidSchedule
 from dwell.message import MAX_BODY_BYTES, Result, State
 from dwell.queue.schedules import TOPIC, Firer
+from dwell.queue.schedules.schedule import AHEAD_MS
 from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
 from dwell.store.memory import MemoryStore
 from tests.waiting import until_async
@@ -57,6 +58,43 @@ async def ids(queue, topic="t"):
 
 def names(*minutes, name="s"):
     return [f"{name}@2026-11-24T09:{minute:02}:00Z" for minute in minutes]
+
+
+async def test_a_message_is_there_before_its_moment_and_due_at_it():
+    """However many schedules fire at a moment, it is on time; whoever pauses it then is late."""
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(MINUTE_MS - AHEAD_MS - 1)
+        await asyncio.sleep(0.05)
+        assert await queue.get("t", names(1)[0]) is None
+        clock.advance(1)
+        await until_async(lambda: queue.get("t", names(1)[0]))
+        await fired(queue, clock)
+        assert not await queue.take("t", 1)
+        found = await queue.schedules.get("s")
+        assert found.next_ms == NINE_MS + 2 * MINUTE_MS
+        assert await queue.schedules.pause("s") is Result.REPLACED
+        assert await queue.schedules.resume("s") is Result.REPLACED
+        await fired(queue, clock)
+        clock.advance(AHEAD_MS)
+        (message,) = await queue.take("t", 10)
+        assert message.due_ms == clock.now_ms() == NINE_MS + MINUTE_MS
+        await queue.ack(message)
+        clock.advance(MINUTE_MS - AHEAD_MS - 1)
+        await asyncio.sleep(0.05)
+        assert await queue.schedules.pause("s") is Result.REPLACED
+        clock.advance(2 * MINUTE_MS)
+        await asyncio.sleep(0.05)
+        assert await ids(queue) == []
+
+
+async def test_of_a_rhythm_that_is_quicker_than_that_nothing_is_left_out():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="100ms")
+        for _ in range(30):
+            clock.advance(100)
+            await fired(queue, clock)
+        assert len(await ids(queue)) == 30
 
 
 @pytest.mark.parametrize("firers", [1, 3])
@@ -123,14 +161,15 @@ async def test_more_than_are_put_at_a_time():
 @given(
     every_s=st.integers(1, 50),
     since=st.integers(0, 300),
-    late=st.integers(0, 3000),
+    late=st.integers(-40, 3000),
+    ahead_s=st.integers(0, 100),
     misfire=st.sampled_from(["once", "all", "skip"]),
     grace_s=st.integers(0, 100),
     start=st.none() | st.integers(0, 300),
     length=st.none() | st.integers(0, 2000),
 )
-def test_a_plan_is_that_of_a_list(every_s, since, late, misfire, grace_s, start, length):
-    """Against all moments, written down one by one."""
+def test_a_plan_is_that_of_a_list(every_s, since, late, ahead_s, misfire, grace_s, start, length):
+    """Against all moments, written down one by one: what is to come is never left out."""
     end = None if length is None else (start or 0) + length
     times = times_of(
         None,
@@ -143,15 +182,17 @@ def test_a_plan_is_that_of_a_list(every_s, since, late, misfire, grace_s, start,
     first = start or 0
     last = 10_000 if end is None else end
     all_s = [s for s in range(first, last + 1) if (s - first) % every_s == 0]
-    now = since + late
-    pending = [s for s in all_s if since < s <= now]
-    later = [s for s in all_s if s > now]
-    found = plan(times, since * 1000, now * 1000, misfire, grace_s * 1000)
+    now = max(since + late, 0)
+    pending = [s for s in all_s if since < s <= now + ahead_s]
+    later = [s for s in all_s if s > max(now + ahead_s, since)]
+    words = (misfire, grace_s * 1000)
+    found = plan(times, since * 1000, now * 1000, *words, ahead_ms=ahead_s * 1000)
+    passed = [s for s in pending if s <= now]
     expected = {
-        "once": pending[-1:],
-        "all": pending[:MOST_AT_ONCE],
-        "skip": [s for s in pending if now - s <= grace_s][:MOST_AT_ONCE],
-    }[misfire]
+        "once": passed[-1:] + pending[len(passed) :],
+        "all": pending,
+        "skip": [s for s in pending if now - s <= grace_s],
+    }[misfire][:MOST_AT_ONCE]
     assert found.moments == [s * 1000 for s in expected]
     if not pending:
         assert found.fired_ms is None

@@ -1,5 +1,7 @@
 """The firer: takes the schedules that are due, puts their messages, and gives them back for later.
 
+That is done a little ahead, and the messages fall due at their moments.
+
 Any number may run over one store. A schedule is its taker's until its lease is over; whoever takes
 it after a crash puts the same ids once more, which changes nothing.
 """
@@ -17,7 +19,15 @@ from dwell.errors import DwellError, InvalidInput, StoreClosed
 from dwell.given.values import Millis
 from dwell.message import Message
 from dwell.queue.carrier import Carrier
-from dwell.queue.schedules.schedule import TOPIC, Schedule, fired_ms, fired_text, schedule_of
+from dwell.queue.schedules.schedule import (
+    AHEAD_MS,
+    TOPIC,
+    Schedule,
+    fired_ms,
+    fired_text,
+    next_ms,
+    schedule_of,
+)
 from dwell.queue.schedules.times import Plan, plan
 
 _log = logging.getLogger(__name__)
@@ -128,7 +138,7 @@ class Firer:
             await self._queue.ack(message)
             return
         told = None if to_do.fired_ms is None else fired_text(to_do.fired_ms)
-        delay = Millis(max(to_do.next_ms - self._queue.clock.now_ms(), 0))
+        delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
         await self._queue.release(message, delay, error=told, counted=False)
 
 
@@ -155,8 +165,9 @@ def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:
     since_ms = fired_ms(message)
     if since_ms is None:
         # It has not fired since it was put, and was put to be due at its first moment.
-        since_ms = message.due_ms - 1
-    return plan(schedule.times, since_ms, now_ms, schedule.misfire, schedule.grace_ms)
+        since_ms = next_ms(message) - 1
+    how = (schedule.misfire, schedule.grace_ms)
+    return plan(schedule.times, since_ms, now_ms, *how, ahead_ms=AHEAD_MS)
 
 
 def _topic_of(work: _Work) -> str:

@@ -1,8 +1,8 @@
 """A schedule: what is put, and when, again and again.
 
 A schedule is a message of :data:`TOPIC`: its id is the schedule's name, its body says the rest, it
-falls due when it is to fire, and its ``last_error`` says up to when it has. So it is as durable as
-any message, and whoever takes it fires it.
+falls due a little before it is to fire, and its ``last_error`` says up to when it has. So it is as
+durable as any message, and whoever takes it fires it.
 """
 
 from base64 import b64encode
@@ -24,6 +24,9 @@ from dwell.queue.schedules.times import Times, times_of
 
 #: Where the schedules of a queue are.
 TOPIC = "dwell:schedules"
+
+#: How long before its moment a message is put, so that it is on time however many others are.
+AHEAD_MS = 250
 
 #: What messages that a schedule has put say of it.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
@@ -149,6 +152,11 @@ def fired_ms(message: Message) -> int | None:
         return None
 
 
+def next_ms(message: Message) -> int:
+    """Return the moment that a schedule is to fire next."""
+    return message.due_ms + AHEAD_MS
+
+
 def schedule_of(message: Message) -> Schedule:
     """Return the schedule that a message is; raises InvalidSchedule for one that is none."""
     try:
@@ -170,7 +178,7 @@ def planned(message: Message) -> Planned:
     return Planned(
         schedule=schedule,
         state=message.state,
-        next_ms=message.due_ms if is_on else None,
+        next_ms=next_ms(message) if is_on else None,
         last_ms=fired_ms(message) or schedule.last_ms,
         problem=message.last_error if message.state is State.DEAD else None,
     )

@@ -18,10 +18,12 @@ from dwell.message import DEFAULT_PRIORITY, MAX_ATTEMPTS, Message, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.firer import Firer
 from dwell.queue.schedules.schedule import (
+    AHEAD_MS,
     TOPIC,
     Planned,
     Schedule,
     fired_ms,
+    next_ms,
     planned,
     schedule_of,
 )
@@ -198,16 +200,16 @@ class Schedules:
         now_ms = self._queue.clock.now_ms()
         if message is None or old is None or old.paused:
             return now_ms
-        return max(min(now_ms, message.due_ms - 1), fired_ms(message) or 0)
+        return max(min(now_ms, next_ms(message) - 1), fired_ms(message) or 0)
 
     async def _put(self, schedule: Schedule, since_ms: int) -> Result:
         now_ms = self._queue.clock.now_ms()
-        due_ms = now_ms + _NEVER_MS if schedule.paused else await _after(schedule, since_ms)
+        first_ms = now_ms + _NEVER_MS if schedule.paused else await _after(schedule, since_ms)
         # What fires is given back without its attempt: only a crash of who fires it counts.
         answer = await self._queue.put(
             TOPIC,
             msgspec.json.encode(schedule),
-            due=due_ms,
+            due=max(first_ms - AHEAD_MS, 0),
             id=schedule.name,
             max_attempts=MAX_ATTEMPTS,
             on_conflict="replace",

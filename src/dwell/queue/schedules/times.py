@@ -49,27 +49,36 @@ class Plan(NamedTuple):
     next_ms: int | None
 
 
-def plan(times: Times, since_ms: int, now_ms: int, misfire: str, grace_ms: int) -> Plan:
-    """Return what is to be done about the moments after ``since_ms``, up to now.
+def plan(
+    times: Times, since_ms: int, now_ms: int, misfire: str, grace_ms: int, *, ahead_ms: int = 0
+) -> Plan:
+    """Return what is to be done about the moments after ``since_ms``, up to ``ahead_ms`` from now.
 
-    Of several, ``misfire`` says which are put: ``once`` the last one, ``all`` each of them (at most
-    1000 at a time), ``skip`` those that are at most ``grace_ms`` late.
+    Of several that have passed, ``misfire`` says which are put: ``once`` the last one, ``all`` each
+    of them, ``skip`` those that are at most ``grace_ms`` late; at most 1000 at a time.
     """
+    until_ms = now_ms + ahead_ms
     # As a rule there is one, and what comes next is known with it.
     first, second = islice(chain(times.following(since_ms), (None, None)), 2)
-    if first is None or first > now_ms:
+    if first is None or first > until_ms:
         return Plan(since_ms, [], None, first)
-    is_one = second is None or second > now_ms
-    last = first if is_one else times.before(now_ms)
-    assert last is not None
-    if misfire == "once" or is_one:
-        is_late = misfire == "skip" and now_ms - last > grace_ms
-        return Plan(since_ms, [] if is_late else [last], last, times.after(last))
-    after_ms = max(since_ms, now_ms - grace_ms - 1) if misfire == "skip" else since_ms
-    pending = takewhile(lambda moment: moment <= now_ms, times.following(after_ms))
+    if second is None or second > until_ms:
+        is_late = misfire == "skip" and now_ms - first > grace_ms
+        return Plan(since_ms, [] if is_late else [first], first, second)
+    after_ms = max(since_ms, _left_out_ms(times, now_ms, misfire, grace_ms))
+    pending = takewhile(lambda moment: moment <= until_ms, times.following(after_ms))
     moments = list(islice(pending, MOST_AT_ONCE))
-    fired_ms = moments[-1] if len(moments) == MOST_AT_ONCE else last
+    fired_ms = moments[-1] if len(moments) == MOST_AT_ONCE else times.before(until_ms)
+    assert fired_ms is not None
     return Plan(since_ms, moments, fired_ms, times.after(fired_ms))
+
+
+def _left_out_ms(times: Times, now_ms: int, misfire: str, grace_ms: int) -> int:
+    """Return up to when no moment is put that has passed."""
+    if misfire == "skip":
+        return now_ms - grace_ms - 1
+    last_ms = times.before(now_ms) if misfire == "once" else None
+    return -1 if last_ms is None else last_ms - 1
 
 
 def times_of(
