@@ -1,5 +1,7 @@
 """Fairness between the keys of a topic, alone and together with order."""
 
+import random
+
 import pytest
 
 from dwell.testing.rig import Rig, Suite, receipts_of, scenario
@@ -199,3 +201,70 @@ class Fairness(Suite):
         assert sorted(await rig.take_ids(2)) == ["a0", "b0"]
         await rig.configure()
         assert await rig.take_ids(2) == ["a1", "a2"]
+
+    @within_a_shard
+    @pytest.mark.parametrize("seed", range(4))
+    @scenario
+    async def test_fair_keeps_all_and_their_order(self, rig: Rig, seed: int) -> None:
+        """Whatever is put, taken, cancelled, moved and given back: none is lost or out of order."""
+        await rig.configure(fair=True)
+        draw, ready, leased = random.Random(seed), dict[str, str](), dict[str, str]()
+        for step in range(120):
+            rig.advance(1)
+            verb = draw.choice(("put", "put", "take", "take", "cancel", "move", "ack", "give back"))
+            some = draw.sample(sorted(ready), min(len(ready), draw.randint(1, 3)))
+            if verb == "put":
+                key = draw.choice("abcd")
+                ids = [f"{key}{step:03d}{number}" for number in range(draw.randint(1, 4))]
+                await rig.put(*ids, key=key)
+                ready |= dict.fromkeys(ids, key)
+            elif verb == "take":
+                limit = min(draw.randint(1, 5), len(ready))
+                found: list[str] = []
+                while len(found) < limit:
+                    batch = await rig.take(limit - len(found))
+                    assert len(batch), "what is ready is not given"
+                    found += batch.ids
+                for key in "abcd":
+                    of_key = [id_ for id_, its in ready.items() if its == key]
+                    taken = [id_ for id_ in found if ready[id_] == key]
+                    assert sorted(taken) == sorted(of_key[: len(taken)])
+                leased |= {id_: ready.pop(id_) for id_ in found}
+            elif verb == "cancel":
+                await rig.cancel(*some)
+                for id_ in some:
+                    del ready[id_]
+            elif verb == "move":
+                for id_ in some:
+                    rig.advance(1)
+                    await rig.reschedule(id_)
+                    ready[id_] = ready.pop(id_)
+            elif held := await rig.store.held("me"):
+                at = draw.randrange(len(held))
+                receipt, id_ = receipts_of(held)[at : at + 1], held.ids[at]
+                key = leased.pop(id_)
+                if verb == "ack":
+                    assert await rig.ack(receipt) == ["acked"]
+                else:
+                    await rig.release(receipt, counted=False)
+                    ready[id_] = key
+        assert (await rig.store.stats()).topics["t"].ready == len(ready)
+
+    @within_a_shard
+    @pytest.mark.parametrize("seed", range(4))
+    @scenario
+    async def test_fair_gives_as_many_of_each(self, rig: Rig, seed: int) -> None:
+        """Of keys that all have messages as many are taken, but for two, whatever is put."""
+        await rig.configure(fair=True)
+        draw = random.Random(seed)
+        for key in "abc":
+            await rig.put(*(f"{key}{number}" for number in range(150)), key=key)
+        taken = dict.fromkeys("abc", 0)
+        for step in range(80):
+            rig.advance(1)
+            if draw.random() < 0.3:
+                await rig.put(f"new{step}", key=draw.choice(("a", f"n{step}")))
+            for id_ in await rig.take_ids(draw.randint(1, 4)):
+                if id_[0] in taken:
+                    taken[id_[0]] += 1
+            assert max(taken.values()) - min(taken.values()) <= 2
