@@ -9,7 +9,7 @@ import pytest
 
 import dwell
 from dwell import Result, State
-from dwell.store.redis.engine import check_facts
+from dwell.store.redis.engine import Engine, check_facts
 from dwell.store.redis.limits import Limits
 from tests.http.between import between
 from tests.redis.calls import call_of
@@ -91,6 +91,25 @@ async def test_functions_that_are_flushed_all_the_while_are_loaded_all_the_while
                 flush()
                 await queue.ack(taken)
             assert sorted(seen) == sorted(ids)
+
+
+async def test_a_library_that_is_gone_right_after_it_was_loaded_is_loaded_again(monkeypatch):
+    with redis_server() as server:
+        async with dwell.open(server.url) as queue:
+            load, left = Engine._load, 3
+
+            async def load_and_lose(engine):
+                nonlocal left
+                await load(engine)
+                if left:
+                    left -= 1
+                    server.ask("FUNCTION", "FLUSH")
+
+            monkeypatch.setattr(Engine, "_load", load_and_lose)
+            server.ask("FUNCTION", "FLUSH")
+            assert (await queue.put("t", "x", id="x")).result is Result.CREATED
+            assert left == 0
+            assert len(await queue.take("t", 2)) == 1
 
 
 async def test_stores_in_one_engine_share_no_settings():
