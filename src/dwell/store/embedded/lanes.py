@@ -288,7 +288,7 @@ class Lanes:
 def _are_least(groups: I64, values: np.ndarray) -> np.ndarray:
     """Tell which values are the least of their groups, which stand together."""
     if not len(groups):
-        return groups == 0
+        return np.zeros(0, np.bool_)
     starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
     least = np.minimum.reduceat(values, starts)
     are_least: np.ndarray = values == np.repeat(least, np.diff(np.append(starts, len(groups))))
