@@ -89,15 +89,21 @@ local function keys_standing(topic)
   return call('ZCOUNT', KEY.ready .. topic, '-inf', UNPARKED) - tonumber(call('HGET', name, '') or 0) + lanes
 end
 
--- Note that messages of a fair topic were taken, `taken` by key, with turns up to one. Turns go on: once
--- more were taken than there were keys when the last one began, the next one begins. Keys are forgotten
--- whose turns are over.
-local function move_turns(topic, turn, taken)
-  local name, ready, number = KEY.turns .. topic, KEY.ready .. topic, 0
+-- Note that messages of a fair topic were taken, so many of each key; return how many.
+local function use_turns(topic, taken)
+  local number = 0
   for lane, count in pairs(taken) do
     number = number + count
     if lane == '' or not settings(topic).ordered then leave_turns(topic, lane, count) end
   end
+  return number
+end
+
+-- Note that so many messages of a fair topic were taken, with turns up to one. Turns go on: once more were
+-- taken than there were keys when the last one began, the next one begins. Keys are forgotten whose turns
+-- are over.
+local function move_turns(topic, turn, number)
+  local name, ready = KEY.turns .. topic, KEY.ready .. topic
   local of = call('HMGET', KEY.counts .. topic, 'turn', 'turn_left')
   local current, left = tonumber(of[1] or FIRST_TURN), tonumber(of[2] or nil)
   local standing = keys_standing(topic)

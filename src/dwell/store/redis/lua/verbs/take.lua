@@ -182,7 +182,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       spend(topic, bound - left)
       if turn then
         many('ZADD', KEY.turns .. topic, turns_of)
-        move_turns(topic, turn, taken_of)
+        move_turns(topic, turn, use_turns(topic, taken_of))
         turn, taken_of, turns_of = nil, {}, {}
       end
       left = wanted - bound + left

@@ -43,7 +43,10 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   each_named(topic, lease)
   spend(topic, #said / 2)
   -- No turn has come, but when nobody waits any more all keys are forgotten.
-  if of.fair and #said > 0 then move_turns(topic, FIRST_TURN, turns_of) end
+  if of.fair and #said > 0 then
+    use_turns(topic, turns_of)
+    move_turns(topic, FIRST_TURN, 0)
+  end
   answer(said)
   return {'ok', entries, finish()}
 end)
