@@ -28,10 +28,11 @@ def server(tmp_path):
     server.stop()
 
 
-def killed_again_and_again(old, new, total):
+def killed_again_and_again(old, new, total, is_lent=None):
     """Run takeovers that are killed at random moments, and one to the end; return how many.
 
-    A moment is when so many messages of the total have come, as machines differ in speed.
+    A moment is when so many messages of the total have come, as machines differ in speed, and
+    then, where that can be seen, when the next are lent and have hardly come yet.
     """
     program = Path(sys.executable).with_name("dwell")
     chance, runs = random.Random(5), 0
@@ -43,6 +44,8 @@ def killed_again_and_again(old, new, total):
             while process.poll() is None and (came(queue) < many or runs > KILLS):
                 time.sleep(0.005)
             time.sleep(chance.random() / 50)
+            while is_lent is not None and process.poll() is None and not is_lent():
+                pass
             if process.poll() is not None:
                 assert process.returncode == 0
                 return runs
@@ -72,7 +75,12 @@ def test_from_beanstalkd(server, tmp_path):
             delay = 0 if at % 2 else 600 + at % 3_600
             client.put(b"%d" % at, delay=delay)
             ends[at] = time.time_ns() // 1_000_000 + delay * 1000
-        runs = killed_again_and_again(f"beanstalk://127.0.0.1:{number}", server.url, JOBS)
+        runs = killed_again_and_again(
+            f"beanstalk://127.0.0.1:{number}",
+            server.url,
+            JOBS,
+            lambda: client.stats()["current-jobs-reserved"],
+        )
         # No job there became ready before its time because a takeover died.
         assert client.stats_tube("orders")["current-jobs-ready"] == 0
     assert runs > 3
