@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import dwell
 from dwell.calendar.epoch import to_ms
 from dwell.errors import InvalidSchedule
-from dwell.message import MAX_BODY_BYTES, Result, State
+from dwell.message import MAX_BODY_BYTES, MAX_HEADERS_BYTES, Result, State
 from dwell.queue.schedules import TOPIC, Firer
 from dwell.queue.schedules.schedule import AHEAD_MS
 from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
@@ -435,6 +435,84 @@ async def test_a_topic_that_is_full_is_tried_again():
         for minute in (1, 2):
             await until_async(came)
             assert await ids(queue) == names(minute)
+
+
+async def test_what_a_full_topic_refused_is_put_after_a_change():
+    async with opened() as (queue, clock):
+        await queue.configure("t", max_pending=1)
+        await queue.put("t", b"", id="first")
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+
+        async def refused():
+            found = await queue.get(TOPIC, "s")
+            return found.state is State.DELAYED and found.due_ms > clock.now_ms()
+
+        for _ in range(3):
+            clock.advance(MINUTE_MS)
+            await until_async(refused)
+        assert (await queue.schedules.get("s")).last_ms is None
+        await queue.schedules.put("s", "t", b"new", every="1m", misfire="all")
+        assert await ids(queue) == ["first"]
+        await queue.configure("t", max_pending=0)
+        await fired(queue, clock)
+        await until_async(lambda: queue.get("t", names(3)[0]))
+        assert await ids(queue) == names(1, 2, 3)
+
+
+class SetBack:
+    """A queue whose clock is set back after the first take; releases take a millisecond."""
+
+    def __init__(self, queue, clock, back_ms):
+        self._queue, self._clock, self.back_ms = queue, clock, back_ms
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+    async def take(self, *args, **words):
+        batch = await self._queue.take(*args, **words)
+        if len(batch):
+            self._clock.advance(-self.back_ms)
+            self.back_ms = 0
+        return batch
+
+    async def release(self, *args, **words):
+        self._clock.advance(1)
+        return await self._queue.release(*args, **words)
+
+
+@pytest.mark.parametrize("back_ms", [1, 1_000, 30_000])
+async def test_a_clock_that_goes_back_at_the_first_moment_leaves_it(back_ms):
+    """Who took a schedule and finds it too early gives it back for the same moment."""
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+        set_back = SetBack(queue, clock, back_ms)
+        task = asyncio.create_task(Firer(set_back).run())
+        clock.advance(MINUTE_MS - AHEAD_MS)
+        await until_async(lambda: not set_back.back_ms)
+        while not await queue.get("t", names(1)[0]):
+            await fired(queue, clock)
+            assert clock.now_ms() <= NINE_MS + 2 * MINUTE_MS
+            clock.advance(100)
+            await asyncio.sleep(0.002)
+        task.cancel()
+
+
+async def test_headers_that_fit_some_moments_only_are_refused():
+    """A moment between two seconds has a longer name; what does not fit there holds up no other."""
+    async with opened() as (queue, clock):
+        size = MAX_HEADERS_BYTES
+        while True:
+            size -= 1
+            words = {"every": "1500ms", "headers": {"h": "x" * size}}
+            with contextlib.suppress(dwell.InvalidInput):
+                await queue.schedules.put("s", "t", b"", **words)
+                break
+        await queue.schedules.put("other", "u", b"", every="1500ms")
+        for _ in range(4):
+            clock.advance(1500)
+            await fired(queue, clock)
+            await fired(queue, clock, "other")
+        assert (len(await ids(queue)), len(await ids(queue, "u"))) == (4, 4)
 
 
 async def test_who_fires_and_ends_is_followed_by_another_within_the_lease():

@@ -46,11 +46,18 @@ def test_what_is_said_and_what_is_elsewhere_stays(chosen, tmp_path):
     assert chosen(PYSPARK_PYTHON="/usr/bin/python3") == "/usr/bin/python3"
     assert chosen(SPARK_HOME=str(tmp_path)) == sys.executable
     assert chosen(is_local=False) == sys.executable
+    # What a process inherits of another names the Python of that one.
+    assert chosen(PYSPARK_PYTHON=str(workers._OWN), DWELL_SPARK_PYTHON="/other/python")
+    assert os.environ["DWELL_SPARK_PYTHON"] == sys.executable
 
 
 def test_only_what_is_sparks_leaves_the_path(chosen, tmp_path):
-    home, own = "/opt/a b/pyspark", [str(tmp_path / "my lib.zip"), "", "/jars/x.jar"]
-    path = [f"{home}/python/lib/pyspark.zip", own[0], f"{home}/jars/core.jar", own[1], own[2]]
+    home = "/opt/a b/pyspark"
+    (tmp_path / "globbed").touch()
+    own = [str(tmp_path / "my lib.zip"), "", "/jars/x.jar", f"{home}/jars/my.jar"]
+    own.append(str(tmp_path / "glob*"))
+    sparks = [f"{home}/python/lib/{name}" for name in ("pyspark.zip", "py4j-0.10-src.zip")]
+    path = [*sparks, own[0], f"{home}/jars/spark-core_2.13-4.jar", *own[1:]]
     environment = {
         "PATH": os.environ["PATH"],
         "SPARK_HOME": home,
@@ -58,7 +65,7 @@ def test_only_what_is_sparks_leaves_the_path(chosen, tmp_path):
         "DWELL_SPARK_PYTHON": sys.executable,
     }
     code = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1])"
-    for given, expected in ((path, f"{own[0]}::{own[2]} a  b*\n"), ([], " a  b*\n")):
+    for given, expected in ((path, f"{':'.join(own)} a  b*\n"), ([], " a  b*\n")):
         done = subprocess.run(
             [chosen(), "-c", code, "a  b*"],
             env={**environment, "PYTHONPATH": ":".join(given)},

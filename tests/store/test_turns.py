@@ -100,3 +100,14 @@ def test_a_key_that_left_has_had_nothing() -> None:
     for turn in range(1_000):
         turns.give_back(["a"], [[turn]])
     assert turns.next(["a"], [1])[0] <= 1
+
+
+def test_keys_that_are_taken_from_by_ids_are_forgotten() -> None:
+    """While others wait, whose turn does not come by that."""
+    turns: Turns[int] = Turns()
+    turns.next([-1], [2])
+    for key in range(10_000):
+        assert turns.next([key], [1]) == [0]
+        turns.leave([key], [1])
+    assert len(turns._last) < 3_000
+    assert turns.next([-1], [1]) == [2]

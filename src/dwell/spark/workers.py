@@ -17,8 +17,10 @@ def use_this_python(*, is_local: bool) -> None:
     """
     of_package = Path(pyspark.__file__).parent
     is_packaged = Path(os.environ.get("SPARK_HOME", of_package)) == of_package
+    if os.environ.get("PYSPARK_PYTHON", str(_OWN)) != str(_OWN):
+        return
     if is_local and is_packaged and of_package.is_dir() and os.access(_OWN, os.X_OK):
-        os.environ.setdefault("PYSPARK_PYTHON", str(_OWN))
-        os.environ.setdefault("DWELL_SPARK_PYTHON", sys.executable)
+        os.environ["PYSPARK_PYTHON"] = str(_OWN)
+        os.environ["DWELL_SPARK_PYTHON"] = sys.executable
     else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -39,9 +39,18 @@ class Turns(Generic[Key]):
         for key, number in zip(keys, numbers, strict=True):
             standing[key] = standing.get(key, 0) + number
         if len(last) > self._most:
-            self._last = {key: turn for key, turn in last.items() if turn >= now}
-            self._most = 2 * len(self._last) + _SPARE
+            self._forget()
         return firsts
+
+    def _forget(self) -> None:
+        """Forget keys whose turns are over; where that leaves too many, those that are not ready.
+
+        Takes by ids let no turn come, so turns of many keys may be to come of which nothing is.
+        """
+        last = {key: turn for key, turn in self._last.items() if turn >= self._now}
+        if len(last) > 2 * len(self._standing) + _SPARE:
+            last = {key: last[key] for key in self._standing if key in last}
+        self._last, self._most = last, 2 * len(last) + _SPARE
 
     def take(self, turn: int, keys: Sequence[Key], numbers: Sequence[int]) -> None:
         """Note that so many messages of each key were taken, the last of them in a turn.

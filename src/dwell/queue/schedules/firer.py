@@ -23,10 +23,11 @@ from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     TOPIC,
     Schedule,
-    fired_ms,
     fired_text,
     next_ms,
     schedule_of,
+    since_ms,
+    since_text,
 )
 from dwell.queue.schedules.times import Plan, plan
 
@@ -107,8 +108,8 @@ class Firer:
 
     async def _fire_into(self, topic: str, work: Sequence[_Work], now_ms: int) -> None:
         """Put what is due into one topic, then give the schedules back."""
-        rows = [schedule.row(ms, now_ms) for _, schedule, to_do in work for ms in to_do.moments]
         try:
+            rows = [schedule.row(ms, now_ms) for _, schedule, to_do in work for ms in to_do.moments]
             for part in _parts(rows):
                 await self._queue.put_rows(topic, part)
         except DwellError as error:
@@ -123,7 +124,7 @@ class Firer:
     ) -> None:
         """Put one message after the other, and try those that are refused again a little later."""
         # What was due stays due, although the message is due later now.
-        told = fired_text(to_do.since_ms)
+        told = message.last_error or since_text(to_do.since_ms)
         for ms in to_do.moments:
             try:
                 await self._queue.put_rows(schedule.topic, [schedule.row(ms, now_ms)])
@@ -137,7 +138,9 @@ class Firer:
         if to_do.next_ms is None:
             await self._queue.ack(message)
             return
-        told = None if to_do.fired_ms is None else fired_text(to_do.fired_ms)
+        told = message.last_error or since_text(to_do.since_ms)
+        if to_do.fired_ms is not None:
+            told = fired_text(to_do.fired_ms)
         delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
         await self._queue.release(message, delay, error=told, counted=False)
 
@@ -162,12 +165,11 @@ def _reckoned(
 
 
 def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:
-    since_ms = fired_ms(message)
-    if since_ms is None:
-        # It has not fired since it was put, and was put to be due at its first moment.
-        since_ms = next_ms(message) - 1
+    told_ms = since_ms(message)
+    # One that says nothing was put to be due at its first moment.
+    after_ms = next_ms(message) - 1 if told_ms is None else told_ms
     how = (schedule.misfire, schedule.grace_ms)
-    return plan(schedule.times, since_ms, now_ms, *how, ahead_ms=AHEAD_MS)
+    return plan(schedule.times, after_ms, now_ms, *how, ahead_ms=AHEAD_MS)
 
 
 def _topic_of(work: _Work) -> str:

@@ -31,7 +31,8 @@ AHEAD_MS = 250
 #: What messages that a schedule has put say of it.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
 
-_FIRED = "fired up to "
+#: What a schedule says: up to when it has fired; or after when it fires, when it has not yet.
+_FIRED, _SINCE = "fired up to ", "fires after "
 
 
 _Span: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)]
@@ -78,6 +79,10 @@ class Schedule(
     def id_of(self, ms: int) -> str:
         """Return the id of the message that is put for a moment, whoever puts it."""
         return f"{self.name}@{moment_text(ms)}"
+
+    def check(self) -> None:
+        """Raise InvalidInput if not every moment has a message: the id of this one is longest."""
+        self.row(1, 1)
 
     def row(self, ms: int, now_ms: int) -> Row:
         """Return what is put for a moment; raises InvalidInput.
@@ -141,13 +146,31 @@ def fired_text(ms: int) -> str:
     return _FIRED + moment_text(ms)
 
 
+def since_text(ms: int) -> str:
+    """Return what one says that has not fired: all that comes after a moment is still to be put."""
+    return _SINCE + moment_text(ms)
+
+
 def fired_ms(message: Message) -> int | None:
     """Return the moment up to which a schedule has fired, or None when it has not."""
+    return _told_ms(message, _FIRED)
+
+
+def since_ms(message: Message) -> int | None:
+    """Return the moment after which a schedule is to fire, or None when only its due says that.
+
+    Its due says that no more when it was given back to be tried again.
+    """
+    fired = fired_ms(message)
+    return _told_ms(message, _SINCE) if fired is None else fired
+
+
+def _told_ms(message: Message, begin: str) -> int | None:
     told = message.last_error or ""
-    if not told.startswith(_FIRED):
+    if not told.startswith(begin):
         return None
     try:
-        return to_ms(datetime.fromisoformat(told.removeprefix(_FIRED)).astimezone(UTC))
+        return to_ms(datetime.fromisoformat(told.removeprefix(begin)).astimezone(UTC))
     except (ValueError, OverflowError):
         return None
 
@@ -163,7 +186,7 @@ def schedule_of(message: Message) -> Schedule:
         found = msgspec.json.decode(message.body, type=Schedule)
         values.topic(found.name, "name")
         values.topic(found.topic)
-        found.row(0, 0)
+        found.check()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidInput) as error:
         raise InvalidSchedule(f"schedule {message.id}: {error}") from None
     if found.name != message.id:

@@ -26,6 +26,7 @@ from dwell.queue.schedules.schedule import (
     next_ms,
     planned,
     schedule_of,
+    since_ms,
 )
 
 #: When a schedule that is paused would fire.
@@ -104,7 +105,7 @@ class Schedules:
             max_attempts=0 if max_attempts is None else values.max_attempts(max_attempts),
             ttl_ms=0 if ttl is None else values.delay_ms(ttl, "ttl"),
         )
-        schedule.row(now_ms, now_ms)
+        schedule.check()
         await _after(schedule, now_ms)
         return await self._change(name, lambda old: _kept_paused(schedule, old))
 
@@ -188,11 +189,11 @@ class Schedules:
                 old, new = replace(old, last_ms=last_ms), replace(new, last_ms=last_ms)
             if old == new and message is not None and message.state is not State.DEAD:
                 return Result.KEPT
-            return await self._put(new, self._since_ms(message, old))
+            return await self._put(new, await self._since_ms(message, old))
 
         return await self._patiently(name, put)
 
-    def _since_ms(self, message: Message | None, old: Schedule | None) -> int:
+    async def _since_ms(self, message: Message | None, old: Schedule | None) -> int:
         """Return after when a schedule is to fire that takes the place of another.
 
         What that one has missed until now is not lost, and what it has fired is not fired again.
@@ -200,7 +201,12 @@ class Schedules:
         now_ms = self._queue.clock.now_ms()
         if message is None or old is None or old.paused:
             return now_ms
-        return max(min(now_ms, next_ms(message) - 1), fired_ms(message) or 0)
+        told_ms, first_ms = since_ms(message), next_ms(message)
+        if told_ms is not None:
+            # It may be due later only because what it puts was refused.
+            found_ms = await asyncio.to_thread(old.times.after, told_ms)
+            first_ms = first_ms if found_ms is None else found_ms
+        return max(min(now_ms, first_ms - 1), told_ms or 0)
 
     async def _put(self, schedule: Schedule, since_ms: int) -> Result:
         now_ms = self._queue.clock.now_ms()

@@ -186,7 +186,7 @@ class Lanes(Generic[R]):
         while parked and parked[0][-1].place != parked[0][-2]:
             heapq.heappop(parked)
             self._entries -= 1
-        if parked and (best is None or parked[0] < self._entry(best)):
+        if parked and (best is None or parked[0] < self._entry(lane, best)):
             best = parked[0][-1]
         return best if best is not None and lane.may_stand(best) else None
 
@@ -197,15 +197,15 @@ class Lanes(Generic[R]):
 
     def _park(self, lane: Lane[R], row: R) -> None:
         row.place = next(self._numbers)
-        heapq.heappush(lane.parked, self._entry(row))
+        heapq.heappush(lane.parked, self._entry(lane, row))
         self._entries += 1
         self._count(lane, 1)
         if self._entries > 2 * self._waiting + _SPARE:
             self._throw_away()
 
-    def _entry(self, row: R) -> tuple[int, int, int, int, int, R]:
+    def _entry(self, lane: Lane[R], row: R) -> tuple[int, int, int, int, int, R]:
         """Return where a row comes in its lane: what was begun first, or as they became ready."""
-        if self._is_ordered:
+        if lane.is_held:
             return (not row.is_begun, *row.order(), row.place, row)
         return 0, 0, 0, 0, row.place, row
 

@@ -192,6 +192,33 @@ class Fairness(Suite):
         assert "b" in await rig.take_ids(10)
 
     @within_a_shard
+    @pytest.mark.parametrize("is_ordered", [False, True])
+    @scenario
+    async def test_fair_and_many_takes_by_id(self, rig: Rig, is_ordered: bool) -> None:
+        """However many are taken by their ids meanwhile, who comes late is not behind a flood."""
+        await rig.configure(fair=True, ordered=is_ordered)
+        await rig.put(*(f"a{number:02d}" for number in range(50)), key="a")
+        for number in range(150):
+            await rig.put(f"n{number}", key=f"n{number}")
+            assert len(await rig.take_by_ids(f"n{number}")) == 1
+        await rig.put("b", key="b")
+        assert "b" in await rig.take_ids(3)
+
+    @within_a_shard
+    @scenario
+    async def test_fair_and_ordered_without_keys_as_they_became_ready(self, rig: Rig) -> None:
+        """Messages without a key are one key, and none of them is held back by another."""
+        await rig.configure(fair=True, ordered=True)
+        for id_, priority in (("first", 200), ("second", 1), ("third", 1)):
+            rig.advance(1)
+            await rig.put(id_, priority=priority)
+        assert [id_ for _ in range(3) for id_ in await rig.take_ids(1)] == [
+            "first",
+            "second",
+            "third",
+        ]
+
+    @within_a_shard
     @scenario
     async def test_fair_from_now_on(self, rig: Rig) -> None:
         """A topic becomes fair, and is not any more, with what is ready already."""

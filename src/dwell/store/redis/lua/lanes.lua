@@ -99,6 +99,22 @@ local function use_turns(topic, taken)
   return number
 end
 
+-- Note that messages of a fair topic were taken by their ids, so many of each key. No turn has come, so
+-- keys of which nothing is ready may be many: of those some are forgotten, the earliest first.
+local function use_turns_by_ids(topic, taken)
+  local name = KEY.turns .. topic
+  use_turns(topic, taken)
+  if settings(topic).ordered then
+    local own, number = call('ZSCORE', name, ''), call('ZCARD', name) - 2 * keys_standing(topic) - LIMITS.looked
+    if number > 0 then call('ZREMRANGEBYRANK', name, 0, number - 1) end
+    if own then call('ZADD', name, own, '') end
+  else
+    for lane in pairs(taken) do
+      if call('HEXISTS', KEY.standing .. topic, lane) == 0 then call('ZREM', name, lane) end
+    end
+  end
+end
+
 -- Note that so many messages of a fair topic were taken, with turns up to one. Turns go on: once more were
 -- taken than there were keys when the last one began, the next one begins. Keys are forgotten whose turns
 -- are over.

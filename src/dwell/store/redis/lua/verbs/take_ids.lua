@@ -44,7 +44,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
   spend(topic, #said / 2)
   -- No turn has come, but when nobody waits any more all keys are forgotten.
   if of.fair and #said > 0 then
-    use_turns(topic, turns_of)
+    use_turns_by_ids(topic, turns_of)
     move_turns(topic, FIRST_TURN, 0)
   end
   answer(said)
