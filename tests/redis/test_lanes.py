@@ -272,6 +272,12 @@ class TestLanes(Suite):
             await rig.put_entries([rig.entry(id_, key=id_) for id_ in ids])
             await rig.ack(receipts_of(await rig.take_by_ids(*ids)))
             assert await engine.ask("EXISTS", f"{engine.keys(0).turns}t") == 0
+        await rig.put("waits", key="w")
+        for number in range(600):
+            await rig.put(f"{number}", key=f"{number}")
+            await rig.ack(receipts_of(await rig.take_by_ids(f"{number}")))
+        known = await engine.ask("ZCARD", f"{engine.keys(0).turns}t")
+        assert known < 500
 
     @scenario
     async def test_a_tick_goes_on_with_what_is_cut_off(self, rig: Rig) -> None:
