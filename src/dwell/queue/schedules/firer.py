@@ -124,7 +124,7 @@ class Firer:
     ) -> None:
         """Put one message after the other, and try those that are refused again a little later."""
         # What was due stays due, although the message is due later now.
-        told = message.last_error or since_text(to_do.since_ms)
+        told = _told(message, to_do)
         for ms in to_do.moments:
             try:
                 await self._queue.put_rows(schedule.topic, [schedule.row(ms, now_ms)])
@@ -138,7 +138,7 @@ class Firer:
         if to_do.next_ms is None:
             await self._queue.ack(message)
             return
-        told = message.last_error or since_text(to_do.since_ms)
+        told = _told(message, to_do)
         if to_do.fired_ms is not None:
             told = fired_text(to_do.fired_ms)
         delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
@@ -170,6 +170,11 @@ def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:
     after_ms = next_ms(message) - 1 if told_ms is None else told_ms
     how = (schedule.misfire, schedule.grace_ms)
     return plan(schedule.times, after_ms, now_ms, *how, ahead_ms=AHEAD_MS)
+
+
+def _told(message: Message, to_do: Plan) -> str:
+    """Return what a schedule says that has not fired now: its due may be later than its moment."""
+    return message.last_error or since_text(to_do.since_ms)
 
 
 def _topic_of(work: _Work) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dwell.message import Rows
+from dwell.message import I64, Rows
 
 N = TypeVar("N", bound=np.integer)
 
@@ -27,6 +27,14 @@ def distinct(numbers: NDArray[N]) -> NDArray[N]:
     first = np.ones(len(ordered), dtype=bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered if first.all() else ordered[first]
+
+
+def runs_of(numbers: NDArray[N]) -> tuple[Rows, I64]:
+    """Return where the runs of equal numbers begin, which stand together, and how long they are."""
+    is_first = np.ones(len(numbers), dtype=bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
+    return starts, np.diff(np.append(starts, len(numbers)))
 
 
 def first_of_each(rows: Rows, good: np.ndarray) -> np.ndarray:

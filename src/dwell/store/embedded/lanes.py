@@ -17,6 +17,7 @@ import numpy as np
 
 from dwell.message import I64, Rows, State
 from dwell.store.embedded.columns import Columns
+from dwell.store.embedded.distinct import runs_of
 from dwell.store.embedded.table import Table
 
 #: Parked entries that mean nothing which a topic may have.
@@ -289,9 +290,8 @@ def _are_least(groups: I64, values: np.ndarray) -> np.ndarray:
     """Tell which values are the least of their groups, which stand together."""
     if not len(groups):
         return np.zeros(0, np.bool_)
-    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
-    least = np.minimum.reduceat(values, starts)
-    are_least: np.ndarray = values == np.repeat(least, np.diff(np.append(starts, len(groups))))
+    starts, counts = runs_of(groups)
+    are_least: np.ndarray = values == np.repeat(np.minimum.reduceat(values, starts), counts)
     return are_least
 
 

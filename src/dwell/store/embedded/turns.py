@@ -8,6 +8,7 @@ import numpy as np
 
 from dwell.message import I64
 from dwell.store import turns
+from dwell.store.embedded.distinct import runs_of
 
 
 class Turns:
@@ -46,7 +47,5 @@ class Turns:
 
 def _groups(ordered: np.ndarray) -> tuple[list[int], I64]:
     """Return the lanes that stand in order, each once, and how often each does."""
-    if not len(ordered):
-        return [], np.zeros(0, np.int64)
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    return ordered[starts].tolist(), np.diff(np.append(starts, len(ordered)))
+    starts, counts = runs_of(ordered)
+    return ordered[starts].tolist(), counts
