@@ -47,6 +47,16 @@ async def fired(queue, clock, name="s"):
     await until_async(has)
 
 
+async def refused(queue, clock):
+    """Wait until the schedule is given back, to be tried again later."""
+
+    async def is_given_back():
+        found = await queue.get(TOPIC, "s")
+        return found.state is State.DELAYED and found.due_ms > clock.now_ms()
+
+    await until_async(is_given_back)
+
+
 async def ids(queue, topic="t"):
     """Take and ack all that there is; return the ids, in order."""
     found = []
@@ -425,6 +435,7 @@ async def test_a_topic_that_is_full_is_tried_again():
         await queue.schedules.put("other", "u", b"", every="1m")
         clock.advance(2 * MINUTE_MS)
         await fired(queue, clock, "other")
+        await refused(queue, clock)
         assert await ids(queue, "u") == names(2, name="other")
         assert await ids(queue) == ["first"]
 
@@ -442,14 +453,9 @@ async def test_what_a_full_topic_refused_is_put_after_a_change():
         await queue.configure("t", max_pending=1)
         await queue.put("t", b"", id="first")
         await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
-
-        async def refused():
-            found = await queue.get(TOPIC, "s")
-            return found.state is State.DELAYED and found.due_ms > clock.now_ms()
-
         for _ in range(3):
             clock.advance(MINUTE_MS)
-            await until_async(refused)
+            await refused(queue, clock)
         assert (await queue.schedules.get("s")).last_ms is None
         await queue.schedules.put("s", "t", b"new", every="1m", misfire="all")
         assert await ids(queue) == ["first"]
