@@ -285,3 +285,17 @@ async def test_the_oldest_handshake_ends_when_there_are_too_many(tmp_path, monke
             writer.close()
         good.close()
         await port.stop()
+
+
+@pytest.mark.uvloop
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_who_comes_as_the_port_stops_does_not_hold_it(tmp_path, has_tls):
+    ssl_context = tls.context(*make_certificate(tmp_path)) if has_tls else None
+    async with opened() as server:
+        for turns in range(8):
+            port = HttpPort(server.service, "127.0.0.1", 0, ssl=ssl_context)
+            await port.start()
+            with socket.create_connection(port.address):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await port.stop()

@@ -5,6 +5,7 @@ counts as well. Where the process has no file left, or the limit is reached, the
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl as tls
@@ -69,7 +70,7 @@ class Listener:
         self._ssl = ssl
         self._open: set[asyncio.BaseProtocol] = set()
         # Connections that are not made yet, the oldest first.
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], socket.socket] = {}
         self._logged_at = -_LOG_EVERY_S
         self._refused = 0
         self._resting: asyncio.TimerHandle | None = None
@@ -88,8 +89,8 @@ class Listener:
             self._resting.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for task in self._tasks:
-            task.cancel()
+        for sock in self._tasks.values():
+            self._give_up(sock)
 
     def left(self, protocol: asyncio.BaseProtocol) -> None:
         """Note that a connection is gone."""
@@ -127,12 +128,20 @@ class Listener:
         protocol = self._make()
         self._open.add(protocol)
         task = self._loop.create_task(self._connect(sock, protocol))
-        self._tasks[task] = None
+        self._tasks[task] = sock
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         if len(self._tasks) > _MOST_HANDSHAKES:
-            oldest = next(iter(self._tasks))
-            del self._tasks[oldest]
-            oldest.cancel()
+            self._give_up(self._tasks.pop(next(iter(self._tasks))))
+
+    def _give_up(self, sock: socket.socket) -> None:
+        """Let a handshake come to nothing. Without one a connection is made at once.
+
+        Its task is not cancelled: uvloop tells no protocol that it is gone whose connection was
+        made in the same turn.
+        """
+        if self._ssl is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     async def _connect(self, sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
         limits = {} if self._ssl is None else dict.fromkeys(_TLS_LIMITS, _HANDSHAKE_S)
@@ -140,7 +149,7 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 lambda: protocol, sock, ssl=self._ssl, **limits
             )
-        except (OSError, asyncio.CancelledError):
+        except OSError:
             # Of a handshake that fails there is nobody to tell.
             self.left(protocol)
             sock.close()
