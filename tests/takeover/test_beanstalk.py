@@ -16,6 +16,7 @@ from dwell.takeover.beanstalk import BeanstalkPlace
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Takeover
 from tests.beanstalk.served import beanstalkd
+from tests.server.process import ServerProcess
 from tests.waiting import until
 
 JOBS = 3_000
@@ -158,6 +159,13 @@ def test_a_bad_address_is_refused(url, tmp_path):
 def test_a_server_that_is_not_there_is_told(tmp_path):
     with pytest.raises(StoreError, match=r"beanstalkd at 127\.0\.0\.1:1: "):
         moved(tmp_path, "beanstalk://127.0.0.1:1")
+
+
+def test_a_server_of_another_kind_is_told(tmp_path):
+    with ServerProcess(store=tmp_path / "other") as server:
+        place = server.url("").removeprefix("http://")
+        with pytest.raises(StoreError, match="it is none, as it said b'HTTP/1.1 400 Bad Request'"):
+            moved(tmp_path / "own", f"beanstalk://{place}")
 
 
 def test_a_server_that_drains_itself_is_told(tmp_path):

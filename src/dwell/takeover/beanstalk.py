@@ -77,7 +77,10 @@ class BeanstalkPlace:
     async def open(self) -> None:
         """Connect, and watch the tubes: one that nobody uses would lose its counts when empty."""
         await self._link.open()
-        said = _fields((await self._link.ask(["stats"]))[0])
+        answer = (await self._link.ask(["stats"]))[0]
+        said = _fields(answer)
+        if not {"id", "max-job-size"} <= said.keys():
+            raise self._link.gone(f"it is none, as it said {answer!r:.80}")
         self._server = said["id"]
         self._batch = max(MAX_BATCH_BYTES // 2 // int(said["max-job-size"]), 1)
         if not self._tubes:
@@ -259,5 +262,5 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
 
 def _fields(document: bytes) -> dict[str, str]:
     """Return what a server's answer says, which is YAML of one level."""
-    lines = (line.partition(": ") for line in document.decode().splitlines()[1:])
+    lines = (line.partition(": ") for line in document.decode(errors="replace").splitlines()[1:])
     return {name: value.strip('"') for name, _, value in lines}
