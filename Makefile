@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	python3 -m venv .venv
@@ -39,6 +39,10 @@ packages: ## Debian packages that tests and benchmarks run against
 .brokers/spark.jsa: .brokers/kafka $(STAMP)
 	@$(PY) -m tools.class_archives
 
+# A client that tests run; Go keeps what it has built, and builds it there in a second.
+.brokers/go: tests/beanstalk/strangers/go/main.go tests/beanstalk/strangers/go/go.sum | packages
+	@cd $(<D) && GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -o $(CURDIR)/$@ .
+
 # It wants other versions of packages than Dwell does.
 .brokers/openapi: Makefile
 	@rm -rf $@
@@ -54,9 +58,9 @@ packages: ## Debian packages that tests and benchmarks run against
 		"taskiq>=0.11,<0.12" "taskiq-redis>=1.0.9,<1.1" "celery[redis]>=5.6,<5.7"
 
 # Those of Spark share one session, so they are one program beside the others, which wait more often:
-# a worker more than there are cores. Short programs in Java end sooner when little is compiled. What
+# two workers more than there are cores. Short programs in Java end sooner when little is compiled. What
 # failed, in either, is told once more at the end, where it is looked for.
-WORKERS := $(shell expr $$(nproc) + 1)
+WORKERS := $(shell expr $$(nproc) + 2)
 JAVA := -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
 	-XX:SharedArchiveFile=$(CURDIR)/.brokers/spark.jsa
 define pytest

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 from collections.abc import Generator
 
 import pytest
@@ -8,6 +9,17 @@ from hypothesis import settings
 # How long one drawn input takes says nothing on a busy machine.
 settings.register_profile("dwell", deadline=None)
 settings.load_profile("dwell")
+
+
+def pytest_collection() -> None:
+    """Let nobody look for garbage among thousands of tests that are only being made."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Nor look at them again each time: they stay to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -98,12 +98,12 @@ def _sections() -> Iterator[str]:
     yield "## Exit codes\n\n" + _table(["code", "meaning"], exits) + "\n"
     for title, commands in GROUPS.items():
         yield f"## {title}\n"
-        for name, function, example, _ in commands:
-            command = group.commands[name]
-            yield f"### {name}\n\n```\n{_usage(command)}\n```\n"
-            yield f"{inspect.getdoc(function)}\n\n```\n{example}\n```\n"
+        for given in commands:
+            command = group.commands[given.name]
+            yield f"### {given.name}\n\n```\n{_usage(command)}\n```\n"
+            yield f"{inspect.getdoc(given.function)}\n\n```\n{given.example}\n```\n"
             yield _params(command)
-            yield _LINES.lstrip() if name == "put" else ""
+            yield _LINES.lstrip() if given.name == "put" else ""
 
 
 def render() -> str:

@@ -15,9 +15,6 @@ from dwell.given.values import refusal
 #: The pipelines, in the order in which one comes to need them.
 NAMES = ("schedule", "relay", "redrive", "audit", "forecast")
 
-#: What makes Typer hand everything after the name to the pipeline, its ``--help`` too.
-FORWARD = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-
 _FOLDER = Path(dwell.__file__).parent / "spark" / "pipelines"
 _EXTRA = ("jinja2", "matplotlib", "pandas", "py4j", "pyarrow", "pyspark")
 _HELP = ("-h", "--help")
