@@ -39,6 +39,9 @@ _LEASE = Millis(10_000)
 _OWNER = "schedules"
 #: How long to reckon before what is reckoned is put: one slow rule is not to hold up the others.
 _RECKONING_S = 0.5
+#: How long to let more come due before the next are taken. All is put further ahead than this, and
+#: to take, put and release each alone costs far more.
+_REST_S = 0.05
 #: How soon to try again what a store or a full topic refused.
 _AGAIN = Millis(1_000)
 
@@ -65,7 +68,10 @@ class Firer:
             return
         while True:
             try:
-                await self._fire(await self._taken())
+                batch = await self._taken()
+                await self._fire(batch)
+                if len(batch) < _MOST:
+                    await asyncio.sleep(_REST_S)
             except StoreClosed:
                 return
             except DwellError as error:
