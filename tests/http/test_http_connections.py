@@ -290,6 +290,8 @@ async def test_the_oldest_handshake_ends_when_there_are_too_many(tmp_path, monke
 @pytest.mark.uvloop
 @pytest.mark.parametrize("has_tls", [False, True])
 async def test_who_comes_as_the_port_stops_does_not_hold_it(tmp_path, has_tls):
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
     ssl_context = tls.context(*make_certificate(tmp_path)) if has_tls else None
     async with opened() as server:
         for turns in range(8):
@@ -299,3 +301,43 @@ async def test_who_comes_as_the_port_stops_does_not_hold_it(tmp_path, has_tls):
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 await port.stop()
+    assert complaints == []
+
+
+@pytest.mark.uvloop
+async def test_who_keeps_a_connection_over_tls_does_not_hold_a_stop(tmp_path):
+    """A client that only keeps its connection does not answer a goodbye, which ten seconds wait."""
+    cert, key = make_certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=cert)
+
+    def connected(address):
+        plain = socket.create_connection(address)
+        return trusting.wrap_socket(plain, server_hostname="localhost")
+
+    async with opened() as server:
+        port = HttpPort(server.service, "127.0.0.1", 0, ssl=tls.context(cert, key))
+        await port.start()
+        with await asyncio.to_thread(connected, port.address):
+            await until_async(lambda: port._connections)
+            async with asyncio.timeout(8) as patience:
+                await port.stop()
+            # What has no more time ends as well, and says nothing.
+            assert not patience.expired()
+
+
+@pytest.mark.uvloop
+async def test_who_hangs_up_as_the_port_stops_breaks_nothing_off(tmp_path):
+    cert, key = make_certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=cert)
+    async with opened() as server:
+        for turns in range(6):
+            port = HttpPort(server.service, "127.0.0.1", 0, ssl=tls.context(cert, key))
+            await port.start()
+            wires = [
+                Wire(*await asyncio.open_connection(*port.address, ssl=trusting)) for _ in range(12)
+            ]
+            for wire in wires[:6]:
+                wire.close()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await port.stop()

@@ -18,8 +18,9 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 4096
 #: How many connections are accepted in one turn of the event loop.
 _AT_ONCE = 64
-#: How long a handshake may take, and the end of what it began.
-_HANDSHAKE_S = 10.0
+#: How long a handshake may take, and how long the other end may take to say goodbye: one that only
+#: keeps its connection says nothing, and a stop would wait for it.
+_HANDSHAKE_S, _GOODBYE_S = 10.0, 1.0
 #: How many may be under way, of which each has some 60 KiB. A good one takes milliseconds, so when
 #: there are more, that which has taken longest comes to nothing.
 _MOST_HANDSHAKES = 400
@@ -83,14 +84,19 @@ class Listener:
         self._socket.listen(_BACKLOG)
         self._loop.add_reader(self._socket, self._accept)
 
-    def close(self) -> None:
-        """Accept no more; handshakes that are under way come to nothing."""
+    async def close(self) -> None:
+        """Accept no more; handshakes that are under way come to nothing.
+
+        Who was accepted before has joined when this returns.
+        """
         if self._resting is not None:
             self._resting.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for sock in self._tasks.values():
             self._give_up(sock)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def left(self, protocol: asyncio.BaseProtocol) -> None:
         """Note that a connection is gone."""
@@ -144,7 +150,9 @@ class Listener:
                 sock.shutdown(socket.SHUT_RDWR)
 
     async def _connect(self, sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
-        limits = {} if self._ssl is None else dict.fromkeys(_TLS_LIMITS, _HANDSHAKE_S)
+        limits: dict[str, float] = {}
+        if self._ssl is not None:
+            limits = {"ssl_handshake_timeout": _HANDSHAKE_S, "ssl_shutdown_timeout": _GOODBYE_S}
         try:
             await self._loop.connect_accepted_socket(
                 lambda: protocol, sock, ssl=self._ssl, **limits
@@ -159,6 +167,3 @@ class Listener:
         if now >= self._logged_at + _LOG_EVERY_S:
             _log.warning(words, extra={"refused": self._refused})
             self._logged_at, self._refused = now, 0
-
-
-_TLS_LIMITS = ("ssl_handshake_timeout", "ssl_shutdown_timeout")

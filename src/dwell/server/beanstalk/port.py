@@ -121,7 +121,7 @@ class BeanstalkPort:
         if self._listener is None or self._is_stopping:
             return
         self._is_stopping = True
-        self._listener.close()
+        await self._listener.close()
         self._empty.clear()
         for connection in list(self._connections):
             connection.stop()

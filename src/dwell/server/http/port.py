@@ -82,15 +82,15 @@ class HttpPort:
 
     async def stop(self) -> None:
         """Accept no more, end every wait, answer what was asked, and close every connection."""
-        if self._listener is None:
+        if self._listener is None or self._waits.is_over:
             return
         with contextlib.suppress(ValueError):
             self._service.tokens.on_change.remove(self._waits.check_all)
         self._waits.end_all()
-        self._listener.close()
-        for connection in list(self._connections):
-            connection.shutdown()
         try:
+            await self._listener.close()
+            for connection in list(self._connections):
+                connection.shutdown()
             await self._empty.wait()
         except asyncio.CancelledError:
             # There is no more time: what was taken for them goes back.
@@ -99,4 +99,3 @@ class HttpPort:
             await self._empty.wait()
         finally:
             await self._waits.returns.settled()
-        self._listener = None

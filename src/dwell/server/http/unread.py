@@ -18,8 +18,13 @@ def acked_bytes(sock: socket.socket) -> int:
     return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
 
 
-def queued_bytes(sock: socket.socket) -> int:
-    """Return what the system keeps of what a socket was given (Linux: SIOCOUTQ); 0 if unknown."""
+def queued_bytes(sock: socket.socket | None) -> int:
+    """Return what the system keeps of what a socket was given (Linux: SIOCOUTQ); 0 if unknown.
+
+    A transport that is being torn down has no socket any more.
+    """
+    if sock is None:
+        return 0
     try:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except OSError:
