@@ -26,7 +26,7 @@ from dwell.queue.schedules.times import Times, times_of
 TOPIC = "dwell:schedules"
 
 #: How long before its moment a message is put, so that it is on time however many others are.
-AHEAD_MS = 1000
+AHEAD_MS = 250
 
 #: What messages that a schedule has put say of it.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
