@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import dwell.cli
 from dwell.cli import pipeline
@@ -112,6 +113,17 @@ def test_without_the_extra_it_says_what_to_install(missing, monkeypatch, capsys)
     assert capsys.readouterr().err == (
         f"dwell: {missing} is missing, which the command line needs: pip install 'dwell[cli]'\n"
     )
+
+
+def test_an_error_in_a_command_is_not_told_as_no_command(monkeypatch):
+    def broken(name):
+        raise KeyError(name)
+
+    cli_app = sys.modules["dwell.cli.app"]
+    monkeypatch.setattr(cli_app, "import_module", broken)
+    cli_app._made.cache_clear()
+    done = CliRunner().invoke(app, ["put", "t", "x"])
+    assert isinstance(done.exception, KeyError)
 
 
 @pytest.mark.parametrize("args", [[], ["--store", "./other"]])

@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import greenstalk
 import pytest
 
 import dwell
 from dwell.clock import RealClock
-from dwell.errors import InvalidInput, InvalidUrl, StoreError
+from dwell.errors import InvalidInput, InvalidUrl, ServerUnreachable, StoreError
 from dwell.message import MAX_BODY_BYTES, State
 from dwell.takeover.beanstalk import BeanstalkPlace
 from dwell.takeover.process import run
@@ -166,6 +168,35 @@ def test_a_server_of_another_kind_is_told(tmp_path):
         place = server.url("").removeprefix("http://")
         with pytest.raises(StoreError, match="it is none, as it said b'HTTP"):
             moved(tmp_path / "own", f"beanstalk://{place}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\r\n",
+        b"x" * 100_000 + b"\r\n",
+        b"OK\r\n",
+        b"OK -10\r\n",
+        b"OK 99999999999\r\n",
+        b"OK 29\r\n---\nid: abcd\nmax-job-size: 0\n\r\n",
+        b"OK 34\r\n---\nid: a \xff b\nmax-job-size: 65535\n\r\n",
+    ],
+)
+def test_what_no_beanstalkd_answers_is_told(answer, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+
+        def say():
+            peer = listener.accept()[0]
+            with peer:
+                peer.recv(100)
+                peer.sendall(answer)
+                peer.recv(1)
+
+        said = pool.submit(say)
+        told = "no beanstalkd answers so: |it is none, as it said "
+        with pytest.raises(ServerUnreachable, match=told):
+            moved(tmp_path, f"beanstalk://127.0.0.1:{listener.getsockname()[1]}")
+        said.result()
 
 
 def test_a_server_that_drains_itself_is_told(tmp_path):

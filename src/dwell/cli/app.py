@@ -129,6 +129,10 @@ class _Made(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return _made(name)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a command; a KeyError in its module is not taken for a name that is not there."""
+        return _made(name) if name in _BY_NAME else default
+
     def __iter__(self) -> Iterator[str]:
         return iter(_BY_NAME)
 

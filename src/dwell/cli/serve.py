@@ -50,12 +50,14 @@ def _run(loaded: Loaded) -> None:
     try:
         from dwell.server import logs
         from dwell.server.serve import run
+
+        logs.setup(loaded.settings.log_level, loaded.settings.log_format)
+        for doubt in loaded.doubts:
+            logging.getLogger(__name__).warning(doubt)
+        # The modules of a port are imported where it starts.
+        run(loaded.settings)
     except ModuleNotFoundError as error:
         raise _missing(error) from None
-    logs.setup(loaded.settings.log_level, loaded.settings.log_format)
-    for doubt in loaded.doubts:
-        logging.getLogger(__name__).warning(doubt)
-    run(loaded.settings)
 
 
 def _missing(error: ModuleNotFoundError) -> Exception:

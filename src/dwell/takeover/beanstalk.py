@@ -17,7 +17,8 @@ no client does.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from dwell.batch.puts import Puts, uniform
 from dwell.clock import Clock
-from dwell.errors import InvalidInput, InvalidUrl, ServerUnreachable
+from dwell.errors import DwellError, InvalidInput, InvalidUrl, ServerUnreachable
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, MAX_LEASE_MS, TopicSettings
 from dwell.takeover.contract import Counts, Load
@@ -39,6 +40,8 @@ _SCAN = 1_000
 #: A delayed job with less left, seconds, is waited for: a worker may be about to get it.
 _SOON_S = 5
 _PROBE = "dwell-takeover"
+#: No answer is larger: what is no beanstalkd may say any size.
+_MOST_BYTES = 1 << 28
 
 
 class _Job(NamedTuple):
@@ -76,10 +79,14 @@ class BeanstalkPlace:
 
     async def open(self) -> None:
         """Connect, and watch the tubes: one that nobody uses would lose its counts when empty."""
+        with self._link.understood():
+            await self._open()
+
+    async def _open(self) -> None:
         await self._link.open()
         answer = (await self._link.ask(["stats"]))[0]
         said = _fields(answer)
-        if not {"id", "max-job-size"} <= said.keys():
+        if not (said.keys() >= {"id", "max-job-size"} and said["id"].isalnum()):
             raise self._link.gone(f"it is none, as it said {answer!r:.80}")
         self._server = said["id"]
         self._batch = max(MAX_BATCH_BYTES // 2 // int(said["max-job-size"]), 1)
@@ -106,11 +113,12 @@ class BeanstalkPlace:
 
     async def counts(self) -> Counts:
         """Return what the tubes hold."""
-        told = await self._link.ask([f"stats-tube {tube}" for tube in self._tubes])
-        found = [_fields(one) for one in told if one.startswith(b"---")]
         names = ("delayed", "ready", "reserved", "buried")
         fields = (*(f"current-jobs-{name}" for name in names), "total-jobs", "cmd-delete")
-        return Counts(*(sum(int(one[field]) for one in found) for field in fields))
+        with self._link.understood():
+            told = await self._link.ask([f"stats-tube {tube}" for tube in self._tubes])
+            found = [_fields(one) for one in told if one.startswith(b"---")]
+            return Counts(*(sum(int(one[field]) for one in found) for field in fields))
 
     async def settings(self) -> dict[str, TopicSettings]:
         """Return nothing: a tube has none."""
@@ -118,6 +126,10 @@ class BeanstalkPlace:
 
     async def lend(self, limit: int) -> Sequence[Load] | None:
         """Reserve jobs that are ready, and read some that are not."""
+        with self._link.understood():
+            return await self._lend(limit)
+
+    async def _lend(self, limit: int) -> Sequence[Load] | None:
         while not self._found:
             if self._next > self._last:
                 if not self._soon:
@@ -241,6 +253,16 @@ class _Link:
         except (OSError, EOFError) as error:
             raise self.gone(error) from None
 
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """Raise ServerUnreachable for answers that no beanstalkd gives."""
+        try:
+            yield
+        except DwellError:
+            raise
+        except (LookupError, ValueError, ArithmeticError, asyncio.LimitOverrunError) as error:
+            raise self.gone(f"no beanstalkd answers so: {type(error).__name__}: {error}") from None
+
     def gone(self, error: Exception | str) -> ServerUnreachable:
         """Return what to raise where the server cannot do its part."""
         reason = str(error) or type(error).__name__
@@ -256,6 +278,8 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
     kind, *rest = line.split()
     if kind not in (b"OK", b"FOUND", b"RESERVED"):
         return line
+    if not 0 <= int(rest[-1]) <= _MOST_BYTES:
+        raise ValueError(f"{rest[-1].decode()} bytes")
     data = (await reader.readexactly(int(rest[-1]) + 2))[:-2]
     return data if kind == b"OK" else line + b"\r\n" + data
 
