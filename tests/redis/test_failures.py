@@ -108,7 +108,10 @@ async def test_a_library_that_is_gone_right_after_it_was_loaded_is_loaded_again(
             monkeypatch.setattr(Engine, "_load", load_and_lose)
             server.ask("FUNCTION", "FLUSH")
             assert (await queue.put("t", "x", id="x")).result is Result.CREATED
-            assert left == 0
+            # A tick that loaded it at the right moment may have saved the put a round.
+            while left:
+                server.ask("FUNCTION", "FLUSH")
+                assert (await queue.put("t", "x", id="x")).result is Result.KEPT
             assert len(await queue.take("t", 2)) == 1
 
 
