@@ -14,7 +14,7 @@ from dwell.spark.pipelines import audit, relay, schedule
 from dwell.spark.pipelines.command import PipelineFailed
 from tests.relay.kafka import Topics, relaying
 
-pytestmark = pytest.mark.usefixtures("registered")
+pytestmark = [pytest.mark.usefixtures("registered"), pytest.mark.campaign]
 
 _numbers = itertools.count()
 #: What says in SQL which record a row is.
