@@ -105,7 +105,7 @@ async def _measure(
         await _put_all(queue, starts_ms, every_ms, last_ms)
         # What is put later than planned fires late, whoever fires it.
         result.more["spare_s"] = (first_ms - queue.clock.now_ms()) / 1000
-        await asyncio.sleep(max(first_ms - queue.clock.now_ms() - 3000, 0) / 1000)
+        await asyncio.sleep(max(first_ms - queue.clock.now_ms() - 2000, 0) / 1000)
         result.more["idle_percent"] = await _idle_percent(crew)
         await asyncio.sleep(max(first_ms - queue.clock.now_ms(), 0) / 1000)
         expected = sum(len(range(start, last_ms + 1, every_ms)) for start in starts_ms)

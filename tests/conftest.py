@@ -11,15 +11,15 @@ settings.register_profile("dwell", deadline=None)
 settings.load_profile("dwell")
 
 
-def pytest_collection() -> None:
-    """Let nobody look for garbage among thousands of tests that are only being made."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let nobody look for garbage among thousands of tests, which stay to the end."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Nor look at them again each time: they stay to the end."""
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

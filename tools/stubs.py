@@ -110,14 +110,13 @@ def render() -> str:
         tree = ast.parse((SOURCE / name).read_text())
         for node in tree.body:
             if isinstance(node, ast.ImportFrom):
-                # A line for each name: a long import would keep its parentheses when names go.
-                for name in node.names:
-                    imports += f"from {node.module} import {ast.unparse(name)}\n"
+                imports += ast.unparse(node) + "\n"
             elif isinstance(node, ast.ClassDef) and node.name == class_name:
                 methods += _FACES.get(class_name, "")
                 stubs = "\n".join(map(_stub, _methods(node.body)))
                 methods += "\n" + "\n".join("    " + line for line in stubs.splitlines())
     text = imports + methods + "\n"
+    # At once, an import that is wrapped for names which then go would stay wrapped.
     for rules in ("F401,F811", "I"):
         text = _ruff(text, "check", "--fix", "--quiet", "--select", rules)
     return _ruff(text, "format")

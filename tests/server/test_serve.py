@@ -445,6 +445,7 @@ def test_without_the_extra_it_says_what_to_install(missing: str, tmp_path: Path)
     assert done.stderr == (
         f"InvalidInput: {missing} is missing, which the server needs: pip install 'dwell[server]'\n"
     )
+    assert not (tmp_path / "store").exists()
 
 
 # --- both ports ---------------------------------------------------------------------------------

@@ -102,23 +102,19 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
 
 _EXITS = "\n".join(f"- {code.value}: {meaning}" for code, meaning in MEANINGS.items())
 
-_HELP = {"help_option_names": ["-h", "--help"]}
-
 _BY_NAME = {command.name: (panel, command) for panel, of in GROUPS.items() for command in of}
 
 
 @cache
 def _made(name: str) -> Any:
     panel, command = _BY_NAME[name]
-    alone = typer.Typer(
-        add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
-    )
+    alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     alone.command(
         name,
         cls=Command,
         rich_help_panel=panel,
         epilog=f"Example: `{command.example}`",
-        context_settings={**_HELP, **(command.settings or {})},
+        context_settings=command.settings,
     )(command.function)
     return get_command(alone)
 
@@ -154,7 +150,7 @@ app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    context_settings=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"Exit codes:\n\n{_EXITS}",
 )
 

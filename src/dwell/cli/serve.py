@@ -54,7 +54,6 @@ def _run(loaded: Loaded) -> None:
         logs.setup(loaded.settings.log_level, loaded.settings.log_format)
         for doubt in loaded.doubts:
             logging.getLogger(__name__).warning(doubt)
-        # The modules of a port are imported where it starts.
         run(loaded.settings)
     except ModuleNotFoundError as error:
         raise _missing(error) from None

@@ -14,6 +14,7 @@ import signal
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -62,6 +63,9 @@ def run(settings: ServerSettings) -> None:
     Raises InvalidSettings, StoreError or PortUnavailable when it cannot begin.
     """
     keep_memory()
+    # What a port lacks is told before a store is made.
+    for name in settings.addresses:
+        import_module(f"dwell.server.{name}.port")
     server = Server(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run())

@@ -242,7 +242,7 @@ class _Link:
         """
         assert self._streams is not None
         reader, writer = self._streams
-        try:
+        with self.understood():
             async with asyncio.timeout(_PATIENCE_S) as patience:
                 writer.write("".join(f"{command}\r\n" for command in commands).encode())
                 answers = []
@@ -250,16 +250,16 @@ class _Link:
                     answers.append(await _answer(reader))
                     patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE_S)
                 return answers
-        except (OSError, EOFError) as error:
-            raise self.gone(error) from None
 
     @contextlib.contextmanager
     def understood(self) -> Iterator[None]:
-        """Raise ServerUnreachable for answers that no beanstalkd gives."""
+        """Raise ServerUnreachable where there is no answer, or one that no beanstalkd gives."""
         try:
             yield
         except DwellError:
             raise
+        except (OSError, EOFError) as error:
+            raise self.gone(error) from None
         except (LookupError, ValueError, ArithmeticError, asyncio.LimitOverrunError) as error:
             raise self.gone(f"no beanstalkd answers so: {type(error).__name__}: {error}") from None
 
