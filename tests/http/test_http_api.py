@@ -449,6 +449,37 @@ async def test_cancel_shift_and_kick_by_filter():
 # --- verbs ------------------------------------------------------------------------------------
 
 
+async def test_each_message_is_given_back_with_its_own_delay_and_error():
+    async with calling() as caller:
+        await caller.post("/v1/topics/t/messages", [{"body": "x"}] * 3)
+        receipts = [m["receipt"] for m in await caller.take()]
+        own = {"delay_ms": [3_600_000, 0, 7_200_000], "error": ["one", None, "three"]}
+        for name, column in own.items():
+            await caller.post("/v1/release", {"receipts": receipts, name: column[:2]})
+            assert caller.status == 400
+            assert b"got 2 values, expected 3" in caller.data
+        await caller.post("/v1/release", {"receipts": receipts, "delay": 1, **own})
+        assert caller.status == 400
+        answer = await caller.post("/v1/release", {"receipts": receipts, **own})
+        assert answer["results"] == ["released"] * 3
+        (again,) = await caller.take()
+        assert again["last_error"] is None
+        listed = await caller.get("/v1/topics/t/messages?state=delayed")
+        first, last = listed["messages"]
+        assert [first["last_error"], last["last_error"]] == ["one", "three"]
+        assert 3_500_000 < last["due_ms"] - first["due_ms"] < 3_700_000
+
+
+async def test_one_message_may_be_given_back_in_lists_of_one():
+    async with calling() as caller:
+        await caller.post("/v1/topics/t/messages", [{"body": "x"}])
+        (message,) = await caller.take()
+        ask = {"receipts": [message["receipt"]], "delay_ms": [0], "error": ["again"]}
+        assert (await caller.post("/v1/release", ask))["results"] == ["released"]
+        (again,) = await caller.take()
+        assert again["last_error"] == "again"
+
+
 async def test_receipts_are_good_once():
     async with calling() as caller:
         await caller.post("/v1/topics/t/messages", [{"body": "x"}] * 4)

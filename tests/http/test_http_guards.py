@@ -158,6 +158,25 @@ async def test_a_receipt_that_becomes_good_behind_the_check_is_stale(tmp_path, v
         assert len(await queue.held("another")) == 1
 
 
+async def test_what_is_told_of_each_goes_with_its_message_past_those_of_others(tmp_path):
+    path = tmp_path / "tokens.toml"
+    path.write_text('[anonymous]\nput = [""]\ntake = ["mine"]\n')
+    path.chmod(0o600)
+    async with calling(tokens=Tokens(path)) as caller:
+        queue = caller.server.queue
+        receipts = []
+        for topic in ("other", "mine", "other", "mine"):
+            await queue.put(topic, "x")
+            receipts.append((await queue.take(topic))[0].receipt)
+        own = {"delay_ms": [1, 3_600_000, 2, 7_200_000], "error": ["a", "b", "c", "d"]}
+        answer = await caller.post("/v1/release", {"receipts": receipts, **own})
+        assert answer["results"] == ["stale", "released"] * 2
+        page = await queue.scan("mine", "delayed")
+        found = list(page.messages)
+        assert [message.last_error for message in found] == ["b", "d"]
+        assert 3_500_000 < found[1].due_ms - found[0].due_ms < 3_700_000
+
+
 async def test_a_wait_ends_with_its_rights(tmp_path):
     path = tmp_path / "tokens.toml"
     path.write_text('[anonymous]\nput = [""]\ntake = [""]\n')

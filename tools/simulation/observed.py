@@ -14,6 +14,7 @@ from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.stats import Stale, Stats
 from dwell.errors import IdExists, StoreError, TopicFull
 from dwell.message import I64, U8, U64, Kind, Message, Result, TopicSettings
+from dwell.store.base import Delays, Errors
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.checkpoint import Checkpoint
 from dwell.testing.model import Entry, Item
@@ -216,8 +217,8 @@ class ObservedStore(EmbeddedStore):
     async def release(
         self,
         receipts: U64,
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: Delays,
+        error: Errors,
         *,
         counted: bool,
         priority: int | None = None,

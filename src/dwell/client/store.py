@@ -44,6 +44,7 @@ from dwell.client.counting import Counting
 from dwell.clock.servertime import ServerClock
 from dwell.errors import DwellError, StoreError
 from dwell.message import I64, U8, U64, Message, Result, State, TopicSettings, receipts_to_text
+from dwell.store.base import Delays, Errors
 from dwell.tasks import end, finished, whole
 from dwell.wire import columns
 from dwell.wire.columns import (
@@ -57,6 +58,7 @@ from dwell.wire.columns import (
     batch_of_columns,
     columns_of_puts,
     events_of_columns,
+    packed,
     packed_receipts,
 )
 
@@ -257,15 +259,17 @@ class HttpStore(Counting):
     async def release(
         self,
         receipts: U64,
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: Delays,
+        error: Errors,
         *,
         counted: bool,
         priority: int | None = None,
     ) -> U8:
         """Give messages back."""
         data = packed_receipts(receipts)
-        how = ReceiptColumns(data, delay_ms, error, counted=counted, priority=priority)
+        delay = delay_ms if delay_ms is None or isinstance(delay_ms, int) else packed(delay_ms)
+        own = error if error is None or isinstance(error, str) else list(error)
+        how = ReceiptColumns(data, delay, own, counted=counted, priority=priority)
         return await self._by_receipt("release", how)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:

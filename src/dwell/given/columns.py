@@ -293,6 +293,11 @@ def dues(
     return np.full(size, now_ms, dtype=np.int64)
 
 
+def delays(given: object, size: int) -> int | I64:
+    """Return one delay in milliseconds for all, or one for each."""
+    return _spans(given, size, "delay") if _is_many(given) else values.delay_ms(given)
+
+
 def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
     """Return when each message expires, 0 for never; a ttl counts from now."""
     one_of(expires=expires, ttl=ttl)
@@ -356,6 +361,8 @@ def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
     """Return spans in milliseconds; an item that is None is ``absent``."""
     if _is_seconds(given, size):
         return np.rint(np.asarray(given) * 1000.0).astype(np.int64)
+    if _is_millis(given, size):
+        return np.array(given, dtype=np.int64)
 
     def one(value: object, name: str) -> int:
         return absent if value is None else values.delay_ms(value, name)
@@ -368,6 +375,14 @@ def _is_seconds(given: object, size: int) -> bool:
     if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.shape != (size,):
         return False
     return bool(np.all((given >= 0) & (given <= MAX_DELAY_MS / 1000)))
+
+
+def _is_millis(given: object, size: int) -> bool:
+    """Whether this is an array of NumPy's milliseconds that are all in range, which NaT is not."""
+    if not isinstance(given, np.ndarray) or given.dtype != "m8[ms]" or given.shape != (size,):
+        return False
+    ms = given.view(np.int64)
+    return bool(np.all((ms >= 0) & (ms <= MAX_DELAY_MS)))
 
 
 # --- key and headers --------------------------------------------------------------------------
@@ -393,6 +408,14 @@ def _each(given: Any, size: int, field: str, error: type[InvalidInput]) -> Seque
     if len(given) != size:
         raise error(f"{field}: got {len(given)} values, expected one value or {size}")
     return given if isinstance(given, list | tuple) else np.asarray(given).tolist()
+
+
+def errors(given: object, size: int) -> str | Sequence[str | None] | None:
+    """Return one error for all messages, or one for each, cut to what is kept."""
+    if not _is_many(given):
+        return values.error_text(given)
+    each = _each(given, size, "error", InvalidInput)
+    return [values.error_text(one, f"error[{at}]") for at, one in enumerate(each)]
 
 
 # --- receipts ---------------------------------------------------------------------------------

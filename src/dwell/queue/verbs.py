@@ -19,13 +19,16 @@ from dwell.queue.bulk import cut_results
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.turns import Turns
-from dwell.store.base import Store
+from dwell.store.base import Errors, Store
 
 #: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
 Taken: TypeAlias = Message | str
 ManyTaken: TypeAlias = Batch | Sequence[Message] | Sequence[str] | U64
 
-_Release: TypeAlias = tuple[int | None, str | None, bool, int | None]
+#: How messages are given back: after the topic's own delay, counted, and with which priority; and
+#: what is told of each, beside its receipt: the delay and the error.
+_Release: TypeAlias = tuple[bool, bool, int | None]
+_Released: TypeAlias = tuple[bytes, int, str | None]
 _Bury: TypeAlias = tuple[str | None, int | None]
 
 
@@ -84,36 +87,45 @@ class Verbs:
     async def release(
         self,
         what: ManyTaken,
-        delay: Delay = 0,
+        delay: Delay | Sequence[Delay] | I64 = 0,
         *,
         retry: bool = False,
-        error: str | None = None,
+        error: str | Sequence[str | None] | None = None,
         counted: bool = True,
         priority: int | None = None,
     ) -> Results: ...
     async def release(
         self,
         what: Taken | ManyTaken,
-        delay: Delay = 0,
+        delay: Delay | Sequence[Delay] | I64 = 0,
         *,
         retry: bool = False,
-        error: str | None = None,
+        error: str | Sequence[str | None] | None = None,
         counted: bool = True,
         priority: int | None = None,
     ) -> Result | Results:
         """Give messages back, due after ``delay``: ``released``, ``buried`` or ``stale``.
 
-        ``retry`` takes the topic's retry delay for the attempt instead. A message whose attempts
-        are used up is buried, unless ``counted`` is False: that gives the attempt back, and without
-        a delay the message is as it was before it was taken, in its old place. ``error`` is kept as
-        its ``last_error``, at most 1000 characters of it, ``priority`` as its own.
+        Of many, each may have a delay and an error of its own. ``retry`` takes the topic's retry
+        delay for the attempt instead. A message whose attempts are used up is buried, unless
+        ``counted`` is False: that gives the attempt back, and without a delay the message is as it
+        was before it was taken, in its old place. ``error`` is kept as its ``last_error``, at most
+        1000 characters of it, ``priority`` as its own.
         """
         own = None if priority is None else values.priority(priority)
-        how = (_release_ms(delay, retry), values.error_text(error), counted, own)
+        how = (retry, counted, own)
         if isinstance(what, Message | str):
-            return await self._releases.call(how, self._receipt(what))
+            delay_ms = values.delay_ms(delay)
+            _check_retry(delay_ms, retry)
+            told = (self._receipt(what), delay_ms, values.error_text(error))
+            return await self._releases.call(how, told)
         receipts = self._receipts(what)
-        return Results(await self._release_all(receipts, how)) if len(receipts) else _nothing()
+        delays_ms = columns.delays(delay, len(receipts))
+        _check_retry(delays_ms, retry)
+        errors = columns.errors(error, len(receipts))
+        if not len(receipts):
+            return _nothing()
+        return Results(await self._release_all(receipts, delays_ms, errors, how))
 
     @overload
     async def touch(self, what: Taken, lease: Delay | None = None) -> Result: ...  # type: ignore[overload-overlap]
@@ -306,12 +318,17 @@ class Verbs:
         results = await self._store.reschedule(topic, ids, due_ms)
         return cut_results(results, [ids for ids, _ in many])
 
-    async def _release(self, key: _Release, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._release_all(columns.receipts_of(items), key))
+    async def _release(self, how: _Release, items: Sequence[_Released]) -> list[Result]:
+        receipts, delays_ms, errors = zip(*items, strict=True)
+        many = columns.receipts_of(receipts), np.array(delays_ms, dtype=np.int64)
+        return results_of(await self._release_all(*many, errors, how))
 
-    def _release_all(self, receipts: U64, how: _Release) -> Awaitable[U8]:
-        delay_ms, error, counted, priority = how
-        return self._store.release(receipts, delay_ms, error, counted=counted, priority=priority)
+    def _release_all(
+        self, receipts: U64, delays_ms: int | I64, errors: Errors, how: _Release
+    ) -> Awaitable[U8]:
+        retry, counted, priority = how
+        delay_ms = None if retry else delays_ms
+        return self._store.release(receipts, delay_ms, errors, counted=counted, priority=priority)
 
     async def _touch(self, lease_ms: int, items: Sequence[bytes]) -> list[Result]:
         return results_of(await self._store.touch(columns.receipts_of(items), lease_ms))
@@ -338,11 +355,9 @@ class Verbs:
         return await self._store.get(topic, items)
 
 
-def _release_ms(delay: Delay, retry: bool) -> int | None:
-    delay_ms = values.delay_ms(delay)
-    if retry and delay_ms:
+def _check_retry(delay_ms: int | I64, retry: bool) -> None:
+    if retry and np.any(delay_ms):
         raise InvalidTime("delay: got delay and retry together, expected one of them")
-    return None if retry else delay_ms
 
 
 def _nothing() -> Results:

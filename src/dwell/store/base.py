@@ -37,7 +37,7 @@ All arrays are NumPy arrays of one dimension and of the batch's length, unless a
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
@@ -51,6 +51,11 @@ from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.histogram import Histogram
 from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Message, State, TopicSettings
+
+#: What a release is told of its messages: one delay in milliseconds for all or one for each, None
+#: for the topic's own; and one error for all or one for each, None to keep what there is.
+Delays: TypeAlias = int | I64 | None
+Errors: TypeAlias = str | Sequence[str | None] | None
 
 
 class Store(ABC):
@@ -139,18 +144,20 @@ class Store(ABC):
     async def release(
         self,
         receipts: U64,
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: Delays,
+        error: Errors,
         *,
         counted: bool,
         priority: int | None = None,
     ) -> U8:
         """Give messages back: ``released``, ``buried`` (attempts used up) or ``stale``.
 
-        The due becomes now + ``delay_ms``; None takes the topic's retry delay for the attempt.
+        The due becomes now + ``delay_ms``, one for all or one for each; None takes the topic's
+        retry delay for the attempt.
         ``counted=False`` gives the attempt back, so that it never buries; with a delay of 0 the due
-        stays too, so that the message is as it was before the take. ``error`` is kept as
-        ``last_error``, ``priority`` as the message's own; None keeps the one there is.
+        stays too, so that the message is as it was before the take. ``error``, one for all or one
+        for each, is kept as ``last_error``, ``priority`` as the message's own; None keeps the one
+        there is.
         """
 
     @abstractmethod

@@ -338,27 +338,28 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_receipts)
     @rule(
         picks=some_picks,
-        delay_ms=st.none() | a_delay_ms,
-        error=an_error,
+        delay_ms=st.none() | a_delay_ms | st.lists(a_delay_ms, min_size=4, max_size=4),
+        error=an_error | st.lists(an_error, min_size=4, max_size=4),
         counted=st.sampled_from((True, True, False)),
         priority=a_new_priority,
     )
     def release(
         self,
         picks: list[int],
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: int | list[int] | None,
+        error: str | list[str | None] | None,
         counted: bool,
         priority: int | None,
     ) -> None:
-        """Give messages back."""
+        """Give messages back, with one delay and error or each with its own."""
         leases, receipts = self.receipts.picked(picks, self.model)
+        size = len(leases)
+        delay = np.array(delay_ms[:size], np.int64) if isinstance(delay_ms, list) else delay_ms
+        errors = error[:size] if isinstance(error, list) else error
         self._do_each(
-            lambda model: model.release(
-                leases, delay_ms, error, counted=counted, priority=priority
-            ),
+            lambda model: model.release(leases, delay, errors, counted=counted, priority=priority),
             lambda store: store.release(
-                receipts, delay_ms, error, counted=counted, priority=priority
+                receipts, delay, errors, counted=counted, priority=priority
             ),
         )
 

@@ -12,11 +12,13 @@ Messages are named by topic and id, leases by a number that :meth:`Model.take` g
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from msgspec import structs
 
 from dwell.errors import IdExists, TopicFull
 from dwell.message import Kind, Result, State, TopicSettings, decode_extra
 from dwell.retries import retry_delay_ms
+from dwell.store.base import Delays, Errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class Model:
     def ack(self, leases: Sequence[int]) -> list[Result]:
         """Forget messages that are done; a caller's own id is remembered."""
 
-        def ack(item: Item) -> Result:
+        def ack(item: Item, _: int) -> Result:
             self._note(Kind.ACK, item)
             name = (item.topic, item.put.id)
             del self.items[name]
@@ -216,24 +218,27 @@ class Model:
     def release(
         self,
         leases: Sequence[int],
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: Delays,
+        error: Errors,
         *,
         counted: bool,
         priority: int | None = None,
     ) -> list[Result]:
         """Give messages back, or bury those without an attempt left."""
+        delays_ms = None if delay_ms is None else np.broadcast_to(delay_ms, len(leases)).tolist()
 
-        def release(item: Item) -> Result:
+        def release(item: Item, at: int) -> Result:
             self._end_lease(item)
             self._set_priority(item, priority)
-            item.error = item.error if error is None else error
+            own = error if error is None or isinstance(error, str) else error[at]
+            item.error = item.error if own is None else own
             if counted and self._is_used_up(item):
                 self._give_up(item)
                 return Result.BURIED
             retry_ms = retry_delay_ms(self.topic(item.topic).retry_delays_ms, item.attempt)
-            if counted or delay_ms != 0:
-                item.due_ms = self.now_ms + (retry_ms if delay_ms is None else delay_ms)
+            own_ms = retry_ms if delays_ms is None else delays_ms[at]
+            if counted or delays_ms is None or own_ms:
+                item.due_ms = self.now_ms + own_ms
             item.attempt -= 0 if counted else 1
             self._note(Kind.RELEASE, item)
             return Result.RELEASED
@@ -243,7 +248,7 @@ class Model:
     def touch(self, leases: Sequence[int], lease_ms: int) -> list[Result]:
         """Let leases end so long after now."""
 
-        def touch(item: Item) -> Result:
+        def touch(item: Item, _: int) -> Result:
             own_lease_ms = item.put.lease_ms or self.topic(item.topic).lease_ms
             item.lease_until_ms = self.now_ms + (lease_ms or own_lease_ms)
             return Result.TOUCHED
@@ -255,7 +260,7 @@ class Model:
     ) -> list[Result]:
         """Set messages aside."""
 
-        def bury(item: Item) -> Result:
+        def bury(item: Item, _: int) -> Result:
             self._end_lease(item)
             self._set_priority(item, priority)
             item.died_ms = self.now_ms
@@ -372,11 +377,13 @@ class Model:
         self._note(Kind.PUT if old is None else Kind.REPLACE, new)
         return Result.CREATED if old is None else Result.REPLACED
 
-    def _each_lease(self, leases: Sequence[int], act: Callable[[Item], Result]) -> list[Result]:
+    def _each_lease(
+        self, leases: Sequence[int], act: Callable[[Item, int], Result]
+    ) -> list[Result]:
         results = []
-        for lease in leases:
+        for at, lease in enumerate(leases):
             holder = [item for item in self.items.values() if item.lease == lease != 0]
-            results.append(act(holder[0]) if holder else Result.STALE)
+            results.append(act(holder[0], at) if holder else Result.STALE)
         return results
 
     def _each_id(

@@ -22,7 +22,7 @@ from dwell.message import (
     TopicSettings,
     encode_extra,
 )
-from dwell.store.base import Store
+from dwell.store.base import Delays, Errors, Store
 from dwell.testing.model import Entry
 from dwell.testing.views import events_from, puts_of
 
@@ -169,8 +169,8 @@ class Rig:
     async def release(
         self,
         receipts: U64,
-        delay_ms: int | None = 0,
-        error: str | None = None,
+        delay_ms: Delays = 0,
+        error: Errors = None,
         *,
         counted: bool = True,
     ) -> list[str]:

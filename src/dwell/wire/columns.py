@@ -164,8 +164,8 @@ class ReceiptColumns(msgspec.Struct, omit_defaults=True):
     """What a verb by receipt is told: the receipts, 16 bytes each, and how to do it."""
 
     receipts: bytes
-    delay_ms: int | None = 0
-    error: str | None = None
+    delay_ms: Column | None = 0
+    error: str | list[str | None] | None = None
     counted: bool = True
     priority: int | None = None
     lease_ms: int = 0

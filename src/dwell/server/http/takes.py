@@ -1,7 +1,8 @@
 """Taking messages, and saying what became of them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -37,6 +38,7 @@ from dwell.wire.columns import (
     ReceiptColumns,
     ResultColumns,
     columns_of_batch,
+    unpacked,
     unpacked_receipts,
 )
 from dwell.wire.rows import span_of
@@ -122,7 +124,13 @@ def batch_answer(call: Call, batch: Batch) -> Answer:
 # --- by receipt -------------------------------------------------------------------------------
 
 
-_Verb: TypeAlias = Callable[[Any], Awaitable[Results | Result]]
+_Verb: TypeAlias = Callable[..., Awaitable[Results | Result]]
+#: What it is told of each message.
+_Each: TypeAlias = Mapping[str, np.ndarray]
+_NOTHING: _Each = MappingProxyType({})
+
+#: Times as the queue takes them in columns.
+_MILLIS = np.dtype("m8[ms]")
 
 
 async def ack(call: Call) -> Answer:
@@ -139,25 +147,32 @@ async def release(call: Call) -> Answer:
     verb: _Verb
     if call.given is Media.COLUMNS:
         receipts, how = _receipt_columns(call)
-        verb = partial(
-            call.queue.release,
-            delay=Millis(how.delay_ms or 0),
-            retry=how.delay_ms is None,
-            error=how.error,
-            counted=how.counted,
-            priority=how.priority,
-        )
-        return _codes(await _done(call, receipts, verb))
+        delay_ms = unpacked(how.delay_ms or 0, len(receipts), np.int64, "delay_ms")
+        retry = how.delay_ms is None
+        each: _Each = {"delay": delay_ms.view(_MILLIS)}
+        verb = partial(call.queue.release, retry=retry, counted=how.counted, priority=how.priority)
+        return _codes(await _done(call, receipts, *_own_errors(verb, how.error, each)))
     ask = call.body(ReleaseRequest)
-    verb = partial(
-        call.queue.release,
-        delay=span(ask, "delay") or 0,
-        retry=ask.retry,
-        error=ask.error,
-        counted=ask.counted,
-        priority=ask.priority,
-    )
-    return _words(call, await _done(call, ask.receipts, verb))
+    verb = partial(call.queue.release, retry=ask.retry, counted=ask.counted, priority=ask.priority)
+    if not isinstance(ask.delay_ms, list):
+        each = {}
+        verb = partial(verb, delay=span(ask, "delay") or 0)
+    elif ask.delay is None:
+        each = {"delay": np.array(ask.delay_ms, _MILLIS)}
+    else:
+        raise InvalidInput("delay: got delay and delay_ms together, expected one of them")
+    verb, each = _own_errors(verb, ask.error, each)
+    given = columns.receipts(ask.receipts) if each else ask.receipts
+    return _words(call, await _done(call, given, verb, each))
+
+
+def _own_errors(
+    verb: _Verb, error: str | list[str | None] | None, each: _Each
+) -> tuple[_Verb, _Each]:
+    """Return a verb that is told one error, or columns with one for each."""
+    if isinstance(error, list):
+        return verb, {**each, "error": np.array(error, object)}
+    return partial(verb, error=error), each
 
 
 async def touch(call: Call) -> Answer:
@@ -194,21 +209,27 @@ def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
     return unpacked_receipts(how.receipts), how
 
 
-async def _done(call: Call, given: list[str] | U64, verb: _Verb) -> Results | Result:
+async def _done(
+    call: Call, given: list[str] | U64, verb: _Verb, each: _Each = _NOTHING
+) -> Results | Result:
     """Do a verb to messages on whose topics the caller has the right; a single one is joined.
 
-    A receipt of another topic is stale, as one of which there is no message.
+    A receipt of another topic is stale, as one of which there is no message. ``each`` has columns
+    that the verb is told, by name. Raises InvalidInput for one that is not as long as the receipts.
     """
+    for name, column in each.items():
+        if len(column) != len(given):
+            raise InvalidInput(f"{name}: got {len(column)} values, expected {len(given)}")
     what: Any = given[0] if isinstance(given, list) and len(given) == 1 else given
     if call.service.tokens.is_open or not len(given):
-        return await verb(what)
+        return await verb(what, **each)
     receipts = columns.receipts(given)
     topics = _of_the_callers(call, await call.queue.taken_from(receipts))
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale.
     good = np.array([topic is not None for topic in topics], np.bool_)
     codes = np.full(len(topics), Result.STALE, np.uint8)
     if good.any():
-        done = await verb(receipts[good])
+        done = await verb(receipts[good], **{name: part[good] for name, part in each.items()})
         assert isinstance(done, Results)
         codes[good] = done.codes
     return Results(codes)

@@ -7,10 +7,12 @@ to the journal, applies it, and answers when it is on disk.
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
@@ -21,6 +23,7 @@ from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock
 from dwell.errors import DiskFull, InvalidSettings, StoreError
 from dwell.message import I64, U8, U64, Message, Result, Rows, State, TopicSettings
+from dwell.store.base import Delays, Errors
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
@@ -194,7 +197,7 @@ class EmbeddedStore(Counting):
             return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
         except asyncio.CancelledError:
             with contextlib.suppress(StoreError):
-                self._release(receipts, 0, Meta(counted=False))
+                self._release(receipts, 0, None, Meta(counted=False))
             raise
 
     def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
@@ -252,34 +255,55 @@ class EmbeddedStore(Counting):
     async def release(
         self,
         receipts: U64,
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: Delays,
+        error: Errors,
         *,
         counted: bool,
         priority: int | None = None,
     ) -> U8:
         """Give messages back (see the contract)."""
-        meta = Meta(error=error, counted=counted, priority=priority)
-        good, dead = await self._in_room(lambda: self._release(receipts, delay_ms, meta))
+        meta = Meta(counted=counted, priority=priority)
+        good, dead = await self._in_room(lambda: self._release(receipts, delay_ms, error, meta))
         results = await self._answer(good, Result.RELEASED, Result.STALE)
         results[dead] = Result.BURIED
         return results
 
     def _release(
-        self, receipts: U64, delay_ms: int | None, meta: Meta
+        self,
+        receipts: U64,
+        delay_ms: Delays,
+        error: Errors,
+        meta: Meta,
     ) -> tuple[np.ndarray, np.ndarray]:
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
         going = rows[good]
         if len(going):
-            columns = {
-                "rows": going,
-                "due_ms": self._machine.terms.release_dues(
-                    going, now_ms, delay_ms, counted=meta.counted
-                ),
-            }
-            self._time.write(Record(RecordKind.RELEASE, now_ms, columns, meta))
+            if isinstance(delay_ms, np.ndarray):
+                delay_ms = delay_ms[good]
+            terms = self._machine.terms
+            due_ms = terms.release_dues(going, now_ms, delay_ms, counted=meta.counted)
+            for own, which in self._by_error(error, good):
+                columns = {"rows": going[which], "due_ms": due_ms[which]}
+                told = structs.replace(meta, error=own)
+                self._time.write(Record(RecordKind.RELEASE, now_ms, columns, told))
         return good, good & (self._table.state[rows] == State.DEAD)
+
+    def _by_error(self, error: Errors, good: np.ndarray) -> list[tuple[str | None, slice]]:
+        """Return the errors of what is good, each with the places that it holds for.
+
+        Makes sure that there is room for all of it: a receipt is good only once.
+        """
+        if error is None or isinstance(error, str):
+            return [(error, slice(None))]
+        parts, start = [], 0
+        for own, same in groupby(error[place] for place in np.flatnonzero(good).tolist()):
+            stop = start + len(list(same))
+            parts.append((own, slice(start, stop)))
+            start = stop
+        size_bytes = sum(_ERROR_BYTES + 4 * len(own or "") for own, _ in parts)
+        self._core.reserve(size_bytes + 16 * start, Use.CHANGE)
+        return parts
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""
@@ -497,3 +521,5 @@ class EmbeddedStore(Counting):
 
 
 _NO_ROWS: Rows = np.zeros(0, dtype=np.intp)
+#: What a record takes that says an error of some messages, beside the error and the messages.
+_ERROR_BYTES = 128

@@ -29,13 +29,16 @@ class Terms:
         """Return how long the id of each message is remembered."""
         return self._of_topics(self._topics.remember_ms, rows)
 
-    def release_dues(self, rows: Rows, now_ms: int, delay_ms: int | None, *, counted: bool) -> I64:
+    def release_dues(
+        self, rows: Rows, now_ms: int, delay_ms: int | I64 | None, *, counted: bool
+    ) -> I64:
         """Return when messages that are released fall due (see the contract)."""
         if delay_ms is None:
             return now_ms + self._retry_delays(rows)
-        if not counted and not delay_ms:
-            return self._table.due_ms[rows]
-        return np.full(len(rows), now_ms + delay_ms, dtype=np.int64)
+        delays_ms = np.broadcast_to(np.asarray(delay_ms, np.int64), len(rows))
+        if counted:
+            return now_ms + delays_ms
+        return np.where(delays_ms > 0, now_ms + delays_ms, self._table.due_ms[rows])
 
     def _retry_delays(self, rows: Rows) -> I64:
         topics = map(self._topics.settings_of, self._table.topic[rows].tolist())

@@ -30,6 +30,7 @@ from dwell.message import (
 )
 from dwell.retries import retry_delay_ms
 from dwell.store.allowances import Allowances
+from dwell.store.base import Delays, Errors
 from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.reading import Reading, texts_of
@@ -138,24 +139,27 @@ class MemoryStore(Reading):
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done."""
         now_ms = self._enter()
-        return self._each_receipt(receipts, lambda row: self._ack(row, now_ms))
+        return self._each_receipt(receipts, lambda row, _: self._ack(row, now_ms))
 
     async def release(
         self,
         receipts: U64,
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: Delays,
+        error: Errors,
         *,
         counted: bool,
         priority: int | None = None,
     ) -> U8:
         """Give messages back."""
         now_ms = self._enter()
+        delays_ms = None if delay_ms is None else np.broadcast_to(delay_ms, len(receipts)).tolist()
+        errors = [error] * len(receipts) if error is None or isinstance(error, str) else error
 
-        def release(row: Row) -> Result:
-            row.error = row.error if error is None else error
+        def release(row: Row, at: int) -> Result:
+            own = errors[at]
+            row.error = row.error if own is None else own
             row.priority = row.priority if priority is None else priority
-            return self._release(row, delay_ms, counted, now_ms)
+            return self._release(row, delays_ms and delays_ms[at], counted, now_ms)
 
         return self._each_receipt(receipts, release)
 
@@ -163,7 +167,7 @@ class MemoryStore(Reading):
         """Let leases end later, or sooner."""
         now_ms = self._enter()
 
-        def touch(row: Row) -> Result:
+        def touch(row: Row, _: int) -> Result:
             row.until_ms = now_ms + (lease_ms or row.own_lease_ms())
             self._move(row, State.LEASED)
             return Result.TOUCHED
@@ -174,7 +178,7 @@ class MemoryStore(Reading):
         """Set messages aside as dead."""
         now_ms = self._enter()
 
-        def bury(row: Row) -> Result:
+        def bury(row: Row, _: int) -> Result:
             row.error = row.error if reason is None else reason
             row.priority = row.priority if priority is None else priority
             self._end_lease(row)
@@ -444,11 +448,11 @@ class MemoryStore(Reading):
     def _make_ids(self, arrivals: list[int]) -> list[str]:
         return [f"{QUEUE_ID_MARK}{self.number:08x}{arrival:x}" for arrival in arrivals]
 
-    def _each_receipt(self, receipts: U64, act: Callable[[Row], Result]) -> U8:
-        """Do something to each message whose receipt still holds; the others are stale."""
+    def _each_receipt(self, receipts: U64, act: Callable[[Row, int], Result]) -> U8:
+        """Do something to each message whose receipt still holds, at a place; others are stale."""
         results = np.full(len(receipts), Result.STALE, np.uint8)
         for at, row in enumerate(taken_rows(self._taken, receipts, self.number)):
             if row is not None:
-                results[at] = act(row)
+                results[at] = act(row, at)
         self._announce()
         return results

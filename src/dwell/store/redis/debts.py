@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
+import msgspec
+
 from dwell.errors import DwellError, ServerUnreachable
 from dwell.slices import slices
 from dwell.store.redis.engine import Call
@@ -28,8 +30,8 @@ _PAUSE_S = 0.2
 #: How long a store that is closed goes on paying.
 _CLOSING_S = 1.0
 _ALL_SLOTS = bytes(range(SLOTS))
-#: No delay, not counted, no new priority, no error.
-_AS_IT_WAS = (0, 0, b"", 0, b"")
+#: A delay of 0 for all, no error, not counted, no new priority.
+_AS_IT_WAS = (bytes(6), msgspec.msgpack.encode(None), 0, b"")
 
 Debt = Callable[[], Awaitable[None]]
 

@@ -258,10 +258,17 @@ class Shards:
         parts = shares([group.shard for group in groups])
         return {shard: [groups[at] for at in places] for shard, places in parts.items()}
 
-    async def by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
+    async def by_receipt(
+        self,
+        verb: str,
+        receipts: U64,
+        most: int,
+        own: Callable[[Sequence[Group]], tuple[object, ...]],
+    ) -> U8:
         """Run a verb on each shard's receipts, about ``most`` at a time, one after another.
 
-        A call may answer for the first groups only; it is made again for the others.
+        A call may answer for the first groups only; it is made again for the others. ``own``
+        returns what the verb is told beside some groups.
         """
         results = np.full(len(receipts), Result.STALE, np.uint8)
 
@@ -269,8 +276,9 @@ class Shards:
             for part in parts_of(groups, most):
                 done = 0
                 while done < len(part):
-                    texts = [group.text for group in part[done:]]
-                    answer = await self.run(shard, verb, *own, *texts)
+                    left = part[done:]
+                    texts = [group.text for group in left]
+                    answer = await self.run(shard, verb, *own(left), *texts)
                     codes, before = np.frombuffer(answer.values[0], np.uint8), 0
                     while before < len(codes):
                         group, count = part[done], part[done].stop - part[done].start

@@ -17,12 +17,12 @@ from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Kind, Message, State, TopicSettings
 from dwell.slices import slices, tuples
-from dwell.store.base import Store
+from dwell.store.base import Delays, Errors, Store
 from dwell.store.holding import most_held
 from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of
 from dwell.store.redis.layout import settings_of
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import shares, split
+from dwell.store.redis.numbers import Group, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import Leased, Row, batch_of, is_of_block
@@ -152,16 +152,20 @@ class RedisStore(Store):
     async def release(
         self,
         receipts: U64,
-        delay_ms: int | None,
-        error: str | None,
+        delay_ms: Delays,
+        error: Errors,
         *,
         counted: bool,
         priority: int | None = None,
     ) -> U8:
         """Give messages back."""
-        delay = b"" if delay_ms is None else delay_ms
-        own = (delay, int(counted), b"" if priority is None else priority, *_text(error))
-        return await self._by_receipt("release", receipts, self._limits.receipts, *own)
+        self.check()
+        how = (int(counted), b"" if priority is None else priority)
+
+        def own(part: Sequence[Group]) -> tuple[object, ...]:
+            return (_delays(delay_ms, part), _errors(error, part), *how)
+
+        return await self._shards.by_receipt("release", receipts, self._limits.receipts, own)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later, or sooner."""
@@ -174,7 +178,7 @@ class RedisStore(Store):
 
     async def _by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
         self.check()
-        return await self._shards.by_receipt(verb, receipts, most, *own)
+        return await self._shards.by_receipt(verb, receipts, most, lambda _: own)
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt, or None where that is no longer good."""
@@ -202,8 +206,8 @@ class RedisStore(Store):
 
     async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
         """Change when messages fall due."""
-        data = due_ms.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
-        return await self._by_id("reschedule", ids, lambda places: (topic, data[places].tobytes()))
+        dues = _times(due_ms)
+        return await self._by_id("reschedule", ids, lambda places: (topic, dues[places].tobytes()))
 
     async def _by_id(
         self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
@@ -368,6 +372,28 @@ class RedisStore(Store):
         # A wake may be lost, a shard may come back, and the engine's clock may be set.
         latest_ms = self.clock.now_ms() + _FALLBACK_MS
         return latest_ms if deadline_ms is None else min(deadline_ms, latest_ms)
+
+
+def _times(times_ms: I64) -> U8:
+    """Return times in milliseconds as scripts read them, 6 bytes each."""
+    return times_ms.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
+
+
+def _delays(delay_ms: Delays, part: Sequence[Group]) -> bytes:
+    """Return the delays of some groups of receipts as a script reads them."""
+    if delay_ms is None:
+        return b""
+    if not isinstance(delay_ms, np.ndarray):
+        return int(delay_ms).to_bytes(6, "big")
+    return _times(np.concatenate([delay_ms[group.start : group.stop] for group in part])).tobytes()
+
+
+def _errors(error: Errors, part: Sequence[Group]) -> bytes:
+    """Return the errors of some groups of receipts as a script reads them; false is none."""
+    if error is None or isinstance(error, str):
+        return msgspec.msgpack.encode(error)
+    each = [own for group in part for own in error[group.start : group.stop]]
+    return msgspec.msgpack.encode([False if own is None else own for own in each])
 
 
 def _text(text: str | None) -> tuple[int, bytes]:

@@ -191,6 +191,45 @@ class Receipts(Suite):
         assert (await rig.get("x")).due_ms == rig.clock.now_ms()
 
     @scenario
+    async def test_release_each_after_its_own_delay(self, rig: Rig) -> None:
+        """Delays may differ; without one and uncounted a message is as it was."""
+        await rig.put(*"abcd")
+        batch = await rig.take()
+        rig.advance(10)
+        receipts, now_ms = receipts_of(batch), rig.now_ms
+        assert await rig.ack(receipts[1:2]) == ["acked"]
+        delays_ms = np.array([20, 99, 0, 30])
+        answers = ["released", "stale", "released", "released"]
+        assert await rig.release(receipts, delays_ms, counted=False) == answers
+        left = [await rig.get(batch.ids[at]) for at in (0, 2, 3)]
+        dues_ms = [now_ms + 20, int(batch.due_ms[2]), now_ms + 30]
+        assert [message.due_ms for message in left] == dues_ms
+        rig.advance(20)
+        again = await rig.take()
+        assert set(again.ids) == {batch.ids[2], batch.ids[0]}
+        now_ms = rig.now_ms
+        assert await rig.release(receipts_of(again), np.array([0, 5])) == ["released"] * 2
+        dues_ms = [(await rig.get(id_)).due_ms for id_ in again.ids]
+        assert dues_ms == [now_ms, now_ms + 5]
+
+    @within_a_shard
+    @scenario
+    async def test_release_each_with_its_own_error(self, rig: Rig) -> None:
+        """None keeps what was said before; the events stand in the order of the receipts."""
+        await rig.put(*"abcde")
+        await rig.release(receipts_of(await rig.take()), 0, "before", counted=False)
+        batch = await rig.take()
+        receipts = receipts_of(batch)
+        assert await rig.ack(receipts[:1]) == ["acked"]
+        errors = ["gone", "one", None, "", "one"]
+        answers = ["stale", *["released"] * 4]
+        assert await rig.release(receipts, 0, errors, counted=False) == answers
+        found = [(await rig.get(id_)).last_error for id_ in list(batch.ids)[1:]]
+        assert found == ["one", "before", "", "one"]
+        told = [line for line in await rig.happened() if line.startswith("release")]
+        assert told[-4:] == [f"release {id_}" for id_ in list(batch.ids)[1:]]
+
+    @scenario
     async def test_release_many_in_different_attempts(self, rig: Rig) -> None:
         """Each message of a batch has its own attempt, limit and answer."""
         await rig.configure(retry_delays_ms=(100, 200), max_attempts=2)

@@ -161,13 +161,16 @@ class AckRequest(Request):
 
 
 class ReleaseRequest(Request):
-    """The receipts of messages to give back, and when they fall due again."""
+    """The receipts of messages to give back, and when they fall due again.
+
+    ``delay_ms`` and ``error`` may be one for all or one for each receipt.
+    """
 
     receipts: Receipts
     delay: Span | None = None
-    delay_ms: Whole | None = None
+    delay_ms: Whole | Annotated[list[Whole], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
     retry: bool = False
-    error: str | None = None
+    error: str | Annotated[list[str | None], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
     counted: bool = True
     priority: Priority | None = None
 

@@ -43,8 +43,9 @@ end
 -- Tell whether the slots of a group are all of a block of which nothing is gone, in order.
 local function is_whole(b, slots) return b.live == b.size and slots == SLOTS:sub(1, b.size) end
 
--- Do something with each message of a group of receipts; return a byte for each.
-local function each_held(group, act)
+-- Do something with each message of a group of receipts, by its place in the call; return a byte for
+-- each. So many receipts came `before`.
+local function each_held(group, act, before)
   local first, take = unpack_from('>I7I4', group)
   local results, b = {}, #group > 18 and held_block(first, take)
   -- Many of a block cost less when all of it is loose.
@@ -52,7 +53,7 @@ local function each_held(group, act)
   for i = 12, #group do
     local n = first + group:byte(i)
     local r = held_by(n, take)
-    results[i - 11] = r and act(n, r) or RESULT.stale
+    results[i - 11] = r and act(n, r, (before or 0) + i - 11) or RESULT.stale
   end
   return table.concat(results)
 end

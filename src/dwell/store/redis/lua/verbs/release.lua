@@ -1,22 +1,25 @@
--- Give messages back. `delay_ms` is '' for the topic's retry delay; `counts` is '1' if the attempt
--- counts, without which a delay of 0 leaves the due; `priority` is '' to leave it; `has_error` is '1'
--- if there is one. The list: groups of receipts as in ack.
+-- Give messages back. `delays` are times in ms, 6 bytes for each receipt or for all, or '' for the
+-- topic's retry delay; `errors` is MessagePack, a text for all or a list, nil or false for none;
+-- `counts` is '1' if the attempt counts, without which a delay of 0 leaves the due; `priority` is ''
+-- to leave it. The list: groups of receipts as in ack.
 -- Answers {a byte for each receipt: released, buried or stale; finish()}.
-verb('release', 5, kept(function(delay_ms, counts, priority, has_error, error)
+verb('release', 4, kept(function(delays, errors, counts, priority)
   settle()
-  delay_ms = tonumber(delay_ms)
-  local is_counted = counts == '1'
+  errors = cmsgpack.unpack(errors)
+  local is_counted, is_list = counts == '1', type(errors) == 'table'
 
   local function retry_ms(r)
-    local delays = settings(r.topic).retry_delays_ms
-    if #delays == 0 then return 0 end
-    return delays[math.min(math.max(r.attempt, 1), #delays)]
+    local steps = settings(r.topic).retry_delays_ms
+    if #steps == 0 then return 0 end
+    return steps[math.min(math.max(r.attempt, 1), #steps)]
   end
 
-  local function release(n, r)
+  local function release(n, r, at)
+    local delay_ms = delays ~= '' and unpack_from('>I6', delays, #delays > 6 and 6 * at - 5 or 1)
     r = lifted(n, r)
     set_priority(r, priority)
-    if has_error == '1' then r.error = error end
+    local error = is_list and errors[at] or not is_list and errors
+    if error then r.error = error end
     if is_counted and is_used_up(r.attempt, r.most, r.topic) then
       bury(n, r, KIND.exhaust)
       return RESULT.buried
@@ -29,7 +32,10 @@ verb('release', 5, kept(function(delay_ms, counts, priority, has_error, error)
     return RESULT.released
   end
 
-  local results = {}
-  for i = rest, #ARGV do results[#results + 1] = each_held(ARGV[i], release) end
+  local results, before = {}, 0
+  for i = rest, #ARGV do
+    results[#results + 1] = each_held(ARGV[i], release, before)
+    before = before + #ARGV[i] - 11
+  end
   return {table.concat(results), finish()}
 end))
