@@ -193,7 +193,8 @@ class Receipts(Suite):
     @scenario
     async def test_release_each_after_its_own_delay(self, rig: Rig) -> None:
         """Delays may differ; without one and uncounted a message is as it was."""
-        await rig.put(*"abcd")
+        await rig.put("a", "b")
+        await rig.put("c", "d")
         batch = await rig.take()
         rig.advance(10)
         receipts, now_ms = receipts_of(batch), rig.now_ms
@@ -216,7 +217,8 @@ class Receipts(Suite):
     @scenario
     async def test_release_each_with_its_own_error(self, rig: Rig) -> None:
         """None keeps what was said before; the events stand in the order of the receipts."""
-        await rig.put(*"abcde")
+        await rig.put("a", "b")
+        await rig.put("c", "d", "e")
         await rig.release(receipts_of(await rig.take()), 0, "before", counted=False)
         batch = await rig.take()
         receipts = receipts_of(batch)
