@@ -187,10 +187,10 @@ class SyncQueue:
     def release(
         self,
         what: ManyTaken,
-        delay: Delay = 0,
+        delay: Delay | Sequence[Delay] | I64 = 0,
         *,
         retry: bool = False,
-        error: str | None = None,
+        error: str | Sequence[str | None] | None = None,
         counted: bool = True,
         priority: int | None = None,
     ) -> Results: ...
