@@ -79,7 +79,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
     ),
     "http": (
         http.run,
-        {"batch": 1000, "messages": 0, "connections": 64, "rounds": 3},
+        {"batch": 1000, "messages": 0, "connections": 64, "rounds": 3, "profile": False},
         {"messages": 16_000, "rounds": 1},
     ),
     "keys": (
@@ -207,6 +207,9 @@ def _parser() -> argparse.ArgumentParser:
         summary = (sys.modules[function.__module__].__doc__ or "").strip()
         command = commands.add_parser(name, help=summary, description=summary)
         for option, value in full.items():
+            if value is False:
+                command.add_argument(f"--{option}", action="store_true", default=None)
+                continue
             choices = _CHOICES.get(option)
             command.add_argument(f"--{option}", type=type(value), choices=choices, default=None)
     commands.add_parser("all", help="every benchmark once")

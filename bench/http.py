@@ -12,21 +12,27 @@ import uvloop
 
 import dwell
 from bench.lifecycle import BODY, dwell_batches, redis_batches
+from bench.profiled import profiled_server
 from bench.redis_servers import redis_server
 from bench.result import Result, percentile
 from bench.servers import dwell_server, floor_server
 
 #: How many messages one client has under way.
 _UNDER_WAY = 64_000
+#: How many messages live under a profile, which is several times as slow.
+_PROFILED = 10_000
 
 
-def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
+def run(*, batch: int, messages: int, connections: int, rounds: int, profile: bool) -> Result:
     """Measure batches by Dwell's client against Redis, or single verbs against bare HTTP.
 
-    Without a number of ``messages`` there are enough for some seconds.
+    Without a number of ``messages`` there are enough for some seconds. ``profile`` shows where the
+    server's time goes, of single verbs, and measures nothing else.
     """
     messages = messages or (50_000 if batch == 1 else 2_000 * batch)
     params = {"batch": batch, "messages": messages, "connections": connections}
+    if profile:
+        return _profiled(connections)
     if batch == 1:
         result = Result("http", params, "verbs/s")
         with dwell_server() as address, floor_server() as floor:
@@ -48,6 +54,13 @@ def run(*, batch: int, messages: int, connections: int, rounds: int) -> Result:
             "redis": partial(redis_batches, server.port, messages // 4, batch, "queue"),
         }
         result.in_turn(rounds, systems)
+    return result
+
+
+def _profiled(connections: int) -> Result:
+    result = Result("http", {"batch": 1, "connections": connections}, "verbs/s under a profile")
+    with profiled_server("http", 3 * _PROFILED, result.table) as port:
+        result.add("dwell", _singles(port, _PROFILED, connections))
     return result
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -42,15 +42,16 @@ def dwell_server(port_name: str = "http") -> Iterator[tuple[str, int]]:
 
 @contextlib.contextmanager
 def dwell_process(
-    port_name: str = "http",
+    port_name: str = "http", *, under: Sequence[str] = ()
 ) -> Iterator[tuple[tuple[str, int], "subprocess.Popen[bytes]"]]:
-    """Run the same; yield its address and the process."""
+    """Run the same, with what Python is told first; yield its address and the process."""
     port = free_port()
     ports = {"http": "off", "beanstalk": "off", port_name: f"127.0.0.1:{port}"}
     with tempfile.TemporaryDirectory(dir=".") as folder:
         options = [f"--{name}={address}" for name, address in ports.items()]
         program = str(Path(sys.executable).with_name("dwell"))
-        with running([program, "serve", f"{folder}/store", *options], port) as process:
+        command = [sys.executable, *under, program, "serve", f"{folder}/store", *options]
+        with running(command, port) as process:
             yield ("127.0.0.1", port), process
 
 

@@ -21,7 +21,8 @@ class _SealedStore:
     _seal: Seal
 
     def __init__(self, store: Store) -> None:
-        self.__dict__["_store"] = store
+        # What each call asks for is looked up here, and not by way of __getattr__.
+        self.__dict__.update(_store=store, clock=store.clock, ready=store.ready, put=store.put)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

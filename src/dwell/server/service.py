@@ -62,9 +62,8 @@ class Service:
         now_ms = self.queue.clock.now_ms()
         if len(batch) == 1:
             # NumPy takes as long for one as for a hundred.
-            message = batch[0]
-            if message.attempt == 1:
-                self.lateness.add(max(now_ms - message.due_ms, 0) / 1000)
+            if batch.attempt[0] == 1:
+                self.lateness.add(max(now_ms - int(batch.due_ms[0]), 0) / 1000)
             return
         late_ms = now_ms - batch.due_ms[batch.attempt == 1]
         if len(late_ms):

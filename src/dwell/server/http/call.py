@@ -292,7 +292,7 @@ class Call:
     @property
     def given(self) -> Media:
         """The form of the body."""
-        return media.given(self._header(b"content-type"), self.endpoint.takes)
+        return media.given(self.headers.get(b"content-type"), self.endpoint.takes)
 
     def body(self, kind: type[T]) -> T:
         """Return the body; raises InvalidInput."""

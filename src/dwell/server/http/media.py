@@ -1,6 +1,6 @@
 """Media types: in which forms messages come and go, and which one a caller asks for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from dwell.server.http.answer import Refusal
@@ -20,13 +20,19 @@ class Media(StrEnum):
 _ANY = {"", "*/*", "application/*"}
 
 
-def given(content_type: str | None, allowed: Iterable[Media]) -> Media:
+_AS_WRITTEN = {media.value.encode(): media for media in Media}
+
+
+def given(content_type: bytes | None, allowed: Sequence[Media]) -> Media:
     """Return the form of a request's body; answers 415 when it is not one of those allowed.
 
     A body without a type is refused too: a page of the web could otherwise make a browser send
     one to a server on this machine.
     """
-    name = (content_type or "").partition(";")[0].strip().lower()
+    usual = _AS_WRITTEN.get(content_type or b"")
+    if usual is not None and usual in allowed:
+        return usual
+    name = (content_type or b"").decode("latin-1").partition(";")[0].strip().lower()
     for media in allowed:
         if media == name:
             return media

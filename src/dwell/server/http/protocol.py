@@ -410,7 +410,8 @@ class Protocol(asyncio.BufferedProtocol):
         if self._is_unread:
             self._is_unread = False
             self._transport.resume_reading()
-        self._proceed()
+        if self._held or not self._is_whole:
+            self._proceed()
 
     def _refuse(self, error: Exception) -> None:
         """Answer a request of which the body has not come, and take no more of that."""

@@ -101,6 +101,8 @@ def _checked_utf8(data: Data) -> int:
 
     Raises InvalidInput for what is no text.
     """
+    if isinstance(data, bytes) and data.isascii():
+        return data.count(b"{")
     decoder, braces = codecs.getincrementaldecoder("utf-8")(), 0
     try:
         for at in range(0, len(data), _PIECE_BYTES):
