@@ -57,8 +57,8 @@ from dwell.wire.columns import (
     answer_of_columns,
     batch_of_columns,
     columns_of_puts,
+    columns_of_release,
     events_of_columns,
-    packed,
     packed_receipts,
 )
 
@@ -68,7 +68,6 @@ _CODES = {str(result): int(result) for result in Result}
 
 #: What the token is called in the environment.
 TOKEN_NAME = "DWELL_TOKEN"
-
 #: How long to wait for the answer of a take that was cancelled, to give back what it took.
 _GRACE_S = 5.0
 
@@ -86,8 +85,8 @@ class HttpStore(Counting):
     ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any waiting that was asked
     for; ``connections`` is how many requests are under way at once, beside those of takes that
     wait; ``ca`` is a file of certificates to trust, ``cert`` one of the client's own, for a server
-    that asks for it, with its key unless that is in ``key``. A verb that is safe
-    to repeat is, ``retries`` times at most (9 take 10 s), when the server is away or busy.
+    that asks for it, with its key unless that is in ``key``. A verb that is safe to repeat is,
+    ``retries`` times at most (9 take 10 s), when the server is away or busy.
     """
 
     def __init__(
@@ -266,11 +265,8 @@ class HttpStore(Counting):
         priority: int | None = None,
     ) -> U8:
         """Give messages back."""
-        data = packed_receipts(receipts)
-        delay = delay_ms if delay_ms is None or isinstance(delay_ms, int) else packed(delay_ms)
-        own = error if error is None or isinstance(error, str) else list(error)
-        how = ReceiptColumns(data, delay, own, counted=counted, priority=priority)
-        return await self._by_receipt("release", how)
+        told = delay_ms, error, counted, priority
+        return await self._by_receipt("release", columns_of_release(receipts, *told))
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later; safe to repeat."""

@@ -355,12 +355,10 @@ class StoreMachine(RuleBasedStateMachine):
         leases, receipts = self.receipts.picked(picks, self.model)
         size = len(leases)
         delay = np.array(delay_ms[:size], np.int64) if isinstance(delay_ms, list) else delay_ms
-        errors = error[:size] if isinstance(error, list) else error
+        told = delay, error[:size] if isinstance(error, list) else error
         self._do_each(
-            lambda model: model.release(leases, delay, errors, counted=counted, priority=priority),
-            lambda store: store.release(
-                receipts, delay, errors, counted=counted, priority=priority
-            ),
+            lambda model: model.release(leases, *told, counted=counted, priority=priority),
+            lambda store: store.release(receipts, *told, counted=counted, priority=priority),
         )
 
     @precondition(_has_receipts)

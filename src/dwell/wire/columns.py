@@ -17,7 +17,7 @@ from dwell.batch.events import EventPage, Events
 from dwell.batch.page import Cursor
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import InvalidInput
-from dwell.message import U8, U64
+from dwell.message import I64, U8, U64
 
 MEDIA_TYPE = "application/vnd.dwell.columns"
 
@@ -212,6 +212,19 @@ def unpacked_receipts(data: bytes) -> U64:
     if len(data) % 16:
         raise InvalidInput(f"receipts: got {len(data)} bytes, expected a multiple of 16")
     return np.frombuffer(data, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def columns_of_release(
+    receipts: U64,
+    delay_ms: int | I64 | None,
+    error: str | Sequence[str | None] | None,
+    counted: bool,
+    priority: int | None,
+) -> ReceiptColumns:
+    """Return what a release is told as it is written."""
+    delay = delay_ms if delay_ms is None or isinstance(delay_ms, int) else packed(delay_ms)
+    own = error if error is None or isinstance(error, str) else list(error)
+    return ReceiptColumns(packed_receipts(receipts), delay, own, counted, priority)
 
 
 # --- puts -------------------------------------------------------------------------------------

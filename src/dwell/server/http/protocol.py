@@ -121,7 +121,6 @@ class Protocol(asyncio.BufferedProtocol):
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._call: Call | None = None
-        # The answer.
         self._answering: asyncio.Task[None] | None = None
         self._sending: tuple[tuple[bytes, ...], Call] | None = None
         self._is_proceeding = False

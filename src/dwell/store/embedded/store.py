@@ -7,12 +7,10 @@ to the journal, applies it, and answers when it is on disk.
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import numpy as np
-from msgspec import structs
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
@@ -40,6 +38,7 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
+from dwell.store.embedded.releases import releases_of, size_bytes_of
 from dwell.store.embedded.sweeping import paged, swept, with_key
 from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
@@ -197,7 +196,7 @@ class EmbeddedStore(Counting):
             return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
         except asyncio.CancelledError:
             with contextlib.suppress(StoreError):
-                self._release(receipts, 0, None, Meta(counted=False))
+                self._release(receipts, (0, None), Meta(counted=False))
             raise
 
     def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
@@ -263,47 +262,24 @@ class EmbeddedStore(Counting):
     ) -> U8:
         """Give messages back (see the contract)."""
         meta = Meta(counted=counted, priority=priority)
-        good, dead = await self._in_room(lambda: self._release(receipts, delay_ms, error, meta))
+        told = delay_ms, error
+        good, dead = await self._in_room(lambda: self._release(receipts, told, meta))
         results = await self._answer(good, Result.RELEASED, Result.STALE)
         results[dead] = Result.BURIED
         return results
 
     def _release(
-        self,
-        receipts: U64,
-        delay_ms: Delays,
-        error: Errors,
-        meta: Meta,
+        self, receipts: U64, told: tuple[Delays, Errors], meta: Meta
     ) -> tuple[np.ndarray, np.ndarray]:
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
-        going = rows[good]
-        if len(going):
-            if isinstance(delay_ms, np.ndarray):
-                delay_ms = delay_ms[good]
-            terms = self._machine.terms
-            due_ms = terms.release_dues(going, now_ms, delay_ms, counted=meta.counted)
-            for own, which in self._by_error(error, good):
-                columns = {"rows": going[which], "due_ms": due_ms[which]}
-                told = structs.replace(meta, error=own)
-                self._time.write(Record(RecordKind.RELEASE, now_ms, columns, told))
+        if good.any():
+            records = releases_of(self._machine.terms, rows, good, now_ms, told, meta)
+            # All are written or none: a receipt is good only once.
+            self._core.reserve(size_bytes_of(records), Use.CHANGE)
+            for record in records:
+                self._time.write(record)
         return good, good & (self._table.state[rows] == State.DEAD)
-
-    def _by_error(self, error: Errors, good: np.ndarray) -> list[tuple[str | None, slice]]:
-        """Return the errors of what is good, each with the places that it holds for.
-
-        Makes sure that there is room for all of it: a receipt is good only once.
-        """
-        if error is None or isinstance(error, str):
-            return [(error, slice(None))]
-        parts, start = [], 0
-        for own, same in groupby(error[place] for place in np.flatnonzero(good).tolist()):
-            stop = start + len(list(same))
-            parts.append((own, slice(start, stop)))
-            start = stop
-        size_bytes = sum(_ERROR_BYTES + 4 * len(own or "") for own, _ in parts)
-        self._core.reserve(size_bytes + 16 * start, Use.CHANGE)
-        return parts
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""
@@ -521,5 +497,3 @@ class EmbeddedStore(Counting):
 
 
 _NO_ROWS: Rows = np.zeros(0, dtype=np.intp)
-#: What a record takes that says an error of some messages, beside the error and the messages.
-_ERROR_BYTES = 128
