@@ -70,6 +70,8 @@ class TestMessages:
             (["reschedule", "t", "a", "--delay", "1", "--due", "2"], "InvalidTime: delay: got del"),
             (["kick", "t"], "InvalidInput: kick: got neither, expected ids or some of"),
             (["kick", "t", "d", "--limit", "1"], "InvalidInput: kick: got --limit beside ids"),
+            (["kick", "t", "d", "--pace", "1"], "InvalidInput: kick: got --pace beside ids"),
+            (["kick", "t", "--limit", "9", "--pace", "0"], "InvalidLimit: pace: got int 0"),
             (["kick", "t", "--limit", "0"], "InvalidLimit: limit: got int 0"),
             (["kick", "t", "d", "--delay", "-1"], "InvalidTime: delay: got str '-1'"),
         ],

@@ -86,6 +86,15 @@ class TestChanges:
         assert cli.out("kick", "t", "--limit", "9", "--dry-run") == ["1 message would be kicked"]
         assert cli.get("t", "5").attempt == 2
 
+    def test_kick_at_a_pace(self, cli):
+        with cli.queue() as queue:
+            queue.put_many("dead", ["x"] * 5)
+            queue.bury(queue.take("dead", 5))
+        assert cli.out("kick", "dead", "--limit", "5", "--pace", "2", "--yes") == ["5 kicked"]
+        dues_ms = sorted(row["due_ms"] for row in cli.json("list", "dead"))
+        assert dues_ms[0] == dues_ms[1] <= dues_ms[2] - 1000
+        assert dues_ms[2] == dues_ms[3] <= dues_ms[4] - 1000
+
     def test_shift_by_selection(self, cli):
         assert cli.out("reschedule", "t", "--key", "odd", "--shift", "1h", "--yes") == ["2 moved"]
         assert cli.get("t", "3").due_ms == 3_600_013

@@ -30,6 +30,11 @@ from dwell.message import MAX_CHANGE_MESSAGES, Message, Result
 from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import message_object, span_of
 
+PaceOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Without ids: how many fall due in each second."),
+]
+
 #: How many messages a selection shows where nobody says how many.
 _SHOWN = 100
 
@@ -140,6 +145,7 @@ def kick(
     ids: OptionalIds = None,
     limit: MostOption = None,
     delay: Annotated[str, typer.Option(metavar="SPAN", help="How long until they are due.")] = "0s",
+    pace: PaceOption = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     *,
@@ -151,10 +157,10 @@ def kick(
     those that were due first.
     """
     is_number = limit is not None and which is None and not ids
-    if is_number and dry_run:
+    if is_number and (dry_run or pace is not None):
         which = ALL
     if not is_number:
-        check_either("kick", ids, which, limit=limit, dry_run=dry_run)
+        check_either("kick", ids, which, limit=limit, pace=pace, dry_run=dry_run)
     session, span, most = session_of(context), span_of(delay), _most(limit)
     if ids:
         session.apply(
@@ -165,7 +171,9 @@ def kick(
         Bulk(
             "Kick",
             Result.KICKED,
-            lambda queue, dry: queue.kick_where(topic, chosen, delay=span, limit=most, dry_run=dry),
+            lambda queue, dry: queue.kick_where(
+                topic, chosen, delay=span, pace=pace, limit=most, dry_run=dry
+            ),
         ).run(session, topic, yes=yes, dry_run=dry_run)
     else:
         with session.queue() as queue:
