@@ -445,6 +445,8 @@ def test_seconds_are_taken_for_no_milliseconds(bad):
     for many in ([TODAY_MS, bad], np.array([TODAY_MS, int(bad)])):
         with pytest.raises(dwell.InvalidTime, match=r"due\[1\]: .* those are seconds"):
             columns.dues(None, many, None, 2, TODAY_MS)
+        with pytest.raises(dwell.InvalidTime, match=r"expires\[1\]: .* those are seconds"):
+            columns.expiries(many, None, np.zeros(2, np.int64), TODAY_MS)
 
 
 def test_what_is_meant_as_1970_is_1970():

@@ -234,7 +234,9 @@ class LazyIds(Sequence[str]):
         made = self.made()
         if made is None:
             return [self[at] for at in range(len(self))]
-        return list(map(queue_id, made[0].tolist(), made[1].tolist()))
+        # As queue_id makes one, but without a call for each.
+        pairs = zip(made[0].tolist(), made[1].tolist(), strict=True)
+        return [f"{QUEUE_ID_MARK}{row:x}-{seq:x}" for row, seq in pairs]
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         if isinstance(index, slice):

@@ -5,6 +5,7 @@ of whole numbers are checked by NumPy; nothing here makes a Python object a mess
 caller gave, unless what the caller gave has to be converted.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -209,7 +210,11 @@ def _column(
     column = _whole(many, low, high)
     if column is not None:
         return column
-    items = [one(value, f"{field}[{at}]") for at, value in enumerate(many)]
+    try:
+        items = [one(value, field) for value in many]
+    except InvalidInput:
+        # Names are made only where they are said.
+        items = [one(value, f"{field}[{at}]") for at, value in enumerate(many)]
     return np.array(items, dtype=np.int64)
 
 
@@ -341,20 +346,27 @@ def _due_points(given: object, size: int, now_ms: int) -> I64:
         return now_ms if value is None else values.due_ms(value, now_ms, name)
 
     column = _column(given, size, "due", InvalidTime, one, 0, now_ms + MAX_DELAY_MS)
-    seconds = values.SECONDS
-    if size and column.min() < seconds.stop < now_ms:
-        places = np.flatnonzero((column >= seconds.start) & (column < seconds.stop))
-        many: Any = given if _is_many(given) else [given] * size
-        for at in places.tolist():
-            one(many[at], f"due[{at}]")
+    _check_seconds(given, column, now_ms, "due", one)
     return column
+
+
+def _check_seconds(given: Any, column: I64, now_ms: int, field: str, one: One) -> None:
+    """Have what look like seconds looked at one by one, in a column that was read as a whole."""
+    seconds = values.SECONDS
+    if not len(column) or not column.min() < seconds.stop < now_ms:
+        return
+    many = given if _is_many(given) else [given] * len(column)
+    for at in np.flatnonzero((column >= seconds.start) & (column < seconds.stop)).tolist():
+        one(many[at], f"{field}[{at}]")
 
 
 def _expiry_points(given: object, size: int, now_ms: int) -> I64:
     def one(value: object, name: str) -> int:
         return 0 if value is None else values.expires_ms(value, now_ms, name)
 
-    return _column(given, size, "expires", InvalidTime, one, 1, now_ms + MAX_DELAY_MS)
+    column = _column(given, size, "expires", InvalidTime, one, 1, now_ms + MAX_DELAY_MS)
+    _check_seconds(given, column, now_ms, "expires", one)
+    return column
 
 
 def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
@@ -363,6 +375,11 @@ def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
         return np.rint(np.asarray(given) * 1000.0).astype(np.int64)
     if _is_millis(given, size):
         return np.array(given, dtype=np.int64)
+    if isinstance(given, list) and len(given) == size and set(map(type, given)) == {str}:
+        # As a rule a few are said again and again; one that is bad is named below.
+        with contextlib.suppress(InvalidInput):
+            known = {text: values.delay_ms(text) for text in set(given)}
+            return np.array([known[text] for text in given], dtype=np.int64)
 
     def one(value: object, name: str) -> int:
         return absent if value is None else values.delay_ms(value, name)

@@ -117,8 +117,8 @@ class Verbs:
         if isinstance(what, Message | str):
             delay_ms = values.delay_ms(delay)
             _check_retry(delay_ms, retry)
-            told = (self._receipt(what), delay_ms, values.error_text(error))
-            return await self._releases.call(how, told)
+            text = values.error_text(error)
+            return await self._releases.call(how, (self._receipt(what), delay_ms, text))
         receipts = self._receipts(what)
         delays_ms = columns.delays(delay, len(receipts))
         _check_retry(delays_ms, retry)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.blobs import sizes_of
-from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Put, Puts
+from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Put, PutAnswer, Puts
 from dwell.errors import InvalidHeaders, InvalidTime
 from dwell.given import columns, values
 from dwell.message import (
@@ -19,6 +19,7 @@ from dwell.message import (
     U8,
     U32,
     Extra,
+    Result,
     encode_extra,
 )
 from dwell.server.http import arrow
@@ -26,7 +27,8 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
-from dwell.server.http.rows import put_rows, rows_of
+from dwell.server.http.newmessages import put_rows
+from dwell.server.http.rows import rows_of
 from dwell.server.http.schemas.answers import PutResult, PutResults
 from dwell.server.http.schemas.requests import PutQuery
 from dwell.wire.columns import (
@@ -41,6 +43,7 @@ from dwell.wire.columns import (
 
 _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
+_WORDS = {int(result): str(result) for result in Result}
 #: A key and headers as they are written, with what stands before each text.
 _MOST_EXTRA_BYTES = 8 + MAX_KEY_BYTES + MAX_HEADERS_BYTES + 6 * MAX_HEADERS
 
@@ -61,7 +64,14 @@ async def put(call: Call) -> Answer:
         puts: Sequence[Put] = await arrow.put(call, topic, data, on_conflict)
     else:
         puts = await put_rows(call, topic, rows_of(data, form), on_conflict)
-    return call.answer(PutResults([PutResult(p.id, str(p.result), p.number) for p in puts]))
+    return call.answer(PutResults(_results(puts)))
+
+
+def _results(puts: Sequence[Put]) -> list[PutResult]:
+    if not isinstance(puts, PutAnswer):
+        return [PutResult(put.id, str(put.result), put.number) for put in puts]
+    words = [_WORDS[code] for code in puts.results.tolist()]
+    return list(map(PutResult, puts.ids, words, puts.numbers.tolist()))
 
 
 async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> Answer:

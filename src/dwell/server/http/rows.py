@@ -2,27 +2,21 @@
 
 import codecs
 import io
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import msgspec
 
 from dwell.batch.events import Event
-from dwell.batch.puts import Put, Row
-from dwell.errors import InvalidBody, InvalidId, InvalidInput, InvalidTime
-from dwell.given import columns, values
-from dwell.given.rows import row_of
-from dwell.given.values import Due
+from dwell.errors import InvalidInput
+from dwell.given import columns
 from dwell.message import MAX_BATCH_MESSAGES, Message
 from dwell.server.http.body import Data
-from dwell.server.http.call import Call, decoded
-from dwell.server.http.headers import NONE, unpacked
+from dwell.server.http.call import decoded
+from dwell.server.http.headers import NONE
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
-from dwell.server.http.spans import span
-from dwell.wire.rows import Shown, body_of, shown
+from dwell.wire.rows import Shown, shown
 from dwell.wire.unknown import explained
 
 
@@ -130,109 +124,6 @@ def lines_of(data: Data) -> list[NewMessage]:
                 told = explained(error, NewMessage)
                 raise InvalidInput(f"line {number}: {told}") from None
     return rows
-
-
-async def put_rows(
-    call: Call, topic: str, rows: Sequence[NewMessage], on_conflict: str
-) -> Sequence[Put]:
-    """Put messages that came as objects: all of them or none."""
-    queue = call.queue
-    bodies = [values.body(_body(row, at), f"messages[{at}].body") for at, row in enumerate(rows)]
-    for body in bodies:
-        call.service.check_body(len(body))
-    levels_ms: Sequence[int] = ()
-    if any(row.delay_level is not None for row in rows):
-        levels_ms = (await queue.settings(topic)).delay_levels_ms
-    times = _Times(queue.clock.now_ms(), levels_ms)
-    if len(rows) == 1:
-        return await queue.put_rows(topic, [_row(rows[0], bodies[0], times)], on_conflict)
-    columns.bodies(bodies)
-    _check_ids(rows)
-    return await queue.put_rows(topic, _rows(rows, bodies, times), on_conflict)
-
-
-class _Times(NamedTuple):
-    """What the times of a message are read by: our clock, and the topic's levels."""
-
-    now_ms: int
-    levels_ms: Sequence[int]
-
-
-#: What the fields of a message among others are called, if not by their own names.
-_NAMES = {
-    **{name: name + "[{at}]" for name in ("priority", "max_attempts", "key", "headers")},
-    "id": "ids[{at}]",
-}
-
-
-def _named(at: int, name: str) -> str:
-    """Return what a field of the message at a place is called in an error."""
-    return _NAMES.get(name, f"messages[{{at}}].{name}").format(at=at)
-
-
-def _rows(rows: Sequence[NewMessage], bodies: Sequence[bytes], times: _Times) -> list[Row]:
-    """Return what messages say, checked; raises InvalidInput naming the first that is bad."""
-    pairs = list(zip(rows, bodies, strict=True))
-    try:
-        return [_row(*pair, times) for pair in pairs]
-    except InvalidInput:
-        # Names are made only where they are said.
-        for at, pair in enumerate(pairs):
-            _row(*pair, times, partial(_named, at))
-        raise
-
-
-def _row(row: NewMessage, body: bytes, times: _Times, named: Callable[[str], str] = str) -> Row:
-    """Return what a message says, checked; raises InvalidInput."""
-    return row_of(
-        body,
-        times.now_ms,
-        times.levels_ms,
-        delay=span(row, "delay"),
-        due=_moment(row, "due"),
-        delay_level=row.delay_level,
-        id=row.id,
-        priority=row.priority,
-        lease=span(row, "lease"),
-        max_attempts=row.max_attempts,
-        expires=_moment(row, "expires"),
-        ttl=span(row, "ttl"),
-        key=row.key,
-        headers=_headers(row, named) if row.headers else None,
-        named=named,
-    )
-
-
-def _headers(row: NewMessage, named: Callable[[str], str]) -> dict[str, str] | None:
-    """Return the headers of a message, if they are not too long."""
-    packed = isinstance(row, PackedMessage)
-    return unpacked(row.headers, named("headers"), packed=packed)  # type: ignore[arg-type]
-
-
-def _check_ids(rows: Sequence[NewMessage]) -> None:
-    missing = sum(row.id is None for row in rows)
-    if 0 < missing < len(rows):
-        raise InvalidId(f"ids: {missing} messages of {len(rows)} have none, expected all or none")
-
-
-def _moment(row: NewMessage, name: str) -> Due | None:
-    """Return what a message says as ``name`` or as ``name_ms``; None when it says neither."""
-    said: Due | None = getattr(row, name)
-    ms: int | None = getattr(row, f"{name}_ms")
-    if said is not None and ms is not None:
-        raise InvalidTime(f"{name}: got {name} and {name}_ms together, expected one of them")
-    return ms if said is None else said
-
-
-def _body(row: NewMessage, at: int) -> object:
-    try:
-        if isinstance(row, PackedMessage) and row.body_base64 is None and bytes(row.body):
-            return msgspec.msgpack.decode(row.body)
-        return body_of(row)
-    except InvalidInput as error:
-        raise type(error)(f"messages[{at}]: {error}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidBody(f"messages[{at}].body: {error}") from None
 
 
 # --- out --------------------------------------------------------------------------------------

@@ -1,0 +1,188 @@
+"""Messages to be put that came as objects: read column by column, or one by one."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dwell.batch.puts import Put, Puts, Row
+from dwell.errors import InvalidBody, InvalidId, InvalidInput, InvalidTime
+from dwell.given import columns, values
+from dwell.given.rows import row_of
+from dwell.given.values import Due, Millis
+from dwell.message import MAX_BODY_BYTES
+from dwell.queue.bulk import puts_of
+from dwell.server.http.call import Call
+from dwell.server.http.headers import unpacked
+from dwell.server.http.schemas.requests import NewMessage, PackedMessage
+from dwell.server.http.spans import span
+from dwell.wire.rows import body_of, span_of
+
+
+async def put_rows(
+    call: Call, topic: str, rows: Sequence[NewMessage], on_conflict: str
+) -> Sequence[Put]:
+    """Put messages that came as objects: all of them or none."""
+    if not rows:
+        return ()
+    queue = call.queue
+    bodies = bodies_of(rows)
+    call.service.check_body(max(map(len, bodies)))
+    levels_ms: Sequence[int] = ()
+    if any(row.delay_level is not None for row in rows):
+        levels_ms = (await queue.settings(topic)).delay_levels_ms
+    times = Times(queue.clock.now_ms(), levels_ms)
+    if len(rows) == 1:
+        return await queue.put_rows(topic, [alone(rows[0], bodies[0], times)], on_conflict)
+    columns.bodies(bodies)
+    check_ids(rows)
+    puts = in_columns(topic, rows, bodies, times)
+    if puts is None:
+        puts = one_by_one(topic, rows, bodies, times)
+    return await queue.put_puts(puts, on_conflict)
+
+
+class Times(NamedTuple):
+    """What the times of a message are read by: our clock, and the topic's levels."""
+
+    now_ms: int
+    levels_ms: Sequence[int]
+
+
+_FIELDS = (
+    *("id", "key", "delay", "delay_ms", "due", "due_ms", "delay_level", "priority", "lease"),
+    *("lease_ms", "max_attempts", "expires", "expires_ms", "ttl", "ttl_ms", "headers"),
+)
+_fields_of = attrgetter(*_FIELDS)
+#: Which fields say the same in two ways, the second in milliseconds.
+_SPANS, _MOMENTS = ("delay", "lease", "ttl"), ("due", "expires")
+
+
+def in_columns(
+    topic: str, rows: Sequence[NewMessage], bodies: Sequence[bytes], times: Times
+) -> Puts | None:
+    """Return what messages say, column by column; None where one has to be looked at by itself.
+
+    That is where not all say the same fields, or one is bad, which is named as it is looked at.
+    """
+    said = zip(_FIELDS, zip(*map(_fields_of, rows), strict=True), strict=True)
+    given: dict[str, Any] = {
+        name: column for name, column in said if column.count(None) < len(column)
+    }
+    if any(given.pop("headers", ())) or any(None in column for column in given.values()):
+        return None
+    for name in (*_SPANS, *_MOMENTS):
+        if (ms := given.pop(f"{name}_ms", None)) is not None:
+            if name in given:
+                return None
+            given[name] = list(map(Millis, ms)) if name in _SPANS else ms
+        elif name in given and name in _SPANS:
+            read = {span: span_of(span) for span in set(given[name])}
+            given[name] = [read[span] for span in given[name]]
+    try:
+        ids = given.pop("id", None)
+        return puts_of(topic, bodies, times.now_ms, times.levels_ms, ids=ids, **given)
+    except InvalidInput:
+        return None
+
+
+#: What the fields of a message among others are called, if not by their own names.
+_NAMES = {
+    **{name: name + "[{at}]" for name in ("priority", "max_attempts", "key", "headers")},
+    "id": "ids[{at}]",
+}
+
+
+def _named(at: int, name: str) -> str:
+    """Return what a field of the message at a place is called in an error."""
+    return _NAMES.get(name, f"messages[{{at}}].{name}").format(at=at)
+
+
+def one_by_one(
+    topic: str, rows: Sequence[NewMessage], bodies: Sequence[bytes], times: Times
+) -> Puts:
+    """Return what messages say, checked; raises InvalidInput naming the first that is bad."""
+    pairs = list(zip(rows, bodies, strict=True))
+    try:
+        return Puts.of_rows(topic, [alone(*pair, times) for pair in pairs])
+    except InvalidInput:
+        # Names are made only where they are said.
+        for at, pair in enumerate(pairs):
+            alone(*pair, times, partial(_named, at))
+        raise
+
+
+def alone(row: NewMessage, body: bytes, times: Times, named: Callable[[str], str] = str) -> Row:
+    """Return what a message says, checked; raises InvalidInput."""
+    return row_of(
+        body,
+        times.now_ms,
+        times.levels_ms,
+        delay=span(row, "delay"),
+        due=_moment(row, "due"),
+        delay_level=row.delay_level,
+        id=row.id,
+        priority=row.priority,
+        lease=span(row, "lease"),
+        max_attempts=row.max_attempts,
+        expires=_moment(row, "expires"),
+        ttl=span(row, "ttl"),
+        key=row.key,
+        headers=_headers(row, named) if row.headers else None,
+        named=named,
+    )
+
+
+def _headers(row: NewMessage, named: Callable[[str], str]) -> dict[str, str] | None:
+    """Return the headers of a message, if they are not too long."""
+    packed = isinstance(row, PackedMessage)
+    return unpacked(row.headers, named("headers"), packed=packed)  # type: ignore[arg-type]
+
+
+def check_ids(rows: Sequence[NewMessage]) -> None:
+    """Refuse ids of some; raises InvalidId."""
+    missing = sum(row.id is None for row in rows)
+    if 0 < missing < len(rows):
+        raise InvalidId(f"ids: {missing} messages of {len(rows)} have none, expected all or none")
+
+
+def _moment(row: NewMessage, name: str) -> Due | None:
+    """Return what a message says as ``name`` or as ``name_ms``; None when it says neither."""
+    said: Due | None = getattr(row, name)
+    ms: int | None = getattr(row, f"{name}_ms")
+    if said is not None and ms is not None:
+        raise InvalidTime(f"{name}: got {name} and {name}_ms together, expected one of them")
+    return ms if said is None else said
+
+
+def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
+    """Return the bodies of messages; raises InvalidBody.
+
+    A text without a backslash is written as it is read, as most are.
+    """
+
+    def slowly(at: int) -> bytes:
+        return values.body(_body(rows[at], at), f"messages[{at}].body")
+
+    if isinstance(rows[0], PackedMessage):
+        return [slowly(at) for at in range(len(rows))]
+    written = [b"" if row.body_base64 is not None else bytes(row.body) for row in rows]
+    return [
+        raw[1:-1]
+        if raw[:1] == b'"' and b"\\" not in raw and len(raw) <= MAX_BODY_BYTES
+        else slowly(at)
+        for at, raw in enumerate(written)
+    ]
+
+
+def _body(row: NewMessage, at: int) -> object:
+    try:
+        if isinstance(row, PackedMessage) and row.body_base64 is None and bytes(row.body):
+            return msgspec.msgpack.decode(row.body)
+        return body_of(row)
+    except InvalidInput as error:
+        raise type(error)(f"messages[{at}]: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidBody(f"messages[{at}].body: {error}") from None
