@@ -65,13 +65,14 @@ def in_columns(
 ) -> Puts | None:
     """Return what messages say, column by column; None where one has to be looked at by itself.
 
-    That is where not all say the same fields, or one is bad, which is named as it is looked at.
+    That is where they have headers or differ in how they say a time, or one is bad, which is named
+    as it is looked at.
     """
     said = zip(_FIELDS, zip(*map(_fields_of, rows), strict=True), strict=True)
     given: dict[str, Any] = {
         name: column for name, column in said if column.count(None) < len(column)
     }
-    if any(given.pop("headers", ())) or any(None in column for column in given.values()):
+    if any(given.pop("headers", ())):
         return None
     for name in (*_SPANS, *_MOMENTS):
         if (ms := given.pop(f"{name}_ms", None)) is not None:
