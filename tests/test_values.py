@@ -5,9 +5,11 @@ import pytest
 
 import dwell
 from dwell.batch.page import Cursor
+from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED
 from dwell.batch.sweep import Wanted
 from dwell.given import columns, values
 from dwell.message import DELAY_LEVELS_MS, MAX_DELAY_MS, receipts_to_text
+from dwell.queue.bulk import puts_of
 from dwell.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -592,3 +594,11 @@ def test_a_message_names_what_came_shortened():
         values.topic("x" * 100_000)
     assert len(str(caught.value)) < 200
     assert "str 'xxx" in str(caught.value)
+
+
+def test_what_has_no_ttl_never_expires_whichever_now_it_is_counted_from():
+    puts = puts_of("t", ["a", "b"], TODAY_MS, ttl=[None, "1h"])
+    assert puts.counted.tolist() == [DUE_COUNTED, DUE_COUNTED | EXPIRY_COUNTED]
+    puts.count_anew(5_000)
+    assert puts.due_ms.tolist() == [TODAY_MS + 5_000] * 2
+    assert puts.expires_ms.tolist() == [0, TODAY_MS + 3_605_000]

@@ -319,13 +319,15 @@ def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
 
 def counted(due: object, ttl: object, size: int) -> U8:
     """Return what of each message is counted from now: a due that is not given, and a ttl."""
-    flags = _uniform(0 if ttl is None else EXPIRY_COUNTED, size, np.uint8)
-    if due is None:
-        return flags | np.uint8(DUE_COUNTED)
-    if isinstance(due, list | tuple):
-        missing = np.array([one is None for one in due], dtype=bool)
-        flags = flags | missing * np.uint8(DUE_COUNTED)
-    return flags
+    no_due, has_ttl = _are_none(due, size), ~_are_none(ttl, size)
+    return no_due * np.uint8(DUE_COUNTED) | has_ttl * np.uint8(EXPIRY_COUNTED)
+
+
+def _are_none(given: object, size: int) -> np.ndarray:
+    """Tell of each message whether nothing is said of it."""
+    if isinstance(given, list | tuple):
+        return np.array([one is None for one in given], dtype=bool)
+    return _uniform(given is None, size, np.bool_)
 
 
 def check_ttl(over: bool) -> None:
