@@ -9,8 +9,9 @@ import pytest
 
 from dwell.message import MAX_HEADERS, MAX_HEADERS_BYTES
 from dwell.server.http import headers as headers_module
-from dwell.server.http import rows
 from dwell.server.http.media import Media
+from dwell.server.http.newmessages import headers_of
+from dwell.server.http.rows import rows_of
 from dwell.server.http.schemas.requests import CancelRequest
 from tests.http.test_http_api import ARROW, MSGPACK, NDJSON, calling, stream_of
 
@@ -95,9 +96,9 @@ def test_headers_that_are_too_long_are_not_unpacked():
     data = b'{"body":1,"headers":{%b}}' % mapping.encode()
     tracemalloc.start()
     try:
-        (row,) = rows.rows_of(data, Media.JSON)
+        (row,) = rows_of(data, Media.JSON)
         with pytest.raises(ValueError, match="headers: got 2130097 bytes of them"):
-            rows._headers(row, str)
+            headers_of(row, str)
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

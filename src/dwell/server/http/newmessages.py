@@ -31,7 +31,7 @@ async def put_rows(
     bodies = bodies_of(rows)
     call.service.check_body(max(map(len, bodies)))
     levels_ms: Sequence[int] = ()
-    if any(row.delay_level is not None for row in rows):
+    if [row.delay_level for row in rows].count(None) < len(rows):
         levels_ms = (await queue.settings(topic)).delay_levels_ms
     times = Times(queue.clock.now_ms(), levels_ms)
     if len(rows) == 1:
@@ -55,7 +55,6 @@ _FIELDS = (
     *("id", "key", "delay", "delay_ms", "due", "due_ms", "delay_level", "priority", "lease"),
     *("lease_ms", "max_attempts", "expires", "expires_ms", "ttl", "ttl_ms", "headers"),
 )
-_fields_of = attrgetter(*_FIELDS)
 #: Which fields say the same in two ways, the second in milliseconds.
 _SPANS, _MOMENTS = ("delay", "lease", "ttl"), ("due", "expires")
 
@@ -68,7 +67,7 @@ def in_columns(
     That is where they have headers or differ in how they say a time, or one is bad, which is named
     as it is looked at.
     """
-    said = zip(_FIELDS, zip(*map(_fields_of, rows), strict=True), strict=True)
+    said = ((name, list(map(attrgetter(name), rows))) for name in _FIELDS)
     given: dict[str, Any] = {
         name: column for name, column in said if column.count(None) < len(column)
     }
@@ -131,12 +130,12 @@ def alone(row: NewMessage, body: bytes, times: Times, named: Callable[[str], str
         expires=_moment(row, "expires"),
         ttl=span(row, "ttl"),
         key=row.key,
-        headers=_headers(row, named) if row.headers else None,
+        headers=headers_of(row, named) if row.headers else None,
         named=named,
     )
 
 
-def _headers(row: NewMessage, named: Callable[[str], str]) -> dict[str, str] | None:
+def headers_of(row: NewMessage, named: Callable[[str], str]) -> dict[str, str] | None:
     """Return the headers of a message, if they are not too long."""
     packed = isinstance(row, PackedMessage)
     return unpacked(row.headers, named("headers"), packed=packed)  # type: ignore[arg-type]
@@ -144,7 +143,7 @@ def _headers(row: NewMessage, named: Callable[[str], str]) -> dict[str, str] | N
 
 def check_ids(rows: Sequence[NewMessage]) -> None:
     """Refuse ids of some; raises InvalidId."""
-    missing = sum(row.id is None for row in rows)
+    missing = [row.id for row in rows].count(None)
     if 0 < missing < len(rows):
         raise InvalidId(f"ids: {missing} messages of {len(rows)} have none, expected all or none")
 

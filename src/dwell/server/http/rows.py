@@ -20,13 +20,16 @@ from dwell.wire.rows import Shown, shown
 from dwell.wire.unknown import explained
 
 
-class _New(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message whose headers are unpacked when it is known that they are not too long."""
+class _New(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A message whose headers are unpacked when it is known that they are not too long.
+
+    Nothing in it can lead back to it, so cycles are not looked for in thousands of them.
+    """
 
     headers: msgspec.Raw = NONE  # type: ignore[assignment]
 
 
-class _Packed(PackedMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Packed(PackedMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The same in MessagePack."""
 
     headers: msgspec.Raw = NONE  # type: ignore[assignment]
@@ -37,7 +40,7 @@ _PACKED_ROWS = _Packed | list[_Packed]
 _decoder = msgspec.json.Decoder(_New)
 
 
-class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message that is refused as it is read when it is one too many.
 
     A message in memory is a hundred times as large as the shortest that can be sent.
