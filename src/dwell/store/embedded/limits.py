@@ -32,6 +32,8 @@ class Limits:
     ``swept_rows``: rows that a sweep looks at in one call.
     ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
     ``passed_rows``: ready messages that one take passes over, as others of their keys are taken.
+    ``errors_bytes``: errors that a record of released messages has, of which each may have its own;
+    with the longest one more they have to fit the record's meta, 64 KiB.
     ``copy_bytes``: blobs that are copied forward at a time.
     ``recent_bytes``: bodies that are kept at hand.
     ``answer_bytes``: bodies that an answer holds, if it is not one message.
@@ -59,6 +61,7 @@ class Limits:
     swept_rows: int = 1 << 18
     keyed_rows: int = 1 << 13
     passed_rows: int = 1 << 14
+    errors_bytes: int = 40_000
     copy_bytes: int = 1 << 20
     recent_bytes: int = 32 * 1024 * 1024
     answer_bytes: int = MAX_BATCH_BYTES

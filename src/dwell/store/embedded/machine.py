@@ -350,7 +350,7 @@ class Machine:
 
     def _release(self, record: Record) -> None:
         rows, table = record.rows, self.table
-        self._set_errors(rows, record.meta.error)
+        self.errors.update(record.errors())
         self._set_priority(rows, record.meta.priority)
         due_ms = table.due_ms[rows]
         table.due_ms[rows] = record.columns["due_ms"]
@@ -393,7 +393,7 @@ class Machine:
 
     def _die(self, kind: Kind, record: Record) -> None:
         rows = record.rows
-        self._set_errors(rows, record.meta.error)
+        self.errors.update(record.errors())
         self._set_priority(rows, record.meta.priority)
         self._set_dead(rows, record.time_ms)
         self._tell(kind, record, rows)
@@ -433,10 +433,6 @@ class Machine:
 
     def _tell(self, kind: Kind, record: Record, rows: Rows) -> None:
         self.events.add(kind, record.time_ms, rows, self.table)
-
-    def _set_errors(self, rows: Rows, error: str | None) -> None:
-        if error is not None:
-            self.errors.update(dict.fromkeys(rows.tolist(), error))
 
     def _set_priority(self, rows: Rows, priority: int | None) -> None:
         if priority is not None:

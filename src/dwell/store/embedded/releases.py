@@ -1,7 +1,6 @@
 """Releases: the records of messages that are given back, each after a delay and with an error."""
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import structs
@@ -11,41 +10,56 @@ from dwell.store.base import Delays, Errors
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.terms import Terms
 
-#: What a record takes that says an error of some messages, and what a message takes in it.
-_RECORD_BYTES, _MESSAGE_BYTES = 128, 16
+#: What a record takes at most beside its errors, an error beside its text, and a message.
+_RECORD_BYTES, _ERROR_BYTES, _MESSAGE_BYTES = 128, 8, 16
 
 
 def releases_of(
-    terms: Terms, rows: Rows, good: np.ndarray, now_ms: int, told: tuple[Delays, Errors], meta: Meta
+    terms: Terms,
+    rows: Rows,
+    good: np.ndarray,
+    now_ms: int,
+    told: tuple[Delays, Errors],
+    meta: Meta,
+    most_bytes: int,
 ) -> list[Record]:
-    """Return records of those rows that are ``good``, in their order; a record has one error.
+    """Return records of those rows that are ``good``, in their order.
 
-    ``told`` is of all rows, or says something of each.
+    ``told`` is of all rows, or says something of each; the errors of a record are about
+    ``most_bytes`` long.
     """
     delay_ms, error = told
     going = rows[good]
     if isinstance(delay_ms, np.ndarray):
         delay_ms = delay_ms[good]
     due_ms = terms.release_dues(going, now_ms, delay_ms, counted=meta.counted)
-    records, start = [], 0
-    for own, count in _runs(error, good):
-        part = slice(start, start + count)
-        columns = {"rows": going[part], "due_ms": due_ms[part]}
-        how = structs.replace(meta, error=own)
-        records.append(Record(RecordKind.RELEASE, now_ms, columns, how))
-        start += count
-    return records
+    if error is None or isinstance(error, str):
+        columns = {"rows": going, "due_ms": due_ms}
+        return [Record(RecordKind.RELEASE, now_ms, columns, structs.replace(meta, error=error))]
+    own = [error[place] for place in np.flatnonzero(good).tolist()]
+    return [
+        Record(
+            RecordKind.RELEASE,
+            now_ms,
+            {"rows": going[part], "due_ms": due_ms[part]},
+            structs.replace(meta, errors=own[part]),
+        )
+        for part in _parts(own, most_bytes)
+    ]
 
 
 def size_bytes_of(records: Sequence[Record]) -> int:
     """Return how many bytes records take at most."""
-    errors = sum(4 * len(record.meta.error or "") for record in records)
-    return errors + _RECORD_BYTES * len(records) + _MESSAGE_BYTES * sum(map(len, records))
+    told = sum(sum(map(_size_bytes, (r.meta.error, *(r.meta.errors or ())))) for r in records)
+    return told + _RECORD_BYTES * len(records) + _MESSAGE_BYTES * sum(map(len, records))
 
 
-def _runs(error: Errors, good: np.ndarray) -> list[tuple[str | None, int]]:
-    """Return the errors of what is good, each with how many have it one after another."""
-    if error is None or isinstance(error, str):
-        return [(error, int(good.sum()))]
-    each = groupby(error[place] for place in np.flatnonzero(good).tolist())
-    return [(own, len(list(same))) for own, same in each]
+def _parts(errors: Sequence[str | None], most_bytes: int) -> Iterator[slice]:
+    """Yield the places of errors that one record has room for."""
+    ends = np.cumsum(np.fromiter(map(_size_bytes, errors), np.int64, len(errors))) // most_bytes
+    cuts = [0, *(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(errors)]
+    return map(slice, cuts[:-1], cuts[1:])
+
+
+def _size_bytes(error: str | None) -> int:
+    return _ERROR_BYTES + 4 * len(error or "")

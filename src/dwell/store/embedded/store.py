@@ -274,7 +274,8 @@ class EmbeddedStore(Counting):
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
         if good.any():
-            records = releases_of(self._machine.terms, rows, good, now_ms, told, meta)
+            which, most_bytes = (self._machine.terms, rows, good), self._core.limits.errors_bytes
+            records = releases_of(*which, now_ms, told, meta, most_bytes)
             # All are written or none: a receipt is good only once.
             self._core.reserve(size_bytes_of(records), Use.CHANGE)
             for record in records:

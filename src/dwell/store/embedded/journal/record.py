@@ -89,6 +89,8 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     settings: TopicSettings | None = None
     first_seq: int = 0
     priority: int | None = None
+    #: An error of each message, in place of one for all.
+    errors: list[str | None] | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -122,6 +124,14 @@ class Record:
     def rows(self) -> Rows:
         """The rows that it says something of."""
         return self.columns["rows"].astype(np.intp, copy=False)
+
+    def errors(self) -> dict[int, str]:
+        """Return what it says of rows, by row: why they failed."""
+        rows = self.rows.tolist()
+        if self.meta.errors is None:
+            return {} if self.meta.error is None else dict.fromkeys(rows, self.meta.error)
+        told = zip(rows, self.meta.errors, strict=True)
+        return {row: error for row, error in told if error is not None}
 
     def positions(self) -> I64:
         """Return where in the journal the blob of each message is."""
