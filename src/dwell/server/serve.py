@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
@@ -47,6 +48,11 @@ _OTHER_FILES = 1024
 #: With fewer connections to a port it is no use to begin.
 _FEWEST_CONNECTIONS = 32
 
+#: How long a thread waits for the interpreter before it asks for it. The event loop gives it up and
+#: takes it back many times a millisecond, and whoever is given it then comes too late: who waits
+#: the usual 5 ms is never told that he waited in vain, and a store could stand still beside a flood.
+_SWITCH_S = 0.0001
+
 #: How long ports that did not stop in time have to give back what they took.
 _LAST_S = 1.0
 
@@ -63,6 +69,7 @@ def run(settings: ServerSettings) -> None:
     Raises InvalidSettings, StoreError or PortUnavailable when it cannot begin.
     """
     keep_memory()
+    sys.setswitchinterval(_SWITCH_S)
     # What a port lacks is told before a store is made.
     for name in settings.addresses:
         import_module(f"dwell.server.{name}.port")
