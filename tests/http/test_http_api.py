@@ -265,7 +265,7 @@ async def test_a_garbled_receipt_is_refused_as_one():
     async with calling() as caller:
         problem = await caller.post("/v1/ack", {"receipts": ["0" * 32, "z" * 32]})
         assert (caller.status, problem["error"]) == (400, "InvalidReceipt")
-        assert "$.receipts[1]" in problem["detail"]
+        assert problem["detail"].startswith("receipts[1]: got str 'zz")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What a verb did to each message of a batch, in a column."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -9,11 +9,17 @@ from dwell.message import U8, Result
 
 #: Result by its code; looking one up costs less than making it from the number.
 _RESULTS = {int(result): result for result in Result}
+_WORDS = {code: str(result) for code, result in _RESULTS.items()}
 
 
 def results_of(codes: U8) -> list[Result]:
     """Return the codes of results as results."""
     return [_RESULTS[code] for code in codes.tolist()]
+
+
+def words_of(codes: U8) -> list[str]:
+    """Return the codes of results as words."""
+    return [_WORDS[code] for code in codes.tolist()]
 
 
 class Results(Sequence[Result]):
@@ -39,6 +45,9 @@ class Results(Sequence[Result]):
         if isinstance(index, slice):
             return Results(self.codes[index])
         return Result(int(self.codes[index]))
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(results_of(self.codes))
 
     def count(self, value: Any) -> int:
         """Return how many messages had this result."""

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dwell.batch.batch import Batch
 from dwell.batch.blobs import Blobs, Sized, firsts_of, sizes_of
 from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED
 from dwell.errors import (
@@ -24,7 +23,6 @@ from dwell.errors import (
     InvalidInput,
     InvalidKey,
     InvalidPriority,
-    InvalidReceipt,
     InvalidTime,
 )
 from dwell.given import values
@@ -42,7 +40,6 @@ from dwell.message import (
     U16,
     U32,
     U64,
-    Message,
     encode_extra,
 )
 
@@ -53,7 +50,7 @@ _NEVER = -1
 _MAX_NUMBER = 2**63 - 1
 
 
-def _sized(
+def sized(
     given: object, field: str, error: type[InvalidInput], allowed: str = "a sequence"
 ) -> Sequence[Any]:
     """Return what is a sequence of values as one; text and bytes are single values."""
@@ -83,7 +80,7 @@ def check_count(count: int, field: str) -> None:
 
 def bodies(given: object) -> Sequence[bytes]:
     """Return bodies as bytes; raises BatchTooLarge before it looks at any of them."""
-    many = _sized(given, "bodies", InvalidBody)
+    many = sized(given, "bodies", InvalidBody)
     check_count(len(many), "bodies")
     if not isinstance(many, Blobs):
         is_bytes = set(map(type, many)) <= {bytes}
@@ -110,7 +107,7 @@ def own_ids(given: object, size: int) -> Sequence[bytes] | None:
     """Return the caller's ids as UTF-8, or None where the queue is to make them."""
     if given is None:
         return None
-    many = _sized(given, "ids", InvalidId)
+    many = sized(given, "ids", InvalidId)
     if len(many) != size:
         raise InvalidId(f"ids: got {len(many)} values, expected {size}, one for each body")
     data = many if isinstance(many, Blobs) else _joined_ids(many)
@@ -162,7 +159,7 @@ def _are_own_ids(ids: Blobs) -> bool:
 
 def any_ids(given: object) -> Sequence[bytes]:
     """Return ids of the caller's or the queue's as UTF-8; raises InvalidId or BatchTooLarge."""
-    many = _sized(given, "ids", InvalidId)
+    many = sized(given, "ids", InvalidId)
     check_count(len(many), "ids")
     data = _encoded_ids(many)
     if data is None:
@@ -261,7 +258,7 @@ def leases(given: object, size: int) -> U32:
 def numbers(given: object) -> U64:
     """Return the numbers of messages; raises InvalidId."""
     is_array = isinstance(given, np.ndarray) and given.ndim > 0
-    many: Any = given if is_array else _sized(given, "numbers", InvalidId)
+    many: Any = given if is_array else sized(given, "numbers", InvalidId)
     check_count(len(many), "numbers")
 
     def one(value: object, field: str) -> int:
@@ -435,55 +432,3 @@ def errors(given: object, size: int) -> str | Sequence[str | None] | None:
         return values.error_text(given)
     each = _each(given, size, "error", InvalidInput)
     return [values.error_text(one, f"error[{at}]") for at, one in enumerate(each)]
-
-
-# --- receipts ---------------------------------------------------------------------------------
-
-_TAKEN = "a message that was taken, its receipt, or a sequence of these"
-
-
-def receipt_bytes(what: object) -> bytes:
-    """Return the 16 bytes of one receipt, given as text or as the message that has it."""
-    text = what.receipt if isinstance(what, Message) else what
-    if text is None:
-        raise InvalidReceipt("receipt: got a message that nobody took, expected one that was taken")
-    try:
-        data = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
-    except ValueError:
-        data = b""
-    if len(data) != 16:
-        raise values.refusal(InvalidReceipt, "receipt", what, "32 hexadecimal digits")
-    return data
-
-
-def receipts(what: object) -> U64:
-    """Return the receipts of a batch, or of a sequence of messages and texts; shape (n, 2).
-
-    An array that is what a batch's ``receipts`` are is taken as it is.
-    """
-    if isinstance(what, Batch):
-        found = _batch_receipts(what)
-    elif isinstance(what, np.ndarray):
-        if what.dtype != np.uint64 or what.ndim != 2 or what.shape[1] != 2:
-            got = f"{what.dtype} of shape {what.shape}"
-            raise InvalidReceipt(f"receipts: got an array, {got}, expected uint64 of shape (n, 2)")
-        found = what
-    else:
-        many = _sized(what, "receipts", InvalidReceipt, _TAKEN)
-        found = receipts_of(list(map(receipt_bytes, many)))
-    check_count(len(found), "receipts")
-    return found
-
-
-def receipts_of(data: Sequence[bytes]) -> U64:
-    """Return receipts of 16 bytes each as an array of shape (n, 2)."""
-    joined = np.frombuffer(b"".join(data), dtype=">u8") if data else np.empty(0, dtype=np.uint64)
-    return joined.astype(np.uint64).reshape(-1, 2)
-
-
-def _batch_receipts(batch: Batch) -> U64:
-    if len(batch) == 0:
-        return receipts_of([])
-    if batch.receipts is None:
-        raise InvalidReceipt("receipts: got messages that nobody took, expected those of a take")
-    return batch.receipts

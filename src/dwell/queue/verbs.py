@@ -13,6 +13,7 @@ from dwell.batch.batch import Batch
 from dwell.batch.results import Results, results_of
 from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed
 from dwell.given import columns, values
+from dwell.given.receipts import given_receipts, joined_receipts, receipt_bytes
 from dwell.given.values import Delay, Due
 from dwell.message import I64, U8, U64, Message, Result, State
 from dwell.queue.bulk import cut_results
@@ -67,7 +68,7 @@ class Verbs:
         if isinstance(what, Message | str):
             return await self._acks.call(None, self._receipt(what))
         self.check_open()
-        receipts = columns.receipts(what)
+        receipts = given_receipts(what)
         if not len(receipts):
             return _nothing()
         return await self._bulk_acks.call(None, receipts, count=len(receipts))
@@ -268,7 +269,7 @@ class Verbs:
         self._home.check()
 
     def _receipt(self, what: Taken) -> bytes:
-        data = columns.receipt_bytes(what)
+        data = receipt_bytes(what)
         number = self._store.number
         if number and int.from_bytes(data[:4], "big") != number:
             raise ForeignReceipt("receipt: was made by another store")
@@ -276,7 +277,7 @@ class Verbs:
 
     def _receipts(self, what: ManyTaken) -> U64:
         self.check_open()
-        receipts = columns.receipts(what)
+        receipts = given_receipts(what)
         number = self._store.number
         if number and np.any(receipts[:, 0] >> np.uint64(32) != number):
             raise ForeignReceipt("receipts: some were made by another store")
@@ -301,7 +302,7 @@ class Verbs:
     # --- gathered batches ---------------------------------------------------------------------
 
     async def _ack(self, key: None, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._store.ack(columns.receipts_of(items)))
+        return results_of(await self._store.ack(joined_receipts(items)))
 
     async def _ack_bulk(self, key: None, many: Sequence[U64]) -> list[Results]:
         return cut_results(await self._store.ack(np.concatenate(many)), many)
@@ -320,7 +321,7 @@ class Verbs:
 
     async def _release(self, how: _Release, items: Sequence[_Released]) -> list[Result]:
         receipts, delays_ms, errors = zip(*items, strict=True)
-        many = columns.receipts_of(receipts), np.array(delays_ms, dtype=np.int64)
+        many = joined_receipts(receipts), np.array(delays_ms, dtype=np.int64)
         return results_of(await self._release_all(*many, errors, how))
 
     def _release_all(
@@ -331,10 +332,10 @@ class Verbs:
         return self._store.release(receipts, delay_ms, errors, counted=counted, priority=priority)
 
     async def _touch(self, lease_ms: int, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._store.touch(columns.receipts_of(items), lease_ms))
+        return results_of(await self._store.touch(joined_receipts(items), lease_ms))
 
     async def _bury(self, how: _Bury, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._bury_all(columns.receipts_of(items), how))
+        return results_of(await self._bury_all(joined_receipts(items), how))
 
     def _bury_all(self, receipts: U64, how: _Bury) -> Awaitable[U8]:
         reason, priority = how

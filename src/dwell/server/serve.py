@@ -49,8 +49,8 @@ _OTHER_FILES = 1024
 _FEWEST_CONNECTIONS = 32
 
 #: How long a thread waits for the interpreter before it asks for it. The event loop gives it up and
-#: takes it back many times a millisecond, and whoever is given it then comes too late: who waits
-#: the usual 5 ms is never told that he waited in vain, and a store could stand still beside a flood.
+#: takes it back many times a millisecond, so that who is told comes too late and begins to
+#: wait anew: with the usual 5 ms the store's thread stood still for 0.8 s beside a flood.
 _SWITCH_S = 0.0001
 
 #: How long ports that did not stop in time have to give back what they took.

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.batch.results import Results
 from dwell.errors import InvalidInput, InvalidLimit
 from dwell.given import columns, values
 from dwell.queue import changes
@@ -17,10 +16,10 @@ from dwell.server.http.filters import matcher_of, selection_of
 from dwell.server.http.headers import body_of
 from dwell.server.http.media import Media
 from dwell.server.http.paging import first_of, place_of, place_text
+from dwell.server.http.results import results_answer
 from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas.answers import Bulk, Found
 from dwell.server.http.schemas.answers import Named as NamedAnswer
-from dwell.server.http.schemas.answers import Results as ResultsAnswer
 from dwell.server.http.schemas.requests import (
     CancelRequest,
     ChangeRequest,
@@ -40,7 +39,7 @@ async def cancel(call: Call) -> Answer:
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
         _check_ids_alone(ask)
-        return _words(call, await call.queue.cancel(topic, ask.ids))
+        return results_answer(call, await call.queue.cancel(topic, ask.ids))
     return await _bulk(call, topic, ask, changes.cancel())
 
 
@@ -56,7 +55,9 @@ async def reschedule(call: Call) -> Answer:
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")
         when = np.array(due, np.int64) if isinstance(due, list) else due
-        return _words(call, await call.queue.reschedule(topic, ask.ids, delay=delay, due=when))
+        return results_answer(
+            call, await call.queue.reschedule(topic, ask.ids, delay=delay, due=when)
+        )
     if isinstance(due, list):
         raise InvalidInput("due_ms: got a list beside a filter, expected one moment")
     if ask.shift_ms is not None:
@@ -73,7 +74,7 @@ async def kick(call: Call) -> Answer:
         if ask.filter is not None:
             raise InvalidInput("filter: got it beside ids, expected one of them")
         _check_ids_alone(ask)
-        return _words(call, await call.queue.kick(topic, ask.ids, delay=delay))
+        return results_answer(call, await call.queue.kick(topic, ask.ids, delay=delay))
     return await _bulk(call, topic, ask, changes.kick(values.delay_ms(delay), ask.pace))
 
 
@@ -109,7 +110,7 @@ async def get_one(call: Call) -> Answer:
 async def cancel_one(call: Call) -> Answer:
     """Forget one message, unless somebody has taken it: cancelled, leased or unknown."""
     result = await call.queue.cancel(call.allowed_topic(), call.path["id"])
-    return call.answer(ResultsAnswer([str(result)]))
+    return results_answer(call, result)
 
 
 async def named(call: Call) -> Answer:
@@ -125,10 +126,6 @@ def _one_of(**given: object) -> None:
     if len(names) != 1:
         said = " and ".join(names) or "none"
         raise InvalidInput(f"body: got {said}, expected one of {', '.join(given)}")
-
-
-def _words(call: Call, results: Results) -> Answer:
-    return call.answer(ResultsAnswer(list(map(str, results))))
 
 
 def _check_ids_alone(ask: ChangeRequest) -> None:

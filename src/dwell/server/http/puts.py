@@ -7,6 +7,7 @@ import numpy as np
 
 from dwell.batch.blobs import sizes_of
 from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Put, PutAnswer, Puts
+from dwell.batch.results import words_of
 from dwell.errors import InvalidHeaders, InvalidTime
 from dwell.given import columns, values
 from dwell.message import (
@@ -19,7 +20,6 @@ from dwell.message import (
     U8,
     U32,
     Extra,
-    Result,
     encode_extra,
 )
 from dwell.server.http import arrow
@@ -43,7 +43,6 @@ from dwell.wire.columns import (
 
 _extra_decoder = msgspec.msgpack.Decoder(Extra)
 _encoder = msgspec.msgpack.Encoder()
-_WORDS = {int(result): str(result) for result in Result}
 #: A key and headers as they are written, with what stands before each text.
 _MOST_EXTRA_BYTES = 8 + MAX_KEY_BYTES + MAX_HEADERS_BYTES + 6 * MAX_HEADERS
 
@@ -70,7 +69,7 @@ async def put(call: Call) -> Answer:
 def _results(puts: Sequence[Put]) -> list[PutResult]:
     if not isinstance(puts, PutAnswer):
         return [PutResult(put.id, str(put.result), put.number) for put in puts]
-    words = [_WORDS[code] for code in puts.results.tolist()]
+    words = words_of(puts.results)
     return list(map(PutResult, puts.ids, words, puts.numbers.tolist()))
 
 

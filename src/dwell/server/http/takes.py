@@ -11,16 +11,17 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
-from dwell.given import columns, values
+from dwell.given import values
+from dwell.given.receipts import given_receipts
 from dwell.given.values import Delay, Millis
 from dwell.message import U64, Result
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.paging import cursor_of, page_answer, part_of
+from dwell.server.http.results import results_answer
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
-from dwell.server.http.schemas.answers import Results as ResultsAnswer
 from dwell.server.http.schemas.requests import (
     MOST_WAIT_MS,
     AckRequest,
@@ -139,7 +140,7 @@ async def ack(call: Call) -> Answer:
         receipts, _ = _receipt_columns(call)
         return _codes(await _done(call, receipts, call.queue.ack))
     ask = call.body(AckRequest)
-    return _words(call, await _done(call, ask.receipts, call.queue.ack))
+    return results_answer(call, await _done(call, ask.receipts, call.queue.ack))
 
 
 async def release(call: Call) -> Answer:
@@ -162,8 +163,8 @@ async def release(call: Call) -> Answer:
     else:
         raise InvalidInput("delay: got delay and delay_ms together, expected one of them")
     verb, each = _own_errors(verb, ask.error, each)
-    given = columns.receipts(ask.receipts) if each else ask.receipts
-    return _words(call, await _done(call, given, verb, each))
+    given = given_receipts(ask.receipts) if each else ask.receipts
+    return results_answer(call, await _done(call, given, verb, each))
 
 
 def _own_errors(
@@ -183,7 +184,7 @@ async def touch(call: Call) -> Answer:
         return _codes(await _done(call, receipts, partial(call.queue.touch, lease=lease)))
     ask = call.body(TouchRequest)
     verb = partial(call.queue.touch, lease=span(ask, "lease"))
-    return _words(call, await _done(call, ask.receipts, verb))
+    return results_answer(call, await _done(call, ask.receipts, verb))
 
 
 async def bury(call: Call) -> Answer:
@@ -194,13 +195,13 @@ async def bury(call: Call) -> Answer:
         return _codes(await _done(call, receipts, verb))
     ask = call.body(BuryRequest)
     verb = partial(call.queue.bury, reason=ask.reason, priority=ask.priority)
-    return _words(call, await _done(call, ask.receipts, verb))
+    return results_answer(call, await _done(call, ask.receipts, verb))
 
 
 async def taken(call: Call) -> Answer:
     """Return the topics of the messages whose receipts are still good."""
     ask = call.body(AckRequest)
-    each = _of_the_callers(call, await call.queue.taken_from(columns.receipts(ask.receipts)))
+    each = _of_the_callers(call, await call.queue.taken_from(given_receipts(ask.receipts)))
     return call.answer(Taken(sorted({topic for topic in each if topic is not None}), each))
 
 
@@ -223,7 +224,7 @@ async def _done(
     what: Any = given[0] if isinstance(given, list) and len(given) == 1 else given
     if call.service.tokens.is_open or not len(given):
         return await verb(what, **each)
-    receipts = columns.receipts(given)
+    receipts = given_receipts(given)
     topics = _of_the_callers(call, await call.queue.taken_from(receipts))
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale.
     good = np.array([topic is not None for topic in topics], np.bool_)
@@ -245,8 +246,3 @@ def _codes(results: Results | Result) -> Answer:
     assert isinstance(results, Results)
     data = _encoder.encode(ResultColumns(results.codes.tobytes()))
     return Answer(data, Media.COLUMNS)
-
-
-def _words(call: Call, results: Results | Result) -> Answer:
-    many = [results] if isinstance(results, Result) else results
-    return call.answer(ResultsAnswer(list(map(str, many))))

@@ -35,7 +35,11 @@ Moment: TypeAlias = Annotated[
 Priority: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
 Wait: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_WAIT_MS)]
 Lease: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_LEASE_MS)]
-Receipt: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$")]
+#: That they are digits is seen where they are read, of all at once.
+Receipt: TypeAlias = Annotated[
+    str,
+    Meta(min_length=32, max_length=32, extra_json_schema={"pattern": "^[0-9a-fA-F]{32}$"}),
+]
 Receipts: TypeAlias = Annotated[list[Receipt], Meta(max_length=MAX_BATCH_MESSAGES)]
 Id: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="1-256 bytes of UTF-8.")

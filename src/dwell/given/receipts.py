@@ -1,0 +1,77 @@
+"""Receipts as they are given: texts, messages that have one, batches and arrays."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dwell.batch.batch import Batch
+from dwell.errors import InvalidReceipt
+from dwell.given import values
+from dwell.given.columns import check_count, sized
+from dwell.message import U64, Message
+
+_TAKEN = "a message that was taken, its receipt, or a sequence of these"
+
+
+def receipt_bytes(what: object, field: str = "receipt") -> bytes:
+    """Return the 16 bytes of one receipt, given as text or as the message that has it."""
+    text = what.receipt if isinstance(what, Message) else what
+    if text is None:
+        raise InvalidReceipt(
+            f"{field}: got a message that nobody took, expected one that was taken"
+        )
+    try:
+        data = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
+    except ValueError:
+        data = b""
+    if len(data) != 16:
+        raise values.refusal(InvalidReceipt, field, what, "32 hexadecimal digits")
+    return data
+
+
+def _digits_of(many: Sequence[Any]) -> list[bytes] | None:
+    """Return the bytes of receipts that all are good texts; None where one has to be looked at."""
+    try:
+        data = bytes.fromhex("".join(many))
+    except (TypeError, ValueError):
+        return None
+    # Between digits there may be spaces for Python, but then there are fewer bytes.
+    return [data] if len(data) == 16 * len(many) and set(map(len, many)) == {32} else None
+
+
+def _each_receipt(many: Sequence[Any]) -> list[bytes]:
+    return [receipt_bytes(one, f"receipts[{at}]") for at, one in enumerate(many)]
+
+
+def given_receipts(what: object) -> U64:
+    """Return the receipts of a batch, or of a sequence of messages and texts; shape (n, 2).
+
+    An array that is what a batch's ``receipts`` are is taken as it is.
+    """
+    if isinstance(what, Batch):
+        found = _batch_receipts(what)
+    elif isinstance(what, np.ndarray):
+        if what.dtype != np.uint64 or what.ndim != 2 or what.shape[1] != 2:
+            got = f"{what.dtype} of shape {what.shape}"
+            raise InvalidReceipt(f"receipts: got an array, {got}, expected uint64 of shape (n, 2)")
+        found = what
+    else:
+        many = sized(what, "receipts", InvalidReceipt, _TAKEN)
+        found = joined_receipts(_digits_of(many) or _each_receipt(many))
+    check_count(len(found), "receipts")
+    return found
+
+
+def joined_receipts(data: Sequence[bytes]) -> U64:
+    """Return receipts, whose bytes come in pieces of 16 or a multiple of it; shape (n, 2)."""
+    joined = np.frombuffer(b"".join(data), dtype=">u8") if data else np.empty(0, dtype=np.uint64)
+    return joined.astype(np.uint64).reshape(-1, 2)
+
+
+def _batch_receipts(batch: Batch) -> U64:
+    if len(batch) == 0:
+        return joined_receipts([])
+    if batch.receipts is None:
+        raise InvalidReceipt("receipts: got messages that nobody took, expected those of a take")
+    return batch.receipts
