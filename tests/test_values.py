@@ -2,12 +2,15 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dwell
 from dwell.batch.page import Cursor
 from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED
 from dwell.batch.sweep import Wanted
 from dwell.given import columns, values
+from dwell.given.receipts import given_receipts
 from dwell.message import DELAY_LEVELS_MS, MAX_DELAY_MS, receipts_to_text
 from dwell.queue.bulk import puts_of
 from dwell.store.memory import MemoryStore
@@ -293,6 +296,26 @@ async def test_bad_headers(bad):
 async def test_bad_receipt(bad):
     await check_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.ack([bad]))
     await check_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.bury(["0" * 32, bad]))
+
+
+_GOOD = st.text("0aF", min_size=32, max_size=32)
+
+
+@given(st.lists(_GOOD | st.text("0aF g", min_size=30, max_size=34), min_size=1, max_size=3))
+def test_a_receipt_is_bad_whatever_stands_beside_it(texts):
+    bad = [at for at, text in enumerate(texts) if len(text) != 32 or set(text) - set("0aF")]
+    if not bad:
+        assert receipts_to_text(given_receipts(texts)) == [text.lower() for text in texts]
+        return
+    with pytest.raises(dwell.InvalidReceipt, match=rf"^receipts\[{bad[0]}\]: "):
+        given_receipts(texts)
+
+
+@given(st.integers(1, 31))
+def test_digits_of_one_receipt_are_no_other_ones(moved):
+    texts = ["0" * (32 - moved), "0" * (32 + moved)]
+    with pytest.raises(dwell.InvalidReceipt, match=r"^receipts\[0\]: "):
+        given_receipts(texts)
 
 
 async def test_what_was_put_is_not_what_was_taken():

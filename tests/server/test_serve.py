@@ -309,6 +309,18 @@ def test_a_port_that_it_may_not_have(store: Path) -> None:
         assert server.other[-1].endswith("cannot listen on 127.0.0.1:8410: Permission denied")
 
 
+def test_a_thread_that_is_passed_over_asks_soon(store: Path) -> None:
+    """What comes of it beside a flood ``make attack`` shows."""
+    store.write_text("no folder")
+    code = (
+        "import sys; from dwell.server.serve import run, ServerSettings\n"
+        f"try: run(ServerSettings(store={str(store)!r}))\n"
+        "finally: print(sys.getswitchinterval() < 0.001)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_a_store_that_another_process_has(store: Path) -> None:
     with dwell.open(store), ServerProcess(store=store) as server:
         held = f"StoreLocked: {store}: held by process {os.getpid()}; only one can have it open"
