@@ -1,6 +1,6 @@
 """How the requests of a verb are told from others, on a wire before a Redis."""
 
-from dwell.store.redis.library import library
+from dwell.store.redis.functions import library
 
 
 def call_of(verb: str) -> bytes:

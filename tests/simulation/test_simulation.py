@@ -14,7 +14,7 @@ import pytest
 from dwell.message import Result
 from dwell.queue.takers import Takers
 from dwell.store.embedded.disk import Disk
-from dwell.store.embedded.journal.committer import Committer
+from dwell.store.embedded.journal.groupcommit import GroupCommitter
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.receipts import leased_rows
 from dwell.store.embedded.store import EmbeddedStore
@@ -77,7 +77,7 @@ def _never_syncs_folders(patch: pytest.MonkeyPatch) -> None:
 
 
 def _answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    def steps(self: Committer, items: Any, now_s: Any, last: bool) -> Iterator[None]:
+    def steps(self: GroupCommitter, items: Any, now_s: Any, last: bool) -> Iterator[None]:
         frames = sum(not isinstance(item, int) for item in items)
         done = self._done
         if frames:
@@ -86,8 +86,8 @@ def _answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
         yield from real(self, items, now_s, last)
         self._done = done
 
-    real = Committer.steps
-    patch.setattr(Committer, "steps", steps)
+    real = GroupCommitter.steps
+    patch.setattr(GroupCommitter, "steps", steps)
 
 
 def _cancels_nothing(patch: pytest.MonkeyPatch) -> None:

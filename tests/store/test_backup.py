@@ -17,9 +17,9 @@ import dwell
 from dwell.errors import DiskFull, ForeignReceipt, InvalidInput, StoreClosed, StoreDamaged
 from dwell.message import State
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.backup.tar import checkpoint_tar, unpack_tar
 from dwell.store.embedded.check import check
 from dwell.store.embedded.disk import Disk
-from dwell.store.embedded.tar import checkpoint_tar, unpack_tar
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.store.test_faults import Script, everything, puts_of

@@ -16,7 +16,7 @@ from dwell.errors import IdExists, StoreError, TopicFull
 from dwell.message import I64, U8, U64, Kind, Message, Result, TopicSettings
 from dwell.store.base import Delays, Errors
 from dwell.store.embedded import EmbeddedStore
-from dwell.store.embedded.checkpoint import Checkpoint
+from dwell.store.embedded.backup.checkpoint import Checkpoint
 from dwell.testing.model import Entry, Item
 from dwell.testing.views import events_from, facts_of, receipt_words, view_of_store
 from tools.parts import disagreements

@@ -449,7 +449,7 @@ class HttpStore(Counting):
     async def backup(self, folder: str | Path) -> None:
         """Write a copy of the store into a new folder, which can be opened as a store."""
         # Whoever makes no backup does not wait for the embedded store to be imported.
-        from dwell.store.embedded.tar import unpack_tar
+        from dwell.store.embedded.backup.tar import unpack_tar
 
         await unpack_tar(self._connection.chunks("/v1/backup"), Path(folder))
 

@@ -16,9 +16,8 @@ from dwell.batch.batch import Batch
 from dwell.batch.blobs import total_bytes
 from dwell.errors import DwellError, StoreClosed
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
-from dwell.queue.gather import fail
+from dwell.queue.gather import Rounds, fail
 from dwell.queue.home import Home
-from dwell.queue.rounds import Rounds
 from dwell.queue.spacing import Spacing
 from dwell.queue.turns import Turns
 from dwell.store.base import Store

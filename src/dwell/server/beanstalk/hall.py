@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from dwell.queue.rounds import Rounds
+from dwell.queue.gather import Rounds
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Heads
 from dwell.server.beanstalk.histories import Histories

@@ -9,7 +9,7 @@ from dwell.server.http.call import Call
 from dwell.server.http.metrics import CONTENT_TYPE, exposition
 from dwell.server.http.schemas.answers import StaleAnswer, StaleRow, StoreAnswer
 from dwell.server.http.schemas.requests import StaleRequest
-from dwell.store.embedded.tar import checkpoint_tar
+from dwell.store.embedded.backup.tar import checkpoint_tar
 
 #: How long the store may take to answer, for the server to be ready.
 STORE_ANSWERS_S = 0.5

@@ -14,10 +14,10 @@ import numpy as np
 from dwell.message import I64, U32, Rows, State, TopicSettings, keys_of
 from dwell.store.allowances import Allowances
 from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.fairness import LaneTurns
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.lanes import Kept, Lanes
 from dwell.store.embedded.table import Table
-from dwell.store.embedded.turns import Turns
 
 #: What changes nothing of a message that was there before, or only where it lies.
 _STRANGE = (RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.COPY, RecordKind.TOUCH)
@@ -46,7 +46,7 @@ class Admission:
         self._settings: dict[int, TopicSettings] = {}
         self._kept = Kept()
         self._lanes: dict[int, Lanes] = {}
-        self._turns: dict[int, Turns] = {}
+        self._turns: dict[int, LaneTurns] = {}
         self._expected: set[int] = set()
         self.allowances: Allowances[int] = Allowances()
 
@@ -84,7 +84,7 @@ class Admission:
         if settings.ordered and not had_lanes:
             self._lanes[topic] = Lanes(self._table, self._kept)
         if settings.fair and not had_turns:
-            self._turns[topic] = Turns()
+            self._turns[topic] = LaneTurns()
         if not settings.ordered:
             self._lanes.pop(topic, None)
         if not settings.fair:
@@ -104,7 +104,7 @@ class Admission:
         self._make_room()
         self._kept.parking[rows] = self._kept.turn[rows] = 0
         if topic in self._turns:
-            self._turns[topic] = Turns()
+            self._turns[topic] = LaneTurns()
         if topic in self._lanes:
             lanes = self._lanes[topic] = Lanes(self._table, self._kept)
             lanes.begin(rows)

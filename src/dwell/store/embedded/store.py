@@ -23,8 +23,8 @@ from dwell.errors import DiskFull, InvalidSettings, StoreError
 from dwell.message import I64, U8, U64, Message, Result, Rows, State, TopicSettings
 from dwell.store.base import Delays, Errors
 from dwell.store.embedded import strays
-from dwell.store.embedded.backup import copy_to, new_folder, new_place
-from dwell.store.embedded.checkpoint import Checkpoint, checkpoint_of
+from dwell.store.embedded.backup.backup import copy_to, new_folder, new_place
+from dwell.store.embedded.backup.checkpoint import Checkpoint, checkpoint_of
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.counting import Counting
 from dwell.store.embedded.disk import Disk

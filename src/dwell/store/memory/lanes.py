@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from dwell.message import State, TopicSettings
-from dwell.store.turns import Turns
+from dwell.store.fairness import FairTurns
 
 #: How many parked entries that mean nothing any more may be kept.
 _SPARE = 64
@@ -70,7 +70,7 @@ class Lanes(Generic[R]):
 
     def __init__(self, settings: TopicSettings, rows: Iterable[R], numbers: Iterator[int]) -> None:
         self._is_ordered = settings.ordered
-        self._turns: Turns[str | None] | None = Turns() if settings.fair else None
+        self._turns: FairTurns[str | None] | None = FairTurns() if settings.fair else None
         self._numbers = numbers
         self._lanes: dict[str | None, Lane[R]] = {}
         self._waiting = self._entries = 0

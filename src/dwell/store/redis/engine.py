@@ -30,8 +30,8 @@ from dwell.errors import (
     StoreFailed,
     StoreFull,
 )
+from dwell.store.redis.functions import library
 from dwell.store.redis.keys import Keys, keys_of
-from dwell.store.redis.library import library
 from dwell.store.redis.options import Options
 
 #: How long one answer may take at most, before the connection is given up.

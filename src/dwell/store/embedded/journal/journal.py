@@ -10,8 +10,8 @@ from pathlib import Path
 from dwell.errors import DiskFull, StoreDamaged, StoreError, StoreFailed
 from dwell.histogram import Histogram
 from dwell.store.embedded.disk import Buffer, Disk
-from dwell.store.embedded.journal.committer import Committer, Write
 from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_after
+from dwell.store.embedded.journal.groupcommit import GroupCommitter, Write
 from dwell.store.embedded.journal.record import Record, records_in
 from dwell.store.embedded.journal.room import Room, Use
 from dwell.store.embedded.journal.segment import Segment, segment_number, segment_path
@@ -55,7 +55,7 @@ class Journal:
         # that is being closed.
         self._group: list[asyncio.Future[None]] = []
         self._waiting: list[list[asyncio.Future[None]]] = []
-        self._committer: Committer | None = None
+        self._committer: GroupCommitter | None = None
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Journal:
         self._ahead_at = self.position
         self._frame_end = self.position
         self._make_segment(self.position // self.segment_bytes)
-        self._committer = Committer(
+        self._committer = GroupCommitter(
             self._disk,
             self._sync_every_ms,
             self.position,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dwell.errors import InvalidInput, StoreDamaged
 from dwell.store.base import Store
-from dwell.store.embedded.backup import new_folder, new_place
-from dwell.store.embedded.checkpoint import Checkpoint, Held
+from dwell.store.embedded.backup.backup import new_folder, new_place
+from dwell.store.embedded.backup.checkpoint import Checkpoint, Held
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.thread import in_thread

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dwell.errors import InvalidInput
-from dwell.store.embedded.checkpoint import Checkpoint, Held
+from dwell.store.embedded.backup.checkpoint import Checkpoint, Held
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.thread import in_thread
 

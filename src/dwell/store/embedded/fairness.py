@@ -1,21 +1,21 @@
-"""Turns of a fair topic in a folder: those of many messages at once.
+"""Fairness between the keys of a topic in a folder: turns of many messages at once.
 
-The rules are those of :mod:`dwell.store.turns`. Here messages are grouped by their lanes first, as
-a thousand of a few keys take half the time by that.
+The rules are those of :mod:`dwell.store.fairness`. Here messages are grouped by their lanes first,
+as a thousand of a few keys take half the time by that.
 """
 
 import numpy as np
 
 from dwell.message import I64
-from dwell.store import turns
 from dwell.store.embedded.distinct import runs_of
+from dwell.store.fairness import FairTurns
 
 
-class Turns:
+class LaneTurns:
     """The turns of one topic."""
 
     def __init__(self) -> None:
-        self._turns: turns.Turns[int] = turns.Turns()
+        self._turns: FairTurns[int] = FairTurns()
 
     def next(self, lanes: np.ndarray) -> I64:
         """Return the turns of messages of some lanes that have become ready, in their order."""

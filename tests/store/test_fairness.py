@@ -1,12 +1,12 @@
-"""Turns of keys, one message at a time and many."""
+"""FairTurns of keys, one message at a time and many."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dwell.store.embedded.turns import Turns as ManyTurns
-from dwell.store.turns import Turns
+from dwell.store.embedded.fairness import LaneTurns
+from dwell.store.fairness import FairTurns
 
 KEYS = (3, -2, 2**62)
 
@@ -22,8 +22,8 @@ KEYS = (3, -2, 2**62)
 )
 def test_many_at_once_have_the_same_turns(steps: list[tuple[str, list[int]]]) -> None:
     """Whether messages become ready, leave and give back singly or together."""
-    one: Turns[int] = Turns()
-    many = ManyTurns()
+    one: FairTurns[int] = FairTurns()
+    many = LaneTurns()
     ready: list[tuple[int, int]] = []
     for verb, keys in steps:
         if verb == "next":
@@ -52,7 +52,7 @@ def test_many_at_once_have_the_same_turns(steps: list[tuple[str, list[int]]]) ->
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 9)), max_size=60))
 def test_each_turn_of_a_key_is_of_one_message(steps: list[tuple[bool, str, int]]) -> None:
     """Whichever of a key's messages leave, the next one's turn is behind those that are left."""
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     ready: dict[str, list[int]] = {"a": [], "b": []}
     for leaves, key, at in steps:
         standing = ready[key]
@@ -65,7 +65,7 @@ def test_each_turn_of_a_key_is_of_one_message(steps: list[tuple[bool, str, int]]
 
 
 def test_a_flood_does_not_move_the_turn_of_others() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     assert turns.next(["a", "b"], [1_000, 1]) == [0, 0]
     turns.take(0, ["a"], [1])
     assert turns.next(["c"], [1]) == [0]
@@ -76,7 +76,7 @@ def test_a_flood_does_not_move_the_turn_of_others() -> None:
 @pytest.mark.parametrize("flood", [2, 1_000])
 def test_turns_come_by_themselves(flood: int) -> None:
     """One take more than there were keys lets the next turn come, however many each put."""
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     turns.next(["a", "x"], [flood, 1])
     for number, key in enumerate("a012"):
         turns.take(0, [key], [1])
@@ -84,7 +84,7 @@ def test_turns_come_by_themselves(flood: int) -> None:
 
 
 def test_nobody_ready_is_forgotten() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     turns.next(["a"], [9])
     turns.take(0, ["a"], [1])
     turns.give_back(["a"], [[8, 7, 6, 5, 4, 3, 2]])
@@ -95,7 +95,7 @@ def test_nobody_ready_is_forgotten() -> None:
 
 def test_a_key_that_left_has_had_nothing() -> None:
     """Who cancels a thousand messages, in whichever order, has not had as many turns."""
-    turns: Turns[str] = Turns()
+    turns: FairTurns[str] = FairTurns()
     turns.next(["a", "b"], [1_000, 1_000])
     for turn in range(1_000):
         turns.give_back(["a"], [[turn]])
@@ -104,7 +104,7 @@ def test_a_key_that_left_has_had_nothing() -> None:
 
 def test_keys_that_are_taken_from_by_ids_are_forgotten() -> None:
     """While others wait, whose turn does not come by that."""
-    turns: Turns[int] = Turns()
+    turns: FairTurns[int] = FairTurns()
     turns.next([-1], [2])
     for key in range(10_000):
         assert turns.next([key], [1]) == [0]

@@ -1,4 +1,4 @@
-"""Turns: in which order the keys of a fair topic have theirs.
+"""Fairness: in which order the keys of a fair topic have their turns.
 
 Start-time fair queueing (Goyal, Vin, Cheng 1996): a message that becomes ready comes one turn after
 the last of its key, and not before the turn that has come. So before it there are, of each other
@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 _SPARE = 1_024
 
 
-class Turns(Generic[Key]):
+class FairTurns(Generic[Key]):
     """The turns of one topic, each of one message; it counts those of each key that have not come.
 
     A message keeps its turn, whatever leaves before it.

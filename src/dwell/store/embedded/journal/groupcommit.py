@@ -28,7 +28,7 @@ class Write(NamedTuple):
         return self.fd == other.fd and self.position == other.end
 
 
-class Committer:
+class GroupCommitter:
     """Writes what :meth:`submit` gives it, in order.
 
     ``done(count)`` is called in the committer's thread when ``count`` more frames are as safe as

@@ -1,0 +1,1 @@
+"""Backups: copies of an open store, as a folder or a tar file."""
