@@ -20,7 +20,7 @@ from dwell.store.memory.store import MemoryStore
 def disagreements(store: Store) -> list[str]:
     """Return what only a part of a store knows; the store must stand still meanwhile."""
     if isinstance(store, EmbeddedStore):
-        return list(_in_a_folder(store._machine))
+        return list(_in_a_folder(store.core.machine))
     assert isinstance(store, MemoryStore)
     return list(_in_memory(store))
 
@@ -91,7 +91,7 @@ def _parked(machine: Machine) -> dict[int, list[int]]:
 
 
 def _in_memory(store: MemoryStore) -> Iterator[str]:
-    topics = store._topics.values()
+    topics = store.topics.values()
     rows = {row for topic in topics for row in topic.rows.values()}
     ready = {row for topic in topics for row in topic.ready_rows()}
     timed = {row for _, serial, row in store._deadlines.entries if row.serial == serial}

@@ -424,7 +424,7 @@ async def test_what_one_topic_gave_is_handed_out_when_another_one_fails():
 
 
 def test_commands_let_others_have_their_turn(served):
-    done = served.port._desk.hall.commands
+    done = served.port.desk.hall.commands
     most = 0
 
     async def watch():

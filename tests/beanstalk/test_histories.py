@@ -128,7 +128,7 @@ def test_noted_tubes_are_bounded(served, line):
         line.send(b"".join(b"use t%d\r\n" % at for at in range(start, start + 1000)))
         for _ in range(1000):
             line.read()
-    assert len(served.port._desk.hall.order._noted) <= 20_000
+    assert len(served.port.desk.hall.order._noted) <= 20_000
     assert tubes(line) == ["default", "t24999"]
 
 
@@ -150,6 +150,6 @@ def test_a_job_that_is_gone_leaves_nothing(served, line):
             for _ in jobs:
                 line.reserve()
         line.ask(b"".join(b"delete %d\r\n" % job for job in jobs), 3)
-    histories = served.port._desk.hall.histories
+    histories = served.port.desk.hall.histories
     assert not histories._newer
     assert not histories._older

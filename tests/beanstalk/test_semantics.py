@@ -298,7 +298,7 @@ def test_what_a_connection_may_not_reserve_it_cannot_watch(tmp_path):
             assert line.ask(b"use %b\r\n" % tube) == b"USING %b\r\n" % tube
         line.send(b"list-tubes-watched\r\n")
         assert line.read().endswith(b"\r\n---\n- default\n- out.a\n\r\n")
-        assert set(served.port._desk.hall.chosen_tubes()) == {"default", "out.a", "mine.a"}
+        assert set(served.port.desk.hall.chosen_tubes()) == {"default", "out.a", "mine.a"}
 
 
 _TOKENS = """

@@ -250,7 +250,7 @@ async def test_a_stream_that_ends_is_opened_again(consoled):
     async with consoled() as console:
         await console.open()
         await expect(console.page.locator("#live")).to_have_text("live")
-        for connection in list(console.server.port._connections):
+        for connection in list(console.server.port.connections):
             connection.abort()
         await console.queue.put("later", "x")
         await expect(console.page.get_by_role("link", name="later")).to_be_visible()

@@ -588,7 +588,7 @@ async def test_push_sends_as_much_as_there_is_credit():
             await caller.post("/v1/topics/u/messages", {"body": "late", "delay": "50ms"})
             kind, data = await _next_event(stream)
             assert [m["body"] for m in data["messages"]] == ["late"]
-        await until_async(lambda: not caller.server.port._waits.streams)
+        await until_async(lambda: not caller.server.port.waits.streams)
         await caller.post("/v1/topics/t/messages", {"body": "after"})
         assert len(await caller.take()) == 1
 
@@ -630,7 +630,7 @@ async def test_the_job_protocol():
         assert json.loads(popped["value"]) == {"order": 1}
         answer = await command(command="delete", id="close-1")
         assert not answer["success"]
-        caller.server.port._waits.receipts.clear()
+        caller.server.port.waits.receipts.clear()
         assert (await command(command="finish", id="close-1"))["success"]
         assert not (await command(command="finish", id="close-1"))["success"]
         await command(**{**add, "id": "close-2", "delay": 60}, body="x")
@@ -717,7 +717,7 @@ async def test_finish_finds_what_was_popped_at_another_server():
         async def command(**words):
             return (await caller.post("/command", {"id": "1", **words}))["success"]
 
-        receipts = caller.server.port._waits.receipts
+        receipts = caller.server.port.waits.receipts
         assert await command(command="add", topic="t", body="x", TTR=0.05)
         assert await command(command="pop", topic="t")
         ours = dict(receipts)

@@ -220,7 +220,7 @@ async def test_a_stream_sends_what_has_changed():
             assert data["topics"][0]["ready"] == 1
             assert caller.server.service.board.watchers == 1
         await until_async(lambda: caller.server.service.board.watchers == 0)
-        assert not caller.server.port._waits.streams
+        assert not caller.server.port.waits.streams
 
 
 async def test_a_stream_of_the_board_ends_with_its_rights(tmp_path):
@@ -410,7 +410,7 @@ async def test_health_says_how_the_store_is(tmp_path):
         assert found["store"]["disk_free_bytes"] > 0
         assert found["store"]["journal_bytes"] >= found["store"]["since_snapshot_bytes"] > 0
         assert found["timings"]["fsync"]["count"] >= 1
-        server.queue.store._core.journal.fail(OSError("the disk is gone"))
+        server.queue.store.core.journal.fail(OSError("the disk is gone"))
         async with caller.session.get(server.url + "/v1/health") as answer:
             found = await answer.json()
         assert "the disk is gone" in found["problem"]

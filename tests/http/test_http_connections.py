@@ -67,9 +67,9 @@ async def test_a_connection_that_ends_leaves_nothing_behind():
             ):
                 wire = await Wire.open(server)
                 await wire.send(data)
-                await until_async(lambda: server.port._connections)
+                await until_async(lambda: server.port.connections)
                 wire.close()
-                await until_async(lambda: not server.port._connections)
+                await until_async(lambda: not server.port.connections)
             await until_async(lambda: not alive())
         finally:
             gc.enable()
@@ -93,7 +93,7 @@ async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path):
         await server.queue.put_many("t", ["x"] * 50)
         disk.go_on.clear()
         try:
-            connections, wires = server.port._connections, []
+            connections, wires = server.port.connections, []
             for _ in range(50):
                 wires.append(await Wire.open(server))
                 await wires[-1].send(request("POST", "/v1/take", {"topics": "t"}))
@@ -115,7 +115,7 @@ async def test_an_answer_that_nobody_reads_is_given_back_when_a_stop_has_no_more
         wire = await Wire.open(server, 4096)
         wire.reader._transport.pause_reading()
         await wire.send(TAKE)
-        await until_async(lambda: any(one._is_paused for one in server.port._connections))
+        await until_async(lambda: any(one._is_paused for one in server.port.connections))
         stopping = asyncio.create_task(server.port.stop())
         await asyncio.sleep(0)
         assert not stopping.done()
@@ -245,10 +245,10 @@ async def test_answers_that_are_not_read_are_counted():
             wires.append(await Wire.open(server, 4096))
             wires[-1].reader._transport.pause_reading()
             await wires[-1].send(ask_all)
-            waiting = [one for one in server.port._connections if one._is_paused]
+            waiting = [one for one in server.port.connections if one._is_paused]
             while len(waiting) < len(wires) and server.service.in_flight.size_bytes < 8 << 20:
                 await asyncio.sleep(0.01)
-                waiting = [one for one in server.port._connections if one._is_paused]
+                waiting = [one for one in server.port.connections if one._is_paused]
         size_bytes, answer = server.service.in_flight.size_bytes, await ask(server, ask_all)
         Wire.close_all()
         assert size_bytes > 8 << 20
@@ -318,7 +318,7 @@ async def test_who_keeps_a_connection_over_tls_does_not_hold_a_stop(tmp_path):
         port = HttpPort(server.service, "127.0.0.1", 0, ssl=tls.context(cert, key))
         await port.start()
         with await asyncio.to_thread(connected, port.address):
-            await until_async(lambda: port._connections)
+            await until_async(lambda: port.connections)
             async with asyncio.timeout(8) as patience:
                 await port.stop()
             # What has no more time ends as well, and says nothing.

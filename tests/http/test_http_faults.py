@@ -74,7 +74,7 @@ async def test_what_was_half_sent_is_not_done(part, server):
     await wire.send(put_of("whole body")[:part])
     await asyncio.sleep(0.05)
     wire.close()
-    await until_async(lambda: not server.port._connections)
+    await until_async(lambda: not server.port.connections)
     assert (await totals(server))["put"] == 0
     assert (server.service.in_flight.requests, server.service.in_flight.size_bytes) == (0, 0)
 
@@ -177,7 +177,7 @@ async def test_a_head_over_the_limit(name, is_pipelined, server):
             raise ConnectionError
     assert sent <= LARGE
     wire.close()
-    await until_async(lambda: not server.port._connections)
+    await until_async(lambda: not server.port.connections)
     await until_async(lambda: not server.queue.waiting)
 
 
@@ -391,7 +391,7 @@ async def test_what_is_asked_behind_a_wait_is_neither_parsed_nor_read_without_bo
         await until_async(lambda: server.queue.waiting)
         asked = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
         wire.writer.write(asked * 200_000)
-        (connection,) = server.port._connections
+        (connection,) = server.port.connections
         await until_async(lambda: connection._is_unread)
         assert len(connection._held) <= 2 * 64 * 1024
         assert begun[connection] == 1
@@ -591,7 +591,7 @@ async def test_who_does_not_read_is_given_up(monkeypatch, is_reading):
         wire = await Wire.open(server, buffer_bytes=32 * 1024)
         wire.writer.transport.pause_reading()
         await wire.send(request("GET", "/v1/topics/t/messages?limit=10000"))
-        connections = server.port._connections
+        connections = server.port.connections
         async with others_work(server):
             if is_reading:
                 # Less in the time than the system moves at once: nobody is given up for that.

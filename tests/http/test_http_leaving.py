@@ -45,7 +45,7 @@ def states(server, *expected):
 
 async def gone(server):
     """Tell whether the server knows that nobody is there."""
-    return not server.port._connections
+    return not server.port.connections
 
 
 async def waits(server):

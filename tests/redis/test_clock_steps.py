@@ -242,7 +242,7 @@ async def test_a_clock_that_goes_back_twice(back_ms):
             # To when all are still due, and, after some of the walk, to when none is.
             clock.advance(-back_ms)
             for _ in range(3):
-                await store._shards.run(0, "cancel", "none", b"nobody")
+                await store.shards.run(0, "cancel", "none", b"nobody")
             clock.advance(back_ms - 8)
             stats = await queue.stats()
             assert sum(of.delayed for of in stats.topics.values()) == 4

@@ -714,7 +714,7 @@ async def test_receipts_of_a_store_that_was_emptied_are_foreign():
 async def test_a_debt_whose_payer_is_cancelled_frees_its_place_once():
     with redis_server() as server:
         async with dwell.open(server.url) as queue:
-            engine = queue.store._shards.engine
+            engine = queue.store.shards.engine
             await queue.put_many("t", ["x"] * 4)
             server.client().execute_command("CLIENT", "PAUSE", 1500, "ALL")
             take = asyncio.create_task(queue.take("t", 1))

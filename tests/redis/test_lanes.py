@@ -35,14 +35,14 @@ async def _fill(rig: Rig) -> None:
 
 async def _leave_behind(rig: Rig, keys: Iterable[str]) -> None:
     """Let something that is not ready stand first in some lanes."""
-    engine = rig.store._shards.engine
+    engine = rig.store.shards.engine
     for key in keys:
         await engine.ask("ZADD", f"{engine.keys(0).lane}1:t{key}", 0, bytes(6) + b"\1" * 7)
 
 
 async def _cut_off(rig: Rig, steps: int, **settings: bool) -> None:
     """Set what holds for the topic, and give up after so many calls."""
-    run, calls = rig.store._shards.run, 0
+    run, calls = rig.store.shards.run, 0
 
     async def run_some(shard: int, verb: str, *own: object) -> object:
         nonlocal calls
@@ -51,10 +51,10 @@ async def _cut_off(rig: Rig, steps: int, **settings: bool) -> None:
             raise asyncio.CancelledError
         return await run(shard, verb, *own)
 
-    rig.store._shards.run = run_some
+    rig.store.shards.run = run_some
     with pytest.raises(asyncio.CancelledError):
         await rig.configure(**settings)
-    rig.store._shards.run = run
+    rig.store.shards.run = run
 
 
 async def _set_again(rig: Rig) -> None:
@@ -110,7 +110,7 @@ class TestLanes(Suite):
         """Not all of them at each end, when a topic is ordered of whose key many are taken."""
         await rig.put(*(f"{number}" for number in range(400)), key="k")
         receipts = receipts_of(await rig.take(400))
-        engine = rig.store._shards.engine
+        engine = rig.store.shards.engine
 
         async def looked_up() -> int:
             calls: int = (await engine.ask("INFO", "commandstats"))["cmdstat_hget"]["calls"]
@@ -166,7 +166,7 @@ class TestLanes(Suite):
         await rig.configure(ordered=True)
         await rig.put("1", "2", key="k")
         await _leave_behind(rig, ["k"])
-        engine = rig.store._shards.engine
+        engine = rig.store.shards.engine
         lane, ready = f"{engine.keys(0).lane}1:tk", f"{engine.keys(0).ready}t"
         first = (await engine.ask("ZRANGE", lane, 1, 1))[0]
         await engine.ask("ZREM", lane, first)
@@ -255,7 +255,7 @@ class TestLanes(Suite):
         assert (await rig.take_by_ids("002")).ids[0] == "002"
         await rig.configure()
         assert len(await rig.take_ids()) == 397
-        engine = rig.store._shards.engine
+        engine = rig.store.shards.engine
         assert await engine.ask("KEYS", f"{engine.keys(0).lane}*") == []
         assert await engine.ask("EXISTS", f"{engine.keys(0).turns}t") == 0
 
@@ -266,7 +266,7 @@ class TestLanes(Suite):
     ) -> None:
         """Nothing is known of turns when nobody waits, although none of them has come."""
         await rig.configure(fair=True, ordered=ordered)
-        engine = rig.store._shards.engine
+        engine = rig.store.shards.engine
         for turn in range(3):
             ids = [f"{turn} {number}" for number in range(20)]
             await rig.put_entries([rig.entry(id_, key=id_) for id_ in ids])
@@ -287,7 +287,7 @@ class TestLanes(Suite):
         for _ in range(100):
             rig.advance(1)
             await rig.tick()
-        engine = rig.store._shards.engine
+        engine = rig.store.shards.engine
         assert await engine.ask("HEXISTS", f"{engine.keys(0).counts}t", "form") == 0
         assert (await rig.store.settings("t")).ordered
 
@@ -344,7 +344,7 @@ class TestLanes(Suite):
             await rig.put(f"n{n}", key=f"n{n}")
         assert "a2" in found
         await rig.take_ids()
-        engine = rig.store._shards.engine
+        engine = rig.store.shards.engine
         assert await engine.ask("ZCARD", f"{engine.keys(0).turns}t") == 0
 
     @scenario

@@ -64,7 +64,7 @@ async def test_calls_that_were_given_up_leave_nothing_in_the_engine():
         async with between(server.url) as wire, dwell.open(wire.url) as queue:
             store = queue.store
             await store.cancel("t", [b"nobody"])
-            calls = f"dwell:{{0}}:calls:{store._shards.engine.name}"
+            calls = f"dwell:{{0}}:calls:{store.shards.engine.name}"
             before = server.ask("HLEN", calls)
             for _ in range(10):
                 wire.break_("held", 1, call_of("cancel"))

@@ -270,7 +270,7 @@ async def test_settings_reach_the_shards_that_are_there():
         with pytest.raises(ServerUnreachable):
             await case.queue.configure("t", max_attempts=3)
         case.wire.break_("pass")
-        client = case.store._shards.engine
+        client = case.store.shards.engine
         found = [
             await client.ask("HEXISTS", client.keys(shard).topics, "t") for shard in range(SHARDS)
         ]

@@ -169,7 +169,7 @@ class DyingMachine(LossyMachine):
 
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
         store = await super().make_store(clock)
-        self.prefix = store._shards.engine.keys(0).base.split(":{")[0]
+        self.prefix = store.shards.engine.keys(0).base.split(":{")[0]
         return store
 
     async def reopen(self) -> RedisStore:

@@ -195,7 +195,7 @@ async def test_what_is_remembered_is_forgotten_in_every_shard(url):
         while (await queue.put("t", "x", id="a", key="k")).result is dwell.Result.KEPT:
             await asyncio.sleep(0.05)
         for shard in range(4):
-            engine = queue.store._shards.engine
+            engine = queue.store.shards.engine
             while await engine.ask("EXISTS", engine.keys(shard).forgets):
                 await asyncio.sleep(0.05)
             left = await engine.ask("HLEN", f"{engine.keys(shard).ids}t")

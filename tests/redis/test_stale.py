@@ -32,7 +32,7 @@ class Torn:
         self.engine = redis.Redis.from_url(url)
 
     def key(self, *parts: str) -> str:
-        return ":".join((self.store._shards.engine.keys(0).base, *parts))
+        return ":".join((self.store.shards.engine.keys(0).base, *parts))
 
     async def fill(self) -> None:
         for topic, state in TOPICS.items():

@@ -182,7 +182,7 @@ async def test_events_that_are_written_with_later_ones_are_in_the_backup(tmp_pat
         await asyncio.sleep(0)
         puts.append(asyncio.create_task(queue.put("t", b"", id="c")))
         await asyncio.sleep(0.01)
-        store._core._flush_full()
+        store.core._flush_full()
         await asyncio.gather(backup, *puts)
     async with dwell.open(tmp_path / "copy") as copy:
         assert [event.id for event in (await copy.events()).events] == ["a", "b"]
@@ -235,7 +235,7 @@ async def test_each_fault_at_each_call_leaves_nothing_half(tmp_path: Path, fault
     script = Script(disk, tmp_path / "store")
     await script.run(40, close=False)
     # Events that wait and a snapshot are the store's own, and not what is tested here.
-    await script.store._core.flush_events()
+    await script.store.core.flush_events()
     await end_of_upkeep(script.store)
     opened, wanted = len(disk.system.open_files), DiskFull if fault == "full" else OSError
     for at in range(1000):

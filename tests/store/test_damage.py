@@ -80,4 +80,4 @@ async def test_many_readers_check_a_segment_once(tmp_path):
         await asyncio.gather(*(queue.get("t", [f"id {n:03}"]) for n in range(50)))
         store = queue.store
         assert isinstance(store, EmbeddedStore)
-        assert not any(s.unchecked_bytes for s in store._core.journal.segments.values())
+        assert not any(s.unchecked_bytes for s in store.core.journal.segments.values())

@@ -98,7 +98,7 @@ async def test_a_block_that_cannot_be_written_stops_the_store(tmp_path: Path) ->
     disk.error = OSError(errno.EIO, "broken (injected)")
     async with a_block_being_written(tmp_path / "s", disk) as queue:
         disk.go.set()
-        while store_of(queue)._core.journal.failure is None:
+        while store_of(queue).core.journal.failure is None:
             await asyncio.sleep(0)
         with pytest.raises(StoreFailed, match="broken"):
             await queue.put("t", b"y")

@@ -346,14 +346,14 @@ async def test_what_could_not_be_ended_is_ended_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
     store = await with_many_to_end(tmp_path / "store")
-    write, calls = store._core.write, iter(range(1_000))
+    write, calls = store.core.write, iter(range(1_000))
 
     def failing(record: Record) -> None:
         if next(calls) == fails_at:
             raise MemoryError
         write(record)
 
-    monkeypatch.setattr(store._core, "write", failing)
+    monkeypatch.setattr(store.core, "write", failing)
     with pytest.raises(MemoryError):
         await store.stats()
     assert await states(store) == (0, 0, 2 * _MANY)

@@ -46,7 +46,7 @@ async def test_a_store_that_is_opened_again_makes_snapshots(tmp_path: Path) -> N
     async with Queue(store) as queue:
         await queue.put("t", b"kept")
         await store.compact()
-        assert store._core._compactor.covered == store._core.journal.position
+        assert store.core.compactor.covered == store.core.journal.position
 
 
 async def test_without_memory_a_put_is_refused_and_nothing_else_happens(
@@ -174,10 +174,10 @@ async def test_events_are_written_while_each_turn_has_a_verb(tmp_path: Path) -> 
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             await asyncio.sleep(0)
-            most = max(most, store._machine.events._unwritten)
+            most = max(most, store.core.machine.events._unwritten)
         await asyncio.gather(*tasks)
         assert most < 350_000
-        assert np.count_nonzero(store._machine.events.totals) == 1
+        assert np.count_nonzero(store.core.machine.events.totals) == 1
 
 
 async def test_what_is_not_taken_in_turn_leaves_the_ready_runs_small(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_what_is_not_taken_in_turn_leaves_the_ready_runs_small(tmp_path: P
                 await queue.cancel("t", list(answer.ids))
             else:
                 await queue.ack(await queue.take_ids("t", list(answer.ids)))
-        assert store._machine.topics.runs(0).size < 80_000
+        assert store.core.machine.topics.runs(0).size < 80_000
         assert list((await queue.take("t", 10)).bodies) == [b"stays"]
 
 
@@ -198,9 +198,9 @@ async def test_one_id_many_times_in_a_batch_is_one_message_and_one_record(tmp_pa
     store = EmbeddedStore(tmp_path / "store")
     async with Queue(store) as queue:
         await queue.configure("t", max_pending=2, on_full="drop")
-        before = store._core.journal.position
+        before = store.core.journal.position
         answer = await queue.put_many("t", list("abcdef" * 500), ids=list("xyxzyz" * 500))
-        assert store._core.journal.position - before < 1_000
+        assert store.core.journal.position - before < 1_000
         words = [str(put.result) for put in answer]
         assert words[:6] == ["created", "created", "kept", "dropped", "kept", "dropped"]
         assert words[6:] == ["kept", "kept", "kept", "dropped", "kept", "dropped"] * 499

@@ -94,7 +94,7 @@ async def test_a_snapshot_is_of_one_moment_whatever_happens_while_it_is_copied()
         before = await picture(queue)
         store = embedded(queue)
         making = asyncio.create_task(store.compact())
-        while not store._machine.snapshots:
+        while not store.core.machine.snapshots:
             await asyncio.sleep(0)
         # Freed rows are given to others, and every verb changes rows that are not copied yet.
         await queue.ack(leased[:10])
@@ -103,9 +103,9 @@ async def test_a_snapshot_is_of_one_moment_whatever_happens_while_it_is_copied()
         await queue.reschedule("t", ids[60:70], delay="2h")
         await queue.kick("t", leased.ids[10:])
         await queue.put_many("t", ["other"] * 3, ids=ids[40:43], on_conflict="replace")
-        assert store._machine.snapshots, "it was over before anything changed"
+        assert store.core.machine.snapshots, "it was over before anything changed"
         await making
-        covered = store._core._compactor.covered
+        covered = store.core.compactor.covered
         after = await picture(queue)
         disk.kill()
     # With the journal behind the snapshot all is there, and without it what was then.
@@ -155,11 +155,11 @@ async def test_owners_that_hold_nothing_are_forgotten_and_never_mixed_up() -> No
         for number in range(200):
             taken = await queue.take("t", 1, owner=f"worker-{number}")
             await queue.release(taken, counted=False)
-        assert len(embedded(queue)._machine.owners) < 20
+        assert len(embedded(queue).core.machine.owners) < 20
         assert list((await queue.held("stays")).ids) == list(kept.ids)
     async with queue_on(disk.copied(), clock, idle_names=4) as queue:
         nobody = await queue.take("t", 9)
-        known = set(embedded(queue)._machine.owners) - {"", "stays"}
+        known = set(embedded(queue).core.machine.owners) - {"", "stays"}
         assert known
         for name in known:
             assert not len(await queue.held(name))
@@ -187,7 +187,7 @@ async def test_topics_without_messages_and_settings_are_forgotten() -> None:
             assert await queue.ack(message) == Result.ACKED
             await queue.store.tick(clock.now_ms())
         assert len((await queue.stats()).topics) < 30
-        assert len(embedded(queue)._machine.topics.names) < 60
+        assert len(embedded(queue).core.machine.topics.names) < 60
         # The ids of what was acked are remembered all the same.
         assert (await queue.put("user-0", b"again", id="a")).result == Result.KEPT
         named = [(e.topic, str(e.kind)) for e in (await queue.events(0, 1_000)).events]
@@ -236,7 +236,7 @@ async def test_what_is_synced_later_is_forgotten_with_its_file(sync: str) -> Non
         store = embedded(queue)
         await store.compact()
         await queue.put("t", b"written after what was released")
-        journal = store._core.journal
+        journal = store.core.journal
         assert len(journal.segments) < 20
         assert journal._committer is not None
         open_now = {segment.fd for segment in journal.segments.values()}

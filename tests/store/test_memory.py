@@ -67,7 +67,7 @@ async def test_timers_that_are_set_and_cancelled_do_not_pile_up() -> None:
         await rig.cancel(f"{number}")
         await rig.put("ready", on_conflict="replace")
     assert len(store._deadlines.entries) < 200
-    assert len(store._topics["t"].ready) < 200
+    assert len(store.topics["t"].ready) < 200
     assert await rig.tick() == 10**7
     assert await rig.take_ids() == ["ready"]
 
@@ -97,7 +97,7 @@ async def test_keys_that_came_and_went_are_forgotten() -> None:
         if number:
             await rig.ack(receipts_of(await rig.take(1)))
     assert isinstance(rig.store, MemoryStore)
-    lanes = rig.store._topics["t"].lanes
+    lanes = rig.store.topics["t"].lanes
     assert lanes is not None
     assert len(lanes._lanes) == 1
     assert lanes._turns is not None

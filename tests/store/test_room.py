@@ -277,9 +277,9 @@ async def test_nothing_is_kept_up_behind_the_lock(turns: int) -> None:
         await queue.put("t", b"later", delay="1h")
         second = asyncio.create_task(store.compact())
         await asyncio.sleep(0)
-    assert store._core._upkeep is None
+    assert store.core._upkeep is None
     await asyncio.gather(first, second)
-    assert store._core._upkeep is None
+    assert store.core._upkeep is None
 
 
 async def test_what_could_not_be_freed_is_freed_later() -> None:
@@ -378,4 +378,4 @@ async def test_without_a_snapshot_s_room_no_segment_is_made() -> None:
         for lease_ms in (1_000, 2_000, 3_000):
             await queue.configure("t", lease_ms=lease_ms)
             await store.compact()
-            assert store._core._compactor.covered == store._core.journal.position
+            assert store.core.compactor.covered == store.core.journal.position

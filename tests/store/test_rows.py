@@ -21,7 +21,7 @@ async def _store_rows(folder) -> list[np.ndarray]:
     async with dwell.open(str(folder)) as queue:
         await queue.put_many("t", ["a", "b", "c"], ids=["1", "2", "3"])
         taken = await queue.take("t", 1)
-        machine = queue.store._machine
+        machine = queue.store.core.machine
         table, known = machine.table, machine.known
         named = queue.store._finder.find("t", [b"2", b"3"])[0]
         return [

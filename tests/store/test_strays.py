@@ -145,7 +145,7 @@ def memory(_: Path) -> tuple[Rig, MemoryStore]:
 
 
 def _no_ready(store: MemoryStore) -> None:
-    store._topics["t"].ready.clear()
+    store.topics["t"].ready.clear()
 
 
 def _no_taken(store: MemoryStore) -> None:
@@ -153,11 +153,11 @@ def _no_taken(store: MemoryStore) -> None:
 
 
 def _no_number(store: MemoryStore) -> None:
-    del store._numbered[store._topics["t"].rows["dead"].arrival]
+    del store._numbered[store.topics["t"].rows["dead"].arrival]
 
 
 def _other_number(store: MemoryStore) -> None:
-    rows = store._topics["t"].rows
+    rows = store.topics["t"].rows
     store._numbered[rows["dead"].arrival] = rows["ready"]
 
 
@@ -166,42 +166,42 @@ def _no_deadlines(store: MemoryStore) -> None:
 
 
 def _no_row(store: MemoryStore) -> None:
-    del store._topics["t"].rows["ready"]
+    del store.topics["t"].rows["ready"]
 
 
 def _still_there(store: MemoryStore) -> None:
-    row = store._topics["t"].rows["dead"]
+    row = store.topics["t"].rows["dead"]
     store._forget(row)
-    store._topics["t"].rows["dead"] = row
+    store.topics["t"].rows["dead"] = row
 
 
 def _other_count(store: MemoryStore) -> None:
-    store._topics["t"].counts[State.READY] += 1
+    store.topics["t"].counts[State.READY] += 1
 
 
 def _no_delays(store: EmbeddedStore) -> None:
-    store._machine.delays.clear()
+    store.core.machine.delays.clear()
 
 
 def _no_leases(store: EmbeddedStore) -> None:
-    store._machine.leases.clear()
+    store.core.machine.leases.clear()
 
 
 def _no_runs(store: EmbeddedStore) -> None:
-    store._machine.topics.forget_ready()
+    store.core.machine.topics.forget_ready()
 
 
 def _no_index(store: EmbeddedStore) -> None:
-    store._machine.known.index.rebuild(np.zeros(0, np.uint32))
+    store.core.machine.known.index.rebuild(np.zeros(0, np.uint32))
 
 
 def _no_expiries(store: EmbeddedStore) -> None:
-    store._machine.expiries.clear()
+    store.core.machine.expiries.clear()
 
 
 def _strange_ids(store: EmbeddedStore) -> None:
     hashes, checks = np.array([7], np.uint64), np.array([7], np.uint32)
-    store._machine.known.add(hashes, checks, np.array([999]), 0)
+    store.core.machine.known.add(hashes, checks, np.array([999]), 0)
 
 
 def _other_count_in_a_folder(store: EmbeddedStore) -> None:

@@ -6,7 +6,7 @@ from tests.waiting import until_async
 
 async def end_of_upkeep(store: EmbeddedStore) -> None:
     """Return when it compacts nothing, and has no file to write or to make."""
-    core = store._core
+    core = store.core
     await until_async(
         lambda: core._upkeep is None and not core._flushes and core.journal._making is None
     )

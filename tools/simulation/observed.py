@@ -543,7 +543,7 @@ def _has_done(results: U8) -> bool:
 
 async def settle(store: EmbeddedStore) -> list[int]:
     """Bring a store to where no time passes while it is looked at; return when it has ticked."""
-    core = store._core
+    core = store.core
     await core.journal.check_segments(core.journal.segments.values())
     times_ms: list[int] = []
     while True:

@@ -91,7 +91,7 @@ async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> int:
             clock.advance(700)
             if number in (_ROUNDS // 3, 2 * _ROUNDS // 3):
                 await store.compact()
-        promised = store._core.journal.position
+        promised = store.core.journal.position
         await queue.put("last", b"")
         shutil.copytree(folder, copy)
     return promised

@@ -92,7 +92,7 @@ class BeanstalkPort:
         self, service: Service, host: str, port: int, *, ssl: tls.SSLContext | None = None
     ) -> None:
         self._service = service
-        self._desk = Desk(service)
+        self.desk = Desk(service)
         self._host, self._port = host, port
         self._ssl = ssl
         self._connections: set[Connection] = set()
@@ -130,7 +130,7 @@ class BeanstalkPort:
                 await asyncio.wait_for(self._empty.wait(), _GRACE_S)
             except TimeoutError:
                 await self._abort()
-        await self._desk.settled()
+        await self.desk.settled()
 
     async def _abort(self) -> None:
         for connection in list(self._connections):
@@ -140,7 +140,7 @@ class BeanstalkPort:
     def joined(self, connection: Connection) -> Session:
         """Take in a connection; one that is too late is ended at once."""
         self._connections.add(connection)
-        session = self._desk.welcome(connection)
+        session = self.desk.welcome(connection)
         if self._is_stopping:
             session.leave()
         return session

@@ -17,12 +17,12 @@ class HttpPort:
     def __init__(
         self, service: Service, host: str, port: int, *, ssl: tls.SSLContext | None = None
     ) -> None:
-        self._waits = Waits()
+        self.waits = Waits()
         self._host, self._port = host, port
         self._service = service
         self._ssl = ssl
-        self._app = App(service, self._waits)
-        self._connections: set[Protocol] = set()
+        self._app = App(service, self.waits)
+        self.connections: set[Protocol] = set()
         self._corked: list[Protocol] = []
         self._address = (host, port)
         self._listener: Listener | None = None
@@ -46,13 +46,13 @@ class HttpPort:
             self._ssl,
         )
         self._listener.start()
-        self._service.tokens.on_change.append(self._waits.check_all)
+        self._service.tokens.on_change.append(self.waits.check_all)
 
     def joined(self, connection: Protocol) -> None:
         """Take in a connection; one that is too late is ended at once."""
-        self._connections.add(connection)
+        self.connections.add(connection)
         self._empty.clear()
-        if self._waits.is_over:
+        if self.waits.is_over:
             connection.shutdown()
 
     def left(self, connection: Protocol) -> None:
@@ -62,8 +62,8 @@ class HttpPort:
 
     def ended(self, connection: Protocol) -> None:
         """Note that nothing of a connection is under way any more."""
-        self._connections.discard(connection)
-        if not self._connections:
+        self.connections.discard(connection)
+        if not self.connections:
             self._empty.set()
 
     def cork(self, protocol: Protocol) -> None:
@@ -82,20 +82,20 @@ class HttpPort:
 
     async def stop(self) -> None:
         """Accept no more, end every wait, answer what was asked, and close every connection."""
-        if self._listener is None or self._waits.is_over:
+        if self._listener is None or self.waits.is_over:
             return
         with contextlib.suppress(ValueError):
-            self._service.tokens.on_change.remove(self._waits.check_all)
-        self._waits.end_all()
+            self._service.tokens.on_change.remove(self.waits.check_all)
+        self.waits.end_all()
         try:
             await self._listener.close()
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 connection.shutdown()
             await self._empty.wait()
         except asyncio.CancelledError:
             # There is no more time: what was taken for them goes back.
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 connection.abort()
             await self._empty.wait()
         finally:
-            await self._waits.returns.settled()
+            await self.waits.returns.settled()

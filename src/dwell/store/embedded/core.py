@@ -106,8 +106,8 @@ class Core:
         return {
             "segments": len(journal.segments),
             "journal_bytes": len(journal.segments) * journal.segment_bytes,
-            "snapshot_bytes": self._compactor.snapshot_bytes,
-            "since_snapshot_bytes": journal.position - self._compactor.covered,
+            "snapshot_bytes": self.compactor.snapshot_bytes,
+            "since_snapshot_bytes": journal.position - self.compactor.covered,
             "events": events.next_position - events.first_position,
             "disk_free_bytes": self.disk.free_bytes(self.folder),
         }
@@ -129,10 +129,10 @@ class Core:
         )
         self.journal.open_segments()
         position = self._load_snapshot(woken, tolerant)
-        self._compactor = Compactor(
+        self.compactor = Compactor(
             self.disk, self.folder, self.journal, self.machine, position, self.limits
         )
-        self.journal.room.kept_bytes = self._compactor.kept_bytes
+        self.journal.room.kept_bytes = self.compactor.kept_bytes
         self._find_missing(now_ms, tolerant)
         self.machine.replaying = True
         self.machine.tolerant = tolerant
@@ -177,7 +177,7 @@ class Core:
 
     def _find_missing(self, now_ms: int, tolerant: list[str] | None) -> None:
         """Miss the segments in which messages of the snapshot lie; raises StoreDamaged."""
-        missing = sorted(self._compactor.living.keys() - self.journal.segments.keys())
+        missing = sorted(self.compactor.living.keys() - self.journal.segments.keys())
         if not missing:
             return
         words = f"{segment_path(self.folder, missing[0])}: is missing, and messages lie in it"
@@ -269,12 +269,12 @@ class Core:
     async def _settle(self, now_ms: int, *, repaired: bool) -> None:
         if repaired:
             await self.flush_events()
-            self._compactor.start_anew(now_ms)
+            self.compactor.start_anew(now_ms)
             return
         # Without either the next start replays the journal, and makes the events again.
         with contextlib.suppress(OSError, StoreError):
             await self.flush_events()
-            self._compactor.finish(now_ms)
+            self.compactor.finish(now_ms)
 
     # --- write ----------------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class Core:
             self._plan_freeing()
         if self.machine.events.is_full and self._flusher is None:
             self._flush_full()
-        if self._upkeep is None and self._compactor.is_due:
+        if self._upkeep is None and self.compactor.is_due:
             self._upkeep = whole(self._keep_up(record.time_ms))
 
     async def committed(self) -> None:
@@ -390,7 +390,7 @@ class Core:
         events = self.machine.events
         while True:
             try:
-                if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes():
+                if self.disk.free_bytes(self.folder) < self.compactor.kept_bytes():
                     raise DiskFull(f"{self.folder}: no room beside that of the next snapshot")
                 if events.needs_file or events.is_coarse(block):
                     return await in_thread(events.write, block)
@@ -428,7 +428,7 @@ class Core:
         """Raise DiskFull if more rows make a snapshot for which there is no room."""
         if record.kind not in (RecordKind.PUT, RecordKind.PUT_OWN):
             return
-        if self.disk.free_bytes(self.folder) < self._compactor.kept_bytes(len(record)):
+        if self.disk.free_bytes(self.folder) < self.compactor.kept_bytes(len(record)):
             raise DiskFull(f"{self.folder}: no room for a snapshot of more messages")
         self._rows_with_room = self.machine.table.top + len(record) + self.limits.room_rows
 
@@ -444,9 +444,9 @@ class Core:
         """Have freed what can be, as there is no room."""
         loop = asyncio.get_running_loop()
         # Not again and again while nothing changes, as it takes a while.
-        is_time = loop.time() >= self._free_after_s or self._compactor.may_well_free
+        is_time = loop.time() >= self._free_after_s or self.compactor.may_well_free
         is_free = self._upkeep is None and self.is_open
-        if is_free and is_time and self._compactor.can_free:
+        if is_free and is_time and self.compactor.can_free:
             self._free_after_s = loop.time() + _NO_ROOM_S
             self._upkeep = whole(self._free(self._latest_ms))
 
@@ -467,8 +467,8 @@ class Core:
 
     async def _compact(self, now_ms: int) -> None:
         try:
-            await self._compactor.run(now_ms, self)
+            await self.compactor.run(now_ms, self)
         except Exception as error:
             # It is tried again after the next segment; the journal itself needs no snapshot.
             _log.warning("%s: no snapshot: %s", self.folder, str(error))
-            self._compactor.postpone()
+            self.compactor.postpone()

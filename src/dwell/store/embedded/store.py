@@ -53,7 +53,8 @@ class EmbeddedStore(Counting):
     ``sync`` says when an answer leaves: ``always`` (the default) when it is on the disk; ``never``
     when the operating system has it, which survives the process but not the machine; ``100ms`` (any
     number) the same, with a sync at least that often. ``events_bytes`` is how much of the event log
-    is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests.
+    is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests. ``core`` is the state and the
+    files, for who works on a store that is open.
     """
 
     # One sync is under way at a time, and covers all that was written before it.
@@ -71,10 +72,10 @@ class EmbeddedStore(Counting):
         limits: Limits = LIMITS,
     ) -> None:
         self.clock = clock or RealClock()
-        self._core = Core(
+        self.core = Core(
             disk or Disk(), Path(path), segment_bytes, sync_every_ms(sync), events_bytes, limits
         )
-        self._time = Timekeeper(self._core, self.clock, lambda: self.plan())
+        self._time = Timekeeper(self.core, self.clock, lambda: self.plan())
 
     async def open(self) -> None:
         """Lock the folder, read the newest snapshot and what came after it.
@@ -82,23 +83,23 @@ class EmbeddedStore(Counting):
         Raises StoreLocked, NotAStore, StoreTooNew, StoreDamaged or DiskFull.
         """
         now_ms = self.clock.now_ms()
-        self._core.open(now_ms, self._woken)
-        self.number, self.secret = self._core.label.number, self._core.label.secret
-        self._machine, self._table = self._core.machine, self._core.machine.table
-        self._finder = Finder(self._machine, HASHERS[self._core.label.ids](self._core.label.seed))
-        core, time = self._core, self._time
+        self.core.open(now_ms, self._woken)
+        self.number, self.secret = self.core.label.number, self.core.label.secret
+        self._machine, self._table = self.core.machine, self.core.machine.table
+        self._finder = Finder(self._machine, HASHERS[self.core.label.ids](self.core.label.seed))
+        core, time = self.core, self._time
         self._putter = Putter(self._machine, self._finder, core.recent, core.reserve, time.write)
         self.timings = core.journal.timings
         time.open(now_ms)
 
     async def close(self) -> None:
         """Write a snapshot, and let go of the folder."""
-        if self._core.is_open:
-            await self._core.close(self.clock.now_ms())
+        if self.core.is_open:
+            await self.core.close(self.clock.now_ms())
 
     async def checkpoint(self) -> Checkpoint:
         """Return all files of the store as they are now, held for copying."""
-        return await checkpoint_of(self._core, self._time.begin())
+        return await checkpoint_of(self.core, self._time.begin())
 
     async def backup(self, folder: str | Path) -> None:
         """Copy the store as it is now to a new folder, which can be opened at once.
@@ -106,8 +107,8 @@ class EmbeddedStore(Counting):
         The store goes on meanwhile. Raises InvalidInput when the folder is there already, and
         DiskFull when there is no room; then nothing is left of it.
         """
-        place = new_place(self._core.disk, folder, self._core.folder)
-        async with new_folder(self._core.disk, place) as new:
+        place = new_place(self.core.disk, folder, self.core.folder)
+        async with new_folder(self.core.disk, place) as new:
             checkpoint = await self.checkpoint()
             try:
                 await copy_to(checkpoint, new)
@@ -119,24 +120,24 @@ class EmbeddedStore(Counting):
 
         What hinders it is told in a warning.
         """
-        await self._core.compact_now(self._time.begin())
+        await self.core.compact_now(self._time.begin())
 
     def check(self) -> None:
         """Raise StoreClosed, what made the journal fail, or DiskFull if no more can be put."""
-        self._core.check_open()
-        self._core.journal.check()
-        self._core.journal.check_room()
+        self.core.check_open()
+        self.core.journal.check()
+        self.core.journal.check_room()
 
     # --- put ------------------------------------------------------------------------------------
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages (see the contract)."""
-        await self._core.room()
+        await self.core.room()
         answer = await self._in_room(
             lambda: self._putter.put(puts, on_conflict, self._time.begin())
         )
         if len(puts):
-            await self._core.committed()
+            await self.core.committed()
         return answer
 
     # --- take -----------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class EmbeddedStore(Counting):
         limit = min(limit, sum(ready.values()))
         if limit:
             # What is popped here must be written, so the room for it comes first.
-            self._core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
+            self.core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
             rows, has_more = machine.ready.pop_first(ready, limit)
         if len(rows):
             machine.admission.take_turns(rows)
@@ -193,7 +194,7 @@ class EmbeddedStore(Counting):
         """Return what was leased; when the call is cancelled it is given back as it was."""
         receipts = receipts_of(self._table, rows, self.number)
         try:
-            return await read(self._core, rows, receipts=True) if len(rows) else Batch.empty()
+            return await read(self.core, rows, receipts=True) if len(rows) else Batch.empty()
         except asyncio.CancelledError:
             with contextlib.suppress(StoreError):
                 self._release(receipts, (0, None), Meta(counted=False))
@@ -211,7 +212,7 @@ class EmbeddedStore(Counting):
         while number is not None and (ready := self._table.count(number, State.READY)):
             rows, has_more = self._machine.ready.peek(number, min(limit, ready))
             if len(rows) or not has_more:
-                return await read(self._core, rows, receipts=False)
+                return await read(self.core, rows, receipts=False)
             await asyncio.sleep(0)
         return Batch.empty(receipts=False)
 
@@ -235,7 +236,7 @@ class EmbeddedStore(Counting):
             lambda part: (table.state[part] == State.LEASED) & (table.owner[part] == number)
         )
         rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
-        return await read(self._core, rows, receipts=True)
+        return await read(self.core, rows, receipts=True)
 
     # --- by receipt -----------------------------------------------------------------------------
 
@@ -274,10 +275,10 @@ class EmbeddedStore(Counting):
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
         if good.any():
-            which, most_bytes = (self._machine.terms, rows, good), self._core.limits.errors_bytes
+            which, most_bytes = (self._machine.terms, rows, good), self.core.limits.errors_bytes
             records = releases_of(*which, now_ms, told, meta, most_bytes)
             # All are written or none: a receipt is good only once.
-            self._core.reserve(size_bytes_of(records), Use.CHANGE)
+            self.core.reserve(size_bytes_of(records), Use.CHANGE)
             for record in records:
                 self._time.write(record)
         return good, good & (self._table.state[rows] == State.DEAD)
@@ -363,7 +364,7 @@ class EmbeddedStore(Counting):
         good = found & ~leased & (state != State.DEAD)
         moving = np.flatnonzero(good)
         waves = waves_of(rows[moving]) if len(moving) else []
-        self._core.reserve(len(waves) * RECORD_BYTES + 16 * len(moving), Use.CHANGE)
+        self.core.reserve(len(waves) * RECORD_BYTES + 16 * len(moving), Use.CHANGE)
         for wave in waves:
             which = moving[wave]
             columns = {"rows": rows[which], "due_ms": due_ms[which]}
@@ -374,7 +375,7 @@ class EmbeddedStore(Counting):
         """Return messages by their ids (see the contract)."""
         self._time.look()
         rows, found = self._finder.find(topic, ids)
-        batch = await read(self._core, rows[found], receipts=False)
+        batch = await read(self.core, rows[found], receipts=False)
         messages = iter(batch)
         return [next(messages) if there else None for there in found.tolist()]
 
@@ -382,7 +383,7 @@ class EmbeddedStore(Counting):
         """Return topic and id of the message of each number (see the contract)."""
         self._time.look()
         rows, there = await self._finder.numbered(numbers)
-        batch = await read(self._core, rows[there], receipts=False)
+        batch = await read(self.core, rows[there], receipts=False)
         names = zip(batch.topics, batch.ids, strict=True)
         return [next(names) if is_there else None for is_there in there.tolist()]
 
@@ -404,14 +405,14 @@ class EmbeddedStore(Counting):
         number = self._machine.topics.find(topic)
         if number is None:
             return Page(Batch.empty(receipts=False), None)
-        rows, last = paged(self._table, number, state, cursor, limit, self._core.limits)
-        return Page(await read(self._core, rows, receipts=False), last)
+        rows, last = paged(self._table, number, state, cursor, limit, self.core.limits)
+        return Page(await read(self.core, rows, receipts=False), last)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the row (see the contract)."""
         self._time.look()
-        rows, place = swept(self._machine, wanted, start, stop, limit, self._core.limits)
-        batch = await read(self._core, rows, receipts=False)
+        rows, place = swept(self._machine, wanted, start, stop, limit, self.core.limits)
+        batch = await read(self.core, rows, receipts=False)
         if wanted.key is not None:
             batch = with_key(batch, wanted.key)
         return Sweep(batch, place, self._table.top)
@@ -421,12 +422,12 @@ class EmbeddedStore(Counting):
         self._time.look()
         log = self._machine.events
         until = log.next_position
-        await self._core.committed()
+        await self.core.committed()
         events = log.read(position, limit, until)
         # The log may have lost its beginning meanwhile, behind what was read.
         at = int(events.positions[0]) if len(events) else max(position, log.first_position)
         following = at + len(events)
-        known = self._core.histories((position, following), until)
+        known = self.core.histories((position, following), until)
         return EventPage(events, following, log.first_position, until, *known)
 
     async def stats(self) -> Stats:
@@ -442,15 +443,15 @@ class EmbeddedStore(Counting):
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Read the journal, and say which messages have no body there (see the contract)."""
         self._time.look()
-        whole, until = await strays.whole_frames(self._core)
+        whole, until = await strays.whole_frames(self.core)
         now_ms = self._time.look()
         rows = strays.bodiless(self._machine, whole, until)[:limit]
         answer = strays.told(self._machine, rows, repaired=repair)
         if repair and len(rows):
             # What ends messages has to be written, so the room for it comes first.
-            self._core.reserve(RECORD_BYTES + 16 * len(rows), Use.END)
+            self.core.reserve(RECORD_BYTES + 16 * len(rows), Use.END)
             self._time.write(strays.ended(self._machine, rows, now_ms))
-            await self._core.committed()
+            await self.core.committed()
         return answer
 
     async def configure(self, topic: str, settings: TopicSettings) -> None:
@@ -458,14 +459,14 @@ class EmbeddedStore(Counting):
         if settings.on_full not in ("refuse", "drop"):
             raise InvalidSettings(f"on_full: got {settings.on_full!r}, expected refuse or drop")
         meta = Meta(topic=topic, settings=settings)
-        async with self._core.known_keys(topic, settings):
+        async with self.core.known_keys(topic, settings):
             await self._in_room(
                 lambda: self._time.write(Record(RecordKind.CONFIGURE, self._time.begin(), {}, meta))
             )
         number = self._machine.topics.number(topic)
         if not settings.paused and (ready := self._table.count(number, State.READY)):
             self.wake(topic, ready)
-        await self._core.committed()
+        await self.core.committed()
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
@@ -473,7 +474,7 @@ class EmbeddedStore(Counting):
 
     async def tick(self, now_ms: int) -> int | None:
         """Do what time asks for; return the next deadline."""
-        self._core.check_open()
+        self.core.check_open()
         self._time.tick(now_ms)
         return self._time.deadline_ms
 
@@ -482,14 +483,14 @@ class EmbeddedStore(Counting):
     async def _answer(self, good: np.ndarray, yes: Result, no: Result) -> U8:
         results: U8 = np.where(good, yes, no).astype(np.uint8)
         # That something is gone may rest on what another has just written.
-        await self._core.committed()
+        await self.core.committed()
         return results
 
     async def _in_room(self, verb: Callable[[], T]) -> T:
         """Do a verb; where there is no room for it, once more when what can be freed is free."""
         with contextlib.suppress(DiskFull):
             return verb()
-        await self._core.freed()
+        await self.core.freed()
         return verb()
 
     def _woken(self, topic: str, count: int, paused: bool) -> None:

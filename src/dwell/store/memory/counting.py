@@ -21,7 +21,7 @@ _AT_ONCE = 20_000
 class Counting(Store):
     """The verbs that count what the topics of a store in memory hold."""
 
-    _topics: dict[str, Topic]
+    topics: dict[str, Topic]
     _taken: Mapping[int, Row]
     _log: EventLog
 
@@ -32,21 +32,21 @@ class Counting(Store):
     async def stats(self) -> Stats:
         """Return the counts."""
         self._enter()
-        topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self._topics.items()}
+        topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self.topics.items()}
         return Stats(topics, {str(kind): count for kind, count in self._log.totals.items()})
 
     async def count_urgent(self, topic: str, priority: int) -> int:
         """Return how many ready messages of a topic come before those of a priority."""
         self._enter()
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         return 0 if known is None else known.urgent(priority)
 
     async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
         """Return how many delayed messages fall due in each span (see the contract)."""
         self._enter()
         counts = spans.none()
-        for name in topics or list(self._topics):
-            topic = self._topics.get(name)
+        for name in topics or list(self.topics):
+            topic = self.topics.get(name)
             for rows in slices(list(topic.rows.values()) if topic is not None else [], _AT_ONCE):
                 delayed = (row.due_ms for row in rows if row.state is State.DELAYED)
                 counts += spans.counted(np.fromiter(delayed, np.int64))
@@ -56,7 +56,7 @@ class Counting(Store):
     async def oldest_ready(self) -> dict[str, int]:
         """Return since when the longest waiting has been due, by topic."""
         self._enter()
-        waiting = {name: topic for name, topic in self._topics.items() if topic.counts[State.READY]}
+        waiting = {name: topic for name, topic in self.topics.items() if topic.counts[State.READY]}
         return {
             name: min(row.due_ms for row in topic.ready_rows()) for name, topic in waiting.items()
         }

@@ -21,7 +21,7 @@ class Reading(Counting):
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
         self._enter()
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         rows = known.first_ready(limit) if known is not None else []
         return self._batch(fitting(rows), receipts=False)
 
@@ -53,7 +53,7 @@ class Reading(Counting):
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
         """Return a page of messages of one state, by due."""
         self._enter()
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         rows = known.rows.values() if known is not None else ()
         page, more = paged(rows, state, cursor, limit)
         return Page(self._batch(page, receipts=False), more)
@@ -61,7 +61,7 @@ class Reading(Counting):
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the number of their arrival."""
         self._enter()
-        every = [row for topic in self._topics.values() for row in topic.rows.values()]
+        every = [row for topic in self.topics.values() for row in topic.rows.values()]
         places = max((row.arrival for row in every), default=-1) + 1
         page, more = swept(every, wanted, start, stop, limit)
         return Sweep(self._batch(page, receipts=False), more, places)
@@ -74,7 +74,7 @@ class Reading(Counting):
     def _find(self, topic: str, ids: Sequence[bytes]) -> Iterator[Row | None]:
         """Yield each id's row, looked up only when its turn comes."""
         for id_ in texts_of(ids):
-            known = self._topics.get(topic)
+            known = self.topics.get(topic)
             yield known.rows.get(id_) if known is not None else None
 
     def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:

@@ -41,7 +41,7 @@ from dwell.store.memory.rows import Row, Topic, rows_of
 class MemoryStore(Reading):
     """A store that keeps its messages in this process only.
 
-    ``max_events`` is how many of the latest events can be read.
+    ``max_events`` is how many of the latest events can be read. ``topics`` are its messages.
     """
 
     def __init__(self, clock: Clock, *, max_events: int = 1_000_000) -> None:
@@ -53,7 +53,7 @@ class MemoryStore(Reading):
         self._clear()
 
     def _clear(self) -> None:
-        self._topics: dict[str, Topic] = {}
+        self.topics: dict[str, Topic] = {}
         self._taken: dict[int, Row] = {}
         self._numbered: dict[int, Row] = {}
         self._deadlines = Deadlines()
@@ -100,7 +100,7 @@ class MemoryStore(Reading):
         rows: list[Row] = []
         room_bytes = MAX_BATCH_BYTES
         for name in topics:
-            topic = self._topics.get(name)
+            topic = self.topics.get(name)
             if topic is None or topic.settings.paused:
                 continue
             most = len(rows) + self._allowed(topic, limit - len(rows), now_ms)
@@ -115,7 +115,7 @@ class MemoryStore(Reading):
 
     def ready(self, topic: str) -> int:
         """Return how many messages of a topic could be taken."""
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         if known is None or known.settings.paused:
             return 0
         return self._allowed(known, known.takeable, self.clock.now_ms())
@@ -123,7 +123,7 @@ class MemoryStore(Reading):
     async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
         """Lease those of some messages that are ready."""
         now_ms = self._enter()
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         if known is None or known.settings.paused:
             return Batch.empty()
         found = dict.fromkeys(row for row in self._find(topic, ids) if row is not None)
@@ -245,7 +245,7 @@ class MemoryStore(Reading):
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         return known.settings if known is not None else TopicSettings()
 
     async def tick(self, now_ms: int) -> int | None:
@@ -273,11 +273,11 @@ class MemoryStore(Reading):
         while (row := self._deadlines.pop(now_ms)) is not None:
             self._come_due(row, now_ms)
         for name in self._allowances.come(now_ms):
-            self._note_short(self._topics[name], now_ms)
+            self._note_short(self.topics[name], now_ms)
             self._woken[name] += self.ready(name)
         while self._memories and self._memories[0][0] <= now_ms:
             until_ms, topic, id_ = heapq.heappop(self._memories)
-            remembered = self._topics[topic].remembered
+            remembered = self.topics[topic].remembered
             if remembered.get(id_) == until_ms:
                 del remembered[id_]
         self._announce()
@@ -285,7 +285,7 @@ class MemoryStore(Reading):
     def _turn_back(self, now_ms: int) -> None:
         """Let ready messages wait again after the clock jumped back, so that none is early."""
         self._allowances.turn_back(now_ms)
-        for topic in self._topics.values():
+        for topic in self.topics.values():
             for row in list(topic.ready_rows()):
                 if row.due_ms > now_ms:
                     self._wait(row, now_ms)
@@ -308,7 +308,7 @@ class MemoryStore(Reading):
             woken, self._woken = self._woken, Counter()
             for topic, count in (+woken).items():
                 # A taker that sees that the rate allows nothing does not even ask.
-                self._note_short(self._topics[topic], self._seen_ms)
+                self._note_short(self.topics[topic], self._seen_ms)
                 self.wake(topic, count)
         if self._is_nearer:
             self._is_nearer = False
@@ -440,9 +440,9 @@ class MemoryStore(Reading):
     # --- helpers ------------------------------------------------------------------------------
 
     def _topic(self, name: str) -> Topic:
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
-            topic = self._topics[name] = Topic(name)
+            topic = self.topics[name] = Topic(name)
         return topic
 
     def _make_ids(self, arrivals: list[int]) -> list[str]:

@@ -52,45 +52,45 @@ class RedisStore(Store):
     about ``max_events`` events. ``ca`` is a file of certificates to trust. Messages of one put
     that are alike are kept in blocks, from ``packed`` of them on.
 
-    With a real clock, time is that of the engine.
+    With a real clock, time is that of the engine. ``shards`` are its connections, shard by shard.
     """
 
     most_joined = 4000
 
     def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
-        self._shards = Shards(
+        self.shards = Shards(
             options_of(url, options),
             clock,
             lambda topic, count: self.wake(topic, count),
             lambda: self.plan(),
         )
-        self.clock = self._shards.clock
-        self._putter = Putter(self._shards)
-        self._scanner = Scanner(self._shards)
-        self._log = Log(self._shards)
-        self._taking = Taking(self._shards)
-        self._ticks = Ticks(self._shards, lambda topic, count: self.wake(topic, count))
-        self._limits = self._shards.limits
+        self.clock = self.shards.clock
+        self._putter = Putter(self.shards)
+        self._scanner = Scanner(self.shards)
+        self._log = Log(self.shards)
+        self._taking = Taking(self.shards)
+        self._ticks = Ticks(self.shards, lambda topic, count: self.wake(topic, count))
+        self._limits = self.shards.limits
 
     @property
     def commands(self) -> int:
         """How many commands were sent to the engine."""
-        return self._shards.engine.commands
+        return self.shards.engine.commands
 
     async def open(self) -> None:
         """Connect, and learn or decide what all instances agree on; raises StoreError."""
-        await self._shards.open()
-        self.number, self.secret = self._shards.number, self._shards.secret
+        await self.shards.open()
+        self.number, self.secret = self.shards.number, self.shards.secret
 
     async def close(self) -> None:
         """Give back what is owed, as far as that can be done at once; let go of the engine."""
         await self._ticks.close()
         await self._taking.close()
-        await self._shards.close()
+        await self.shards.close()
 
     def check(self) -> None:
         """Raise StoreClosed unless the store is open."""
-        self._shards.engine.check()
+        self.shards.engine.check()
 
     # --- put and take -------------------------------------------------------------------------
 
@@ -121,25 +121,25 @@ class RedisStore(Store):
         """Return again what an owner holds."""
         self.check()
         leased, loop = Leased(self.number), asyncio.get_running_loop()
-        for shard in range(self._shards.count):
+        for shard in range(self.shards.count):
             where, entries = 0, dict[bytes, None]()
             while True:
-                answer = await self._shards.run(shard, "held", owner, where)
+                answer = await self.shards.run(shard, "held", owner, where)
                 some, where = answer.values
                 entries |= dict.fromkeys(some)
                 if not where:
                     break
             found = await self._held(shard, list(entries))
             leased.add(shard, found.items(), answer.now_ms, loop.time())
-        return leased.held(self._shards.clock_of)
+        return leased.held(self.shards.clock_of)
 
     async def _held(self, shard: int, entries: list[bytes]) -> dict[bytes, bytes | None]:
         """Return the texts of what is leased."""
-        found = await blocks_of(self._shards, shard, entries)
+        found = await blocks_of(self.shards, shard, entries)
         others = [entry for entry in entries if not is_of_block(entry)]
-        name = self._shards.engine.keys(shard).messages
+        name = self.shards.engine.keys(shard).messages
         for some in slices(others, self._limits.read):
-            texts = await self._shards.engine.ask("HMGET", name, *[e[:7] for e in some])
+            texts = await self.shards.engine.ask("HMGET", name, *[e[:7] for e in some])
             found |= dict(zip(some, texts, strict=True))
         return found
 
@@ -165,7 +165,7 @@ class RedisStore(Store):
         def own(part: Sequence[Group]) -> tuple[object, ...]:
             return (_delays(delay_ms, part), _errors(error, part), *how)
 
-        return await self._shards.by_receipt("release", receipts, self._limits.receipts, own)
+        return await self.shards.by_receipt("release", receipts, self._limits.receipts, own)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later, or sooner."""
@@ -178,16 +178,16 @@ class RedisStore(Store):
 
     async def _by_receipt(self, verb: str, receipts: U64, most: int, *own: object) -> U8:
         self.check()
-        return await self._shards.by_receipt(verb, receipts, most, lambda _: own)
+        return await self.shards.by_receipt(verb, receipts, most, lambda _: own)
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt, or None where that is no longer good."""
         self.check()
         topics: list[str | None] = [None] * len(receipts)
-        for shard, groups in self._shards.groups(receipts).items():
+        for shard, groups in self.shards.groups(receipts).items():
             for part in parts_of(groups, self._limits.read):
                 texts = [group.text for group in part]
-                answer = await self._shards.run(shard, "taken_from", *texts)
+                answer = await self.shards.run(shard, "taken_from", *texts)
                 found = iter(answer.values[0])
                 for group in part:
                     names = [next(found).decode() or None for _ in range(group.start, group.stop)]
@@ -213,17 +213,17 @@ class RedisStore(Store):
         self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
     ) -> U8:
         self.check()
-        return await self._shards.by_id(verb, ids, own)
+        return await self.shards.by_id(verb, ids, own)
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""
         found: dict[str, Row] = {}
 
         async def ask(shard: int, some: Sequence[bytes]) -> None:
-            for row in self._shards.rows(shard, await self._shards.run(shard, "get", topic, *some)):
+            for row in self.shards.rows(shard, await self.shards.run(shard, "get", topic, *some)):
                 found[row.id] = row
 
-        await self._shards.everywhere(ids, ask)
+        await self.shards.everywhere(ids, ask)
         messages = {message.id: message for message in batch_of(list(found.values()))}
         return [messages.get(id_.decode()) for id_ in ids]
 
@@ -233,9 +233,9 @@ class RedisStore(Store):
         names: list[tuple[str, str] | None] = [None] * len(numbers)
         pairs = [split(value) for value in numbers.tolist()]
         for shard, places in shares([shard for _, shard in pairs]).items():
-            there = [at for at in places if pairs[at][0] < _MOST_N and shard < self._shards.count]
+            there = [at for at in places if pairs[at][0] < _MOST_N and shard < self.shards.count]
             for some in slices(there, self._limits.read):
-                answer = await self._shards.run(shard, "named", *[pairs[at][0] for at in some])
+                answer = await self.shards.run(shard, "named", *[pairs[at][0] for at in some])
                 for place, (topic, id_) in zip(some, tuples(answer.values[0], 2), strict=True):
                     names[place] = (topic.decode(), id_.decode()) if topic is not None else None
         return names
@@ -252,13 +252,13 @@ class RedisStore(Store):
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place: the shards take turns in giving a place to each n."""
         self.check()
-        count, found, cut, places = self._shards.count, [], stop, 0
+        count, found, cut, places = self.shards.count, [], stop, 0
         for shard in range(count):
             span = [max(-((shard - place) // count), 0) for place in (start, stop)]
-            answer = await self._shards.run(shard, "sweep", *span, min(limit, self._limits.swept))
+            answer = await self.shards.run(shard, "sweep", *span, min(limit, self._limits.swept))
             rows = [
                 row
-                for row in self._shards.rows(shard, answer)
+                for row in self.shards.rows(shard, answer)
                 if wanted.has(row.topic, State(row.state), row.due_ms, row.extra)
             ]
             found += [((row.number >> 8) * count + shard, row) for row in rows]
@@ -280,8 +280,8 @@ class RedisStore(Store):
         """Return the counts."""
         self.check()
         stats = Stats()
-        for shard in range(self._shards.count):
-            counts, totals, _ = await counts_of(self._shards, shard)
+        for shard in range(self.shards.count):
+            counts, totals, _ = await counts_of(self.shards, shard)
             for name, of in counts.items():
                 _add(stats.topics.setdefault(name, TopicStats()), TopicStats(*of))
             for kind, count in zip(totals[::2], totals[1::2], strict=True):
@@ -292,8 +292,8 @@ class RedisStore(Store):
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, shard by shard."""
         self.check()
-        shards = range(self._shards.count)
-        found = await all_of([counts_of(self._shards, shard, topic) for shard in shards])
+        shards = range(self.shards.count)
+        found = await all_of([counts_of(self.shards, shard, topic) for shard in shards])
         return [TopicStats(*counts[topic]) for counts, *_ in found]
 
     async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
@@ -301,7 +301,7 @@ class RedisStore(Store):
         self.check()
         counts = spans.none()
         for some in slices(topics or await self._topics_with("delayed"), _TOPICS_AT_ONCE):
-            for found in await all_of([due_of(self._shards, topic, spans) for topic in some]):
+            for found in await all_of([due_of(self.shards, topic, spans) for topic in some]):
                 counts += found
         return counts
 
@@ -318,12 +318,12 @@ class RedisStore(Store):
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return who has messages under lease."""
         self.check()
-        return most_held([lease async for lease in leases_of(self._shards)], limit, prefixes)
+        return most_held([lease async for lease in leases_of(self.shards)], limit, prefixes)
 
     async def condition(self) -> dict[str, int | str]:
         """Return how the engine is of which the first shard is a part."""
         self.check()
-        return await condition_of(self._shards)
+        return await condition_of(self.shards)
 
     async def _topics_with(self, state: str) -> list[str]:
         topics = (await self.stats()).topics
@@ -333,9 +333,9 @@ class RedisStore(Store):
         """Compare the parts of each shard, while they are used; counts, if nothing happens."""
         self.check()
         found: list[Stale] = []
-        for shard in range(self._shards.count):
+        for shard in range(self.shards.count):
             left = limit - len(found)
-            found += await StaleFinder(self._shards, shard, repair=repair, limit=left).find()
+            found += await StaleFinder(self.shards, shard, repair=repair, limit=left).find()
         return found
 
     # --- settings and time --------------------------------------------------------------------
@@ -344,18 +344,18 @@ class RedisStore(Store):
         """Set what holds for a topic on every shard; safe to repeat."""
         self.check()
         data = msgspec.msgpack.encode(msgspec.to_builtins(settings))
-        shards = range(self._shards.count)
+        shards = range(self.shards.count)
         await all_of([self._configure(shard, topic, data) for shard in shards])
 
     async def _configure(self, shard: int, topic: str, data: bytes) -> None:
-        answer = await self._shards.run(shard, "configure", topic, data)
+        answer = await self.shards.run(shard, "configure", topic, data)
         while answer.values[0] == b"form":
-            answer = await self._shards.run(shard, "form", topic)
+            answer = await self.shards.run(shard, "form", topic)
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
         self.check()
-        data = await self._shards.engine.ask("HGET", self._shards.engine.keys(0).topics, topic)
+        data = await self.shards.engine.ask("HGET", self.shards.engine.keys(0).topics, topic)
         if data is None:
             return TopicSettings()
         return msgspec.msgpack.decode(settings_of(data), type=TopicSettings)
@@ -364,10 +364,10 @@ class RedisStore(Store):
         """Do what time asks for on every shard, and return when it next asks for something."""
         self.check()
         ticked = await self._ticks.tick(list(self.waiting()))
-        nexts = [self._shards.deadlines_ms[shard] for shard in ticked]
+        nexts = [self.shards.deadlines_ms[shard] for shard in ticked]
         deadline_ms = min([next_ms for next_ms in nexts if next_ms], default=None)
-        self._shards.planned_ms = deadline_ms or 0
-        if self._shards.server_clock is None and len(ticked) == self._shards.count:
+        self.shards.planned_ms = deadline_ms or 0
+        if self.shards.server_clock is None and len(ticked) == self.shards.count:
             return deadline_ms
         # A wake may be lost, a shard may come back, and the engine's clock may be set.
         latest_ms = self.clock.now_ms() + _FALLBACK_MS
