@@ -120,7 +120,7 @@ def test_bury(cli, receipt):
 
 @pytest.mark.parametrize("verb", ["ack", "release", "touch", "bury"])
 def test_bad_receipts(cli, verb, receipt):
-    assert cli.error(verb, "x").startswith("InvalidReceipt: receipt: got str 'x'")
+    assert cli.error(verb, "x").startswith("InvalidReceipt: receipts[0]: got str 'x'")
     assert cli.error(verb, receipt, "x").startswith("InvalidReceipt: ")
     assert cli.error(verb, "0" * 32).startswith("ForeignReceipt: ")
     assert cli.error(verb, "-", stdin=b"\xff\n") == "InvalidInput: line 1: is not UTF-8"

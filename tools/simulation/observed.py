@@ -93,7 +93,7 @@ class ObservedStore(EmbeddedStore):
         plain = _Plain(self)
         views = await view_of_store(plain, self.history.topics)  # type: ignore[arg-type]
         facts = facts_of(await events_from(plain, 0))  # type: ignore[arg-type]
-        first_position = self._core.machine.events.first_position
+        first_position = self.core.machine.events.first_position
         settings = {
             topic: await EmbeddedStore.settings(self, topic) for topic in self.history.topics
         }
@@ -441,7 +441,7 @@ class ObservedStore(EmbeddedStore):
     @property
     def of_time(self) -> tuple[int, int]:
         """How many leases have ended, and how many messages have expired."""
-        totals = self._core.machine.events.totals
+        totals = self.core.machine.events.totals
         return int(totals[Kind.LAPSE] + totals[Kind.EXHAUST]), int(totals[Kind.EXPIRE])
 
 

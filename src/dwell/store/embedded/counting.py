@@ -26,7 +26,7 @@ _NEVER = 2**62
 class Counting(Store):
     """The verbs that count what the table of an embedded store holds."""
 
-    _core: Core
+    core: Core
     _machine: Machine
     _table: Table
     _time: Timekeeper
@@ -88,7 +88,7 @@ class Counting(Store):
 
     async def condition(self) -> dict[str, int | str]:
         """Return how the journal, the snapshots, the event log and the disk are."""
-        return self._core.condition()
+        return self.core.condition()
 
     async def _parts(self) -> AsyncIterator[slice]:
         start = 0

@@ -53,8 +53,7 @@ class EmbeddedStore(Counting):
     ``sync`` says when an answer leaves: ``always`` (the default) when it is on the disk; ``never``
     when the operating system has it, which survives the process but not the machine; ``100ms`` (any
     number) the same, with a sync at least that often. ``events_bytes`` is how much of the event log
-    is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests. ``core`` is the state and the
-    files, for who works on a store that is open.
+    is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests, as is ``core``, its parts.
     """
 
     # One sync is under way at a time, and covers all that was written before it.
