@@ -11,8 +11,7 @@ from dwell.clock import RealClock
 from dwell.message import State
 from dwell.server.board import shared
 from dwell.server.board.board import Board, Look
-from dwell.server.http import board as board_over_http
-from dwell.server.http import filters, histories, watch
+from dwell.server.http import filters, histories, paging, watch
 from dwell.server.http.api import ENDPOINTS
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
@@ -180,13 +179,33 @@ async def test_the_load_of_all_that_one_may_see_is_that_of_now(tmp_path):
 
 
 async def test_since_when_they_wait_is_said_part_by_part(monkeypatch):
-    monkeypatch.setattr(board_over_http, "_MOST_OLDEST", 2)
+    monkeypatch.setattr(paging, "MOST_TOPICS", 2)
     async with calling() as caller, dwell.open(caller.server.url) as queue:
         for at in range(5):
             await caller.server.queue.put(f"t:{at}", "x")
         found = await caller.get("/v1/oldest")
         assert (list(found["topics"]), found["next"]) == (["t:0", "t:1"], "t:1")
         assert list(await queue.oldest_ready()) == [f"t:{at}" for at in range(5)]
+
+
+async def test_topics_are_counted_page_by_page(monkeypatch):
+    async with calling() as caller, dwell.open(caller.server.url) as queue:
+        for at in range(5):
+            await queue.put_many(f"t:{at}", ["x"] * (at + 1))
+        whole = await queue.stats()
+        for most in range(1, 7):
+            monkeypatch.setattr(paging, "MOST_TOPICS", most)
+            assert await queue.stats() == whole
+            assert [whole.topics[f"t:{at}"].ready for at in range(5)] == [1, 2, 3, 4, 5]
+        monkeypatch.setattr(paging, "MOST_TOPICS", 2)
+        for path in ("/v1/stats", "/v1/topics"):
+            names, after = [], ""
+            while after is not None:
+                page = await caller.get(f"{path}?after={after}")
+                assert 0 < len(page["topics"]) <= 2
+                names += page["topics"]
+                after = page["next"]
+            assert names == [f"t:{at}" for at in range(5)]
 
 
 async def test_an_origin_that_is_none_is_refused():

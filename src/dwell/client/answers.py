@@ -98,6 +98,7 @@ class StatsAnswer(msgspec.Struct):
 
     topics: dict[str, TopicStats]
     totals: dict[str, int]
+    next: str | None = None
 
 
 @contextlib.contextmanager

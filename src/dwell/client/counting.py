@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from dwell.batch.spans import Spans
-from dwell.batch.stats import ALL_TOPICS, Holder
-from dwell.client.answers import Holders, Load, Oldest, reading
+from dwell.batch.stats import ALL_TOPICS, Holder, Stats
+from dwell.client.answers import Holders, Load, Oldest, StatsAnswer, reading
 from dwell.message import I64
 from dwell.store.base import RemoteStore
 
@@ -25,6 +25,15 @@ class Counting(RemoteStore):
     @abstractmethod
     async def _post(self, path: str, ask: object, kind: type[Any], *, is_safe: bool) -> Any:
         """Return the answer to a request with a body."""
+
+    async def stats(self) -> Stats:
+        """Return the counts, of as many topics after one another as an answer holds."""
+        found: StatsAnswer = await self._get("/v1/stats", StatsAnswer)
+        topics, after = found.topics, found.next
+        while after is not None:
+            page: StatsAnswer = await self._get(f"/v1/stats?after={quote(after)}", StatsAnswer)
+            topics, after = topics | page.topics, page.next
+        return Stats(topics, found.totals)
 
     async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
         """Return how many delayed messages fall due in each span."""

@@ -19,7 +19,7 @@ from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.selection import ALL, Selection
-from dwell.batch.stats import Stale, Stats, TopicStats
+from dwell.batch.stats import Stale, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.client.answers import (
     STRANGE,
@@ -29,7 +29,6 @@ from dwell.client.answers import (
     Named,
     Sizes,
     StaleAnswer,
-    StatsAnswer,
     StoreAnswer,
     Taken,
     Words,
@@ -400,11 +399,6 @@ class HttpStore(Counting):
         found = await self._get(path, EventColumns, accept=columns.MEDIA_TYPE)
         with reading():
             return events_of_columns(found)
-
-    async def stats(self) -> Stats:
-        """Return the counts."""
-        found = await self._get("/v1/stats", StatsAnswer)
-        return Stats(found.topics, found.totals)
 
     async def sizes(self, topic: str) -> list[TopicStats]:
         """Return the counts of one topic, for each shard of the server's store."""

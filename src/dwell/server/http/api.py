@@ -241,7 +241,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST", "/v1/load", board.load, _ADMIN, b.LoadAnswer, body=b.LoadRequest, group="board"
     ),
     Endpoint(
-        "GET", "/v1/oldest", board.oldest, _ADMIN, b.OldestAnswer, b.OldestQuery, group="board"
+        "GET", "/v1/oldest", board.oldest, _ADMIN, b.OldestAnswer, r.TopicsQuery, group="board"
     ),
     Endpoint(
         "GET", "/v1/holders", board.holders, _ADMIN, b.HoldersAnswer, b.HoldersQuery, group="board"
@@ -276,8 +276,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         b.ReasonsQuery,
         group="board",
     ),
-    Endpoint("GET", "/v1/topics", looking.topics, _ADMIN, a.TopicsAnswer, group="looking"),
-    Endpoint("GET", "/v1/stats", looking.stats, _ADMIN, a.StatsAnswer, group="looking"),
+    Endpoint(
+        "GET", "/v1/topics", looking.topics, _ADMIN, a.TopicsAnswer, r.TopicsQuery, group="looking"
+    ),
+    Endpoint(
+        "GET", "/v1/stats", looking.stats, _ADMIN, a.StatsAnswer, r.TopicsQuery, group="looking"
+    ),
     Endpoint("GET", f"{_T}/sizes", looking.sizes, _ADMIN, a.SizesAnswer, group="looking"),
     Endpoint("GET", f"{_T}/settings", looking.settings, _PUT, TopicSettings, group="settings"),
     Endpoint(

@@ -12,21 +12,19 @@ from dwell.message import I64
 from dwell.server.board.board import Counted, Look
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
+from dwell.server.http.paging import names_after
 from dwell.server.http.schemas.board import (
     HoldersAnswer,
     HoldersQuery,
     LoadAnswer,
     LoadRequest,
     OldestAnswer,
-    OldestQuery,
     OverviewQuery,
     RightsAnswer,
 )
+from dwell.server.http.schemas.requests import TopicsQuery
 
 _Count: TypeAlias = Callable[[Counted], Awaitable[I64]]
-
-#: Of how many topics an answer says since when one waits.
-_MOST_OLDEST = 10_000
 
 
 async def rights(call: Call) -> Answer:
@@ -73,12 +71,10 @@ async def oldest(call: Call) -> Answer:
 
     They come in the order of their names; where the answer has a ``next`` there are more after it.
     """
-    prefixes, after = call.prefixes(), call.query(OldestQuery).after
+    prefixes, after = call.prefixes(), call.query(TopicsQuery).after
     found = await call.queue.oldest_ready()
-    names = sorted(name for name in found if name.startswith(prefixes) and name > after)
-    some = names[:_MOST_OLDEST]
-    following = some[-1] if len(some) < len(names) else None
-    return call.answer(OldestAnswer({name: found[name] for name in some}, following))
+    names, following = names_after((name for name in found if name.startswith(prefixes)), after)
+    return call.answer(OldestAnswer({name: found[name] for name in names}, following))
 
 
 async def holders(call: Call) -> Answer:

@@ -12,7 +12,7 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.filters import look, selection_of
 from dwell.server.http.media import Media
-from dwell.server.http.paging import cursor_of, page_answer, with_cursor
+from dwell.server.http.paging import cursor_of, names_after, page_answer, with_cursor
 from dwell.server.http.rows import as_lines, event_rows, message_rows
 from dwell.server.http.schemas.answers import (
     Counts,
@@ -26,6 +26,7 @@ from dwell.server.http.schemas.requests import (
     ListQuery,
     SettingsChange,
     SweepRequest,
+    TopicsQuery,
 )
 from dwell.wire.columns import SweepColumns, columns_of_batch, columns_of_events
 
@@ -102,20 +103,29 @@ async def events(call: Call) -> Answer:
 
 
 async def stats(call: Call) -> Answer:
-    """Return how many messages are in which state, and how often what has happened."""
+    """Return how many messages are in which state, and how often what has happened.
+
+    Topics come in the order of their names; where the answer has a ``next`` there are more.
+    """
     call.allow(None)
     found = await call.queue.stats()
-    return call.answer(StatsAnswer(_counts(found), found.totals))
+    counts, following = _counts(call, found)
+    return call.answer(StatsAnswer(counts, found.totals, following))
 
 
 async def topics(call: Call) -> Answer:
-    """List the topics, and how many messages of each are in which state."""
+    """List the topics, and how many messages of each are in which state.
+
+    They come in the order of their names; where the answer has a ``next`` there are more after it.
+    """
     call.allow(None)
-    return call.answer(TopicsAnswer(_counts(await call.queue.stats())))
+    return call.answer(TopicsAnswer(*_counts(call, await call.queue.stats())))
 
 
-def _counts(found: Stats) -> dict[str, Counts]:
-    return {name: _count(topic) for name, topic in found.topics.items()}
+def _counts(call: Call, found: Stats) -> tuple[dict[str, Counts], str | None]:
+    """Return the counts of as many topics as an answer holds, and where the next one begins."""
+    names, following = names_after(found.topics, call.query(TopicsQuery).after)
+    return {name: _count(found.topics[name]) for name in names}, following
 
 
 def _count(topic: TopicStats) -> Counts:

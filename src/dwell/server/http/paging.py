@@ -1,7 +1,7 @@
 """Paging: where an answer stops that would be too large, and how its caller goes on."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -26,6 +26,8 @@ _WORDS = {str(state): state for state in State if state is not State.GONE}
 #: How many messages are read by their ids at least before it is looked at how large they are; as a
 #: rule as many as there is room for if they are of the largest.
 _FEWEST = 4
+#: How many topics an answer holds: 16 MiB, when their names are as long as they may be.
+MOST_TOPICS = 50_000
 
 
 def cursor_of(text: str | None) -> Cursor | None:
@@ -53,6 +55,13 @@ def place_of(text: str | None) -> Place | None:
 def place_text(place: Place) -> str:
     """Return where such a search stopped as text."""
     return f"{place.state}.{place.cursor}"
+
+
+def names_after(names: Iterable[str], after: str) -> tuple[list[str], str | None]:
+    """Return as many names after one as an answer holds, and the last of them if there are more."""
+    following = sorted(name for name in names if name > after)
+    page = following[:MOST_TOPICS]
+    return page, page[-1] if len(page) < len(following) else None
 
 
 def page_answer(call: Call, batch: Batch, cursor: Cursor | None) -> Answer:

@@ -217,10 +217,14 @@ class Counts(Struct):
 
 
 class StatsAnswer(Struct):
-    """Counts by topic now, and by kind of event since the store was made."""
+    """Counts by topic now, and by kind of event since the store was made.
+
+    ``next`` is the topic after which to go on, or null.
+    """
 
     topics: dict[str, Counts]
     totals: dict[str, int]
+    next: str | None = None
 
 
 class SizesAnswer(Struct):
@@ -230,9 +234,10 @@ class SizesAnswer(Struct):
 
 
 class TopicsAnswer(Struct):
-    """The topics, by name."""
+    """The topics, by name; ``next`` is the one after which to go on, or null."""
 
     topics: dict[str, Counts]
+    next: str | None = None
 
 
 class StoreAnswer(Struct):

@@ -88,12 +88,6 @@ class LoadAnswer(Struct):
     counts: list[int]
 
 
-class OldestQuery(Request):
-    """After which name to go on."""
-
-    after: str = ""
-
-
 class OldestAnswer(Struct):
     """By topic, since when the message that waits longest for a taker has been due.
 

@@ -319,6 +319,12 @@ class EventsQuery(Request):
     limit: Limit = 1000
 
 
+class TopicsQuery(Request):
+    """After which topic to go on."""
+
+    after: str = ""
+
+
 class StaleRequest(Request):
     """How many things to return at most, and whether to put them right."""
 
