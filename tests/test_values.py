@@ -298,6 +298,45 @@ async def test_bad_receipt(bad):
     await check_refused(dwell.InvalidReceipt, ["receipt"], lambda q: q.bury(["0" * 32, bad]))
 
 
+@given(
+    st.sampled_from((np.float16, np.float32, np.float64, np.longdouble, np.uint8, np.int32)),
+    st.lists(
+        st.floats(0, 65_000) | st.sampled_from((70.0, 65_504.0, 1e9, 31_536_002.0)), min_size=1
+    ),
+)
+def test_an_array_of_seconds_says_what_its_values_say(kind, seconds):
+    with np.errstate(all="ignore"):
+        given = np.array(seconds, np.float64).astype(kind)
+    try:
+        expected = [values.delay_ms(one) for one in given]
+    except dwell.InvalidTime:
+        with pytest.raises(dwell.InvalidTime):
+            columns.delays(given, len(given))
+        return
+    assert columns.delays(given, len(given)).tolist() == expected
+
+
+@given(st.text("a\ud800\U0001f600", max_size=400), st.integers(1, 40))
+def test_what_is_kept_of_an_error_is_text_and_no_longer_than_it_may_be(text, times):
+    kept = values.error_text(text * times)
+    assert kept.encode().decode() == kept
+    assert len(kept) <= 1_000
+    assert values.error_text(kept) == kept
+    assert kept.startswith(text[:20].encode("utf-8", "backslashreplace").decode()[:20])
+
+
+@pytest.mark.parametrize("bad", ["no", 1, [1], np.array([1, 2]), None])
+async def test_bad_flag(bad):
+    receipt = "0" * 32
+    for what in (receipt, [receipt]):
+        for name in ("retry", "counted"):
+            await check_refused(
+                dwell.InvalidInput,
+                [f"{name}: got", "True or False"],
+                lambda q, what=what, name=name: q.release(what, **{name: bad}),
+            )
+
+
 _GOOD = st.text("0aF", min_size=32, max_size=32)
 
 

@@ -1,7 +1,10 @@
 """Slices: many of something as some at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
+
+import numpy as np
 
 S = TypeVar("S", bound=Sequence[Any])
 
@@ -9,6 +12,13 @@ S = TypeVar("S", bound=Sequence[Any])
 def slices(items: S, most: int) -> Iterator[S]:
     """Yield items in their order, at most so many at a time, as what they come in."""
     return (items[at : at + most] for at in range(0, len(items), most))  # type: ignore[misc]
+
+
+def places(sizes: Iterable[int], most: int) -> Iterator[slice]:
+    """Yield the places of items of such sizes, as many at a time as come to about ``most``."""
+    ends = np.cumsum(np.fromiter(sizes, np.int64))
+    cuts = np.flatnonzero(np.diff(ends // most)) + 1
+    return (slice(*pair) for pair in pairwise([0, *cuts.tolist(), len(ends)]))
 
 
 def tuples(items: Sequence[Any], width: int) -> Iterator[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import random
 import socket
 
@@ -175,6 +176,43 @@ async def test_what_is_told_of_each_goes_with_its_message_past_those_of_others(t
         found = list(page.messages)
         assert [message.last_error for message in found] == ["b", "d"]
         assert 3_500_000 < found[1].due_ms - found[0].due_ms < 3_700_000
+
+
+async def test_columns_of_a_release_have_a_delay_and_an_error_for_each_or_for_all():
+    """None of the bad ones changes anything, and no more errors are made than a batch has."""
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put_many("t", ["x", "y"])
+        batch = await queue.take("t", 2)
+        form = {"content": COLUMNS, "accept": COLUMNS}
+        for bad in (
+            {"delay_ms": b""},
+            {"delay_ms": bytes(8)},
+            {"error": ["a"]},
+            {"error": ["a"] * 3},
+            {"error": ["ab"] * 1_000_000},
+        ):
+            told = {"receipts": batch.receipts.astype(">u8").tobytes(), **bad}
+            await caller.ask("POST", "/v1/release", msgspec.msgpack.encode(told), **form)
+            assert caller.status == 400, bad.keys()
+            assert next(iter(bad)) in json.loads(caller.data)["detail"]
+        assert [str(one) for one in await queue.release(batch)] == ["released"] * 2
+
+
+async def test_releases_with_long_errors_get_through_together():
+    """A request has less room than the errors of one turn, or of one batch, may need."""
+    async with calling() as caller, dwell.open(caller.server.url) as queue:
+        await queue.put_many("t", ["x"] * 4_000)
+        taken = list(await queue.take("t", 4_000))
+        long = [chr(0x1F600 + at % 7) * (999 + at % 2) for at in range(4_000)]
+        singles = zip(taken[:2_500], long[:2_500], strict=True)
+        results = await asyncio.gather(
+            *(queue.release(one, error=error) for one, error in singles),
+            queue.release(taken[2_500:], error=long[2_500:]),
+        )
+        assert {str(one) for one in (*results[:-1], *results[-1])} == {"released"}
+        found = await queue.take("t", 4_000)
+        assert [one.last_error for one in sorted(found, key=lambda m: m.number)] == long
 
 
 async def test_a_wait_ends_with_its_rights(tmp_path):

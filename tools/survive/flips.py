@@ -86,7 +86,9 @@ async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> int:
                 await queue.put_many(topic, bodies[:5], delay=60, ttl="2h", key=topic)
                 taken = await queue.take(topic, 20, lease="1h")
                 await queue.ack(taken[:12])
-                await queue.release(taken[12:16], delay=30, error="later")
+                await queue.release(taken[12:14], delay=30, error="later")
+                some = taken[14:18]
+                await queue.release(some, delay=30, error=["a", None, "", "b"][: len(some)])
                 await queue.cancel(topic, ids[-2:])
             clock.advance(700)
             if number in (_ROUNDS // 3, 2 * _ROUNDS // 3):

@@ -124,6 +124,11 @@ class Sized(list[bytes]):
         self.sizes = _lengths(self) if sizes is None else sizes
 
 
+def text_bytes(text: str | None) -> int:
+    """Return how many bytes a text has at most in UTF-8."""
+    return 0 if text is None else len(text) if text.isascii() else 4 * len(text)
+
+
 def sizes_of(parts: Sequence[bytes] | Sequence[str]) -> I64:
     """Return the length of each of some blobs or texts."""
     if isinstance(parts, (Blobs, Sized)):

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import LazyIds
@@ -56,7 +57,7 @@ from dwell.wire.columns import (
     answer_of_columns,
     batch_of_columns,
     columns_of_puts,
-    columns_of_release,
+    columns_of_releases,
     events_of_columns,
     packed_receipts,
 )
@@ -264,8 +265,8 @@ class HttpStore(Counting):
         priority: int | None = None,
     ) -> U8:
         """Give messages back."""
-        told = delay_ms, error, counted, priority
-        return await self._by_receipt("release", columns_of_release(receipts, *told))
+        parts = columns_of_releases(receipts, delay_ms, error, counted, priority)
+        return np.concatenate([await self._by_receipt("release", part) for part in parts])
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later; safe to repeat."""

@@ -27,6 +27,7 @@ from dwell.errors import (
 )
 from dwell.given import values
 from dwell.message import (
+    F64,
     I64,
     MAX_ATTEMPTS,
     MAX_BATCH_BYTES,
@@ -370,8 +371,9 @@ def _expiry_points(given: object, size: int, now_ms: int) -> I64:
 
 def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
     """Return spans in milliseconds; an item that is None is ``absent``."""
-    if _is_seconds(given, size):
-        return np.rint(np.asarray(given) * 1000.0).astype(np.int64)
+    seconds = _seconds(given, size)
+    if seconds is not None:
+        return np.rint(seconds * 1000.0).astype(np.int64)
     if _is_millis(given, size):
         return np.array(given, dtype=np.int64)
     if isinstance(given, list) and len(given) == size and set(map(type, given)) == {str}:
@@ -386,11 +388,13 @@ def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
     return _column(given, size, field, InvalidTime, one, 1, 0)
 
 
-def _is_seconds(given: object, size: int) -> bool:
-    """Whether this is an array of seconds that are all in range; NaN is in no range."""
+def _seconds(given: object, size: int) -> F64 | None:
+    """Return an array of seconds that are all in range, else None; NaN is in no range."""
     if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.shape != (size,):
-        return False
-    return bool(np.all((given >= 0) & (given <= MAX_DELAY_MS / 1000)))
+        return None
+    # A narrow type has no room for what they are in milliseconds.
+    seconds = given.astype(np.float64)
+    return seconds if np.all((seconds >= 0) & (seconds <= MAX_DELAY_MS / 1000)) else None
 
 
 def _is_millis(given: object, size: int) -> bool:

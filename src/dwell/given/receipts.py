@@ -9,7 +9,7 @@ from dwell.batch.batch import Batch
 from dwell.errors import InvalidReceipt
 from dwell.given import values
 from dwell.given.columns import check_count, sized
-from dwell.message import U64, Message
+from dwell.message import U64, Message, receipts_from_text
 
 _TAKEN = "a message that was taken, its receipt, or a sequence of these"
 
@@ -30,18 +30,13 @@ def receipt_bytes(what: object, field: str = "receipt") -> bytes:
     return data
 
 
-def _digits_of(many: Sequence[Any]) -> list[bytes] | None:
-    """Return the bytes of receipts that all are good texts; None where one has to be looked at."""
+def _receipts_of(many: Sequence[Any]) -> U64:
+    """Return receipts that are texts or of messages; one that is bad is named by its place."""
     try:
-        data = bytes.fromhex("".join(many))
-    except (TypeError, ValueError):
-        return None
-    # Between digits there may be spaces for Python, but then there are fewer bytes.
-    return [data] if len(data) == 16 * len(many) and set(map(len, many)) == {32} else None
-
-
-def _each_receipt(many: Sequence[Any]) -> list[bytes]:
-    return [receipt_bytes(one, f"receipts[{at}]") for at, one in enumerate(many)]
+        return receipts_from_text(many)
+    except InvalidReceipt:
+        each = enumerate(many)
+        return joined_receipts([receipt_bytes(one, f"receipts[{at}]") for at, one in each])
 
 
 def given_receipts(what: object) -> U64:
@@ -58,13 +53,13 @@ def given_receipts(what: object) -> U64:
         found = what
     else:
         many = sized(what, "receipts", InvalidReceipt, _TAKEN)
-        found = joined_receipts(_digits_of(many) or _each_receipt(many))
+        found = _receipts_of(many)
     check_count(len(found), "receipts")
     return found
 
 
 def joined_receipts(data: Sequence[bytes]) -> U64:
-    """Return receipts, whose bytes come in pieces of 16 or a multiple of it; shape (n, 2)."""
+    """Return receipts of 16 bytes each as an array of shape (n, 2)."""
     joined = np.frombuffer(b"".join(data), dtype=">u8") if data else np.empty(0, dtype=np.uint64)
     return joined.astype(np.uint64).reshape(-1, 2)
 

@@ -229,7 +229,16 @@ def error_text(value: object, field: str = "error") -> str | None:
         return None
     if not isinstance(value, str):
         raise refusal(InvalidInput, field, value, "text, or None")
-    return value[:MAX_ERROR_CHARS].encode("utf-8", "backslashreplace").decode()
+    # What is no text is written as escapes, which count.
+    text = value[:MAX_ERROR_CHARS].encode("utf-8", "backslashreplace").decode()
+    return text[:MAX_ERROR_CHARS]
+
+
+def flag(value: object, field: str) -> bool:
+    """Return whether something is to be; raises InvalidInput for what is not True or False."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise refusal(InvalidInput, field, value, "True or False")
 
 
 def where(value: object) -> str:

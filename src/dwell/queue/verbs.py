@@ -114,7 +114,7 @@ class Verbs:
         1000 characters of it, ``priority`` as its own.
         """
         own = None if priority is None else values.priority(priority)
-        how = (retry, counted, own)
+        how = (values.flag(retry, "retry"), values.flag(counted, "counted"), own)
         if isinstance(what, Message | str):
             delay_ms = values.delay_ms(delay)
             _check_retry(delay_ms, retry)
@@ -322,7 +322,9 @@ class Verbs:
     async def _release(self, how: _Release, items: Sequence[_Released]) -> list[Result]:
         receipts, delays_ms, errors = zip(*items, strict=True)
         many = joined_receipts(receipts), np.array(delays_ms, dtype=np.int64)
-        return results_of(await self._release_all(*many, errors, how))
+        # As a rule it is the same for all: nothing.
+        error = errors[0] if len(set(errors)) == 1 else errors
+        return results_of(await self._release_all(*many, error, how))
 
     def _release_all(
         self, receipts: U64, delays_ms: int | I64, errors: Errors, how: _Release

@@ -5,21 +5,26 @@ Numbers of one field are one binary value, little-endian, as wide as :mod:`dwell
 docs/reference/columns.md is the specification.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from dwell.batch.batch import Batch
-from dwell.batch.blobs import Blobs, LazyIds, Same, joined, sizes_of
+from dwell.batch.blobs import Blobs, LazyIds, Same, joined, sizes_of, text_bytes
 from dwell.batch.events import EventPage, Events
 from dwell.batch.page import Cursor
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import InvalidInput
-from dwell.message import I64, U8, U64
+from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64
+from dwell.slices import places
 
 MEDIA_TYPE = "application/vnd.dwell.columns"
+
+#: How long the errors of one request are: a server takes 8 MiB that bring no messages.
+_MOST_ERRORS_BYTES = 4 * 1024 * 1024
 
 #: The fields of a batch that are columns of numbers, and how wide each is.
 NUMBERS: dict[str, type[np.generic]] = {
@@ -165,7 +170,7 @@ class ReceiptColumns(msgspec.Struct, omit_defaults=True):
 
     receipts: bytes
     delay_ms: Column | None = 0
-    error: str | list[str | None] | None = None
+    error: str | Annotated[list[str | None], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
     counted: bool = True
     priority: int | None = None
     lease_ms: int = 0
@@ -214,17 +219,21 @@ def unpacked_receipts(data: bytes) -> U64:
     return np.frombuffer(data, dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
-def columns_of_release(
+def columns_of_releases(
     receipts: U64,
     delay_ms: int | I64 | None,
     error: str | Sequence[str | None] | None,
     counted: bool,
     priority: int | None,
-) -> ReceiptColumns:
-    """Return what a release is told as it is written."""
-    delay = delay_ms if delay_ms is None or isinstance(delay_ms, int) else packed(delay_ms)
-    own = error if error is None or isinstance(error, str) else list(error)
-    return ReceiptColumns(packed_receipts(receipts), delay, own, counted, priority)
+) -> Iterator[ReceiptColumns]:
+    """Yield what a release is told as it is written, in parts that a request has room for."""
+    parts = iter([slice(0, len(receipts))])
+    if not (error is None or isinstance(error, str)):
+        parts = places(map(text_bytes, error), _MOST_ERRORS_BYTES)
+    for part in parts:
+        own_ms = packed(delay_ms[part]) if isinstance(delay_ms, np.ndarray) else delay_ms
+        own = error if error is None or isinstance(error, str) else list(error[part])
+        yield ReceiptColumns(packed_receipts(receipts[part]), own_ms, own, counted, priority)
 
 
 # --- puts -------------------------------------------------------------------------------------

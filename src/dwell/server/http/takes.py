@@ -148,8 +148,9 @@ async def release(call: Call) -> Answer:
     verb: _Verb
     if call.given is Media.COLUMNS:
         receipts, how = _receipt_columns(call)
-        delay_ms = unpacked(how.delay_ms or 0, len(receipts), np.int64, "delay_ms")
         retry = how.delay_ms is None
+        told_ms = 0 if how.delay_ms is None else how.delay_ms
+        delay_ms = unpacked(told_ms, len(receipts), np.int64, "delay_ms")
         each: _Each = {"delay": delay_ms.view(_MILLIS)}
         verb = partial(call.queue.release, retry=retry, counted=how.counted, priority=how.priority)
         return _codes(await _done(call, receipts, *_own_errors(verb, how.error, each)))

@@ -1,11 +1,13 @@
 """Releases: the records of messages that are given back, each after a delay and with an error."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import structs
 
+from dwell.batch.blobs import text_bytes
 from dwell.message import Rows
+from dwell.slices import places
 from dwell.store.base import Delays, Errors
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.terms import Terms
@@ -44,7 +46,7 @@ def releases_of(
             {"rows": going[part], "due_ms": due_ms[part]},
             structs.replace(meta, errors=own[part]),
         )
-        for part in _parts(own, most_bytes)
+        for part in places(map(_size_bytes, own), most_bytes)
     ]
 
 
@@ -54,12 +56,5 @@ def size_bytes_of(records: Sequence[Record]) -> int:
     return told + _RECORD_BYTES * len(records) + _MESSAGE_BYTES * sum(map(len, records))
 
 
-def _parts(errors: Sequence[str | None], most_bytes: int) -> Iterator[slice]:
-    """Yield the places of errors that one record has room for."""
-    ends = np.cumsum(np.fromiter(map(_size_bytes, errors), np.int64, len(errors))) // most_bytes
-    cuts = [0, *(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(errors)]
-    return map(slice, cuts[:-1], cuts[1:])
-
-
 def _size_bytes(error: str | None) -> int:
-    return _ERROR_BYTES + 4 * len(error or "")
+    return _ERROR_BYTES + text_bytes(error)

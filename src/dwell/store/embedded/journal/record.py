@@ -12,6 +12,7 @@
 8 bytes, as are the columns together. A blob is one message's id, extra and body, without gaps.
 """
 
+import itertools
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
@@ -132,6 +133,13 @@ class Record:
             return {} if self.meta.error is None else dict.fromkeys(rows, self.meta.error)
         told = zip(rows, self.meta.errors, strict=True)
         return {row: error for row, error in told if error is not None}
+
+    def leave_out(self, lost: np.ndarray) -> None:
+        """Say nothing of some of the rows."""
+        self.columns = {name: column[~lost] for name, column in self.columns.items()}
+        if self.meta.errors is not None:
+            own = list(itertools.compress(self.meta.errors, ~lost))
+            self.meta = msgspec.structs.replace(self.meta, errors=own)
 
     def positions(self) -> I64:
         """Return where in the journal the blob of each message is."""
