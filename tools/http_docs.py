@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_type_hints
+from functools import reduce
+from operator import or_
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -90,6 +92,8 @@ def _fields(kind: Any) -> Iterator[list[str]]:
 def _value(hint: Any, width: Any) -> str:
     if hint == columns.Column:
         return f"numbers, {np.dtype(width).name}"
+    # What was annotated is no longer written with bars.
+    hint = reduce(or_, get_args(hint)) if get_origin(hint) is Union else hint
     text = hint.__name__ if isinstance(hint, type) else str(hint)
     for old, new in (("dwell.batch.page.", ""), ("dwell.wire.columns.", ""), ("bytes", "binary")):
         text = text.replace(old, new)
