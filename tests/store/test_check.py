@@ -11,6 +11,7 @@ import pytest
 
 import dwell
 from dwell.errors import NotAStore, StoreDamaged, StoreLocked, StoreTooNew
+from dwell.message import Kind
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
@@ -113,6 +114,38 @@ def test_what_a_repair_saved_can_be_used(crashed: Path) -> None:
         created = [put.id for put in answer if put.result is dwell.Result.CREATED]
         assert len(created) == 1
         assert [message.id for message in queue.take("t", 10)] == created
+
+
+async def _taken(folder: Path) -> None:
+    queue = await dwell.open(folder).__aenter__()
+    await queue.put_many("t", [b"x" * 100] * 3, ids=["m-0", "m-1", "m-2"])
+    store = queue.store
+    assert isinstance(store, EmbeddedStore)
+    await store.compact()
+    await queue.take("t", 3)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("part", [b"\xff", b"m\x80", b"m-\xc3"])
+def test_what_happened_to_messages_whose_ids_are_damaged_can_be_read(
+    tmp_path: Path, part: bytes
+) -> None:
+    """Their takes are in the journal behind a snapshot, and their ids before it."""
+    folder = tmp_path / "store"
+    if (child := os.fork()) == 0:
+        try:
+            asyncio.run(_taken(folder))
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    overwrite(journal(folder), journal(folder).read_bytes().find(b"m-1xxxx"), part)
+    check(folder, repair=True)
+    with dwell.open(folder) as queue:
+        events = queue.events(0, limit=100).events
+        taken = [event.id for event in events if event.kind is Kind.TAKE]
+        assert queue.get("t", ["m-0", "m-1", "m-2"]) == [None] * 3
+    damaged = (part + b"m-1"[len(part) :]).decode("utf-8", "backslashreplace")
+    assert taken == ["m-0", damaged, "m-2"]
 
 
 def test_repair_passes_over_records_all_of_whose_messages_are_lost(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 import dwell
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreDamaged
-from dwell.message import Result, State
+from dwell.message import QUEUE_ID_MARK, Message, Result, State
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.check import check
 from dwell.store.embedded.journal.segment import segment_path
 from dwell.store.embedded.limits import Limits
 
@@ -90,6 +91,7 @@ async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> int:
                 some = taken[14:18]
                 await queue.release(some, delay=30, error=["a", None, "", "b"][: len(some)])
                 await queue.cancel(topic, ids[-2:])
+                await _more(queue, topic, ids)
             clock.advance(700)
             if number in (_ROUNDS // 3, 2 * _ROUNDS // 3):
                 await store.compact()
@@ -97,6 +99,18 @@ async def _fill(folder: Path, copy: Path, clock: SimulatedClock) -> int:
         await queue.put("last", b"")
         shutil.copytree(folder, copy)
     return promised
+
+
+async def _more(queue: Queue, topic: str, ids: list[str]) -> None:
+    """Do what else there is to messages."""
+    await queue.put_many(topic, ids[:2], ids=ids[:2], delay=1, on_conflict="replace")
+    await queue.reschedule(topic, ids[-4:-2], delay="2h")
+    brief = await queue.take(topic, 6, lease=0.5)
+    await queue.touch(brief[:1], "1h")
+    await queue.bury(brief[1:3], "no")
+    await queue.release(brief[3:4], retry=True, error="again", priority=7)
+    await queue.release(brief[4:5], counted=False)
+    await queue.kick(topic, [message.id for message in brief[1:2]])
 
 
 async def _tell(folder: Path, now_ms: int) -> Told:
@@ -183,12 +197,33 @@ class Bench:
             told, warnings = self._ask(place)
             return _compared(self._truth, told, warnings), where
         except StoreDamaged as error:
-            return "refused", f"{where}: {error}"
+            wrong = self._repair(place)
+            return "served wrong" if wrong else "refused", f"{where}: {wrong or error}"
         except (dwell.DwellError, ValueError, LookupError, AssertionError, TypeError) as error:
             # It was refused, but by an error that does not say what is wrong.
             return "served wrong", f"{where}: {type(error).__name__}: {error}"
         finally:
             shutil.rmtree(place)
+
+    def _repair(self, place: Path) -> str:
+        """Repair a store that refuses; return what is wrong then, empty for nothing.
+
+        What is lost may have ended a message or moved it, but it has not changed a body.
+        """
+        try:
+            check(place, repair=True)
+            told, _ = self._ask(place)
+        except Exception as error:
+            return f"not repaired: {type(error).__name__}: {error}"
+        return ", ".join(name for name, found in told.messages.items() if not _is_own(found))
+
+
+def _is_own(message: Message) -> bool:
+    """Whether a message has the body that was put with its id, or one of those put without."""
+    body = message.body.decode()
+    id_ = body[: len(body) // 9] if body == body[: len(body) // 9] * 9 else body
+    is_known = message.id == id_ or message.id.startswith(QUEUE_ID_MARK)
+    return is_known and id_.startswith(f"{message.topic}-")
 
 
 def run(kind: str, runs: int, seed: int) -> Flips:

@@ -156,6 +156,17 @@ def joined(parts: Sequence[bytes]) -> bytes:
     return parts.join() if isinstance(parts, Blobs) else b"".join(parts)
 
 
+def are_texts(parts: Blobs) -> bool:
+    """Tell whether each of some blobs is UTF-8: all of them together, and none begins inside."""
+    try:
+        parts.join().decode()
+    except UnicodeDecodeError:
+        return False
+    sizes = parts.sizes
+    first = np.frombuffer(parts.join(), np.uint8)[(np.cumsum(sizes) - sizes)[sizes > 0]]
+    return not (first & 0xC0 == 0x80).any()
+
+
 def firsts_of(parts: Sequence[bytes]) -> U8:
     """Return the first byte of each of some blobs, none of which is empty."""
     sizes = sizes_of(parts)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from dwell.batch.blobs import Blobs, LazyIds, Same
+from dwell.batch.blobs import Blobs, LazyIds, Same, are_texts
 from dwell.batch.events import Events
 from dwell.message import U16, Kind
 from dwell.store.embedded.blobs import BlobReader
@@ -119,4 +119,10 @@ def _own(payload: bytes, at: int, sizes: U16) -> Sequence[bytes] | None:
     """Return the ids that callers chose, empty where the queue made one."""
     if not sizes.any():
         return None
-    return Blobs.packed(payload[at:], sizes.astype(np.int64))
+    own = Blobs.packed(payload[at:], sizes.astype(np.int64))
+    # They were read from the journal, where what is damaged may be repaired only after this.
+    return own if are_texts(own) else list(map(_as_text, own))
+
+
+def _as_text(damaged: bytes) -> bytes:
+    return damaged.decode("utf-8", "backslashreplace").encode()
