@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dwell.batch.puts import Puts
 from dwell.errors import InvalidInput
 from dwell.server.http.media import Media
-from dwell.server.http.newmessages import Times, bodies_of, in_columns, one_by_one
+from dwell.server.http.putrows import Times, bodies_of, in_columns, one_by_one
 from dwell.server.http.rows import rows_of
 
 TIMES = Times(1_800_000_000_000, (1_000, 60_000))

@@ -13,8 +13,8 @@ from dwell.queue.changes import Change
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.filters import matcher_of, selection_of
-from dwell.server.http.headers import body_of
 from dwell.server.http.media import Media
+from dwell.server.http.messageheaders import request_of
 from dwell.server.http.paging import first_of, place_of, place_text
 from dwell.server.http.results import results_answer
 from dwell.server.http.rows import message_rows
@@ -35,7 +35,7 @@ from dwell.wire.columns import columns_of_batch
 
 async def cancel(call: Call) -> Answer:
     """Forget messages that nobody has taken: cancelled, leased or unknown."""
-    topic, ask = call.allowed_topic(), body_of(call, CancelRequest)
+    topic, ask = call.allowed_topic(), request_of(call, CancelRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
         _check_ids_alone(ask)
@@ -45,7 +45,7 @@ async def cancel(call: Call) -> Answer:
 
 async def reschedule(call: Call) -> Answer:
     """Change when messages fall due: moved, leased or unknown (also when dead)."""
-    topic, ask = call.allowed_topic(), body_of(call, RescheduleRequest)
+    topic, ask = call.allowed_topic(), request_of(call, RescheduleRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     delay = span(ask, "delay")
     _one_of(delay=delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
@@ -68,7 +68,7 @@ async def reschedule(call: Call) -> Answer:
 
 async def kick(call: Call) -> Answer:
     """Bring dead messages back, with their attempts anew: kicked or unknown."""
-    topic, ask = call.allowed_topic(), body_of(call, KickRequest)
+    topic, ask = call.allowed_topic(), request_of(call, KickRequest)
     delay = span(ask, "delay") or 0
     if ask.ids is not None:
         if ask.filter is not None:

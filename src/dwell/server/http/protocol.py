@@ -1,4 +1,4 @@
-"""The protocol: one connection, with bounds on what it may hold and on how long it may take."""
+"""The protocol: one connection; its requests are parsed, bounded in size and time, and answered."""
 
 import asyncio
 import contextlib

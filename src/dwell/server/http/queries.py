@@ -6,7 +6,7 @@ from dwell.queue import search
 from dwell.server.http import filters
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
-from dwell.server.http.headers import body_of
+from dwell.server.http.messageheaders import request_of
 from dwell.server.http.paging import cursor_of, page_answer
 from dwell.server.http.schemas.answers import ClearAnswer
 from dwell.server.http.schemas.requests import FindRequest, TakeWhereRequest
@@ -20,7 +20,7 @@ async def find(call: Call) -> Answer:
     holds 16 MiB of them: there may be more as long as the answer has a cursor, even when it has no
     messages.
     """
-    topic, ask = call.allowed_topic(), body_of(call, FindRequest)
+    topic, ask = call.allowed_topic(), request_of(call, FindRequest)
     which, state = filters.selection_of(ask, ask.headers), values.state(ask.state)
     page = await filters.look(call, topic, which, state, cursor_of(ask.cursor), ask.limit)
     return page_answer(call, page.messages, page.cursor)
@@ -33,7 +33,7 @@ async def take_where(call: Call) -> Answer:
     holds 16 MiB of them: there may be more as long as the answer has a cursor. It has none when as
     many were taken as were asked for.
     """
-    topic, ask = call.allowed_topic(), body_of(call, TakeWhereRequest)
+    topic, ask = call.allowed_topic(), request_of(call, TakeWhereRequest)
     page = await search.take_where(
         call.queue.store,
         topic,

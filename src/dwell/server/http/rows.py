@@ -12,8 +12,8 @@ from dwell.given import columns
 from dwell.message import MAX_BATCH_MESSAGES, Message
 from dwell.server.http.body import Data
 from dwell.server.http.call import decoded
-from dwell.server.http.headers import NONE
 from dwell.server.http.media import Media
+from dwell.server.http.messageheaders import NONE
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
 from dwell.wire.rows import Shown, shown

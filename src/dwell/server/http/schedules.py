@@ -12,9 +12,9 @@ from dwell.errors import InvalidSchedule
 from dwell.given import values
 from dwell.message import Result
 from dwell.queue.schedules.schedule import TOPIC, Planned, planned
-from dwell.server.http import headers
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
+from dwell.server.http.messageheaders import request_of
 from dwell.server.http.paging import cursor_of
 from dwell.server.http.schemas.answers import ScheduleAnswer, ScheduleRow, SchedulesPage
 from dwell.server.http.schemas.requests import RunsQuery, ScheduleRequest, SchedulesQuery
@@ -31,7 +31,7 @@ _PLAIN = (
 
 async def put_schedule(call: Call) -> Answer:
     """Put a schedule, or change it: created, replaced, or kept as it was the same."""
-    name, ask = _name(call), headers.body_of(call, ScheduleRequest)
+    name, ask = _name(call), request_of(call, ScheduleRequest)
     call.allow([values.topic(ask.topic)], Right.PUT)
     words: dict[str, Any] = {word: getattr(ask, word) for word in _PLAIN}
     spans: dict[str, Any] = {

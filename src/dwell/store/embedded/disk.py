@@ -1,4 +1,4 @@
-"""Every call to the operating system's files, in one place, so that a test can make each one fail.
+"""The disk: files and folders as the store uses them, over the calls of ``system.py``.
 
 Nothing here retries: a failed fsync may have thrown the data away, and asking again would only hide
 it (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).

@@ -1,4 +1,4 @@
-"""What the store asks of the system, each call once, so that a test can be the system."""
+"""The operating system's calls (open, write, fsync ...), each once, so that a test can be it."""
 
 import contextlib
 import fcntl

@@ -1,7 +1,7 @@
 """The library: a function for each transition, in Lua; the engine runs it as one step.
 
-It is loaded once into each engine, under a name that follows from its text, so that instances of
-several versions can work on one store.
+``engine.py`` loads it once into each engine, under a name that follows from its text, so that
+instances of several versions can work on one store.
 """
 
 import hashlib

@@ -15,7 +15,7 @@ from dwell.given.values import Due, Millis
 from dwell.message import MAX_BODY_BYTES
 from dwell.queue.bulk import puts_of
 from dwell.server.http.call import Call
-from dwell.server.http.headers import unpacked
+from dwell.server.http.messageheaders import unpacked
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
 from dwell.server.http.spans import span
 from dwell.wire.rows import body_of, span_of

@@ -38,7 +38,7 @@ def unpacked(raw: msgspec.Raw, field: str, *, packed: bool) -> dict[str, str] | 
     return found
 
 
-def body_of(call: Call, kind: type[T]) -> T:
+def request_of(call: Call, kind: type[T]) -> T:
     """Return a body that has headers, or a filter that has; raises InvalidInput."""
     form = call.given
     found: T = decoded(call.data, _left_packed(kind), form)
