@@ -128,7 +128,7 @@ class ForgetsAtOnce(MemoryStore):
 
     def _settle(self, now_ms: int) -> None:
         super()._settle(now_ms)
-        for topic in self._topics.values():
+        for topic in self.topics.values():
             topic.remembered.clear()
 
 

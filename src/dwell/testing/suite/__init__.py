@@ -25,6 +25,7 @@ from dwell.testing.suite.notices import Notices
 from dwell.testing.suite.picks import Picks
 from dwell.testing.suite.puts import Puts
 from dwell.testing.suite.queries import Queries
+from dwell.testing.suite.rates import Rates
 from dwell.testing.suite.reading import Reading
 from dwell.testing.suite.receipts import Receipts
 from dwell.testing.suite.sweeps import Sweeps
@@ -39,6 +40,7 @@ class StoreSuite(
     Puts,
     Takes,
     Limits,
+    Rates,
     Fairness,
     Picks,
     Receipts,
