@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,18 @@ async def _fill(folder: Path, parts: int, *, close: bool, done: bool) -> None:
         await queue.close()
 
 
+def in_child(work: Coroutine[Any, Any, None]) -> None:
+    """Do it in a process that ends with it, without closing anything."""
+    if (child := os.fork()) == 0:
+        try:
+            asyncio.run(work)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    work.close()
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def fill(folder: Path, *, parts: int = 4, close: bool = True, done: bool = False) -> None:
     """Put messages in batches that are frames of their own; die without a snapshot if asked to.
 
@@ -40,13 +54,7 @@ def fill(folder: Path, *, parts: int = 4, close: bool = True, done: bool = False
     if close:
         asyncio.run(_fill(folder, parts, close=close, done=done))
         return
-    child = os.fork()
-    if child == 0:
-        try:
-            asyncio.run(_fill(folder, parts, close=close, done=done))
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    in_child(_fill(folder, parts, close=close, done=done))
 
 
 @pytest.fixture
@@ -116,6 +124,35 @@ def test_what_a_repair_saved_can_be_used(crashed: Path) -> None:
         assert [message.id for message in queue.take("t", 10)] == created
 
 
+async def _in_segments(folder: Path) -> None:
+    store = EmbeddedStore(folder, segment_bytes=64 * 1024)
+    queue = await Queue(store).__aenter__()
+    for number in range(60):
+        await queue.put("t", b"x" * 4_000, id=f"m-{number:02}", delay="1h")
+        if number == 20:
+            await store.compact()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_what_a_segment_that_is_gone_takes_with_it(tmp_path: Path, number: int) -> None:
+    """The snapshot was made in the second of four; what lies in the others is saved."""
+    folder = tmp_path / "store"
+    in_child(_in_segments(folder))
+    gone = folder / f"journal-{number:08d}.dwl"
+    held = {int(name) for name in re.findall(rb"m-(\d\d)xxx", gone.read_bytes())}
+    assert len(held) > 10
+    gone.unlink()
+    with pytest.raises(StoreDamaged, match=rf"journal-{number:08d}\.dwl: is missing"):
+        stats(folder)
+    report = check(folder, repair=True)
+    assert report.messages["delayed"] == 60 - len(held)
+    with dwell.open(folder) as queue:
+        ids = [f"m-{number:02}" for number in range(60)]
+        found = [message is not None for message in queue.get("t", ids)]
+        assert found == [number not in held for number in range(60)]
+
+
 async def _taken(folder: Path) -> None:
     queue = await dwell.open(folder).__aenter__()
     await queue.put_many("t", [b"x" * 100] * 3, ids=["m-0", "m-1", "m-2"])
@@ -132,12 +169,7 @@ def test_what_happened_to_messages_whose_ids_are_damaged_can_be_read(
 ) -> None:
     """Their takes are in the journal behind a snapshot, and their ids before it."""
     folder = tmp_path / "store"
-    if (child := os.fork()) == 0:
-        try:
-            asyncio.run(_taken(folder))
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(_taken(folder))
     overwrite(journal(folder), journal(folder).read_bytes().find(b"m-1xxxx"), part)
     check(folder, repair=True)
     with dwell.open(folder) as queue:

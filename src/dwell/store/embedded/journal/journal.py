@@ -77,28 +77,34 @@ class Journal:
         A broken frame that was once durable raises StoreDamaged; with a list as ``tolerant`` it is
         passed over instead, and what is lost is added to the list in words.
         """
-        first = position // self.segment_bytes
-        if first not in self.segments and max(self.segments, default=-1) > first:
-            path = segment_path(self._folder, first)
+        if not position and 0 not in self.segments and self.segments:
+            path = segment_path(self._folder, 0)
             raise StoreDamaged(f"{path}: is missing, and no whole snapshot makes up for it")
         self._leave_unchecked(position)
         durable = position
-        while (segment := self.segments.get(position // self.segment_bytes)) is not None:
-            base = segment.number * self.segment_bytes
-            frame = frame_at(segment.data, position - base, position)
-            if frame is not None:
+        while True:
+            number, offset = divmod(position, self.segment_bytes)
+            segment = self.segments.get(number)
+            frame = None if segment is None else frame_at(segment.data, offset, position)
+            if segment is not None and frame is not None:
+                base = position - offset
                 durable = max(durable, frame.durable)
                 yield from records_in(segment.data, frame.start, frame.end, base)
                 position = base + frame.end
                 continue
             following = self._following(position)
-            if following is None:
-                break
-            if following.previous != position:
-                words = f"{segment.path}: damaged from offset {position - base}"
+            is_missing = segment is None and max(self.segments, default=0) > number
+            if is_missing or (following is not None and following.previous != position):
+                what = "is missing" if is_missing else f"damaged from offset {offset}"
+                words = f"{segment_path(self._folder, number)}: {what}"
                 if tolerant is None:
                     raise StoreDamaged(f"{words}; dwell check --repair saves what can be saved")
-                tolerant.append(f"{words}, {following.position - position} bytes lost")
+                end = position if following is None else following.position
+                tolerant.append(
+                    f"{words}, {end - position} bytes lost" if end > position else words
+                )
+            if following is None:
+                break
             position = following.position
         self.position = position
         self._cut_off(position)
