@@ -40,6 +40,12 @@ def test_a_flipped_bit_is_never_served(kind):
     assert found.outcomes["refused"] + found.outcomes["repaired"] > 2
 
 
+def test_what_is_damaged_more_is_repaired_and_nothing_is_mixed_up():
+    found = flips.run(flips.MORE, 40, 5)
+    assert not found.wrong
+    assert found.outcomes["repaired"] == 40
+
+
 @pytest.mark.parametrize("text", [b"body 007", b"id 007"])
 async def test_what_is_damaged_is_not_handed_out(tmp_path, text):
     await filled(tmp_path / "s")

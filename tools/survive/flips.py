@@ -26,6 +26,8 @@ from dwell.store.embedded.limits import Limits
 
 #: The kinds of files, by how their names begin.
 KINDS = {"journal": "journal-", "snapshot": "snapshot-", "events": "events-"}
+#: No kind of file, but of damage: to any of them, and more than a bit.
+MORE = "more"
 OUTCOMES = ("refused", "repaired", "harmless", "served wrong")
 SEGMENT_BYTES = 64 * 1024
 _LIMITS = Limits(event_file_bytes=16 * 1024, block_events=200, block_parts=50)
@@ -154,6 +156,28 @@ def _flip(folder: Path, kind: str, promised: int, chance: random.Random) -> str:
     return f"{path.name}: bit {bit} of byte {at}"
 
 
+def _wreck(folder: Path, chance: random.Random) -> str:
+    """Damage more than a bit of some file, and say where and how."""
+    kind = chance.choice(list(KINDS))
+    path = chance.choice(sorted(folder.glob(f"{KINDS[kind]}*")))
+    data = bytearray(path.read_bytes())
+    at = chance.randrange(max(len(data.rstrip(b"\0")), 1))
+    there = slice(at, min(at + chance.choice((8, 100, 4096)), len(data)))
+    size, how = there.stop - at, chance.choice(("gone", "cut", "zeros", "noise", "other"))
+    if how == "gone":
+        path.unlink()
+        return f"{path.name}: gone"
+    if how == "cut":
+        del data[at:]
+    elif how == "other":
+        # What was right elsewhere, as a disk leaves it that writes to a wrong place.
+        data[there] = data[at // 2 :][:size]
+    else:
+        data[there] = bytes(size) if how == "zeros" else chance.randbytes(size)
+    path.write_bytes(data)
+    return f"{path.name}: {how} from byte {at}, {size} bytes"
+
+
 def _compared(truth: Told, told: Told, warnings: list[str]) -> str:
     """Return what came of a flip, by what the store says with it."""
     if told.messages != truth.messages or told.known != truth.known:
@@ -205,6 +229,20 @@ class Bench:
         finally:
             shutil.rmtree(place)
 
+    def wreck(self, chance: random.Random) -> tuple[str, str]:
+        """Do more damage to a copy; return what came of it, and where it was.
+
+        What was never promised cannot be told from what is lost, so that less is no fault here.
+        """
+        place = self._folder / "flipped"
+        shutil.copytree(self._folder / "copy", place)
+        try:
+            where = _wreck(place, chance)
+            wrong = self._repair(place)
+            return "served wrong" if wrong else "repaired", f"{where}: {wrong}"
+        finally:
+            shutil.rmtree(place)
+
     def _repair(self, place: Path) -> str:
         """Repair a store that refuses; return what is wrong then, empty for nothing.
 
@@ -227,14 +265,14 @@ def _is_own(message: Message) -> bool:
 
 
 def run(kind: str, runs: int, seed: int) -> Flips:
-    """Flip so many bits in files of a kind, one at a time."""
+    """Flip so many bits in files of a kind, one at a time; or damage any files more than that."""
     flips, chance = Flips(kind), random.Random(seed)
     # A disk in memory: what is asked is what bytes do, not what a sync costs.
     place = _MEMORY if _MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="dwell-survive-", dir=place) as folder:
         bench = Bench(Path(folder))
         for _ in range(runs):
-            outcome, where = bench.flip(kind, chance)
+            outcome, where = bench.wreck(chance) if kind == MORE else bench.flip(kind, chance)
             flips.outcomes[outcome] += 1
             if outcome == "served wrong":
                 flips.wrong.append(where)

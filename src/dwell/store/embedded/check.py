@@ -16,11 +16,15 @@ import numpy as np
 
 from dwell.clock import RealClock
 from dwell.errors import NotAStore, StoreDamaged
-from dwell.message import Rows, State
+from dwell.message import MAX_BATCH_MESSAGES, Rows, State
 from dwell.store.embedded import snapshot
+from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.distinct import runs_of
+from dwell.store.embedded.finder import Finder
 from dwell.store.embedded.folder import LABEL
+from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Journal
 from dwell.store.embedded.machine import Machine
 
@@ -107,6 +111,11 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
         if len(lost):
             report.findings.append(f"{len(lost)} messages are lost: their bodies are damaged")
             core.machine.drop(lost, now_ms)
+        mistaken = with_anothers_id(core)
+        if len(mistaken):
+            words = "messages are lost: what lies in their places is another's"
+            report.findings.append(f"{len(mistaken)} {words}")
+            core.machine.drop(mistaken, now_ms)
         states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
         report.messages = {s.name.lower(): core.machine.table.total(s) for s in states}
     finally:
@@ -143,6 +152,30 @@ def whole_ranges(journal: Journal, number: int, report: Report) -> list[tuple[in
             ranges.append((base + frame.start, base + frame.end))
             report.bytes += frame.end - frame.start
     return ranges
+
+
+def with_anothers_id(core: Core) -> Rows:
+    """Return the rows of messages whose bodies stand with an id, or in a topic, that is not theirs.
+
+    A row may have been another message's in a part of the journal that is lost, and what is said of
+    that one behind it is taken for the row's.
+    """
+    table, names = core.machine.table, core.machine.topics.names
+    finder = Finder(core.machine, HASHERS[core.label.ids](core.label.seed))
+    rows = table.rows_where(
+        lambda part: (table.state[part] != State.GONE) & (table.id_bytes[part] > 0)
+    )
+    rows = rows[np.argsort(table.topic[rows], kind="stable")]
+    found = [rows[:0]]
+    starts, counts = runs_of(table.topic[rows])
+    for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+        for at in range(start, start + count, MAX_BATCH_MESSAGES):
+            some = rows[at : min(at + MAX_BATCH_MESSAGES, start + count)]
+            columns = (table.size_bytes[some], table.id_bytes[some], table.extra_bytes[some])
+            ids = BlobReader(core.journal, table.position[some], *columns).id_blobs()
+            owners, are_there = finder.find(names[int(table.topic[some[0]])], ids)
+            found.append(some[~are_there | (owners != some)])
+    return np.concatenate(found)
 
 
 def unreadable(machine: Machine, whole: list[tuple[int, int]]) -> Rows:

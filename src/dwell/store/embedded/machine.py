@@ -458,6 +458,11 @@ class Machine:
         live = np.zeros(len(rows), dtype=bool)
         inside = rows < self.table.top
         live[inside] = self.table.state[rows[inside]] != State.GONE
+        if record.kind is RecordKind.COPY:
+            # What is copied is as long as it was, or it is of another message that had the row.
+            live[inside] &= (
+                self.table.size_bytes[rows[inside]] == record.columns["size_bytes"][inside]
+            )
         if record.kind in (RecordKind.PUT, RecordKind.PUT_OWN):
             lost = rows[live]
             if len(lost):
