@@ -93,10 +93,8 @@ class Journal:
                 position = base + frame.end
                 continue
             following = self._following(position)
-            is_missing = segment is None and max(self.segments, default=0) > number
-            if is_missing or (following is not None and following.previous != position):
-                what = "is missing" if is_missing else f"damaged from offset {offset}"
-                words = f"{segment_path(self._folder, number)}: {what}"
+            words = self._lost_before(following, position)
+            if words:
                 if tolerant is None:
                     raise StoreDamaged(f"{words}; dwell check --repair saves what can be saved")
                 end = position if following is None else following.position
@@ -119,6 +117,22 @@ class Journal:
                 if frame.previous == position or frame.durable > position:
                     return frame
         return None
+
+    def _lost_before(self, following: Frame | None, position: int) -> str:
+        """Return what is lost between a position and the frame that follows, empty for nothing.
+
+        A segment is made when the one before it is there, so that none is missing between others.
+        """
+        number, offset = divmod(position, self.segment_bytes)
+        end = max(self.segments, default=0)
+        if following is not None:
+            end = following.position // self.segment_bytes
+        gone = next((n for n in range(number, end) if n not in self.segments), None)
+        if gone is not None:
+            return f"{segment_path(self._folder, gone)}: is missing"
+        if following is not None and following.previous != position:
+            return f"{segment_path(self._folder, number)}: damaged from offset {offset}"
+        return ""
 
     def _leave_unchecked(self, position: int) -> None:
         """Note what no replay reads: what lies before the position where it begins."""
