@@ -199,11 +199,10 @@ class Journal:
     def _cut_off(self, position: int) -> None:
         """Make everything from ``position`` on zeros, so that no old frame is ever met again."""
         number = position // self.segment_bytes
-        later = [n for n in self.segments if n > number]
-        for n in later:
+        for n in sorted((n for n in self.segments if n > number), reverse=True):
             self._disk.remove(self.release(n))
-        if later:
-            # Should one come back, its frames may seem to follow those that are written now.
+            # Should one come back, its frames may seem to follow those that are written now; and
+            # one that is gone before those behind it would seem to be lost.
             self._disk.sync_folder(self._folder)
         segment = self.segments.get(number)
         if segment is None:
