@@ -258,6 +258,11 @@ def receipts_from_text(texts: Sequence[str]) -> U64:
     # Between digits Python lets spaces stand, but then there are fewer bytes.
     if len(data) != 16 * len(texts) or set(map(len, texts)) - {32}:
         raise InvalidReceipt("receipts: expected texts of 32 hexadecimal digits")
+    return receipts_from_bytes(data)
+
+
+def receipts_from_bytes(data: bytes) -> U64:
+    """Return receipts of 16 bytes each, one behind the other, as an array of shape (n, 2)."""
     return np.frombuffer(data, dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 

@@ -9,7 +9,7 @@ from dwell.batch.batch import Batch
 from dwell.errors import InvalidReceipt
 from dwell.given import values
 from dwell.given.columns import check_count, sized
-from dwell.message import U64, Message, receipts_from_text
+from dwell.message import U64, Message, receipts_from_bytes, receipts_from_text
 
 _TAKEN = "a message that was taken, its receipt, or a sequence of these"
 
@@ -60,8 +60,7 @@ def given_receipts(what: object) -> U64:
 
 def joined_receipts(data: Sequence[bytes]) -> U64:
     """Return receipts of 16 bytes each as an array of shape (n, 2)."""
-    joined = np.frombuffer(b"".join(data), dtype=">u8") if data else np.empty(0, dtype=np.uint64)
-    return joined.astype(np.uint64).reshape(-1, 2)
+    return receipts_from_bytes(b"".join(data))
 
 
 def _batch_receipts(batch: Batch) -> U64:

@@ -5,7 +5,7 @@ Numbers of one field are one binary value, little-endian, as wide as :mod:`dwell
 docs/reference/columns.md is the specification.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from dwell.batch.events import EventPage, Events
 from dwell.batch.page import Cursor
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import InvalidInput
-from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64
+from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, receipts_from_bytes
 from dwell.slices import places
 
 MEDIA_TYPE = "application/vnd.dwell.columns"
@@ -216,7 +216,7 @@ def unpacked_receipts(data: bytes) -> U64:
     """Return receipts of shape (n, 2); raises InvalidInput."""
     if len(data) % 16:
         raise InvalidInput(f"receipts: got {len(data)} bytes, expected a multiple of 16")
-    return np.frombuffer(data, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    return receipts_from_bytes(data)
 
 
 def columns_of_releases(
@@ -227,12 +227,14 @@ def columns_of_releases(
     priority: int | None,
 ) -> Iterator[ReceiptColumns]:
     """Yield what a release is told as it is written, in parts that a request has room for."""
-    parts = iter([slice(0, len(receipts))])
-    if not (error is None or isinstance(error, str)):
+    told: Iterable[tuple[slice, str | list[str | None] | None]]
+    if error is None or isinstance(error, str):
+        told = [(slice(None), error)]
+    else:
         parts = places(map(text_bytes, error), _MOST_ERRORS_BYTES)
-    for part in parts:
+        told = ((part, list(error[part])) for part in parts)
+    for part, own in told:
         own_ms = packed(delay_ms[part]) if isinstance(delay_ms, np.ndarray) else delay_ms
-        own = error if error is None or isinstance(error, str) else list(error[part])
         yield ReceiptColumns(packed_receipts(receipts[part]), own_ms, own, counted, priority)
 
 
