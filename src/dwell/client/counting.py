@@ -1,8 +1,8 @@
 """What a server counts for its clients: by due, by how long they wait, and by who has them."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -13,6 +13,8 @@ from dwell.batch.stats import ALL_TOPICS, Holder, Stats
 from dwell.client.answers import Holders, Load, Oldest, StatsAnswer, reading
 from dwell.message import I64
 from dwell.store.base import RemoteStore
+
+Page = TypeVar("Page", StatsAnswer, Oldest)
 
 
 class Counting(RemoteStore):
@@ -28,12 +30,11 @@ class Counting(RemoteStore):
 
     async def stats(self) -> Stats:
         """Return the counts, of as many topics after one another as an answer holds."""
-        found: StatsAnswer = await self._get("/v1/stats", StatsAnswer)
-        topics, after = found.topics, found.next
-        while after is not None:
-            page: StatsAnswer = await self._get(f"/v1/stats?after={quote(after)}", StatsAnswer)
-            topics, after = topics | page.topics, page.next
-        return Stats(topics, found.totals)
+        found = Stats()
+        async for page in self._pages("/v1/stats", StatsAnswer):
+            found.topics |= page.topics
+            found.totals = found.totals or page.totals
+        return found
 
     async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
         """Return how many delayed messages fall due in each span."""
@@ -45,12 +46,17 @@ class Counting(RemoteStore):
     async def oldest_ready(self) -> dict[str, int]:
         """Return since when the longest waiting has been due, by topic."""
         topics: dict[str, int] = {}
-        after: str | None = ""
-        while after is not None:
-            found: Oldest = await self._get(f"/v1/oldest?after={quote(after)}", Oldest)
-            topics |= found.topics
-            after = found.next
+        async for page in self._pages("/v1/oldest", Oldest):
+            topics |= page.topics
         return topics
+
+    async def _pages(self, path: str, kind: type[Page]) -> AsyncIterator[Page]:
+        """Yield the answers to a request whose topics may be too many for one."""
+        page: Page = await self._get(path, kind)
+        yield page
+        while page.next is not None:
+            page = await self._get(f"{path}?after={quote(page.next)}", kind)
+            yield page
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return who has messages under lease, of what the token may see."""
