@@ -22,9 +22,7 @@ from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.distinct import runs_of
-from dwell.store.embedded.finder import Finder
 from dwell.store.embedded.folder import LABEL
-from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Journal
 from dwell.store.embedded.machine import Machine
 
@@ -161,7 +159,7 @@ def with_anothers_id(core: Core) -> Rows:
     that one behind it is taken for the row's.
     """
     table, names = core.machine.table, core.machine.topics.names
-    finder = Finder(core.machine, HASHERS[core.label.ids](core.label.seed))
+    finder = core.finder()
     rows = table.rows_where(
         lambda part: (table.state[part] != State.GONE) & (table.id_bytes[part] > 0)
     )

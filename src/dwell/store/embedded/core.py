@@ -16,7 +16,9 @@ from dwell.store.embedded.admission import has_bounds
 from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
+from dwell.store.embedded.finder import Finder
 from dwell.store.embedded.folder import Label, open_folder, write_label
+from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.journal.room import Use
@@ -154,6 +156,10 @@ class Core:
                 machine.admission.configure(number, settings)
         for number in machine.admission.keyed():
             keys.read_keys(machine, self.journal, number, self.limits.keyed_rows)
+
+    def finder(self) -> Finder:
+        """Return what finds messages by their ids, once the store is open."""
+        return Finder(self.machine, HASHERS[self.label.ids](self.label.seed))
 
     def _note_opening(self) -> None:
         """Write down that what happens from now on is of this opening, and of no copy's."""

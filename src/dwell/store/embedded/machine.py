@@ -470,7 +470,7 @@ class Machine:
                 self._free(lost, record.time_ms)
         elif not live.all():
             self._note(f"{record.kind.name.lower()} of {int((~live).sum())} messages that are lost")
-            record.leave_out(~live)
+            record.keep(live)
         return len(record) > 0
 
     def mend(self) -> None:

@@ -29,8 +29,7 @@ from dwell.store.embedded.core import Core
 from dwell.store.embedded.counting import Counting
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct, first_of_each
-from dwell.store.embedded.finder import Finder, waves_of
-from dwell.store.embedded.ids import HASHERS
+from dwell.store.embedded.finder import waves_of
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
@@ -85,7 +84,7 @@ class EmbeddedStore(Counting):
         self.core.open(now_ms, self._woken)
         self.number, self.secret = self.core.label.number, self.core.label.secret
         self._machine, self._table = self.core.machine, self.core.machine.table
-        self._finder = Finder(self._machine, HASHERS[self.core.label.ids](self.core.label.seed))
+        self._finder = self.core.finder()
         core, time = self.core, self._time
         self._putter = Putter(self._machine, self._finder, core.recent, core.reserve, time.write)
         self.timings = core.journal.timings

@@ -134,11 +134,11 @@ class Record:
         told = zip(rows, self.meta.errors, strict=True)
         return {row: error for row, error in told if error is not None}
 
-    def leave_out(self, lost: np.ndarray) -> None:
-        """Say nothing of some of the rows."""
-        self.columns = {name: column[~lost] for name, column in self.columns.items()}
+    def keep(self, live: np.ndarray) -> None:
+        """Say nothing of the other rows any more."""
+        self.columns = {name: column[live] for name, column in self.columns.items()}
         if self.meta.errors is not None:
-            own = list(itertools.compress(self.meta.errors, ~lost))
+            own = list(itertools.compress(self.meta.errors, live))
             self.meta = msgspec.structs.replace(self.meta, errors=own)
 
     def positions(self) -> I64:
