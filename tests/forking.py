@@ -1,10 +1,25 @@
-"""What a forked process is told by a queue that its parent has open."""
+"""Forked processes: one that does some work, and one that has its parent's queue."""
 
+import asyncio
 import os
+from collections.abc import Coroutine
+from typing import Any
 
 import dwell
 from dwell.message import Result
 from dwell.threads.sync import SyncQueue
+
+
+def in_child(work: Coroutine[Any, Any, None]) -> None:
+    """Do it in a process that ends with it, without closing anything."""
+    if (child := os.fork()) == 0:
+        try:
+            asyncio.run(work)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    work.close()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def check_fork_is_told(queue: SyncQueue) -> None:

@@ -5,9 +5,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from dwell.message import Kind
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
+from tests.forking import in_child
 
 _PART = 50
 _SMALL = 131_072
@@ -32,18 +32,6 @@ async def _fill(folder: Path, parts: int, *, close: bool, done: bool) -> None:
             await queue.ack(await queue.take("t", _PART))
     if close:
         await queue.close()
-
-
-def in_child(work: Coroutine[Any, Any, None]) -> None:
-    """Do it in a process that ends with it, without closing anything."""
-    if (child := os.fork()) == 0:
-        try:
-            asyncio.run(work)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    work.close()
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def fill(folder: Path, *, parts: int = 4, close: bool = True, done: bool = False) -> None:

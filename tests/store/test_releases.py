@@ -8,6 +8,7 @@ import pytest
 
 import dwell
 from dwell.store.embedded.check import check
+from tests.forking import in_child
 
 LOST, KEPT = [f"lost {n}" for n in range(3)], [f"kept {n}" for n in range(3)]
 
@@ -24,12 +25,7 @@ async def released(folder, errors) -> None:
 
 @pytest.mark.parametrize("errors", [None, "same", ["a", None, "b", "c", None, "d"]])
 async def test_releases_of_messages_that_are_lost_are_repaired(tmp_path, errors):
-    if (child := os.fork()) == 0:
-        try:
-            asyncio.run(released(tmp_path / "s", errors))
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(released(tmp_path / "s", errors))
     path = tmp_path / "s" / "journal-00000000.dwl"
     data = path.read_bytes()
     assert data.count(b"lost 0" * 20) == 1

@@ -5,11 +5,13 @@ copy of that; all that the store then says is held against what it said without 
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -201,47 +203,48 @@ class Bench:
         self._truth, _ = self._ask(folder / "copy")
 
     def _ask(self, copy: Path) -> tuple[Told, list[str]]:
-        place = self._folder / "asked"
-        shutil.copytree(copy, place)
         handler, log = _Warnings(), logging.getLogger("dwell")
         log.addHandler(handler)
         log.propagate = False
         try:
-            return asyncio.run(_tell(place, self._now_ms)), handler.said
+            with self._copied(copy, "asked") as place:
+                return asyncio.run(_tell(place, self._now_ms)), handler.said
         finally:
             log.removeHandler(handler)
+
+    @contextlib.contextmanager
+    def _copied(self, copy: Path, name: str) -> Iterator[Path]:
+        """Copy a store, for as long as a block takes."""
+        place = self._folder / name
+        shutil.copytree(copy, place)
+        try:
+            yield place
+        finally:
             shutil.rmtree(place)
 
     def flip(self, kind: str, chance: random.Random) -> tuple[str, str]:
         """Flip a bit in a copy; return what came of it, and where it was."""
-        place = self._folder / "flipped"
-        shutil.copytree(self._folder / "copy", place)
-        try:
+        with self._copied(self._folder / "copy", "flipped") as place:
             where = _flip(place, kind, self._promised, chance)
-            told, warnings = self._ask(place)
-            return _compared(self._truth, told, warnings), where
-        except StoreDamaged as error:
-            wrong = self._repair(place)
-            return "served wrong" if wrong else "refused", f"{where}: {wrong or error}"
-        except (dwell.DwellError, ValueError, LookupError, AssertionError, TypeError) as error:
-            # It was refused, but by an error that does not say what is wrong.
-            return "served wrong", f"{where}: {type(error).__name__}: {error}"
-        finally:
-            shutil.rmtree(place)
+            try:
+                told, warnings = self._ask(place)
+                return _compared(self._truth, told, warnings), where
+            except StoreDamaged as error:
+                wrong = self._repair(place)
+                return "served wrong" if wrong else "refused", f"{where}: {wrong or error}"
+            except (dwell.DwellError, ValueError, LookupError, AssertionError, TypeError) as error:
+                # It was refused, but by an error that does not say what is wrong.
+                return "served wrong", f"{where}: {type(error).__name__}: {error}"
 
     def wreck(self, chance: random.Random) -> tuple[str, str]:
         """Do more damage to a copy; return what came of it, and where it was.
 
         What was never promised cannot be told from what is lost, so that less is no fault here.
         """
-        place = self._folder / "flipped"
-        shutil.copytree(self._folder / "copy", place)
-        try:
+        with self._copied(self._folder / "copy", "flipped") as place:
             where = _wreck(place, chance)
             wrong = self._repair(place)
             return "served wrong" if wrong else "repaired", f"{where}: {wrong}"
-        finally:
-            shutil.rmtree(place)
 
     def _repair(self, place: Path) -> str:
         """Repair a store that refuses; return what is wrong then, empty for nothing.
