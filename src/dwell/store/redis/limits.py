@@ -25,6 +25,8 @@ class Limits(NamedTuple):
     #: How many messages that lie in no block one call puts, and takes.
     loose: int = 200
     taken: int = 150
+    #: How many messages of one key the front of that key names, if they lie in blocks.
+    lined: int = 32
     #: How much one call of a scan looks at, and how many leases or owned messages one of `held`.
     scanned: int = 1_000
     looked: int = 128

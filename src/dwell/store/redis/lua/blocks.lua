@@ -127,14 +127,35 @@ local function drop_block(n)
   if call('HEXISTS', KEY.messages, member(n)) == 0 then leave({n}) end
 end
 
--- Make all messages of a block loose ones in the same state.
-local function explode(n, text, b)
+local function is_ready(n, b)
+  return b.state == STATE.waiting and call('ZSCORE', KEY.ready .. b.topic, (block_entry(n, b)))
+end
+
+-- Mark one message of a block as gone, and forget the block with its last one.
+local function take_out(n, b)
+  local slot = n % 64
+  if b.live == 1 then
+    lift_block(n - slot, b)
+    return drop_block(n - slot)
+  end
+  set_live(n, b.live - 1)
+  set_gone(n, b, slot)
+end
+
+-- Make the messages of a block loose ones in the same state; all of them, or those of some slots only.
+local function explode(n, text, b, only)
   local messages = unpacked(text, b, n)
-  local was_ready = lift_block(n, b)
-  drop_block(n)
+  local was_ready
+  if only then
+    was_ready = is_ready(n, b)
+    for slot in pairs(only) do take_out(n + slot, head_at(n)) end
+  else
+    was_ready = lift_block(n, b)
+    drop_block(n)
+  end
   local fields, ready, delayed, leases, places = {}, {}, {}, {}, {}
   for slot = 0, b.size - 1 do
-    local r = messages[slot]
+    local r = (not only or only[slot]) and messages[slot]
     if r then
       local m = n + slot
       fields[#fields + 1] = member(m)
@@ -208,21 +229,6 @@ local function read(n)
   if text then return text end
   local r = packed(n)
   return r and encode(r) or false
-end
-
-local function is_ready(n, b)
-  return b.state == STATE.waiting and call('ZSCORE', KEY.ready .. b.topic, (block_entry(n, b)))
-end
-
--- Mark one message of a block as gone, and forget the block with its last one.
-local function take_out(n, b)
-  local slot = n % 64
-  if b.live == 1 then
-    lift_block(n - slot, b)
-    return drop_block(n - slot)
-  end
-  set_live(n, b.live - 1)
-  set_gone(n, b, slot)
 end
 
 -- Make one message of a block a loose one in the same state; nil when it is not there.

@@ -3,8 +3,10 @@
 -- set apart first, in order of due and arrival; fronts are noted; then all are lined up in that order.
 -- Until that is done nothing of the topic is taken, and what becomes ready meanwhile is set apart, too.
 
+local begin_forming, is_formed
+do
 -- Note that a topic is to be formed from now on, unless there is nothing of it; tell which.
-local function begin_forming(topic, was)
+function begin_forming(topic, was)
   local name = KEY.counts .. topic
   call('UNLINK', KEY.fronts .. topic, KEY.turns .. topic, KEY.standing .. topic)
   call('HDEL', name, 'turn', 'turn_left', 'form')
@@ -22,9 +24,12 @@ local function set_apart(topic, has_lanes)
   local apart = {}
   for i = 1, #found do
     local n = unpack_from('>I7', found[i], 7)
-    local b = #found[i] == 14 and (of.ordered or of.fair) and head_at(n)
+    local b = #found[i] == 14 and (has_lanes or of.ordered or of.fair) and head_at(n)
     if b then
-      explode(n, call('GET', block_key(n)), b)
+      local text = call('GET', block_key(n))
+      local _, keys = keys_in(text, b)
+      for at = 1, has_lanes and #keys or 0 do call('UNLINK', lane_key(topic, keys[at])) end
+      explode(n, text, b)
     else
       local text = has_lanes and #found[i] == 13 and call('HGET', KEY.messages, member(n))
       local key = text and key_of(outline(text).extra)
@@ -85,7 +90,7 @@ end
 local FOLLOWING = {lanes = 'leased 0', ready = 'leased 0', leased = 'delayed 0', delayed = 'line'}
 
 -- Go one step on with a topic that is to be formed; tell whether it is formed by now.
-local function is_formed(topic)
+function is_formed(topic)
   if not settings(topic).forming then return true end
   local at = call('HGET', KEY.counts .. topic, 'form') or 'lanes'
   local part, cursor = at:match('^(%a+) ?(%d*)$')
@@ -102,4 +107,5 @@ local function is_formed(topic)
   if is_done then end_forming(topic) else call('HSET', KEY.counts .. topic, 'form', at) end
   open_lanes()
   return is_done
+end
 end

@@ -1,12 +1,15 @@
--- Fronts: of each key of an ordered topic the messages that were taken and are not done: one, and more
--- only when they were taken before the topic was ordered. They come again one at a time, in their order.
--- `fronts` has the numbers that the call has looked up, by topic and key, as text of 7 bytes each;
--- `new_fronts` the keys of those that it has yet to write down; `heads` the messages of such numbers,
--- without their bodies. `begun` are those that it has taken, `ended` those that it forgot. Among them may
--- be what is not begun any more, and one may be there twice.
-local function is_begun(r)
-  return r.state == STATE.leased or (r.state == STATE.waiting and r.attempt > 0)
-end
+-- Fronts: of each key of an ordered topic what is to be done before others of it go. A front is one of these:
+-- * What was taken and is not done, in 7 bytes each: one, and more only when they were taken before the topic
+--   was ordered; they come again one at a time, in their order. Among them may be what is not begun any more,
+--   and one may be there twice.
+-- * LOOSE_FRONT, while nothing is begun and the first of the lane is a loose message, which stands.
+-- * A line: 'q', '+' if others may be in the lane, else ' ', a priority in 4 bytes, and the entries among the
+--   ready of messages of that priority that lie in blocks, in their order. The first stands or is taken, and
+--   stays there until it is acked, so that a take has nothing to write down; the others are parked. What
+--   else meets a line cuts it: what is parked is in the lane then.
+-- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
+-- keys of those that it has yet to write down.
+local LOOSE_FRONT = 'l'
 
 -- Look up the fronts of some keys together.
 local function learn_fronts(topic, keys)
@@ -23,173 +26,19 @@ local function learn_fronts(topic, keys)
   for i = 1, #missing do of[missing[i]] = texts[i] or '' end
 end
 
-local function head_of_front(n)
-  if heads[n] == nil then
-    local text = call('HGET', KEY.messages, member(n))
-    heads[n] = text and outline(text) or packed(n) or false
-  end
-  return heads[n]
+local function new_fronts_of(topic)
+  local of = new_fronts[topic]
+  if not of then of = {}; new_fronts[topic] = of end
+  return of
 end
 
--- Let the fronts of a key be those of a text, and be written down at the end of the call.
+-- Let the front of a key be a text, and be written down at the end of the call.
 local function write_fronts(topic, key, text)
   fronts[topic][key] = text
-  new_fronts[topic] = new_fronts[topic] or {}
-  new_fronts[topic][key] = true
+  new_fronts_of(topic)[key] = true
 end
 
-local function is_front(n, topic, key)
-  if begun[n] then return true end
-  local r = not ended[n] and head_of_front(n)
-  return r and r.topic == topic and key_of(r.extra) == key and is_begun(r)
-end
-
--- Return the numbers of what is begun of a key, '' when nothing is; the first of them is begun. That others
--- are not any more is written down when there are many, so that nobody passes over them again.
-local function begun_of(topic, key)
-  learn_fronts(topic, {key})
-  local text, at = fronts[topic][key], 1
-  while at < #text and not is_front(unpack_from('>I7', text, at), topic, key) do at = at + 7 end
-  if at == 1 then return text end
-  text = text:sub(at)
-  fronts[topic][key] = text
-  if at > 7 * 16 or text == '' then write_fronts(topic, key, text) end
-  return text
-end
-
--- Let a message be the front of its key that this call takes: it is there already, or nothing is.
-local function begin_front(n, r)
-  local key = ordered_key(r)
-  if not key then return end
-  if begun_of(r.topic, key) == '' then write_fronts(r.topic, key, member(n)) end
-  begun[n] = true
-end
-
--- Let a message be among them that was taken and is not done.
-local function keep_front(n, r)
-  local key = ordered_key(r)
-  if not key or not is_begun(r) then return end
-  local text = begun_of(r.topic, key)
-  if text:sub(-7) ~= member(n) then write_fronts(r.topic, key, text .. member(n)) end
-end
-
--- Return which of the begun messages of a key may be taken again, and where it stands; nil while one of
--- them is taken, or none is ready.
-local function next_begun(topic, key, text)
-  local first, its_priority, its_entry
-  for at = 1, #text, 7 do
-    local n = unpack_from('>I7', text, at)
-    if is_front(n, topic, key) then
-      local r = not begun[n] and head_of_front(n)
-      if not r or r.state == STATE.leased then return nil end
-      local entry = ready_member(n, r.due)
-      local is_before = not first or r.priority < its_priority or (r.priority == its_priority and entry < its_entry)
-      if r.due <= now and is_before then first, its_priority, its_entry = n, r.priority, entry end
-    end
-  end
-  return first, its_entry
-end
-
--- Return the first of a lane, its score among the ready, and its priority; what is there no more leaves.
-local function first_of_lane(topic, name)
-  while true do
-    local first = call('ZRANGE', name, 0, 0, 'WITHSCORES')
-    if not first[1] then return nil end
-    local score = tonumber(call('ZSCORE', KEY.ready .. topic, first[1]) or nil)
-    if score then return first[1], score, tonumber(first[2]) end
-    call('ZREM', name, first[1])
-  end
-end
-
-local function is_behind(priority, entry, its_priority, its_entry)
-  return its_priority < priority or (its_priority == priority and its_entry < entry)
-end
-
--- Tell whether a ready message may be taken: it is the next that was begun, or none was and it is the first.
-local function may_go(n, r)
-  local key = ordered_key(r)
-  if not key then return true end
-  local text = begun_of(r.topic, key)
-  if text ~= '' then return next_begun(r.topic, key, text) == n end
-  local first, _, priority = first_of_lane(r.topic, lane_key(r.topic, key))
-  return not first or not is_behind(r.priority, ready_member(n, r.due), priority, first)
-end
-
--- Take the first entry out of its lane; false if this one is not the first.
-local function pop_first(r, key, entry)
-  local name = lane_key(r.topic, key)
-  local popped = call('ZPOPMIN', name)
-  if not popped[1] or popped[1] == entry then return true end
-  call('ZADD', name, popped[2], popped[1])
-  local first, score, priority = first_of_lane(r.topic, name)
-  if not first or not is_behind(r.priority, entry, priority, first) then
-    call('ZREM', name, entry)
-    return true
-  end
-  -- Who finds the first parked though nothing of its key is begun lets it stand again.
-  if score >= PARKED then mark(r) end
-  return false
-end
-
--- Let a ready message wait behind another of its key.
-local function park(n, r, key)
-  local entry = ready_member(n, r.due)
-  call('ZADD', lane_key(r.topic, key), r.priority, entry)
-  call('ZADD', KEY.ready .. r.topic, PARKED + r.priority, entry)
-end
-
--- Let a message that is taken of an ordered topic be a front of its key; or park it, and return false.
-local function goes(n, r)
-  local key = ordered_key(r)
-  if not key then return true end
-  local entry, text = ready_member(n, r.due), begun_of(r.topic, key)
-  if text ~= '' and next_begun(r.topic, key, text) == n then
-    leave_ready(r, entry)
-  elseif text ~= '' or not pop_first(r, key, entry) then
-    park(n, r, key)
-    return false
-  end
-  begin_front(n, r)
-  return true
-end
-
--- Let a parked message of a key stand among what may be taken. One that stood there, and comes after
--- it, gives up its place.
-local function stand(topic, key, entry, score, before)
-  local ready = KEY.ready .. topic
-  local its = before and before ~= entry and tonumber(call('ZSCORE', ready, before) or nil)
-  if its and its < PARKED then
-    local priority = call('ZSCORE', lane_key(topic, key), before)
-    call('ZADD', ready, its, entry, PARKED + (priority or 0), before)
-  else
-    call('ZADD', ready, settings(topic).fair and next_turn(topic, key) or score - PARKED, entry)
-  end
-end
-
--- Let the next of a key be taken, as nothing holds it back any more.
-local function open_lane(topic, key)
-  local text = begun_of(topic, key)
-  local before = firsts[topic] and firsts[topic][key]
-  local entry, score, next
-  if text == '' then
-    entry, score = first_of_lane(topic, lane_key(topic, key))
-  else
-    next, entry = next_begun(topic, key, text)
-    score, before = next and tonumber(call('ZSCORE', KEY.ready .. topic, entry) or nil), nil
-  end
-  if score and score < UNFORMED then
-    if score >= PARKED then stand(topic, key, entry, score, before) end
-    wake(topic, 1)
-  end
-end
-
-local function open_lanes()
-  for topic, of in pairs(changed) do
-    local keys = {}
-    for key in pairs(of) do keys[#keys + 1] = key end
-    learn_fronts(topic, keys)
-    for i = 1, #keys do open_lane(topic, keys[i]) end
-  end
+local function write_down_fronts()
   for topic, of in pairs(new_fronts) do
     local fields, gone = {}, {}
     for key in pairs(of) do
@@ -204,5 +53,37 @@ local function open_lanes()
     many('HSET', KEY.fronts .. topic, fields)
     many('HDEL', KEY.fronts .. topic, gone)
   end
-  new_fronts, changed, firsts = {}, {}, {}
+  new_fronts = {}
+end
+
+-- What there is to know of a line; `is` tells whether a front is one.
+local LINE, line = 113, {}
+function line.is(text) return text:byte(1) == LINE end
+function line.head(priority) return 'q ' .. pack('>I4', priority) end
+function line.first(text) return text:sub(7, 19) end
+function line.has_others(text) return text:byte(2) == 43 end
+
+-- Tell whether an entry among the ready comes before another of its priority. Lua would compare the texts as
+-- the words of some language.
+local function is_earlier(entry, other)
+  local due, n = unpack_from('>I6I7', entry)
+  local its_due, its_n = unpack_from('>I6I7', other)
+  return due < its_due or (due == its_due and n < its_n)
+end
+
+-- Return the due and the number of the last of a line.
+function line.last(text) return unpack_from('>I6I7', text, #text - 12) end
+
+-- Return a line with one more entry; nil when the lane has to have it.
+function line.joined(text, entry)
+  if line.has_others(text) or #text >= 6 + 13 * LIMITS.lined then return nil end
+  local at = #text
+  while at > 19 and is_earlier(entry, text:sub(at - 12, at)) do at = at - 13 end
+  return text:sub(1, at) .. entry .. text:sub(at + 1)
+end
+
+-- Note that others of a key may be in its lane, where its front has to say so.
+local function note_others(topic, key)
+  local front = fronts[topic][key]
+  if line.is(front) and not line.has_others(front) then write_fronts(topic, key, 'q+' .. front:sub(3)) end
 end

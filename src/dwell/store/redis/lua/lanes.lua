@@ -15,9 +15,18 @@ local function is_laned(topic)
   return of.ordered or of.fair or of.forming
 end
 
+-- Tell whether whole blocks of a topic may stand or be parked, as lining.lua says.
+local function may_be_lined(topic)
+  local of = settings(topic)
+  return of.ordered and not of.fair and not of.forming
+end
+
 -- Return the key of a message by its extra; nil when it has none.
 local function key_of(extra)
   if extra == '' then return nil end
+  -- Nearly all keys are short texts, whose size stands in the byte before them.
+  local size = extra:byte(2) - 160
+  if size >= 0 and size < 32 then return extra:sub(3, size + 2) end
   return cmsgpack.unpack(extra)[1]
 end
 
@@ -26,12 +35,16 @@ local function lane_key(topic, key) return KEY.lane .. #topic .. ':' .. topic ..
 -- Return the key of a message of an ordered topic; nil when it may be taken whatever others do.
 local function ordered_key(r) return settings(r.topic).ordered and key_of(r.extra) or nil end
 
--- Note that another of a message's key may be the first now.
+-- Note that another of a key may be the first now.
+local function mark_key(topic, key)
+  changed[topic] = changed[topic] or {}
+  changed[topic][key] = true
+end
+
+-- Note the same of a message's key.
 local function mark(r)
   local key = ordered_key(r)
-  if not key then return end
-  changed[r.topic] = changed[r.topic] or {}
-  changed[r.topic][key] = true
+  if key then mark_key(r.topic, key) end
 end
 
 -- Return the turn before which there are none any more.
@@ -139,6 +152,38 @@ local function move_turns(topic, turn, number)
   turns[topic] = current
 end
 
+-- Return the line of a key without what is parked, which is in the lane from now on.
+local function cut_line(topic, key)
+  local front, scores = fronts[topic][key], {}
+  if #front == 19 then return front end
+  local priority = unpack_from('>I4', front, 3)
+  for at = 20, #front, 13 do
+    scores[#scores + 1] = priority
+    scores[#scores + 1] = front:sub(at, at + 12)
+  end
+  many('ZADD', lane_key(topic, key), scores)
+  write_fronts(topic, key, 'q+' .. front:sub(3, 19))
+  return fronts[topic][key]
+end
+
+-- Tell whether a ready message that is loose comes after what leads the line of its key, which knows of it then.
+local function is_behind_line(r, key, entry)
+  if not may_be_lined(r.topic) then return false end
+  learn_fronts(r.topic, {key})
+  local front, name = fronts[r.topic][key], entry:sub(7)
+  if line.is(front) then front = cut_line(r.topic, key) end
+  if front == '' or (line.is(front) and name == line.first(front):sub(7)) then
+    -- Nothing is in front, or this one itself, which lies in its block no more.
+    write_fronts(r.topic, key, r.attempt > 0 and name or LOOSE_FRONT)
+    return false
+  end
+  if not line.is(front) then return false end
+  local priority = unpack_from('>I4', front, 3)
+  if r.priority < priority or (r.priority == priority and is_earlier(entry, line.first(front))) then return false end
+  note_others(r.topic, key)
+  return true
+end
+
 -- Let a ready message stand in its lane; return its score among the ready. Where only the first of a
 -- key has a turn the end of the call sees to that, and has to know which was the first before.
 local function line_up(r, entry)
@@ -152,7 +197,7 @@ local function line_up(r, entry)
     mark(r)
   end
   call('ZADD', name, r.priority, entry)
-  return of.fair and PARKED + r.priority or r.priority
+  return (of.fair or is_behind_line(r, key, entry)) and PARKED + r.priority or r.priority
 end
 
 -- Let a message that becomes ready stand in its lane; return its score among the ready.
@@ -169,8 +214,22 @@ local function leave_ready(r, entry)
   if key then call('ZREM', lane_key(r.topic, key), entry) end
 end
 
--- Return how many ready messages of a topic are parked.
-local function parked(topic)
+-- Let a ready message that lies in a block leave its lane, or its line.
+local function leave_place(r, entry)
+  leave_ready(r, entry)
+  local key = may_be_lined(r.topic) and key_of(r.extra)
+  if not key then return end
+  learn_fronts(r.topic, {key})
+  local front = fronts[r.topic][key]
+  for at = 20, line.is(front) and #front or 0, 13 do
+    if front:sub(at, at + 12) == entry then write_fronts(r.topic, key, front:sub(1, at - 1) .. front:sub(at + 13)) end
+  end
+end
+
+-- Return how many of so many ready messages of a topic may be taken, or a few more where blocks stand
+-- among them.
+local function standing(topic, number)
   local of = settings(topic)
-  return (of.ordered or of.forming) and call('ZCOUNT', KEY.ready .. topic, PARKED, '+inf') or 0
+  if not (of.ordered or of.forming) then return number end
+  return math.min(number, 64 * call('ZCOUNT', KEY.ready .. topic, '-inf', UNPARKED))
 end

@@ -1,4 +1,6 @@
 -- Time: what it does to messages, as much of it as one call may.
+local forget_some, settle
+do
 -- Make ready what is due: whole blocks whose messages are due together, else message by message.
 local function promote(topic, budget)
   local name = KEY.delayed .. topic
@@ -9,7 +11,13 @@ local function promote(topic, budget)
     local n, priority = unpack_from('>I7I4', entry)
     if #entry == 12 then
       local b = head_at(n)
-      if b.due < b.last or is_laned(topic) then
+      if is_lined(b) then
+        call('ZREM', name, entry)
+        count(topic, 'delayed', -b.live)
+        count(topic, 'ready', b.live)
+        line_up_block(n, call('GET', block_key(n)), b)
+        budget = budget - 12
+      elseif b.due < b.last or is_laned(topic) then
         explode(n, call('GET', block_key(n)), b)
         budget = budget - 44
       else
@@ -43,7 +51,7 @@ local function promote(topic, budget)
 end
 
 -- Forget some of the acked ids whose time is over.
-local function forget_some(number)
+function forget_some(number)
   for _, text in ipairs(call('ZRANGEBYSCORE', KEY.forgets, '-inf', now, 'LIMIT', 0, number)) do
     local names = cmsgpack.unpack(text)
     local name = KEY.ids .. table.remove(names)
@@ -57,11 +65,13 @@ local function forget_some(number)
   end
 end
 
--- Let a ready message or block wait again.
+-- Let a ready message or block wait again; a block of an ordered topic becomes loose first.
 local function demote(topic, entry, priority)
   local due, n = unpack_from('>I6I7', entry)
   local number, ending = 1, ''
-  if #entry == 14 then
+  if #entry == 14 and settings(topic).ordered then
+    return explode(n, call('GET', block_key(n)), head_at(n))
+  elseif #entry == 14 then
     number, ending = head_at(n).live, 'b'
   elseif is_laned(topic) or priority >= FIRST_TURN then
     local r = outline(call('HGET', KEY.messages, member(n)))
@@ -112,7 +122,7 @@ local function turn_topic(topic, bound, budget)
     local entry, priority = unpack(call('ZRANGE', name, rank, rank, 'WITHSCORES'))
     if unpack_from('>I6', entry) > now then
       demote(topic, entry, tonumber(priority))
-      bound, rank = priority, rank - 1
+      bound, rank = priority, call('ZCOUNT', name, '-inf', priority) - 1
     else
       bound = '(' .. priority
       rank = call('ZCOUNT', name, '-inf', bound) - 1
@@ -150,7 +160,7 @@ local function turn_back(text, is_back)
 end
 
 -- Do what time asks for, as much of it as one call may; tell whether that was all.
-local function settle()
+function settle()
   local was = call('HMGET', KEY.meta, 'seen', 'turn')
   local seen = tonumber(was[1] or 0)
   if now ~= seen then call('HSET', KEY.meta, 'seen', now) end
@@ -169,4 +179,5 @@ local function settle()
   -- A take looks at lanes next.
   open_lanes()
   return budget > 0 and #due < LIMITS.timers, has_lapsed
+end
 end

@@ -90,16 +90,17 @@ verb('ack', 0, kept(function()
     local n, take = unpack_from('>I7I4', ARGV[i])
     local slots, marks = ARGV[i]:sub(12), {}
     local b = held_block(n, take)
-    if b and settings(b.topic).ordered then
-      explode(n, call('GET', block_key(n)), b)
-      b = nil
-    end
+    local text = b and settings(b.topic).ordered and call('GET', block_key(n))
     if b and is_whole(b, slots) then
       ack_whole(n, b)
       results[#results + 1] = string.rep(RESULT.acked, b.size)
     else
       if b then marks = ack_block(n, b, slots) end
       results[#results + 1] = ack_loose(n, take, slots, marks)
+    end
+    if text then
+      leave_fronts(n, text, b, not is_whole(b, slots) and marks)
+      in_lanes = in_lanes + #slots / 8
     end
     if in_lanes >= LIMITS.loose then break end
   end

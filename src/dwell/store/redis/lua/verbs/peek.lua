@@ -31,9 +31,10 @@ verb('peek', 2, looking(function(topic, limit)
       if parked_here > 0 and size > LIMITS.taken * BYTES_AS_ONE then break end
     else
       last_block = floor(n / 64)
+      -- What was looked at before may have made it loose.
       local b = head_at(n)
-      local index = index_at(n, b)
-      for slot = 0, b.size - 1 do
+      local index = b and index_at(n, b)
+      for slot = 0, b and b.size - 1 or -1 do
         if index[3 * slot + 1] == 0 then add(ready[i + 1], due, n + slot) end
       end
     end

@@ -26,6 +26,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   local MOST_LOOSE = LIMITS.loose
   local function is_too_many(number) return number > MOST_LOOSE and not is_whole end
 
+  -- A message that is lined up in its block costs a fifth of a loose one.
   local blocks, ids, total, loose, elsewhere = {}, {}, 0, 0, {}
   for i = rest, #ARGV do
     local text, expiries = ARGV[i], nil
@@ -43,9 +44,15 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       block.key = new_key(#blocks)
       elsewhere[#elsewhere + 1] = block.key
     end
-    if expiries or b.size < least or is_laned(topic) then loose = loose + b.size end
+    if expiries or b.size < least or (is_laned(topic) and not may_be_lined(topic)) then
+      loose = loose + 5 * b.size
+    elseif is_laned(topic) then
+      loose = loose + b.size
+    end
+    total = total + b.size
   end
-  if is_too_many(loose) then return {'split', MOST_LOOSE, finish()} end
+  if is_too_many(loose / 5) then return {'split', floor(5 * MOST_LOOSE * total / loose), finish()} end
+  total = 0
   for i = 1, #blocks do
     local b = blocks[i].head
     if own then
@@ -161,8 +168,9 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     enter({n})
     local ready, delayed = block_entry(n, b)
     if b.last <= now then
-      call('ZADD', KEY.ready .. topic, b.priority, ready)
       count(topic, 'ready', b.size)
+      if is_laned(topic) then return line_up_block(n, block.key and call('GET', block_key(n)) or block.text, b) end
+      call('ZADD', KEY.ready .. topic, b.priority, ready)
       wake(topic, b.size)
     else
       call('ZADD', KEY.delayed .. topic, b.due, delayed)
@@ -217,7 +225,8 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     local block = blocks[i]
     local b, n = block.head, (first + i - 1) * 64
     learn_priority(topic, b.priority)
-    if is_clean and b.size >= least and not is_laned(topic) and not block.expiries and (b.due == b.last or b.due > now) then
+    local is_dense = is_clean and b.size >= least and not block.expiries and (b.due == b.last or b.due > now)
+    if is_dense and (not is_laned(topic) or is_lined(b) or (may_be_lined(topic) and b.due > now)) then
       put_block(n, block)
       if own then
         local members, before = numbers_of(n, b.size), #fields

@@ -101,24 +101,20 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     if scores then loose_left = loose_left - size / BYTES_AS_ONE end
   end
 
-  -- Lease what stands in front of a topic with lanes; false if nothing does.
-  local function take_of_lanes(topic)
-    local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, math.ceil(math.min(left, loose_left, step)))
-    local loose, scores = {}, {}
-    for i = 1, #found, 2 do
-      if #found[i] == 14 then
-        local n = unpack_from('>I7', found[i], 7)
-        explode(n, call('GET', block_key(n)), head_at(n))
-        open_lanes()
-        loose_left = loose_left - 32
-        break
+  -- Lease as many of a block's messages as are wanted, which are most of it; the others stay in it.
+  local function take_part(topic, n, b)
+    local only, entries, scores, index = {}, {}, {}, index_at(n, b)
+    for slot = 0, b.size - 1 do
+      if index[3 * slot + 1] == 0 and #entries < left then
+        only[slot] = true
+        entries[#entries + 1] = ready_member(n + slot, b.due)
+        scores[#scores + 1] = b.priority
       end
-      loose[#loose + 1] = found[i]
-      scores[#scores + 1] = tonumber(found[i + 1])
     end
-    if #loose > 0 then take_loose(topic, loose, scores) end
-    loose_left = loose_left - #loose
-    return #found > 0 and loose_left > 0
+    explode(n, call('GET', block_key(n)), b, only)
+    take_loose(topic, entries, scores)
+    loose_left = loose_left - #entries
+    return false
   end
 
   -- Lease a block whole; or make it loose, when only a part is wanted or some of it is loose already.
@@ -131,6 +127,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       local its_due, m = unpack_from('>I6I7', following)
       is_split = its_due == due and m - m % 64 == n
     end
+    if b.live > left and 2 * left >= b.live and not is_split and may_be_lined(topic) then return take_part(topic, n, b) end
     if b.live > left or is_split then
       explode(n, call('GET', block_key(n)), b)
       loose_left = loose_left - 32
@@ -141,6 +138,31 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     count(topic, 'ready', -b.live)
     count(topic, 'leased', b.live)
     return true
+  end
+
+  -- Lease what stands in front of a topic with lanes; false if nothing does.
+  local function take_of_lanes(topic)
+    local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, math.ceil(math.min(left, loose_left, step)) + 1)
+    local loose, scores = {}, {}
+    for i = 1, #found, 2 do
+      if #found[i] == 13 then
+        loose[#loose + 1] = found[i]
+        scores[#scores + 1] = tonumber(found[i + 1])
+      elseif #loose > 0 or left <= 0 or bytes_left <= 0 then
+        break
+      elseif not may_be_lined(topic) then
+        local n = unpack_from('>I7', found[i], 7)
+        explode(n, call('GET', block_key(n)), head_at(n))
+        open_lanes()
+        loose_left = loose_left - 32
+        break
+      elseif not take_block(topic, found[i], found[i + 2]) then
+        break
+      end
+    end
+    if #loose > 0 then take_loose(topic, loose, scores) end
+    loose_left = loose_left - #loose
+    return #found > 0 and loose_left > 0
   end
 
   -- Lease what stands in front, up to where blocks and loose messages meet; false if nothing does.

@@ -45,7 +45,7 @@ verb('tick', 0, function()
     local topic = ARGV[i]
     local number = tonumber(call('HGET', KEY.counts .. topic, 'ready') or 0)
     if number > 0 and not settings(topic).paused then
-      number = math.min(number - parked(topic), allowed(topic))
+      number = math.min(standing(topic, number), allowed(topic))
       if number > 0 then
         ready[#ready + 1] = topic
         ready[#ready + 1] = number

@@ -1,0 +1,184 @@
+-- Lining up: whole blocks of ordered topics, whose messages are due together. Such a block stands among what
+-- may be taken when each of its messages is the front of its key, and is parked when each is in its lane,
+-- behind others; where a block is of both kinds, the fewer of its messages become loose ones.
+-- Only what others need is known outside of this file: Lua has room for so many names.
+local is_lined, keys_in, line_up_block, leave_fronts
+do
+-- Tell whether a block may stand, or be parked, as a whole; all of its topic has to be of one priority.
+function is_lined(b)
+  return may_be_lined(b.topic) and b.attempt == 0 and b.due == b.last
+    and call('HGET', KEY.known, b.topic) == tostring(b.priority)
+end
+
+-- Return the keys of a block by slot, false where there is none, nil where a message is gone; and all keys.
+function keys_in(text, b)
+  local index, data = b.live < b.size and index_of(text, b), numbers_at(text, b.size, BLOCK.data, b.names)
+  local start, keys, names = b.names + BLOCK.data_size * b.size, {}, {}
+  for slot = 0, b.size - 1 do
+    if not index or index[3 * slot + 1] == 0 then
+      local extra = data[2 * slot + 2]
+      local size = extra > 1 and text:byte(start + 2) - 160 or -1
+      local key = size >= 0 and size < 32 and text:sub(start + 3, start + size + 2)
+        or key_of(text:sub(start + 1, start + extra)) or false
+      keys[slot] = key
+      if key then names[#names + 1] = key end
+    end
+    start = data[2 * slot + 1]
+  end
+  return keys, names
+end
+
+-- Return what gives the entry of a message by its slot, for a block of one due.
+local function entries_of(n, b)
+  local before, low = ready_member(n, b.due):sub(1, 12), n % 256
+  return function(slot) return before .. string.char(low + slot) end
+end
+
+-- Tell whether a ready block is parked, and whether it stands among what may be taken.
+local function is_parked(n, b)
+  local score = is_ready(n, b)
+  return score and tonumber(score) >= PARKED
+end
+local function stands(n, b) return b and is_ready(n, b) and not is_parked(n, b) end
+
+-- Let a block that is among the ready stand, or be parked, and make the fewer of both kinds of its messages
+-- loose. `is_first` says for each slot whether its message is the first of its key.
+local function stand_block(n, b, is_first)
+  local number, others = 0, 0
+  for _, is in pairs(is_first) do
+    if is then number = number + 1 else others = others + 1 end
+  end
+  if number + others == 0 then return end
+  wake(b.topic, number)
+  local will_stand = number >= others
+  call('ZADD', KEY.ready .. b.topic, will_stand and b.priority or PARKED + b.priority, (block_entry(n, b)))
+  if number == 0 or others == 0 then return end
+  local only, parked, entry_at = {}, {}, entries_of(n, b)
+  for slot, is in pairs(is_first) do
+    if is ~= will_stand then
+      only[slot] = true
+      parked[#parked + 1] = PARKED + b.priority
+      parked[#parked + 1] = entry_at(slot)
+    end
+  end
+  explode(n, call('GET', block_key(n)), b, only)
+  if will_stand then many('ZADD', KEY.ready .. b.topic, parked) end
+end
+
+-- Return the slots of a block of which nothing is gone.
+local function live_slots(n, b)
+  local live, index = {}, b.live < b.size and index_at(n, b)
+  for slot = 0, b.size - 1 do
+    if not index or index[3 * slot + 1] == 0 then live[slot] = true end
+  end
+  return live
+end
+
+-- Let messages of a block that stands give up their places; it has those of some slots.
+local function give_way(n, slots)
+  local b, is_first = head_at(n), {}
+  for slot in pairs(live_slots(n, b)) do is_first[slot] = not slots[slot] end
+  stand_block(n, b, is_first)
+end
+
+-- Let a message of a block wait in the lane of its key.
+local function wait_in_lane(b, key, entry, front)
+  if line.is(front) then cut_line(b.topic, key) end
+  call('ZADD', lane_key(b.topic, key), b.priority, entry)
+  note_others(b.topic, key)
+  -- One that comes before the loose message that stands is to stand itself.
+  if front == LOOSE_FRONT and call('ZRANK', lane_key(b.topic, key), entry) == 0 then mark_key(b.topic, key) end
+end
+
+-- Return which block stands with the first of a line, when an entry comes before that; false when none does.
+local function stands_behind(entry, front, known_blocks)
+  if not is_earlier(entry, line.first(front)) then return false end
+  local m = unpack_from('>I7', front, 13)
+  local first = m - m % 64
+  if known_blocks[first] == nil then known_blocks[first] = stands(first, head_at(first)) and {} or false end
+  if known_blocks[first] then known_blocks[first][m % 64] = true end
+  return known_blocks[first]
+end
+
+-- Let a block that has become ready stand, or be parked.
+function line_up_block(n, text, b)
+  local topic, due, most, before = b.topic, b.due, 6 + 13 * LIMITS.lined, {}
+  local keys, names = keys_in(text, b)
+  learn_fronts(topic, names)
+  local of, new, head, is_first = fronts[topic], new_fronts_of(topic), line.head(b.priority), {}
+  local entry_before, low = ready_member(n, due):sub(1, 12), n % 256
+  for slot = 0, b.size - 1 do
+    local key = keys[slot]
+    if key then
+      local front, entry = of[key], entry_before .. string.char(low + slot)
+      local kind = front:byte(1)
+      is_first[slot] = false
+      if not kind then
+        of[key], new[key], is_first[slot] = head .. entry, true, true
+      elseif kind ~= LINE then
+        wait_in_lane(b, key, entry, front)
+      else
+        local last_due, last_n = line.last(front)
+        if (last_due < due or (last_due == due and last_n < n)) and #front < most and not line.has_others(front) then
+          of[key], new[key] = front .. entry, true
+        elseif stands_behind(entry, front, before) then
+          of[key], new[key], is_first[slot] = front:sub(1, 6) .. entry .. front:sub(7), true, true
+        else
+          local longer = line.joined(front, entry)
+          if longer then write_fronts(topic, key, longer) else wait_in_lane(b, key, entry, front) end
+        end
+      end
+    elseif key == false then
+      is_first[slot] = true
+    end
+  end
+  for other, slots in pairs(before) do
+    if slots then give_way(other, slots) end
+  end
+  call('ZADD', KEY.ready .. topic, PARKED + b.priority, (block_entry(n, b)))
+  stand_block(n, b, is_first)
+end
+
+-- Note that messages of a leased block are acked, those of some slots or all.
+function leave_fronts(n, text, b, slots)
+  local topic = b.topic
+  local keys, names = keys_in(text, b)
+  learn_fronts(topic, names)
+  local of, new, entry_before, low = fronts[topic], new_fronts_of(topic), ready_member(n, b.due):sub(1, 12), n % 256
+  for slot = 0, b.size - 1 do
+    local key = (not slots or slots[slot]) and keys[slot]
+    if key then
+      local front = of[key]
+      ended[n + slot] = true
+      if front:byte(1) ~= LINE or front:sub(7, 19) ~= entry_before .. string.char(low + slot) then
+        mark_key(topic, key)
+      else
+        new[key] = true
+        if #front > 19 then
+          of[key] = front:sub(1, 6) .. front:sub(20)
+          let_stand(topic, key)
+        else
+          of[key] = ''
+          if line.has_others(front) then mark_key(topic, key) end
+        end
+      end
+    end
+  end
+end
+
+-- Let those that are next of their keys stand, in their block where that is parked.
+function stand_next()
+  local all = next_ones
+  next_ones = {}
+  for n, some in pairs(all) do
+    local b, is_first = head_at(n), {}
+    if b and b.topic == some.topic and is_parked(n, b) then
+      for slot in pairs(live_slots(n, b)) do is_first[slot] = some.keys[slot] ~= nil end
+      stand_block(n, b, is_first)
+    end
+    for slot, key in pairs(some.keys) do
+      if is_first[slot] == nil then mark_key(some.topic, key) end
+    end
+  end
+end
+end
