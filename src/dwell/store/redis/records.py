@@ -16,6 +16,8 @@ from dwell.store.redis.numbers import number, receipts_of
 _RECORD, _HEAD = LOOSE.python, BLOCK.python
 _SIZE, _NAMES_END, _TOPIC_SIZE = map(BLOCK.place, ("size", "names_end", "topic_size"))
 _NO_ERROR = 65_535
+#: The bits of a number below those of the block in whose place its message is: slot and shard.
+_PLACE_BITS = 14
 
 
 class Row(NamedTuple):
@@ -100,11 +102,26 @@ class Leased:
                 part = blocks_batch(shard, pairs, self._store)
             else:
                 part = batch_of([loose(n, shard, text, now_ms) for n, text in pairs], self._store)
-            self._parts.append((shard, part))
             self._size += len(part)
             left_ms = int(part.until_ms.min(initial=2**62)) - now_ms
             self.ends_at = min(self.ends_at, heard_at + left_ms / 1000)
             self.size_bytes += total_bytes(part.bodies) + total_bytes(part.extras)
+            self._parts.append((shard, part if is_block else self._in_order(shard, part)))
+
+    def _in_order(self, shard: int, part: Batch) -> Batch:
+        """Return loose messages; those that were taken out of the block before them come with it."""
+        its_shard, before = self._parts[-1] if self._parts else (shard, part.picked([]))
+        place = int(before.numbers[-1]) >> _PLACE_BITS if len(before) else -1
+        number = int(np.argmin(np.append(part.numbers >> np.uint64(_PLACE_BITS) == place, False)))
+        if its_shard != shard or not number:
+            return part
+        self._parts.pop()
+        both = Batch.joined([before, part])
+        order = np.arange(len(both))
+        first = int(np.argmax(both.numbers >> np.uint64(_PLACE_BITS) == place))
+        last = len(before) + number
+        order[first:last] = first + np.argsort(both.numbers[first:last])
+        return both.picked(order.tolist())
 
     def __len__(self) -> int:
         return self._size

@@ -80,15 +80,15 @@ local function ids_of(text, b, n)
   return ids
 end
 
--- Return the messages of a block as loose ones have them, by slot; those that are gone are left out.
-local function unpacked(text, b, n)
+-- Return the messages of a block as loose ones have them, by slot, or only some; those that are gone are left out.
+local function unpacked(text, b, n, only)
   local index, id_start = index_of(text, b), b.index + BLOCK.slot_size * b.size
   local data, start = numbers_at(text, b.size, BLOCK.data, b.names), b.names + BLOCK.data_size * b.size
   local found, owner = {}, owner_of(n, b)
   for slot = 0, b.size - 1 do
     local gone, due, id_end = index[3 * slot + 1], index[3 * slot + 2], index[3 * slot + 3]
     local last, extra = data[2 * slot + 1], data[2 * slot + 2]
-    if gone == 0 then
+    if gone == 0 and (not only or only[slot]) then
       found[slot] = {
         state = b.state, attempt = b.attempt, take = b.take, ends = b.ends, due = due,
         priority = b.priority, expires = 0, lease = b.lease, most = b.most, topic = b.topic, owner = owner,
@@ -144,7 +144,7 @@ end
 
 -- Make the messages of a block loose ones in the same state; all of them, or those of some slots only.
 local function explode(n, text, b, only)
-  local messages = unpacked(text, b, n)
+  local messages = unpacked(text, b, n, only)
   local was_ready
   if only then
     was_ready = is_ready(n, b)
@@ -155,7 +155,7 @@ local function explode(n, text, b, only)
   end
   local fields, ready, delayed, leases, places = {}, {}, {}, {}, {}
   for slot = 0, b.size - 1 do
-    local r = (not only or only[slot]) and messages[slot]
+    local r = messages[slot]
     if r then
       local m = n + slot
       fields[#fields + 1] = member(m)

@@ -41,8 +41,17 @@ local function held_by(n, take)
   return (packed(n, true))
 end
 
--- Tell whether the slots of a group are all of a block of which nothing is gone, in order.
-local function is_whole(b, slots) return b.live == b.size and slots == SLOTS:sub(1, b.size) end
+-- Tell whether the slots of a group are all of a block that are not gone, in order.
+local function is_whole(n, b, slots)
+  if #slots ~= b.live then return false end
+  if b.live == b.size then return slots == SLOTS:sub(1, b.size) end
+  local index, at = index_at(n, b), 0
+  for slot = 0, b.size - 1 do
+    if index[3 * slot + 1] == 0 then at = at + 1 end
+    if index[3 * slot + 1] == 0 and slots:byte(at) ~= slot then return false end
+  end
+  return true
+end
 
 -- Do something with each message of a group of receipts, by its place in the call; return a byte for
 -- each. So many receipts came `before`.

@@ -13,14 +13,15 @@ verb('ack', 0, kept(function()
     names[#names + 1] = id
   end
 
-  -- Ack a block of which nothing is gone, as a whole.
+  -- Ack what is left of a block, as a whole.
   local function ack_whole(n, b)
     local text = names_at(n, b)
     count(b.topic, 'leased', -b.live)
     if b.own_ids then
-      local names, all = ids_of(text, b, n), ids[b.topic] or {}
-      local before = #all
-      for i = 1, b.size do all[before + i] = names[i] end
+      local names, all, index = ids_of(text, b, n), ids[b.topic] or {}, index_of(text, b)
+      for slot = 0, b.size - 1 do
+        if index[3 * slot + 1] == 0 then all[#all + 1] = names[slot + 1] end
+      end
       ids[b.topic] = all
     end
     note_block(KIND.ack, n, b, b.attempt, text)
@@ -91,15 +92,16 @@ verb('ack', 0, kept(function()
     local slots, marks = ARGV[i]:sub(12), {}
     local b = held_block(n, take)
     local text = b and settings(b.topic).ordered and call('GET', block_key(n))
-    if b and is_whole(b, slots) then
+    local all = b and is_whole(n, b, slots)
+    if all then
       ack_whole(n, b)
-      results[#results + 1] = string.rep(RESULT.acked, b.size)
+      results[#results + 1] = string.rep(RESULT.acked, b.live)
     else
       if b then marks = ack_block(n, b, slots) end
       results[#results + 1] = ack_loose(n, take, slots, marks)
     end
     if text then
-      leave_fronts(n, text, b, not is_whole(b, slots) and marks)
+      leave_fronts(n, text, b, not all and marks)
       in_lanes = in_lanes + #slots / 8
     end
     if in_lanes >= LIMITS.loose then break end

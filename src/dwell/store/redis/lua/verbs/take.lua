@@ -117,16 +117,19 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     return false
   end
 
+  -- Tell whether a message that was taken out of a block stands among the others of it again.
+  local function is_of_it(entry, block_entry)
+    if not entry or #entry ~= 13 then return false end
+    local due, n = unpack_from('>I6I7', block_entry)
+    local its_due, m = unpack_from('>I6I7', entry)
+    return its_due == due and m - m % 64 == n
+  end
+
   -- Lease a block whole; or make it loose, when only a part is wanted or some of it is loose already.
   local function take_block(topic, entry, following)
-    local due, n = unpack_from('>I6I7', entry)
+    local n = unpack_from('>I7', entry, 7)
     local b = head_at(n)
-    local is_split = false
-    if following and #following == 13 then
-      -- A message that was taken out of the block stands among the others again.
-      local its_due, m = unpack_from('>I6I7', following)
-      is_split = its_due == due and m - m % 64 == n
-    end
+    local is_split = is_of_it(following, entry)
     if b.live > left and 2 * left >= b.live and not is_split and may_be_lined(topic) then return take_part(topic, n, b) end
     if b.live > left or is_split then
       explode(n, call('GET', block_key(n)), b)
@@ -140,7 +143,15 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     return true
   end
 
-  -- Lease what stands in front of a topic with lanes; false if nothing does.
+  -- Return how many messages of a block stand behind it one by one, of entries with their scores.
+  local function number_of_it(found, at)
+    local number = 0
+    while is_of_it(found[at + 2 * number + 2], found[at]) do number = number + 1 end
+    return number
+  end
+
+  -- Lease what stands in front of a topic with lanes; false if nothing does. Of a block some of which is loose all
+  -- is taken, or else all becomes loose; the caller puts it in order.
   local function take_of_lanes(topic)
     local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, math.ceil(math.min(left, loose_left, step)) + 1)
     local loose, scores = {}, {}
@@ -156,8 +167,11 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
         open_lanes()
         loose_left = loose_left - 32
         break
-      elseif not take_block(topic, found[i], found[i + 2]) then
-        break
+      else
+        local number = number_of_it(found, i)
+        if i > 1 and i + 2 * number == #found - 1 then break end
+        local is_split = number > 0 and left < number + head_at((unpack_from('>I7', found[i], 7))).live
+        if not take_block(topic, found[i], is_split and found[i + 2]) then break end
       end
     end
     if #loose > 0 then take_loose(topic, loose, scores) end

@@ -16,11 +16,11 @@ verb('touch', 1, kept(function(lease_ms)
   local function touch_block(group)
     local n, take = unpack_from('>I7I4', group)
     local b = held_block(n, take)
-    if not b or not is_whole(b, group:sub(12)) then return nil end
+    if not b or not is_whole(n, b, group:sub(12)) then return nil end
     local ends = lease_end(lease_ms, b.lease, b.topic)
     call('SETRANGE', block_key(n), BLOCK.ends_at, pack('>I6', ends))
     call('ZADD', KEY.leased, ends, member(n) .. 'b')
-    return string.rep(RESULT.touched, b.size)
+    return string.rep(RESULT.touched, b.live)
   end
 
   local results = {}
