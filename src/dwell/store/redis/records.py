@@ -78,6 +78,8 @@ class Leased:
     def __init__(self, store: int) -> None:
         self._store = store
         self._parts: list[tuple[int, Batch]] = []
+        #: The shard of the last part, when that is of blocks.
+        self._last_block: int | None = None
         self._size = 0
         self.size_bytes = 0
         #: When the first lease of them ends, by the monotonic clock.
@@ -106,20 +108,22 @@ class Leased:
             left_ms = int(part.until_ms.min(initial=2**62)) - now_ms
             self.ends_at = min(self.ends_at, heard_at + left_ms / 1000)
             self.size_bytes += total_bytes(part.bodies) + total_bytes(part.extras)
-            self._parts.append((shard, part if is_block else self._in_order(shard, part)))
+            if not is_block and self._last_block == shard:
+                part = self._in_order(part)
+            self._parts.append((shard, part))
+            self._last_block = shard if is_block else None
 
-    def _in_order(self, shard: int, part: Batch) -> Batch:
-        """Return loose messages; those that were taken out of the block before them come with it."""
-        its_shard, before = self._parts[-1] if self._parts else (shard, part.picked([]))
-        place = int(before.numbers[-1]) >> _PLACE_BITS if len(before) else -1
-        number = int(np.argmin(np.append(part.numbers >> np.uint64(_PLACE_BITS) == place, False)))
-        if its_shard != shard or not number:
+    def _in_order(self, part: Batch) -> Batch:
+        """Return loose messages; what was taken out of the block before them comes among its others."""
+        before = self._parts[-1][1]
+        places = np.append(before.numbers, part.numbers) >> np.uint64(_PLACE_BITS)
+        is_of_it = places == places[len(before) - 1]
+        number = int(np.argmin(np.append(is_of_it[len(before) :], False)))
+        if not number:
             return part
         self._parts.pop()
-        both = Batch.joined([before, part])
-        order = np.arange(len(both))
-        first = int(np.argmax(both.numbers >> np.uint64(_PLACE_BITS) == place))
-        last = len(before) + number
+        both, order = Batch.joined([before, part]), np.arange(len(places))
+        first, last = int(np.argmax(is_of_it)), len(before) + number
         order[first:last] = first + np.argsort(both.numbers[first:last])
         return both.picked(order.tolist())
 

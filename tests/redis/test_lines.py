@@ -1,0 +1,167 @@
+"""Ordered topics whose messages lie in blocks: lines, against the store that has no blocks."""
+
+import asyncio
+import itertools
+import random
+
+import numpy as np
+import pytest
+import redis
+
+from dwell.clock import SimulatedClock
+from dwell.store.memory import MemoryStore
+from dwell.store.redis.limits import Limits
+from dwell.testing.model import Entry
+from dwell.testing.rig import Rig, receipts_of
+from tests import RUNS
+from tests.redis.test_redis_suite import new_store
+
+_STEPS = 120
+_LEASE_MS = 50
+
+
+class _Both:
+    """One course of verbs on two stores, whose answers are the same."""
+
+    def __init__(self, rigs: list[Rig], clock: SimulatedClock, seed: int) -> None:
+        self._rigs = rigs
+        self._clock = clock
+        self._chance = random.Random(seed)
+        self._keys = [f"k{at}" for at in range(self._chance.choice((1, 3, 20, 200)))] + [None]
+        self._most = self._chance.choice((3, 12, 70, 200))
+        self._sometimes = self._chance.choice((0, 0.02, 0.2))
+        self._names = (f"{at:05d}" for at in itertools.count())
+        self._ids: list[str] = []
+        #: Of each message that was taken its receipt by each store.
+        self.held: dict[str, list] = {}
+
+    async def same(self, verb, *args, **values):
+        """Let both do something, and return what they say."""
+        said = [await getattr(rig, verb)(*args, **values) for rig in self._rigs]
+        assert said[0] == said[1], verb
+        return said[0]
+
+    async def step(self) -> None:
+        """Do one thing, and compare."""
+        verbs = [self.put] * 3 + [self.take] * 3 + [self.ack] * 3 + [self.wait]
+        if self._chance.random() < self._sometimes:
+            verbs = [self.give_back, self.cancel, self.move, self.take_by_id, self.peek, self.change]
+        await self._chance.choice(verbs)()
+        counts = [await self._counts(rig) for rig in self._rigs]
+        assert counts[0] == counts[1]
+
+    async def _counts(self, rig: Rig) -> tuple[int, ...]:
+        of = (await rig.store.stats()).topics.get("t")
+        return (of.delayed, of.ready, of.leased, of.dead) if of else (0, 0, 0, 0)
+
+    async def put(self) -> None:
+        number = self._chance.randrange(1, self._most)
+        delay_ms = self._chance.choice((0, 0, 0, 0, 7))
+        is_odd = self._chance.random() < self._sometimes
+        entries = [self._entry(delay_ms, is_odd) for _ in range(number)]
+        await self.same("put_entries", entries)
+        self._ids += [entry.id for entry in entries]
+
+    def _entry(self, delay_ms: int, is_odd: bool) -> Entry:
+        values = {"key": self._chance.choice(self._keys), "delay_ms": delay_ms}
+        if is_odd:
+            delay_ms = self._chance.choice((-3, 0, 5))
+            values |= {"delay_ms": delay_ms, "priority": self._chance.choice((1024, 1024, 7))}
+            values |= {"expires_in_ms": self._chance.choice((None, None, 20))}
+        return self._rigs[0].entry(next(self._names), **values)
+
+    async def take(self) -> None:
+        limit = self._chance.choice((1, 5, 40, 100, 1000))
+        batches = [await rig.take(limit, lease_ms=_LEASE_MS) for rig in self._rigs]
+        self._hold(batches)
+
+    def _hold(self, batches) -> None:
+        assert [list(batch.ids) for batch in batches[1:]] == [list(batches[0].ids)]
+        receipts = zip(*(receipts_of(batch) for batch in batches), strict=True)
+        self.held |= zip(batches[0].ids, map(list, receipts), strict=True)
+
+    def _some_held(self) -> tuple[list[str], list]:
+        ids = list(self.held)
+        if self._chance.random() < 0.5:
+            ids = self._chance.sample(ids, self._chance.randrange(len(ids) + 1))
+        receipts = [self.held.pop(id_) for id_ in ids]
+        columns = zip(*receipts, strict=True) if receipts else ([], [])
+        return ids, [np.array(column, np.uint64).reshape(-1, 2) for column in columns]
+
+    async def ack(self) -> None:
+        _, receipts = self._some_held()
+        said = [await rig.ack(its) for rig, its in zip(self._rigs, receipts, strict=True)]
+        assert said[0] == said[1]
+
+    async def give_back(self) -> None:
+        _, receipts = self._some_held()
+        verb = self._chance.choice(("release", "release", "bury", "touch"))
+        values = {"delay_ms": self._chance.choice((0, 4))} if verb == "release" else {}
+        pairs = zip(self._rigs, receipts, strict=True)
+        said = [await getattr(rig, verb)(its, **values) for rig, its in pairs]
+        assert said[0] == said[1]
+
+    def _some_ids(self) -> list[str]:
+        return self._chance.sample(self._ids, min(self._chance.choice((1, 9)), len(self._ids)))
+
+    async def cancel(self) -> None:
+        await self.same("cancel", *self._some_ids())
+
+    async def move(self) -> None:
+        verb = self._chance.choice(("reschedule", "kick"))
+        await self.same(verb, *self._some_ids(), delay_ms=self._chance.choice((0, 6)))
+
+    async def take_by_id(self) -> None:
+        ids = self._some_ids()
+        self._hold([await rig.take_by_ids(*ids, lease_ms=_LEASE_MS) for rig in self._rigs])
+
+    async def peek(self) -> None:
+        await self.same("peek_ids", self._chance.choice((1, 10, 100)))
+
+    async def change(self) -> None:
+        how = self._chance.choice(({}, {"ordered": True}))
+        for rig in self._rigs:
+            await rig.configure(**how)
+            await rig.tick()
+
+    async def wait(self) -> None:
+        self._clock.advance(self._chance.choice((1, 1, 3, _LEASE_MS)))
+        for rig in self._rigs:
+            await rig.tick()
+
+
+async def _course(url: str, seed: int, limits: Limits) -> list[str]:
+    """Go through one course, and end all that is left; return the keys that stay."""
+    clock = SimulatedClock()
+    store = new_store(url, clock, packed=random.Random(seed).choice((1, 3, 32)), limits=limits)
+    rigs = [Rig(MemoryStore(clock=clock), clock), Rig(store, clock)]
+    for rig in rigs:
+        await rig.store.open()
+        await rig.configure(ordered=True)
+    both = _Both(rigs, clock, seed)
+    for _ in range(_STEPS):
+        await both.step()
+    for rig in rigs:
+        await rig.configure(ordered=True)
+    for _ in range(5_000):
+        clock.advance(_LEASE_MS)
+        for rig in rigs:
+            await rig.tick()
+        await both.take()
+        if not any((await both._counts(rigs[0]))[:3]):
+            break
+        await both.ack()
+    counts = [await both._counts(rig) for rig in rigs]
+    assert counts[0] == counts[1]
+    prefix = store.shards.engine.keys(0).base
+    for rig in rigs:
+        await rig.store.close()
+    client = redis.Redis.from_url(url)
+    return [name.decode().removeprefix(prefix) for name in client.scan_iter(f"{prefix}*")]
+
+
+@pytest.mark.parametrize("seed", range(20 * RUNS))
+def test_blocks_of_an_ordered_topic_are_as_its_messages_one_by_one(redis_url, seed):
+    limits = Limits(lined=random.Random(seed).choice((1, 2, 32)))
+    names = asyncio.run(_course(redis_url, seed, limits))
+    assert not [name for name in names if name.startswith((":lane", ":front", "lane", "front"))]
