@@ -301,6 +301,34 @@ class Receipts(Suite):
         assert (message.state, message.attempt, message.last_error) == (State.DEAD, 2, kept)
         assert await rig.take_ids() == []
 
+    @pytest.mark.parametrize("is_ordered", [False, True])
+    @pytest.mark.parametrize("verb", ["release", "bury"])
+    @within_a_shard
+    @scenario
+    async def test_what_was_given_back_goes_its_own_way(
+        self, rig: Rig, verb: str, is_ordered: bool
+    ) -> None:
+        """The lease of those that were taken with it ends, and is over for them alone."""
+        await rig.configure(ordered=is_ordered)
+        for id_ in "xyz":
+            await rig.put_entries([rig.entry(f"{id_}{at}", key=f"{at}", max_attempts=1) for at in range(12)])
+        receipts = await self._first(rig, lease_ms=100)
+        if verb == "bury":
+            await rig.bury(receipts[3:4])
+        else:
+            await rig.release(receipts[3:4], counted=False)
+            await rig.take_by_ids("x3", lease_ms=1_000)
+        state, start = await rig.get("x3"), len(await rig.events())
+        rig.advance(100)
+        await rig.tick()
+        assert await rig.get("x3") == state
+        assert [event.id for event in await rig.events(start) if event.id == "x3"] == []
+
+    async def _first(self, rig: Rig, lease_ms: int) -> U64:
+        batch = await rig.take(12, lease_ms=lease_ms)
+        assert list(batch.ids) == [f"x{at}" for at in range(12)]
+        return receipts_of(batch)
+
     @scenario
     async def test_bury_frees_the_message_from_its_owner(self, rig: Rig) -> None:
         """What is dead is held by nobody, and its lease never ends."""

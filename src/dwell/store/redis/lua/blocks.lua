@@ -142,7 +142,8 @@ local function take_out(n, b)
   set_gone(n, b, slot)
 end
 
--- Make the messages of a block loose ones in the same state; all of them, or those of some slots only.
+-- Make the messages of a block loose ones in the same state; all of them, or those of some slots only;
+-- return their numbers.
 local function explode(n, text, b, only)
   local messages = unpacked(text, b, n, only)
   local was_ready
@@ -175,7 +176,7 @@ local function explode(n, text, b, only)
       end
     end
   end
-  if #places == 0 then return end
+  if #places == 0 then return places end
   enter(places)
   many('HSET', KEY.messages, fields)
   many('ZADD', KEY.leased, leases)
@@ -186,6 +187,7 @@ local function explode(n, text, b, only)
     count(b.topic, 'ready', #ready / 2)
     wake(b.topic, #ready / 2)
   end
+  return places
 end
 
 -- Give a message of a block its data.

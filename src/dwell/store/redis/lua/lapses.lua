@@ -16,11 +16,9 @@ end
 local function lapse_block(n)
   local b = head_at(n)
   if is_used_up(b.attempt, b.most, b.topic) or is_laned(b.topic) then
-    explode(n, call('GET', block_key(n)), b)
-    for slot = 0, b.size - 1 do
-      local loose = call('HGET', KEY.messages, member(n + slot))
-      if loose then lapse(n + slot, decode(loose)) end
-    end
+    -- What was taken out of it before goes its own way.
+    local numbers = explode(n, call('GET', block_key(n)), b)
+    for i = 1, #numbers do lapse(numbers[i], decode(call('HGET', KEY.messages, member(numbers[i])))) end
     return
   end
   lift_block(n, b)
