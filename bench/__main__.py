@@ -87,6 +87,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         {
             "store": "embedded",
             "keys": 100_000,
+            "spread": "turns",
             "batch": 1000,
             "messages": 1_600_000,
             "rounds": 3,
@@ -197,7 +198,11 @@ ALSO: list[tuple[str, dict[str, Any]]] = [
 ]
 
 #: The options that have few values.
-_CHOICES = {"ids": ["queue", "caller"], "store": ["embedded", "redis"]}
+_CHOICES = {
+    "ids": ["queue", "caller"],
+    "store": ["embedded", "redis"],
+    "spread": ["turns", "random"],
+}
 
 
 def _parser() -> argparse.ArgumentParser:

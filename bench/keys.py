@@ -1,9 +1,11 @@
 """put -> take -> ack of messages with keys: an ordered topic beside one without order.
 
-Each message has one of ``keys`` keys. ``fair`` is a topic whose keys take turns.
+Each message has one of ``keys`` keys: by turns, so that those who put have the same keys at the
+same time, or drawn at ``random``. ``fair`` is a topic whose keys take turns.
 """
 
 import asyncio
+import random
 import tempfile
 import time
 from dataclasses import dataclass
@@ -22,33 +24,41 @@ _SETTINGS = {
 }
 
 
-def run(*, store: str, keys: int, batch: int, messages: int, rounds: int) -> Result:
+def run(*, store: str, keys: int, spread: str, batch: int, messages: int, rounds: int) -> Result:
     """Measure topics with and without order in turn."""
-    params = {"store": store, "keys": keys, "batch": batch, "messages": messages}
+    params = {"store": store, "keys": keys, "spread": spread, "batch": batch, "messages": messages}
+    names = _names(keys, spread, messages)
     result = Result("keys", params, "messages/s")
     if store == "redis":
         with redis_server() as server:
-            _in_turn(result, server.url, keys, batch, messages, rounds)
+            _in_turn(result, server.url, names, batch, messages, rounds)
     else:
         with tempfile.TemporaryDirectory(dir=".") as folder:
-            _in_turn(result, folder + "/store", keys, batch, messages, rounds)
+            _in_turn(result, folder + "/store", names, batch, messages, rounds)
     return result
 
 
-def _in_turn(result: Result, url: str, keys: int, batch: int, messages: int, rounds: int) -> None:
-    systems = {name: partial(_measure, url, name, keys, batch, messages) for name in _SETTINGS}
+def _names(keys: int, spread: str, messages: int) -> list[str]:
+    """Return the key of each message, or as many as come before they begin anew."""
+    names = [f"key-{number:08d}" for number in range(keys)]
+    return random.Random(keys).choices(names, k=messages) if spread == "random" else names
+
+
+def _in_turn(
+    result: Result, url: str, names: list[str], batch: int, messages: int, rounds: int
+) -> None:
+    systems = {name: partial(_measure, url, name, names, batch, messages) for name in _SETTINGS}
     result.in_turn(rounds, systems)
 
 
-def _measure(url: str, name: str, keys: int, batch: int, messages: int) -> float:
-    return asyncio.run(_through(url, name, keys, batch, messages))
+def _measure(url: str, name: str, names: list[str], batch: int, messages: int) -> float:
+    return asyncio.run(_through(url, name, names, batch, messages))
 
 
-async def _through(url: str, name: str, keys: int, batch: int, messages: int) -> float:
+async def _through(url: str, name: str, names: list[str], batch: int, messages: int) -> float:
     """Let messages go all the way through one topic; return how many did so a second."""
     async with dwell.open(url) as queue:
         await queue.configure(name, **_SETTINGS[name])
-        names = [f"key-{number:08d}" for number in range(keys)]
         share = messages // _AT_ONCE // batch * batch
         left = Left(_AT_ONCE * share)
         start = time.perf_counter()

@@ -311,7 +311,9 @@ class Receipts(Suite):
         """The lease of those that were taken with it ends, and is over for them alone."""
         await rig.configure(ordered=is_ordered)
         for id_ in "xyz":
-            await rig.put_entries([rig.entry(f"{id_}{at}", key=f"{at}", max_attempts=1) for at in range(12)])
+            await rig.put_entries(
+                [rig.entry(f"{id_}{at}", key=f"{at}", max_attempts=1) for at in range(12)]
+            )
         receipts = await self._first(rig, lease_ms=100)
         if verb == "bury":
             await rig.bury(receipts[3:4])

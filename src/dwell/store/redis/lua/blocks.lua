@@ -131,16 +131,18 @@ local function is_ready(n, b)
   return b.state == STATE.waiting and call('ZSCORE', KEY.ready .. b.topic, (block_entry(n, b)))
 end
 
--- Mark one message of a block as gone, and forget the block with its last one.
-local function take_out(n, b)
-  local slot = n % 64
-  if b.live == 1 then
-    lift_block(n - slot, b)
-    return drop_block(n - slot)
+-- Mark messages of a block as gone, of which so many are there, and forget the block with its last one.
+local function take_all_out(n, b, slots, number)
+  if b.live == number then
+    lift_block(n, b)
+    return drop_block(n)
   end
-  set_live(n, b.live - 1)
-  set_gone(n, b, slot)
+  set_live(n, b.live - number)
+  for slot in pairs(slots) do set_gone(n, b, slot) end
 end
+
+-- Do so with one message.
+local function take_out(n, b) take_all_out(n - n % 64, b, {[n % 64] = true}, 1) end
 
 -- Make the messages of a block loose ones in the same state; all of them, or those of some slots only;
 -- return their numbers.
@@ -148,8 +150,10 @@ local function explode(n, text, b, only)
   local messages = unpacked(text, b, n, only)
   local was_ready
   if only then
+    local number = 0
+    for _ in pairs(messages) do number = number + 1 end
     was_ready = is_ready(n, b)
-    for slot in pairs(only) do take_out(n + slot, head_at(n)) end
+    take_all_out(n, b, only, number)
   else
     was_ready = lift_block(n, b)
     drop_block(n)

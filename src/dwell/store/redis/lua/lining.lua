@@ -81,8 +81,11 @@ local function give_way(n, slots)
   stand_block(n, b, is_first)
 end
 
--- Let a message of a block wait in the lane of its key.
-local function wait_in_lane(b, key, entry, front)
+-- Let a message of a block wait behind others of its key: in their line, or in the lane.
+local function wait_behind(b, key, entry, is_lined)
+  local front = fronts[b.topic][key]
+  local longer = is_lined and line.is(front) and line.joined(front, entry)
+  if longer then return write_fronts(b.topic, key, longer) end
   if line.is(front) then cut_line(b.topic, key) end
   call('ZADD', lane_key(b.topic, key), b.priority, entry)
   note_others(b.topic, key)
@@ -90,43 +93,33 @@ local function wait_in_lane(b, key, entry, front)
   if front == LOOSE_FRONT and call('ZRANK', lane_key(b.topic, key), entry) == 0 then mark_key(b.topic, key) end
 end
 
--- Return which block stands with the first of a line, when an entry comes before that; false when none does.
-local function stands_behind(entry, front, known_blocks)
-  if not is_earlier(entry, line.first(front)) then return false end
-  local m = unpack_from('>I7', front, 13)
+-- Tell whether a block comes before the first of a line, which stands; note by block which do.
+local function stands_behind(due, n, front, known_blocks)
+  local its_due, m = unpack_from('>I6I7', front, 7)
+  if its_due < due or (its_due == due and m < n) then return false end
   local first = m - m % 64
   if known_blocks[first] == nil then known_blocks[first] = stands(first, head_at(first)) and {} or false end
   if known_blocks[first] then known_blocks[first][m % 64] = true end
-  return known_blocks[first]
+  return known_blocks[first] ~= false
 end
 
 -- Let a block that has become ready stand, or be parked.
 function line_up_block(n, text, b)
-  local topic, due, most, before = b.topic, b.due, 6 + 13 * LIMITS.lined, {}
+  local topic, due, before = b.topic, b.due, {}
   local keys, names = keys_in(text, b)
   learn_fronts(topic, names)
-  local of, new, head, is_first = fronts[topic], new_fronts_of(topic), line.head(b.priority), {}
+  local of, new, head, is_first, behind = fronts[topic], new_fronts_of(topic), line.head(b.priority), {}, {}
   local entry_before, low = ready_member(n, due):sub(1, 12), n % 256
   for slot = 0, b.size - 1 do
     local key = keys[slot]
     if key then
       local front, entry = of[key], entry_before .. string.char(low + slot)
-      local kind = front:byte(1)
-      is_first[slot] = false
-      if not kind then
-        of[key], new[key], is_first[slot] = head .. entry, true, true
-      elseif kind ~= LINE then
-        wait_in_lane(b, key, entry, front)
+      is_first[slot] = front == '' or (line.is(front) and stands_behind(due, n, front, before))
+      if not is_first[slot] then
+        behind[#behind + 1] = slot
       else
-        local last_due, last_n = line.last(front)
-        if (last_due < due or (last_due == due and last_n < n)) and #front < most and not line.has_others(front) then
-          of[key], new[key] = front .. entry, true
-        elseif stands_behind(entry, front, before) then
-          of[key], new[key], is_first[slot] = front:sub(1, 6) .. entry .. front:sub(7), true, true
-        else
-          local longer = line.joined(front, entry)
-          if longer then write_fronts(topic, key, longer) else wait_in_lane(b, key, entry, front) end
-        end
+        new[key] = true
+        of[key] = front == '' and head .. entry or front:sub(1, 6) .. entry .. front:sub(7)
       end
     elseif key == false then
       is_first[slot] = true
@@ -136,6 +129,12 @@ function line_up_block(n, text, b)
     if slots then give_way(other, slots) end
   end
   call('ZADD', KEY.ready .. topic, PARKED + b.priority, (block_entry(n, b)))
+  -- What becomes loose is not worth a place in a line.
+  local is_lined = 2 * #behind >= b.live
+  for i = 1, #behind do
+    local slot = behind[i]
+    wait_behind(b, keys[slot], entry_before .. string.char(low + slot), is_lined)
+  end
   stand_block(n, b, is_first)
 end
 

@@ -22,6 +22,35 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return call('HEXISTS', KEY.messages, member(n)) == 1
   end
 
+  -- Tell whether the line of a key has a message that is there.
+  local function is_led(key)
+    learn_fronts(topic, {key})
+    local front = fronts[topic][key]
+    return line.is(front) and (is_there('', unpack_from('>I7', front, 13)) or packed(unpack_from('>I7', front, 13), true))
+  end
+
+  -- Each message of a ready block has to be the first of its line, or else in its line or lane.
+  local function is_in_place(key, entry, is_parked)
+    local front = key and fronts[topic][key] or ''
+    if not is_parked then return not key or (line.is(front) and line.first(front) == entry) end
+    for at = 20, line.is(front) and #front or 0, 13 do
+      if front:sub(at, at + 12) == entry then return true end
+    end
+    return key and call('ZSCORE', lane_key(topic, key), entry)
+  end
+
+  local function check_lines(n, score)
+    local text = call('GET', block_key(n))
+    local b = head_of(text)
+    local keys, names = keys_in(text, b)
+    learn_fronts(topic, names)
+    for slot, key in pairs(keys) do
+      if not is_in_place(key, ready_member(n + slot, b.due), score >= PARKED) then
+        return tell(topic, ids_of(text, b, n)[slot + 1], n + slot, 'no state', function() explode(n, text, b) end)
+      end
+    end
+  end
+
   -- Of a ready message its lane has to know, and of what else is in that lane the first has to be ready,
   -- and not parked when nothing of its key is begun.
   local function check_lane(entry, n, score)
@@ -40,12 +69,13 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     end
     local first = call('ZRANGE', name, 0, 0)[1]
     local its = first and call('ZSCORE', KEY.ready .. topic, first)
+    if first and not its and packed(unpack_from('>I7', first, 7), true) then return end
     if first and not its then
       tell(topic, '', unpack_from('>I7', first, 7), 'no body', function()
         call('ZREM', name, first)
         mark(r)
       end)
-    elseif first == entry and tonumber(its) >= PARKED and begun_of(topic, key) == '' then
+    elseif first == entry and tonumber(its) >= PARKED and not is_led(key) and begun_of(topic, key) == '' then
       tell(topic, r.id, n, 'no state', function() mark(r) end)
     end
   end
@@ -62,6 +92,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
         tell(topic, '', n, 'no state', function() enter({n}) end)
       elseif part == 'ready' and #entry == 13 and (settings(topic).ordered or tonumber(some[2][i + 1]) >= PARKED) then
         check_lane(entry, n, tonumber(some[2][i + 1]))
+      elseif part == 'ready' and #entry == 14 and may_be_lined(topic) then
+        check_lines(n, tonumber(some[2][i + 1]))
       end
     end
     return some[1]
