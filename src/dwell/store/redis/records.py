@@ -114,7 +114,7 @@ class Leased:
             self._last_block = shard if is_block else None
 
     def _in_order(self, part: Batch) -> Batch:
-        """Return loose messages; what was taken out of the block before them comes among its others."""
+        """Return loose messages, and what the block before them has, in the order of both."""
         before = self._parts[-1][1]
         places = np.append(before.numbers, part.numbers) >> np.uint64(_PLACE_BITS)
         is_of_it = places == places[len(before) - 1]
