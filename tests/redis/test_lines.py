@@ -205,3 +205,14 @@ async def test_blocks_stand_and_wait_as_a_whole(redis_url):
     assert (await _entries(engine, base)).count(whole) == 1
     assert len(await rig.take_ids()) == 64
     await store.close()
+
+
+async def test_loose_messages_of_several_calls_come_in_order(redis_url):
+    store = new_store(redis_url, SimulatedClock(), limits=Limits(taken=20))
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.put(*(f"{at}" for at in range(60)))
+    await rig.release(receipts_of(await rig.take()), np.arange(60, 0, -1))
+    rig.advance(60)
+    assert await rig.take_ids() == [f"{at}" for at in reversed(range(60))]
+    await store.close()

@@ -6,7 +6,7 @@
 -- * A line: 'q', '+' if others may be in the lane, else ' ', a priority in 4 bytes, and the entries among the
 --   ready of messages of that priority that lie in blocks, in their order. The first stands or is taken, and
 --   stays there until it is acked, so that a take has nothing to write down; the others are parked. What
---   else meets a line cuts it: what is parked is in the lane then.
+--   is there no more may still be named. What else meets a line cuts it: the parked are in the lane then.
 -- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
 -- keys of those that it has yet to write down.
 local LOOSE_FRONT = 'l'
