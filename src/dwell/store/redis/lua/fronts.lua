@@ -6,7 +6,7 @@
 -- * A line: 'q', '+' if others may be in the lane, else ' ', a priority in 4 bytes, and the entries among the
 --   ready of messages of that priority that lie in blocks, in their order. The first stands or is taken, and
 --   stays there until it is acked, so that a take has nothing to write down; the others are parked. What
---   is there no more may still be named. What else meets a line cuts it: the parked are in the lane then.
+--   else meets a line cuts it: the parked are in the lane then.
 -- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
 -- keys of those that it has yet to write down.
 local LOOSE_FRONT = 'l'
@@ -57,8 +57,8 @@ local function write_down_fronts()
 end
 
 -- What there is to know of a line; `is` tells whether a front is one.
-local LINE, line = 113, {}
-function line.is(text) return text:byte(1) == LINE end
+local line = {}
+function line.is(text) return text:byte(1) == 113 end
 function line.head(priority) return 'q ' .. pack('>I4', priority) end
 function line.first(text) return text:sub(7, 19) end
 function line.has_others(text) return text:byte(2) == 43 end
@@ -70,9 +70,6 @@ local function is_earlier(entry, other)
   local its_due, its_n = unpack_from('>I6I7', other)
   return due < its_due or (due == its_due and n < its_n)
 end
-
--- Return the due and the number of the last of a line.
-function line.last(text) return unpack_from('>I6I7', text, #text - 12) end
 
 -- Return a line with one more entry; nil when the lane has to have it.
 function line.joined(text, entry)

@@ -16,6 +16,7 @@ local function lifted(n, r, is_taken)
     r.owner, r.ends = '', 0
   else
     count(r.topic, is_ready(n - n % 64, b) and 'ready' or 'delayed', -1)
+    leave_place(r, ready_member(n, r.due))
   end
   take_out(n, b)
   enter({n})

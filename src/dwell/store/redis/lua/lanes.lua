@@ -214,6 +214,18 @@ local function leave_ready(r, entry)
   if key then call('ZREM', lane_key(r.topic, key), entry) end
 end
 
+-- Let a ready message that lies in a block leave its lane, or its line.
+local function leave_place(r, entry)
+  leave_ready(r, entry)
+  local key = may_be_lined(r.topic) and key_of(r.extra)
+  if not key then return end
+  learn_fronts(r.topic, {key})
+  local front = fronts[r.topic][key]
+  for at = 20, line.is(front) and #front or 0, 13 do
+    if front:sub(at, at + 12) == entry then write_fronts(r.topic, key, front:sub(1, at - 1) .. front:sub(at + 13)) end
+  end
+end
+
 -- Return how many of so many ready messages of a topic may be taken, or a few more where blocks stand
 -- among them.
 local function standing(topic, number)

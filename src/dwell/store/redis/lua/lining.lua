@@ -81,10 +81,10 @@ local function give_way(n, slots)
   stand_block(n, b, is_first)
 end
 
--- Let a message of a block wait behind others of its key: in their line, or in the lane.
-local function wait_behind(b, key, entry, is_lined)
+-- Let a message of a block wait behind others of its key: in their line, if it is to join that, or in the lane.
+local function wait_behind(b, key, entry, joins)
   local front = fronts[b.topic][key]
-  local longer = is_lined and line.is(front) and line.joined(front, entry)
+  local longer = joins and line.is(front) and line.joined(front, entry)
   if longer then return write_fronts(b.topic, key, longer) end
   if line.is(front) then cut_line(b.topic, key) end
   call('ZADD', lane_key(b.topic, key), b.priority, entry)
@@ -93,48 +93,52 @@ local function wait_behind(b, key, entry, is_lined)
   if front == LOOSE_FRONT and call('ZRANK', lane_key(b.topic, key), entry) == 0 then mark_key(b.topic, key) end
 end
 
--- Tell whether a block comes before the first of a line, which stands; note by block which do.
-local function stands_behind(due, n, front, known_blocks)
+-- Tell whether a block comes before the first of a line, which stands; note that, by its block and slot.
+local function takes_place(n, due, front, others)
   local its_due, m = unpack_from('>I6I7', front, 7)
   if its_due < due or (its_due == due and m < n) then return false end
   local first = m - m % 64
-  if known_blocks[first] == nil then known_blocks[first] = stands(first, head_at(first)) and {} or false end
-  if known_blocks[first] then known_blocks[first][m % 64] = true end
-  return known_blocks[first] ~= false
+  if others[first] == nil then others[first] = stands(first, head_at(first)) and {} or false end
+  if others[first] then others[first][m % 64] = true end
+  return others[first] ~= false
 end
 
--- Let a block that has become ready stand, or be parked.
-function line_up_block(n, text, b)
-  local topic, due, before = b.topic, b.due, {}
-  local keys, names = keys_in(text, b)
-  learn_fronts(topic, names)
-  local of, new, head, is_first, behind = fronts[topic], new_fronts_of(topic), line.head(b.priority), {}, {}
-  local entry_before, low = ready_member(n, due):sub(1, 12), n % 256
+-- Let those messages of a block that are the first of their keys be in front of them. Return for each slot
+-- whether it is so, which are not, and by block and slot in whose places they are.
+local function put_in_front(n, b, keys, entry_at)
+  local of, new, head = fronts[b.topic], new_fronts_of(b.topic), line.head(b.priority)
+  local is_first, behind, others = {}, {}, {}
   for slot = 0, b.size - 1 do
     local key = keys[slot]
     if key then
-      local front, entry = of[key], entry_before .. string.char(low + slot)
-      is_first[slot] = front == '' or (line.is(front) and stands_behind(due, n, front, before))
-      if not is_first[slot] then
-        behind[#behind + 1] = slot
-      else
+      local front = of[key]
+      is_first[slot] = front == '' or (line.is(front) and takes_place(n, b.due, front, others))
+      if is_first[slot] then
         new[key] = true
-        of[key] = front == '' and head .. entry or front:sub(1, 6) .. entry .. front:sub(7)
+        of[key] = front == '' and head .. entry_at(slot) or front:sub(1, 6) .. entry_at(slot) .. front:sub(7)
+      else
+        behind[#behind + 1] = slot
       end
     elseif key == false then
       is_first[slot] = true
     end
   end
-  for other, slots in pairs(before) do
+  return is_first, behind, others
+end
+
+-- Let a block that has become ready stand, or be parked.
+function line_up_block(n, text, b)
+  local keys, names = keys_in(text, b)
+  learn_fronts(b.topic, names)
+  local entry_at = entries_of(n, b)
+  local is_first, behind, others = put_in_front(n, b, keys, entry_at)
+  for other, slots in pairs(others) do
     if slots then give_way(other, slots) end
   end
-  call('ZADD', KEY.ready .. topic, PARKED + b.priority, (block_entry(n, b)))
+  call('ZADD', KEY.ready .. b.topic, PARKED + b.priority, (block_entry(n, b)))
   -- What becomes loose is not worth a place in a line.
-  local is_lined = 2 * #behind >= b.live
-  for i = 1, #behind do
-    local slot = behind[i]
-    wait_behind(b, keys[slot], entry_before .. string.char(low + slot), is_lined)
-  end
+  local joins = 2 * #behind >= b.live
+  for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i]), joins) end
   stand_block(n, b, is_first)
 end
 
@@ -143,13 +147,13 @@ function leave_fronts(n, text, b, slots)
   local topic = b.topic
   local keys, names = keys_in(text, b)
   learn_fronts(topic, names)
-  local of, new, entry_before, low = fronts[topic], new_fronts_of(topic), ready_member(n, b.due):sub(1, 12), n % 256
+  local of, new, entry_at = fronts[topic], new_fronts_of(topic), entries_of(n, b)
   for slot = 0, b.size - 1 do
     local key = (not slots or slots[slot]) and keys[slot]
     if key then
       local front = of[key]
       ended[n + slot] = true
-      if front:byte(1) ~= LINE or front:sub(7, 19) ~= entry_before .. string.char(low + slot) then
+      if not line.is(front) or line.first(front) ~= entry_at(slot) then
         mark_key(topic, key)
       else
         new[key] = true
