@@ -9,9 +9,9 @@ local function lifted(n, r, is_taken)
   end
   local b = r.block
   with_data(n, r, b)
-  mark(r)
   heads[n] = nil
   if r.state == STATE.leased then
+    mark(r)
     count(r.topic, 'leased', -1)
     r.owner, r.ends = '', 0
   else

@@ -214,13 +214,14 @@ local function leave_ready(r, entry)
   if key then call('ZREM', lane_key(r.topic, key), entry) end
 end
 
--- Let a ready message that lies in a block leave its lane, or its line.
+-- Let a message that waits in a block leave its lane, or its line, and note when that changes which is first.
 local function leave_place(r, entry)
   leave_ready(r, entry)
-  local key = may_be_lined(r.topic) and key_of(r.extra)
+  local key = ordered_key(r)
   if not key then return end
   learn_fronts(r.topic, {key})
   local front = fronts[r.topic][key]
+  if not line.is(front) or line.first(front) == entry then mark_key(r.topic, key) end
   for at = 20, line.is(front) and #front or 0, 13 do
     if front:sub(at, at + 12) == entry then write_fronts(r.topic, key, front:sub(1, at - 1) .. front:sub(at + 13)) end
   end

@@ -5,10 +5,7 @@ verb('cancel', 1, kept(function(topic)
 
   -- Forget a message where it lies, in a block.
   local function discard(n, r)
-    if settings(r.topic).ordered then
-      mark(with_data(n, r, r.block))
-      leave_place(r, ready_member(n, r.due))
-    end
+    if settings(r.topic).ordered then leave_place(with_data(n, r, r.block), ready_member(n, r.due)) end
     heads[n] = nil
     count(r.topic, is_ready(n - n % 64, r.block) and 'ready' or 'delayed', -1)
     take_out(n, r.block)
