@@ -176,7 +176,8 @@ async def _course(url: str, seed: int, limits: Limits) -> list[str]:
     [*range(4), *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(4, 40 * RUNS))],
 )
 def test_blocks_of_an_ordered_topic_are_as_its_messages_one_by_one(redis_url, seed):
-    limits = Limits(lined=random.Random(seed).choice((1, 2, 32)))
+    chance = random.Random(seed)
+    limits = Limits(lined=chance.choice((1, 2, 32)), giving=chance.choice((1, 4)))
     names = asyncio.run(_course(redis_url, seed, limits))
     assert not [name for name in names if name.startswith((":lane", ":front"))]
 

@@ -13,13 +13,14 @@ local function lapse(n, r)
   save(n, r)
 end
 
+-- Let the lease of a block end; return what that cost, of which a message costs 1.
 local function lapse_block(n)
   local b = head_at(n)
   if is_used_up(b.attempt, b.most, b.topic) or is_laned(b.topic) then
     -- What was taken out of it before goes its own way.
     local numbers = explode(n, call('GET', block_key(n)), b)
     for i = 1, #numbers do lapse(numbers[i], decode(call('HGET', KEY.messages, member(numbers[i])))) end
-    return
+    return #numbers
   end
   lift_block(n, b)
   note_block(KIND.lapse, n, b, b.attempt, names_at(n, b))
@@ -34,6 +35,7 @@ local function lapse_block(n)
     call('ZADD', KEY.delayed .. b.topic, b.due, delayed)
     count(b.topic, 'delayed', b.live)
   end
+  return 8
 end
 
 local function end_leases(budget)
@@ -41,8 +43,7 @@ local function end_leases(budget)
   for i = 1, #found do
     local n = unpack_from('>I7', found[i])
     if #found[i] == 8 then
-      lapse_block(n)
-      budget = budget - 8
+      budget = budget - lapse_block(n)
     else
       lapse(n, decode(call('HGET', KEY.messages, found[i])))
       budget = budget - 1

@@ -41,6 +41,12 @@ local function is_parked(n, b)
 end
 local function stands(n, b) return b and is_ready(n, b) and not is_parked(n, b) end
 
+local function size_of(of)
+  local size = 0
+  for _ in pairs(of) do size = size + 1 end
+  return size
+end
+
 -- Let a block that is among the ready stand, or be parked, and make the fewer of both kinds of its messages
 -- loose. `is_first` says for each slot whether its message is the first of its key.
 local function stand_block(n, b, is_first)
@@ -93,37 +99,45 @@ local function wait_behind(b, key, entry, joins)
   if front == LOOSE_FRONT and call('ZRANK', lane_key(b.topic, key), entry) == 0 then mark_key(b.topic, key) end
 end
 
--- Tell whether a block comes before the first of a line, which stands; note that, by its block and slot.
-local function takes_place(n, due, front, others)
+-- Tell whether a block comes before the first of a line, which stands: 'place' if it takes the place of that, as
+-- is noted by its block and slot, and 'early' if too many other blocks have to give way already.
+local function comes_before(n, due, front, others)
   local its_due, m = unpack_from('>I6I7', front, 7)
   if its_due < due or (its_due == due and m < n) then return false end
   local first = m - m % 64
-  if others[first] == nil then others[first] = stands(first, head_at(first)) and {} or false end
-  if others[first] then others[first][m % 64] = true end
-  return others[first] ~= false
+  if others[first] == nil then
+    if not stands(first, head_at(first)) then return false end
+    if size_of(others) >= LIMITS.giving then return 'early' end
+    others[first] = {}
+  end
+  others[first][m % 64] = true
+  return 'place'
 end
 
 -- Let those messages of a block that are the first of their keys be in front of them. Return for each slot
--- whether it is so, which are not, and by block and slot in whose places they are.
+-- whether it is so, which are not, by block and slot in whose places they are, and which slots come too early.
 local function put_in_front(n, b, keys, entry_at)
   local of, new, head = fronts[b.topic], new_fronts_of(b.topic), line.head(b.priority)
-  local is_first, behind, others = {}, {}, {}
+  local is_first, behind, others, early = {}, {}, {}, {}
   for slot = 0, b.size - 1 do
     local key = keys[slot]
     if key then
       local front = of[key]
-      is_first[slot] = front == '' or (line.is(front) and takes_place(n, b.due, front, others))
-      if is_first[slot] then
-        new[key] = true
-        of[key] = front == '' and head .. entry_at(slot) or front:sub(1, 6) .. entry_at(slot) .. front:sub(7)
+      local before = line.is(front) and comes_before(n, b.due, front, others)
+      if before == 'early' then
+        early[slot] = true
+      elseif before or front == '' then
+        of[key] = before and front:sub(1, 6) .. entry_at(slot) .. front:sub(7) or head .. entry_at(slot)
+        new[key], is_first[slot] = true, true
       else
         behind[#behind + 1] = slot
+        is_first[slot] = false
       end
     elseif key == false then
       is_first[slot] = true
     end
   end
-  return is_first, behind, others
+  return is_first, behind, others, early
 end
 
 -- Let a block that has become ready stand, or be parked.
@@ -131,23 +145,26 @@ function line_up_block(n, text, b)
   local keys, names = keys_in(text, b)
   learn_fronts(b.topic, names)
   local entry_at = entries_of(n, b)
-  local is_first, behind, others = put_in_front(n, b, keys, entry_at)
-  for other, slots in pairs(others) do
-    if slots then give_way(other, slots) end
-  end
+  local is_first, behind, others, early = put_in_front(n, b, keys, entry_at)
+  for other, slots in pairs(others) do give_way(other, slots) end
   call('ZADD', KEY.ready .. b.topic, PARKED + b.priority, (block_entry(n, b)))
+  if next(early) then
+    wake(b.topic, size_of(early))
+    explode(n, text, b, early)
+  end
   -- What becomes loose is not worth a place in a line.
   local joins = 2 * #behind >= b.live
   for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i]), joins) end
   stand_block(n, b, is_first)
 end
 
--- Note that messages of a leased block are acked, those of some slots or all.
+-- Note that messages of a leased block are acked, those of some slots or all. Return what is to be done for it at
+-- the end of the call, of which a loose message costs 1.
 function leave_fronts(n, text, b, slots)
   local topic = b.topic
   local keys, names = keys_in(text, b)
   learn_fronts(topic, names)
-  local of, new, entry_at = fronts[topic], new_fronts_of(topic), entries_of(n, b)
+  local of, new, entry_at, number = fronts[topic], new_fronts_of(topic), entries_of(n, b), 0
   for slot = 0, b.size - 1 do
     local key = (not slots or slots[slot]) and keys[slot]
     if key then
@@ -155,18 +172,21 @@ function leave_fronts(n, text, b, slots)
       ended[n + slot] = true
       if not line.is(front) or line.first(front) ~= entry_at(slot) then
         mark_key(topic, key)
+        number = number + 1
+      elseif #front > 19 then
+        of[key], new[key] = front:sub(1, 6) .. front:sub(20), true
+        -- To make one message of a block loose costs as much as three that are.
+        if let_stand(topic, key) then number = number + 3 end
       else
-        new[key] = true
-        if #front > 19 then
-          of[key] = front:sub(1, 6) .. front:sub(20)
-          let_stand(topic, key)
-        else
-          of[key] = ''
-          if line.has_others(front) then mark_key(topic, key) end
+        of[key], new[key] = '', true
+        if line.has_others(front) then
+          mark_key(topic, key)
+          number = number + 1
         end
       end
     end
   end
+  return number
 end
 
 -- Let those that are next of their keys stand, in their block where that is parked.

@@ -169,12 +169,14 @@ local function stand(topic, key, entry, score, before)
   end
 end
 
--- Let the first of a line, which lies in a parked block, stand soon.
+-- Let the first of a line, which lies in a parked block, stand soon; tell whether it is alone of its block so far.
 function let_stand(topic, key)
   local n = unpack_from('>I7', fronts[topic][key], 13)
   local first = n - n % 64
+  local is_alone = not next_ones[first]
   next_ones[first] = next_ones[first] or {topic = topic, keys = {}}
   next_ones[first].keys[n % 64] = key
+  return is_alone
 end
 
 -- Let what comes first in a lane stand among what may be taken. A message of a parked block does so together
@@ -185,7 +187,8 @@ local function open_lane_of(topic, key)
   if is_packed then
     call('ZREM', name, entry)
     write_fronts(topic, key, 'q+' .. pack('>I4', priority) .. entry)
-    return let_stand(topic, key)
+    let_stand(topic, key)
+    return nil
   end
   local wanted = entry and may_be_lined(topic) and LOOSE_FRONT or ''
   if front ~= wanted then write_fronts(topic, key, wanted) end

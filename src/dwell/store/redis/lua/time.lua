@@ -65,12 +65,13 @@ function forget_some(number)
   end
 end
 
--- Let a ready message or block wait again; a block of an ordered topic becomes loose first.
+-- Let a ready message or block wait again; a block of an ordered topic becomes loose first. Return what it cost.
 local function demote(topic, entry, priority)
   local due, n = unpack_from('>I6I7', entry)
   local number, ending = 1, ''
   if #entry == 14 and settings(topic).ordered then
-    return explode(n, call('GET', block_key(n)), head_at(n))
+    explode(n, call('GET', block_key(n)), head_at(n))
+    return 64
   elseif #entry == 14 then
     number, ending = head_at(n).live, 'b'
   elseif is_laned(topic) or priority >= FIRST_TURN then
@@ -85,6 +86,7 @@ local function demote(topic, entry, priority)
   call('ZADD', KEY.delayed .. topic, due, delayed_member(n, priority) .. ending)
   count(topic, 'ready', -number)
   count(topic, 'delayed', number)
+  return 1
 end
 
 -- Do as turn_topic of a fair topic, which has few of each turn: look at many together.
@@ -98,8 +100,7 @@ local function turn_fair(topic, bound, budget)
     for i = #found - 1, 1, -2 do
       is_early = unpack_from('>I6', found[i]) > now
       if is_early then
-        demote(topic, found[i], tonumber(found[i + 1]))
-        budget = budget - 1
+        budget = budget - demote(topic, found[i], tonumber(found[i + 1]))
       end
     end
     -- What stands before one of its turn that is not too early is not, either.
@@ -121,7 +122,7 @@ local function turn_topic(topic, bound, budget)
     if budget <= 0 then return bound, budget end
     local entry, priority = unpack(call('ZRANGE', name, rank, rank, 'WITHSCORES'))
     if unpack_from('>I6', entry) > now then
-      demote(topic, entry, tonumber(priority))
+      budget = budget - demote(topic, entry, tonumber(priority))
       bound, rank = priority, call('ZCOUNT', name, '-inf', priority) - 1
     else
       bound = '(' .. priority

@@ -101,8 +101,7 @@ verb('ack', 0, kept(function()
       results[#results + 1] = ack_loose(n, take, slots, marks)
     end
     if text then
-      leave_fronts(n, text, b, not all and marks)
-      in_lanes = in_lanes + #slots / 8
+      in_lanes = in_lanes + #slots / 8 + leave_fronts(n, text, b, not all and marks)
     end
     if in_lanes >= LIMITS.loose then break end
   end
