@@ -220,3 +220,18 @@ async def test_loose_messages_of_several_calls_come_in_order(redis_url):
     rig.advance(60)
     assert await rig.take_ids() == [f"{at}" for at in reversed(range(60))]
     await store.close()
+
+
+async def test_a_block_comes_before_more_blocks_than_give_way(redis_url):
+    store = new_store(redis_url, SimulatedClock(), packed=1)
+    rig, keys = Rig(store, store.clock), [f"k{at}" for at in range(2 * Limits().giving)]
+    await store.open()
+    await rig.configure(ordered=True)
+    for key in keys:
+        await rig.put(f"late {key}", key=key)
+    await rig.put_entries([rig.entry(f"early {key}", key=key, delay_ms=-1) for key in keys])
+    for word in ("early", "late"):
+        batch = await rig.take()
+        assert sorted(batch.ids) == [f"{word} {key}" for key in keys]
+        await rig.ack(receipts_of(batch))
+    await store.close()
