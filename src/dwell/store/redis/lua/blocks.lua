@@ -153,7 +153,8 @@ local function explode(n, text, b, only)
     local number = 0
     for _ in pairs(messages) do number = number + 1 end
     was_ready = is_ready(n, b)
-    take_all_out(n, b, only, number)
+    -- Others may have been taken out since who calls looked.
+    take_all_out(n, head_at(n), only, number)
   else
     was_ready = lift_block(n, b)
     drop_block(n)
