@@ -90,21 +90,21 @@ class _Both:
         receipts = zip(*(receipts_of(batch) for batch in batches), strict=True)
         self.held |= zip(batches[0].ids, map(list, receipts), strict=True)
 
-    def _some_held(self) -> tuple[list[str], list]:
+    def _some_held(self) -> list[np.ndarray]:
         ids = list(self.held)
         if self._chance.random() < 0.5:
             ids = self._chance.sample(ids, self._chance.randrange(len(ids) + 1))
         receipts = [self.held.pop(id_) for id_ in ids]
         columns = zip(*receipts, strict=True) if receipts else ([], [])
-        return ids, [np.array(column, np.uint64).reshape(-1, 2) for column in columns]
+        return [np.array(column, np.uint64).reshape(-1, 2) for column in columns]
 
     async def ack(self) -> None:
-        _, receipts = self._some_held()
+        receipts = self._some_held()
         said = [await rig.ack(its) for rig, its in zip(self._rigs, receipts, strict=True)]
         assert said[0] == said[1]
 
     async def give_back(self) -> None:
-        _, receipts = self._some_held()
+        receipts = self._some_held()
         verb = self._chance.choice(("release", "release", "bury", "touch"))
         values = {"delay_ms": self._chance.choice((0, 4))} if verb == "release" else {}
         pairs = zip(self._rigs, receipts, strict=True)

@@ -61,6 +61,7 @@ local line = {}
 function line.is(text) return text:byte(1) == 113 end
 function line.head(priority) return 'q ' .. pack('>I4', priority) end
 function line.first(text) return text:sub(7, 19) end
+function line.number(text) return (unpack_from('>I7', text, 13)) end
 function line.has_others(text) return text:byte(2) == 43 end
 
 -- Tell whether an entry among the ready comes before another of its priority. Lua would compare the texts as

@@ -21,13 +21,14 @@ local function may_be_lined(topic)
   return of.ordered and not of.fair and not of.forming
 end
 
--- Return the key of a message by its extra; nil when it has none.
-local function key_of(extra)
-  if extra == '' then return nil end
+-- Return the key of a message by its extra, which may be a part of a text; nil when it has none.
+local function key_of(text, at, size)
+  at, size = at or 0, size or #text
+  if size == 0 then return nil end
   -- Nearly all keys are short texts, whose size stands in the byte before them.
-  local size = extra:byte(2) - 160
-  if size >= 0 and size < 32 then return extra:sub(3, size + 2) end
-  return cmsgpack.unpack(extra)[1]
+  local length = text:byte(at + 2) - 160
+  if length >= 0 and length < 32 then return text:sub(at + 3, at + length + 2) end
+  return cmsgpack.unpack(text:sub(at + 1, at + size))[1]
 end
 
 local function lane_key(topic, key) return KEY.lane .. #topic .. ':' .. topic .. key end

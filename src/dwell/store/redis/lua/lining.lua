@@ -16,12 +16,9 @@ function keys_in(text, b)
   local start, keys, names = b.names + BLOCK.data_size * b.size, {}, {}
   for slot = 0, b.size - 1 do
     if not index or index[3 * slot + 1] == 0 then
-      local extra = data[2 * slot + 2]
-      local size = extra > 1 and text:byte(start + 2) - 160 or -1
-      local key = size >= 0 and size < 32 and text:sub(start + 3, start + size + 2)
-        or key_of(text:sub(start + 1, start + extra)) or false
-      keys[slot] = key
-      if key then names[#names + 1] = key end
+      local key = key_of(text, start, data[2 * slot + 2])
+      keys[slot] = key or false
+      names[#names + 1] = key
     end
     start = data[2 * slot + 1]
   end

@@ -25,7 +25,7 @@ end
 
 -- Return what is begun of a key that has a line, which it has no more. What only stood becomes a loose message.
 local function end_line(topic, key)
-  local n = unpack_from('>I7', cut_line(topic, key), 13)
+  local n = line.number(cut_line(topic, key))
   if is_front(n, topic, key) then
     write_fronts(topic, key, member(n))
     return member(n)
@@ -171,7 +171,7 @@ end
 
 -- Let the first of a line, which lies in a parked block, stand soon; tell whether it is alone of its block so far.
 function let_stand(topic, key)
-  local n = unpack_from('>I7', fronts[topic][key], 13)
+  local n = line.number(fronts[topic][key])
   local first = n - n % 64
   local is_alone = not next_ones[first]
   next_ones[first] = next_ones[first] or {topic = topic, keys = {}}

@@ -52,14 +52,9 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     total = total + b.size
   end
   if is_too_many(loose / 5) then return {'split', floor(5 * MOST_LOOSE * total / loose), finish()} end
-  total = 0
-  for i = 1, #blocks do
-    local b = blocks[i].head
-    if own then
-      local names = ids_of(blocks[i].text, b, 0)
-      for at = 1, b.size do ids[total + at] = names[at] end
-    end
-    total = total + b.size
+  for i = 1, own and #blocks or 0 do
+    local names, before = ids_of(blocks[i].text, blocks[i].head, 0), #ids
+    for at = 1, #names do ids[before + at] = names[at] end
   end
 
   if #elsewhere > 0 and call('EXISTS', unpack(elsewhere)) < #elsewhere then

@@ -26,7 +26,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   local function is_led(key)
     learn_fronts(topic, {key})
     local front = fronts[topic][key]
-    return line.is(front) and (is_there('', unpack_from('>I7', front, 13)) or packed(unpack_from('>I7', front, 13), true))
+    return line.is(front) and (is_there('', line.number(front)) or packed(line.number(front), true))
   end
 
   -- Each message of a ready block has to be the first of its line, or else in its line or lane.
