@@ -11,6 +11,7 @@ from dwell.batch.puts import Puts
 from dwell.message import I64, U8, State
 from dwell.store.redis.layout import BLOCK, DATA, SLOT
 from dwell.store.redis.numbers import SLOTS
+from dwell.store.redis.shortkeys import ShortKeys
 
 _HEAD = BLOCK.python
 #: A state that no message has: the whole text is elsewhere.
@@ -59,7 +60,8 @@ def blocks_of(puts: Puts, places: I64, now_ms: int, *, may_sort: bool) -> list[B
 
 
 def _cuts(many: "_Columns", now_ms: int) -> Iterator[tuple[int, int]]:
-    due_ms, ends = many.due_ms, np.cumsum(many.sizes + SLOT.size + DATA.size)
+    due_ms = many.due_ms
+    ends = np.cumsum(many.sizes + many.keys.sizes + SLOT.size + DATA.size)
     changes = np.append(np.flatnonzero(many.is_other()) + 1, len(due_ms))
     is_sorted = many.is_sorted
     start = 0
@@ -98,6 +100,7 @@ class _Columns:
         self._id_sizes = _sizes(self.ids, len(places))
         self._extra_sizes = _sizes(self.extras, len(places))
         self.sizes = sizes_of(self.bodies) + self._id_sizes + self._extra_sizes
+        self.keys = ShortKeys(self.extras or [b""] * len(places), self._extra_sizes)
         self._topic = puts.topic.encode()
 
     def is_other(self) -> np.ndarray:
@@ -144,7 +147,7 @@ class _Columns:
         ids = b"" if self.ids is None else joined(self.ids[part])
         pieces = [head, self._topic, names[part].tobytes(), ids, data[part].tobytes()]
         expiries = self._expiries(part)
-        text = b"".join([expiries, *pieces, self._data(part)])
+        text = b"".join([expiries, *pieces, self._data(part), self.keys.of(part)])
         return Block(text, self.places[part], 0 if expiries else names_end)
 
     def _data(self, part: slice) -> bytes:

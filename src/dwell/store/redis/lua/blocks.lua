@@ -1,6 +1,7 @@
 -- Blocks: a head as BLOCK says, the topic, BLOCK.slot for each slot and all ids (these are its names);
--- then BLOCK.data for each slot, and extra and body of each. Lua hashes every byte of a string that
--- it is given, so that only what a call needs of a block is read.
+-- then BLOCK.data for each slot, and extra and body of each; and at last, in an ordered topic, the key of each, with
+-- its size in the byte before it, if all have short ones. Lua hashes every byte of a string that it is given, so that
+-- only what a call needs of a block is read.
 local function block_key(n) return KEY.block .. floor(n / 64) end
 
 -- Return the head of a block, from its text or at least the first 240 bytes of it.
@@ -44,6 +45,11 @@ local function numbers_at(text, size, form, at)
   local name = form .. size
   FORMATS[name] = FORMATS[name] or '>' .. string.rep(form, size)
   return {unpack_from(FORMATS[name], text, at + 1)}
+end
+
+-- Return where the bodies of a block end.
+local function bodies_end(text, b)
+  return (unpack_from('>' .. BLOCK.data, text, b.names + BLOCK.data_size * (b.size - 1) + 1))
 end
 
 -- For each slot: 1 when it is gone, due, and where its id ends.
@@ -149,6 +155,7 @@ local function take_out(n, b) take_all_out(n - n % 64, b, {[n % 64] = true}, 1) 
 local function explode(n, text, b, only)
   local messages = unpacked(text, b, n, only)
   local was_ready
+  learn_fronts_of(messages, b)
   if only then
     local number = 0
     for _ in pairs(messages) do number = number + 1 end
@@ -245,6 +252,7 @@ local function extract(n)
   local r, b = packed(n)
   if not r then return nil end
   local was_ready = is_ready(first, b)
+  learn_fronts_of({r}, b)
   take_out(n, b)
   enter({n})
   save(n, r)

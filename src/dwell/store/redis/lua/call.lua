@@ -23,7 +23,7 @@ local names_of = {}
 -- What holds for the topics that were looked at, and what the call changed, written down at its end.
 local known, touched, counts, woken, totals, log, happened, changed
 -- What the call knows of the fronts of lanes.
-local fronts, new_fronts, begun, ended, heads, next_ones
+local fronts, new_fronts, begun, ended, heads, next_ones, of_marks
 -- What it knows of turns, and which were the first of lanes before it.
 local turns, firsts
 
@@ -31,7 +31,7 @@ local function begin(keys, args, own)
   call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
   ARGV, rest = args, OWN + own
   known, touched, counts, woken, totals, log, happened, changed = {}, {}, {}, {}, {}, {}, 0, {}
-  fronts, new_fronts, begun, ended, heads, next_ones, turns, firsts = {}, {}, {}, {}, {}, {}, {}, {}
+  fronts, new_fronts, begun, ended, heads, next_ones, of_marks, turns, firsts = {}, {}, {}, {}, {}, {}, {}, {}, {}
   now, INSTANCE, SHARD, SLOT, SERIAL = tonumber(args[1]), args[2], tonumber(args[3]), args[4], args[5]
   SHARDS, MAX_EVENTS = tonumber(args[6]), tonumber(args[7])
   LIMITS = args[8] == '' and USUAL or cmsgpack.unpack(args[8])
@@ -68,6 +68,7 @@ end
 
 local function look_up(command, name, fields)
   local most = LIMITS.arguments
+  if #fields == 0 then return {} end
   if #fields <= most then return call(command, name, unpack(fields)) end
   local found = {}
   for at = 1, #fields, most do

@@ -7,9 +7,28 @@
 --   ready of messages of that priority that lie in blocks, in their order. The first stands or is taken, and
 --   stays there until it is acked, so that a take has nothing to write down; the others are parked. What
 --   else meets a line cuts it: the parked are in the lane then.
+-- * The mark of a block: its number as in sets. The one message of the key in that block is alone in the line.
+--   So it is when all goes its usual way; as the text is the same for all keys of a block, a put and an ack of it
+--   look at none by itself. Who looks up a front finds it spelled out, as a line, and so it is written down: before
+--   a message leaves its block, its front is looked up.
 -- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
 -- keys of those that it has yet to write down.
 local LOOSE_FRONT = 'l'
+-- What there is to know of lines; `spelled_out` is of lining.lua.
+local line = {}
+function line.is(text) return text:byte(1) == 113 end
+function line.head(priority) return 'q ' .. pack('>I4', priority) end
+function line.first(text) return text:sub(7, 19) end
+function line.number(text) return (unpack_from('>I7', text, 13)) end
+function line.has_others(text) return text:byte(2) == 43 end
+function line.mark(n) return member(n) .. 'b' end
+
+local function new_fronts_of(topic)
+  local of = new_fronts[topic]
+  if not of then of = {}; new_fronts[topic] = of end
+  return of
+end
+
 
 -- Look up the fronts of some keys together.
 local function learn_fronts(topic, keys)
@@ -23,13 +42,14 @@ local function learn_fronts(topic, keys)
   end
   if #missing == 0 then return end
   local texts = look_up('HMGET', KEY.fronts .. topic, missing)
-  for i = 1, #missing do of[missing[i]] = texts[i] or '' end
-end
-
-local function new_fronts_of(topic)
-  local of = new_fronts[topic]
-  if not of then of = {}; new_fronts[topic] = of end
-  return of
+  for i = 1, #missing do
+    local key, text = missing[i], texts[i] or ''
+    if #text == 8 then
+      text = line.spelled_out(topic, key, unpack_from('>I7', text))
+      new_fronts_of(topic)[key] = true
+    end
+    of[key] = text
+  end
 end
 
 -- Let the front of a key be a text, and be written down at the end of the call.
@@ -55,14 +75,6 @@ local function write_down_fronts()
   end
   new_fronts = {}
 end
-
--- What there is to know of a line; `is` tells whether a front is one.
-local line = {}
-function line.is(text) return text:byte(1) == 113 end
-function line.head(priority) return 'q ' .. pack('>I4', priority) end
-function line.first(text) return text:sub(7, 19) end
-function line.number(text) return (unpack_from('>I7', text, 13)) end
-function line.has_others(text) return text:byte(2) == 43 end
 
 -- Tell whether an entry among the ready comes before another of its priority. Lua would compare the texts as
 -- the words of some language.

@@ -10,6 +10,7 @@ local function lifted(n, r, is_taken)
   local b = r.block
   with_data(n, r, b)
   heads[n] = nil
+  learn_fronts_of({r}, b)
   if r.state == STATE.leased then
     mark(r)
     count(r.topic, 'leased', -1)

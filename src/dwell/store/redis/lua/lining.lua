@@ -2,7 +2,7 @@
 -- may be taken when each of its messages is the front of its key, and is parked when each is in its lane,
 -- behind others; where a block is of both kinds, the fewer of its messages become loose ones.
 -- Only what others need is known outside of this file: Lua has room for so many names.
-local is_lined, keys_in, line_up_block, leave_fronts
+local is_lined, keys_in, keys_at, line_up_block, leave_fronts
 do
 -- Tell whether a block may stand, or be parked, as a whole; all of its topic has to be of one priority.
 function is_lined(b)
@@ -10,19 +10,65 @@ function is_lined(b)
     and call('HGET', KEY.known, b.topic) == tostring(b.priority)
 end
 
--- Return the keys of a block by slot, false where there is none, nil where a message is gone; and all keys.
-function keys_in(text, b)
-  local index, data = b.live < b.size and index_of(text, b), numbers_at(text, b.size, BLOCK.data, b.names)
-  local start, keys, names = b.names + BLOCK.data_size * b.size, {}, {}
-  for slot = 0, b.size - 1 do
-    if not index or index[3 * slot + 1] == 0 then
-      local key = key_of(text, start, data[2 * slot + 2])
-      keys[slot] = key or false
-      names[#names + 1] = key
-    end
-    start = data[2 * slot + 1]
+-- Return keys by slot from 1 on, where they stand behind the bodies.
+local function listed_keys(text, b)
+  local keys = numbers_at(text, b.size, 'Bc0', 0)
+  -- The last of what unpack gives is where it ended.
+  keys[b.size + 1] = nil
+  return keys
+end
+
+-- Return the same from extras, false where there is none.
+local function read_keys(text, b)
+  local keys, data = {}, numbers_at(text, b.size, BLOCK.data, b.names)
+  local start = b.names + BLOCK.data_size * b.size
+  for slot = 1, b.size do
+    keys[slot] = key_of(text, start, data[2 * slot]) or false
+    start = data[2 * slot - 1]
+  end
+  return keys
+end
+
+-- Return keys by slot, nil where a message is gone, and all of them that are.
+local function with_names(keys, b, index)
+  local names = {}
+  for slot = 1, b.size do
+    if index and index[3 * slot - 2] == 1 then keys[slot] = nil end
+    names[#names + 1] = keys[slot] or nil
   end
   return keys, names
+end
+
+-- Return the keys of a block by slot from 1 on, false where there is none, nil where a message is gone; and a list of
+-- all keys.
+function keys_in(text, b)
+  local index, last = b.live < b.size and index_of(text, b), bodies_end(text, b)
+  return with_names(#text > last and listed_keys(text:sub(last + 1), b) or read_keys(text, b), b, index)
+end
+
+-- Return the same, without reading bodies where that can be.
+function keys_at(n, b)
+  local at = b.names + BLOCK.data_size * (b.size - 1)
+  local last = unpack_from('>I4', call('GETRANGE', block_key(n), at, at + 3))
+  local text = call('GETRANGE', block_key(n), last, -1)
+  if text == '' then return keys_in(call('GET', block_key(n)), b) end
+  return with_names(listed_keys(text, b), b, b.live < b.size and index_at(n, b))
+end
+
+-- Return the slots of a block from 1 on by key, and its head; false when there is none of a topic.
+local function slots_at(n, topic)
+  local b = head_at(n)
+  if not b or b.topic ~= topic then return false end
+  local keys, slots = keys_at(n, b), {}
+  for slot = b.size, 1, -1 do slots[keys[slot] or false] = slot end
+  return {head = b, slots = slots}
+end
+
+-- Return the line of a key that has the mark of a block as its front; '' when the message is gone.
+function line.spelled_out(topic, key, n)
+  if of_marks[n] == nil then of_marks[n] = slots_at(n, topic) end
+  local b, slot = of_marks[n] and of_marks[n].head, of_marks[n] and of_marks[n].slots[key]
+  return slot and line.head(b.priority) .. ready_member(n + slot - 1, b.due) or ''
 end
 
 -- Return what gives the entry of a message by its slot, for a block of one due.
@@ -111,11 +157,35 @@ local function comes_before(n, due, front, others)
   return 'place'
 end
 
--- Let those messages of a block that are the first of their keys be in front of them. Return for each slot
--- whether it is so, which are not, by block and slot in whose places they are, and which slots come too early.
-local function put_in_front(n, b, keys, entry_at)
+-- Let those messages of a block be the fronts of their keys that have none. Return whether each one is, by slot; and
+-- the keys of the others by slot, and a list of these.
+local function mark_fronts(n, b, keys, names)
+  local texts, of, mark = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, line.mark(n)
+  local fields, is_first, others, left, seen, at = {}, {}, {}, {}, {}, 0
+  for slot = 0, b.size - 1 do
+    local key = keys[slot + 1]
+    if key then
+      at = at + 1
+      if texts[at] or of[key] or seen[key] then
+        others[slot], left[#left + 1] = key, key
+      else
+        seen[key], is_first[slot] = true, true
+        fields[#fields + 1] = key
+        fields[#fields + 1] = mark
+      end
+    elseif key == false then
+      is_first[slot] = true
+    end
+  end
+  many('HSET', KEY.fronts .. b.topic, fields)
+  return is_first, others, left
+end
+
+-- Let those messages of a block that come before what is in front of their keys be so instead. Note for each slot
+-- whether it is so; return which are not, by block and slot in whose places they are, and which slots come too early.
+local function put_in_front(n, b, keys, is_first, entry_at)
   local of, new, head = fronts[b.topic], new_fronts_of(b.topic), line.head(b.priority)
-  local is_first, behind, others, early = {}, {}, {}, {}
+  local behind, others, early = {}, {}, {}
   for slot = 0, b.size - 1 do
     local key = keys[slot]
     if key then
@@ -130,19 +200,21 @@ local function put_in_front(n, b, keys, entry_at)
         behind[#behind + 1] = slot
         is_first[slot] = false
       end
-    elseif key == false then
-      is_first[slot] = true
     end
   end
-  return is_first, behind, others, early
+  return behind, others, early
 end
 
 -- Let a block that has become ready stand, or be parked.
 function line_up_block(n, text, b)
-  local keys, names = keys_in(text, b)
-  learn_fronts(b.topic, names)
+  local is_first, keys, left = mark_fronts(n, b, keys_in(text, b))
+  if #left == 0 then
+    wake(b.topic, b.live)
+    return call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
+  end
+  learn_fronts(b.topic, left)
   local entry_at = entries_of(n, b)
-  local is_first, behind, others, early = put_in_front(n, b, keys, entry_at)
+  local behind, others, early = put_in_front(n, b, keys, is_first, entry_at)
   for other, slots in pairs(others) do give_way(other, slots) end
   call('ZADD', KEY.ready .. b.topic, PARKED + b.priority, (block_entry(n, b)))
   if next(early) then
@@ -155,15 +227,42 @@ function line_up_block(n, text, b)
   stand_block(n, b, is_first)
 end
 
--- Note that messages of a leased block are acked, those of some slots or all. Return what is to be done for it at
--- the end of the call, of which a loose message costs 1.
-function leave_fronts(n, text, b, slots)
-  local topic = b.topic
-  local keys, names = keys_in(text, b)
-  learn_fronts(topic, names)
-  local of, new, entry_at, number = fronts[topic], new_fronts_of(topic), entries_of(n, b), 0
+-- Let the keys of some messages of a block whose fronts are its mark have none. Return the keys of the others by slot,
+-- and a list of these.
+local function unmark_fronts(n, b, keys, names)
+  local texts, of, mark = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, line.mark(n)
+  local gone, others, left, at = {}, {}, {}, 0
   for slot = 0, b.size - 1 do
-    local key = (not slots or slots[slot]) and keys[slot]
+    local key = keys[slot + 1]
+    if key then
+      at = at + 1
+      if texts[at] == mark and not of[key] then
+        gone[#gone + 1] = key
+      else
+        others[slot], left[#left + 1] = key, key
+      end
+    end
+  end
+  many('HDEL', KEY.fronts .. b.topic, gone)
+  return others, left
+end
+
+-- Note that messages of a leased block are acked, those of some slots or all, of whose keys keys_at told. Return what is
+-- to be done for it at the end of the call, of which a loose message costs 1.
+function leave_fronts(n, b, slots, keys, names)
+  local topic, number, left = b.topic, 0, nil
+  if slots then
+    local all = keys
+    keys = {}
+    for slot in pairs(slots) do keys[slot + 1] = all[slot + 1] end
+    keys, names = with_names(keys, b)
+  end
+  keys, left = unmark_fronts(n, b, keys, names)
+  if #left == 0 then return 0 end
+  learn_fronts(topic, left)
+  local of, new, entry_at = fronts[topic], new_fronts_of(topic), entries_of(n, b)
+  for slot = 0, b.size - 1 do
+    local key = keys[slot]
     if key then
       local front = of[key]
       ended[n + slot] = true

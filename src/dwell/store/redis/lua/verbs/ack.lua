@@ -91,8 +91,9 @@ verb('ack', 0, kept(function()
     local n, take = unpack_from('>I7I4', ARGV[i])
     local slots, marks = ARGV[i]:sub(12), {}
     local b = held_block(n, take)
-    local text = b and settings(b.topic).ordered and call('GET', block_key(n))
     local all = b and is_whole(n, b, slots)
+    local keys, names
+    if b and settings(b.topic).ordered then keys, names = keys_at(n, b) end
     if all then
       ack_whole(n, b)
       results[#results + 1] = string.rep(RESULT.acked, b.live)
@@ -100,8 +101,8 @@ verb('ack', 0, kept(function()
       if b then marks = ack_block(n, b, slots) end
       results[#results + 1] = ack_loose(n, take, slots, marks)
     end
-    if text then
-      in_lanes = in_lanes + #slots / 8 + leave_fronts(n, text, b, not all and marks)
+    if keys then
+      in_lanes = in_lanes + #slots / 8 + leave_fronts(n, b, not all and marks, keys, names)
     end
     if in_lanes >= LIMITS.loose then break end
   end

@@ -157,7 +157,8 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       call('RENAME', block.key, block_key(n))
       call('PERSIST', block_key(n))
     else
-      call('SET', block_key(n), block.text)
+      -- Keys are of use behind the bodies where a topic is ordered only.
+      call('SET', block_key(n), may_be_lined(topic) and block.text or block.text:sub(1, bodies_end(block.text, b)))
     end
     note_block(KIND.put, n, b, 0, block.text)
     enter({n})

@@ -45,8 +45,9 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     local keys, names = keys_in(text, b)
     learn_fronts(topic, names)
     for slot, key in pairs(keys) do
-      if not is_in_place(key, ready_member(n + slot, b.due), score >= PARKED) then
-        return tell(topic, ids_of(text, b, n)[slot + 1], n + slot, 'no state', function() explode(n, text, b) end)
+      local m = n + slot - 1
+      if not is_in_place(key, ready_member(m, b.due), score >= PARKED) then
+        return tell(topic, ids_of(text, b, n)[slot], m, 'no state', function() explode(n, text, b) end)
       end
     end
   end
