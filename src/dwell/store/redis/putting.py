@@ -124,14 +124,24 @@ class Putter:
         counted: "_Counted | None",
     ) -> _Told:
         """Put the messages of one shard; tell what was done, and why not all of it was."""
-        for _ in range(_MOST_STEPS):
+        done: _Done = []
+        steps = 0
+        while len(places):
             answer = await self._put_as(shard, puts, places, on_conflict, own, counted)
-            if not isinstance(answer, int):
-                return answer
-            # The engine's clock was set since the delays were counted, or it is another one.
-            assert counted is not None
-            puts, counted = counted.again(puts, answer, self._shards.limits.step_ms)
-        return await self._put_as(shard, puts, places, on_conflict, own, None)  # type: ignore[return-value]
+            if isinstance(answer, int):
+                # The engine's clock was set since the delays were counted, or it is another one.
+                assert counted is not None
+                puts, counted = counted.again(puts, answer, self._shards.limits.step_ms)
+                steps += 1
+                counted = counted if steps < _MOST_STEPS else None
+                continue
+            some, error = answer
+            done += some
+            if error is not None:
+                return done, error
+            # One call does not do all of what is long.
+            places = np.setdiff1d(places, np.concatenate([put for put, *_ in some]))
+        return done, None
 
     async def _put_as(
         self,
@@ -172,8 +182,8 @@ class Putter:
             return [], _refusal(word, told, puts.topic)
         first, codes = told
         results = np.frombuffer(codes, np.uint8)
-        found = np.concatenate([block.places for block in blocks])
-        return [(found, results, _numbers(first, blocks, shard))], None
+        found = np.concatenate([block.places for block in blocks])[: len(results)]
+        return [(found, results, _numbers(first, blocks, shard)[: len(results)])], None
 
     async def _put_parts(
         self,

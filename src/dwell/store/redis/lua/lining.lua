@@ -205,12 +205,13 @@ local function put_in_front(n, b, keys, is_first, entry_at)
   return behind, others, early
 end
 
--- Let a block that has become ready stand, or be parked.
+-- Let a block that has become ready stand, or be parked. Return what that cost, of which a loose message costs 1.
 function line_up_block(n, text, b)
   local is_first, keys, left = mark_fronts(n, b, keys_in(text, b))
   if #left == 0 then
     wake(b.topic, b.live)
-    return call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
+    call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
+    return b.live / 20
   end
   learn_fronts(b.topic, left)
   local entry_at = entries_of(n, b)
@@ -225,6 +226,7 @@ function line_up_block(n, text, b)
   local joins = 2 * #behind >= b.live
   for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i]), joins) end
   stand_block(n, b, is_first)
+  return (b.live + 4 * #left) / 20
 end
 
 -- Let the keys of some messages of a block whose fronts are its mark have none. Return the keys of the others by slot,
@@ -258,7 +260,7 @@ function leave_fronts(n, b, slots, keys, names)
     keys, names = with_names(keys, b)
   end
   keys, left = unmark_fronts(n, b, keys, names)
-  if #left == 0 then return 0 end
+  if #left == 0 then return #names / 32 end
   learn_fronts(topic, left)
   local of, new, entry_at = fronts[topic], new_fronts_of(topic), entries_of(n, b)
   for slot = 0, b.size - 1 do
@@ -282,7 +284,7 @@ function leave_fronts(n, b, slots, keys, names)
       end
     end
   end
-  return number
+  return number + (#names + 3 * #left) / 32
 end
 
 -- Let those that are next of their keys stand, in their block where that is parked.

@@ -15,8 +15,7 @@ local function promote(topic, budget)
         call('ZREM', name, entry)
         count(topic, 'delayed', -b.live)
         count(topic, 'ready', b.live)
-        line_up_block(n, call('GET', block_key(n)), b)
-        budget = budget - 12
+        budget = budget - 1 - line_up_block(n, call('GET', block_key(n)), b)
       elseif b.due < b.last or is_laned(topic) then
         explode(n, call('GET', block_key(n)), b)
         budget = budget - 44

@@ -102,7 +102,7 @@ verb('ack', 0, kept(function()
       results[#results + 1] = ack_loose(n, take, slots, marks)
     end
     if keys then
-      in_lanes = in_lanes + #slots / 8 + leave_fronts(n, b, not all and marks, keys, names)
+      in_lanes = in_lanes + leave_fronts(n, b, not all and marks, keys, names)
     end
     if in_lanes >= LIMITS.loose then break end
   end

@@ -10,7 +10,8 @@
 -- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped, or
 -- {'split', size} when one call would take too long, which has then done nothing: the messages
 -- have to come so many at a time, or {'stepped'} when delays were counted from another time than
--- this one. What follows is what finish() gives.
+-- this one. What follows is what finish() gives. There are results of the first blocks only where lines
+-- make one call long: the others have to come again.
 verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   local said = answered()
   if said then return said end
@@ -26,7 +27,6 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   local MOST_LOOSE = LIMITS.loose
   local function is_too_many(number) return number > MOST_LOOSE and not is_whole end
 
-  -- A message that is lined up in its block costs a fifth of a loose one.
   local blocks, ids, total, loose, elsewhere = {}, {}, 0, 0, {}
   for i = rest, #ARGV do
     local text, expiries = ARGV[i], nil
@@ -45,13 +45,11 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       elsewhere[#elsewhere + 1] = block.key
     end
     if expiries or b.size < least or (is_laned(topic) and not may_be_lined(topic)) then
-      loose = loose + 5 * b.size
-    elseif is_laned(topic) then
       loose = loose + b.size
     end
     total = total + b.size
   end
-  if is_too_many(loose / 5) then return {'split', floor(5 * MOST_LOOSE * total / loose), finish()} end
+  if is_too_many(loose) then return {'split', floor(MOST_LOOSE * total / loose), finish()} end
   for i = 1, own and #blocks or 0 do
     local names, before = ids_of(blocks[i].text, blocks[i].head, 0), #ids
     for at = 1, #names do ids[before + at] = names[at] end
@@ -150,7 +148,8 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     return old and RESULT.replaced or RESULT.created
   end
 
-  -- Keep a block as it is: all its messages are new, and nothing is to be planned for one alone.
+  -- Keep a block as it is: all its messages are new, and nothing is to be planned for one alone. Return what that cost,
+  -- of which a loose message costs 1.
   local function put_block(n, block)
     local b = block.head
     if block.key then
@@ -175,6 +174,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
         call('HSET', KEY.counts .. topic, 'span', b.last - b.due)
       end
     end
+    return 0
   end
 
   local fields, places, messages, ready, delayed, expiring = {}, {}, {}, {}, {}, {}
@@ -216,14 +216,18 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     count(topic, 'delayed', #delayed / 2)
   end
 
-  local at = 0
+  local at, cost = 0, 0
   for i = 1, #blocks do
     local block = blocks[i]
+    if is_too_many(cost) then
+      for left = 1, #elsewhere do call('UNLINK', elsewhere[left]) end
+      break
+    end
     local b, n = block.head, (first + i - 1) * 64
     learn_priority(topic, b.priority)
     local is_dense = is_clean and b.size >= least and not block.expiries and (b.due == b.last or b.due > now)
     if is_dense and (not is_laned(topic) or is_lined(b) or (may_be_lined(topic) and b.due > now)) then
-      put_block(n, block)
+      cost = cost + put_block(n, block)
       if own then
         local members, before = numbers_of(n, b.size), #fields
         for i = 1, b.size do
