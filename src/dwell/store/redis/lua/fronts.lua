@@ -7,10 +7,10 @@
 --   ready of messages of that priority that lie in blocks, in their order. The first stands or is taken, and
 --   stays there until it is acked, so that a take has nothing to write down; the others are parked. What
 --   else meets a line cuts it: the parked are in the lane then.
--- * The mark of a block: its number as in sets. The one message of the key in that block is alone in the line.
---   So it is when all goes its usual way; as the text is the same for all keys of a block, a put and an ack of it
---   look at none by itself. Who looks up a front finds it spelled out, as a line, and so it is written down: before
---   a message leaves its block, its front is looked up.
+-- * Marks: the numbers of blocks, in 7 bytes each, and 'b'. In each of these the key has one message, which make up
+--   its line, in this order. So it is when all goes its usual way; as the text is the same for many keys, a put and
+--   an ack of a block look at few of them. Who looks up a front finds it spelled out, as a line, and so it is
+--   written down: before a message leaves its block, its front is looked up.
 -- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
 -- keys of those that it has yet to write down.
 local LOOSE_FRONT = 'l'
@@ -21,6 +21,7 @@ function line.head(priority) return 'q ' .. pack('>I4', priority) end
 function line.first(text) return text:sub(7, 19) end
 function line.number(text) return (unpack_from('>I7', text, 13)) end
 function line.has_others(text) return text:byte(2) == 43 end
+function line.is_marks(text) return #text > 1 and #text % 7 == 1 and text:byte(1) ~= 113 end
 function line.mark(n) return member(n) .. 'b' end
 
 local function new_fronts_of(topic)
@@ -44,8 +45,8 @@ local function learn_fronts(topic, keys)
   local texts = look_up('HMGET', KEY.fronts .. topic, missing)
   for i = 1, #missing do
     local key, text = missing[i], texts[i] or ''
-    if #text == 8 then
-      text = line.spelled_out(topic, key, unpack_from('>I7', text))
+    if line.is_marks(text) then
+      text = line.spelled_out(topic, key, text)
       new_fronts_of(topic)[key] = true
     end
     of[key] = text

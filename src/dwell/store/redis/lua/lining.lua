@@ -64,11 +64,24 @@ local function slots_at(n, topic)
   return {head = b, slots = slots}
 end
 
--- Return the line of a key that has the mark of a block as its front; '' when the message is gone.
-function line.spelled_out(topic, key, n)
+-- Return the slot of a key in a block, from 1 on, and the block's head; nil when the message is gone.
+local function slot_of(topic, key, n)
   if of_marks[n] == nil then of_marks[n] = slots_at(n, topic) end
-  local b, slot = of_marks[n] and of_marks[n].head, of_marks[n] and of_marks[n].slots[key]
-  return slot and line.head(b.priority) .. ready_member(n + slot - 1, b.due) or ''
+  local of = of_marks[n]
+  if of then return of.slots[key], of.head end
+end
+
+-- Return the line of a key that has marks of blocks as its front; '' when its messages are gone.
+function line.spelled_out(topic, key, text)
+  local spelled = ''
+  for at = 1, #text - 1, 7 do
+    local n = unpack_from('>I7', text, at)
+    local slot, b = slot_of(topic, key, n)
+    if slot then
+      spelled = (spelled == '' and line.head(b.priority) or spelled) .. ready_member(n + slot - 1, b.due)
+    end
+  end
+  return spelled
 end
 
 -- Return what gives the entry of a message by its slot, for a block of one due.
@@ -91,17 +104,17 @@ local function size_of(of)
 end
 
 -- Let a block that is among the ready stand, or be parked, and make the fewer of both kinds of its messages
--- loose. `is_first` says for each slot whether its message is the first of its key.
+-- loose. `is_first` says for each slot whether its message is the first of its key. Return how many became loose.
 local function stand_block(n, b, is_first)
   local number, others = 0, 0
   for _, is in pairs(is_first) do
     if is then number = number + 1 else others = others + 1 end
   end
-  if number + others == 0 then return end
+  if number + others == 0 then return 0 end
   wake(b.topic, number)
   local will_stand = number >= others
   call('ZADD', KEY.ready .. b.topic, will_stand and b.priority or PARKED + b.priority, (block_entry(n, b)))
-  if number == 0 or others == 0 then return end
+  if number == 0 or others == 0 then return 0 end
   local only, parked, entry_at = {}, {}, entries_of(n, b)
   for slot, is in pairs(is_first) do
     if is ~= will_stand then
@@ -112,6 +125,7 @@ local function stand_block(n, b, is_first)
   end
   explode(n, call('GET', block_key(n)), b, only)
   if will_stand then many('ZADD', KEY.ready .. b.topic, parked) end
+  return math.min(number, others)
 end
 
 -- Return the slots of a block of which nothing is gone.
@@ -157,27 +171,49 @@ local function comes_before(n, due, front, others)
   return 'place'
 end
 
--- Let those messages of a block be the fronts of their keys that have none. Return whether each one is, by slot; and
--- the keys of the others by slot, and a list of these.
+-- Return the marks of a front with that of a block at the end; false when it does not belong there.
+local function with_mark(text, n, b)
+  if not line.is_marks(text) or #text > 7 * LIMITS.lined then return false end
+  local m = unpack_from('>I7', text, #text - 7)
+  local last = head_at(m)
+  local is_behind = last and (last.due < b.due or (last.due == b.due and m < n))
+  return is_behind and last.topic == b.topic and last.priority == b.priority and text:sub(1, -2) .. line.mark(n)
+end
+
+-- Let the fronts of a block's keys have its mark, where they have none, or only marks, and it is worth it. Return for
+-- each slot whether its message is the first, the keys of those slots that are left to do, and a list of these.
 local function mark_fronts(n, b, keys, names)
   local texts, of, mark = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, line.mark(n)
-  local fields, is_first, others, left, seen, at = {}, {}, {}, {}, {}, 0
+  local longer, is_first, firsts, behind, others, left, seen, at = {}, {}, {}, {}, {}, {}, {}, 0
   for slot = 0, b.size - 1 do
     local key = keys[slot + 1]
     if key then
       at = at + 1
-      if texts[at] or of[key] or seen[key] then
+      local text = texts[at]
+      if text and longer[text] == nil then longer[text] = with_mark(text, n, b) end
+      if of[key] or seen[key] or (text and not longer[text]) then
         others[slot], left[#left + 1] = key, key
       else
-        seen[key], is_first[slot] = true, true
+        local fields = text and behind or firsts
+        seen[key], is_first[slot] = true, not text
         fields[#fields + 1] = key
-        fields[#fields + 1] = mark
+        fields[#fields + 1] = text and longer[text] or mark
       end
     elseif key == false then
       is_first[slot] = true
     end
   end
-  many('HSET', KEY.fronts .. b.topic, fields)
+  many('HSET', KEY.fronts .. b.topic, firsts)
+  -- What becomes loose is not worth a place in a line.
+  if #behind >= b.live then
+    many('HSET', KEY.fronts .. b.topic, behind)
+    return is_first, others, left
+  end
+  for slot, is in pairs(is_first) do
+    if not is then
+      is_first[slot], others[slot], left[#left + 1] = nil, keys[slot + 1], keys[slot + 1]
+    end
+  end
   return is_first, others, left
 end
 
@@ -208,11 +244,7 @@ end
 -- Let a block that has become ready stand, or be parked. Return what that cost, of which a loose message costs 1.
 function line_up_block(n, text, b)
   local is_first, keys, left = mark_fronts(n, b, keys_in(text, b))
-  if #left == 0 then
-    wake(b.topic, b.live)
-    call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
-    return b.live / 20
-  end
+  if #left == 0 then return b.live / 20 + stand_block(n, b, is_first) end
   learn_fronts(b.topic, left)
   local entry_at = entries_of(n, b)
   local behind, others, early = put_in_front(n, b, keys, is_first, entry_at)
@@ -225,42 +257,53 @@ function line_up_block(n, text, b)
   -- What becomes loose is not worth a place in a line.
   local joins = 2 * #behind >= b.live
   for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i]), joins) end
-  stand_block(n, b, is_first)
-  return (b.live + 4 * #left) / 20
+  return (b.live + 4 * #left) / 20 + stand_block(n, b, is_first)
 end
 
--- Let the keys of some messages of a block whose fronts are its mark have none. Return the keys of the others by slot,
--- and a list of these.
+-- Let the mark of a block leave the fronts of some of its keys, and let the next of these keys stand soon. Return the
+-- keys by slot whose fronts do not begin with it, a list of these, and how many other blocks are concerned for the
+-- first time.
 local function unmark_fronts(n, b, keys, names)
-  local texts, of, mark = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, line.mark(n)
-  local gone, others, left, at = {}, {}, {}, 0
+  local texts, of, own = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, member(n)
+  local shorter, gone, fields, others, left, at, blocks = {}, {}, {}, {}, {}, 0, 0
   for slot = 0, b.size - 1 do
     local key = keys[slot + 1]
     if key then
       at = at + 1
-      if texts[at] == mark and not of[key] then
+      local text = texts[at]
+      if text and shorter[text] == nil then
+        shorter[text] = line.is_marks(text) and text:sub(1, 7) == own and text:sub(8)
+      end
+      local rest = text and not of[key] and shorter[text]
+      if rest == 'b' then
         gone[#gone + 1] = key
+      elseif rest then
+        fields[#fields + 1] = key
+        fields[#fields + 1] = rest
+        if let_stand(b.topic, key, (unpack_from('>I7', rest))) then blocks = blocks + 1 end
       else
         others[slot], left[#left + 1] = key, key
       end
     end
   end
   many('HDEL', KEY.fronts .. b.topic, gone)
-  return others, left
+  many('HSET', KEY.fronts .. b.topic, fields)
+  return others, left, blocks
 end
 
 -- Note that messages of a leased block are acked, those of some slots or all, of whose keys keys_at told. Return what is
 -- to be done for it at the end of the call, of which a loose message costs 1.
 function leave_fronts(n, b, slots, keys, names)
-  local topic, number, left = b.topic, 0, nil
+  local topic, left, number = b.topic, nil, nil
   if slots then
     local all = keys
     keys = {}
     for slot in pairs(slots) do keys[slot + 1] = all[slot + 1] end
     keys, names = with_names(keys, b)
   end
-  keys, left = unmark_fronts(n, b, keys, names)
-  if #left == 0 then return #names / 32 end
+  keys, left, number = unmark_fronts(n, b, keys, names)
+  number = 3 * number + #names / 32
+  if #left == 0 then return number end
   learn_fronts(topic, left)
   local of, new, entry_at = fronts[topic], new_fronts_of(topic), entries_of(n, b)
   for slot = 0, b.size - 1 do
@@ -284,7 +327,23 @@ function leave_fronts(n, b, slots, keys, names)
       end
     end
   end
-  return number + (#names + 3 * #left) / 32
+  return number + #left / 10
+end
+
+-- Let some messages of a block stand, by their keys, and those by their slots of which that is known.
+local function stand_some(n, b, some)
+  local is_first = {}
+  for i = 1, #some.names do
+    local slot = slot_of(some.topic, some.names[i], n)
+    if slot then some.keys[slot - 1] = some.names[i] else mark_key(some.topic, some.names[i]) end
+  end
+  if b then
+    for slot in pairs(live_slots(n, b)) do is_first[slot] = some.keys[slot] ~= nil end
+    stand_block(n, b, is_first)
+  end
+  for slot, key in pairs(some.keys) do
+    if is_first[slot] == nil then mark_key(some.topic, key) end
+  end
 end
 
 -- Let those that are next of their keys stand, in their block where that is parked.
@@ -292,13 +351,13 @@ function stand_next()
   local all = next_ones
   next_ones = {}
   for n, some in pairs(all) do
-    local b, is_first = head_at(n), {}
-    if b and b.topic == some.topic and is_parked(n, b) then
-      for slot in pairs(live_slots(n, b)) do is_first[slot] = some.keys[slot] ~= nil end
-      stand_block(n, b, is_first)
-    end
-    for slot, key in pairs(some.keys) do
-      if is_first[slot] == nil then mark_key(some.topic, key) end
+    local b = head_at(n)
+    b = b and b.topic == some.topic and is_parked(n, b) and b or nil
+    if b and #some.names == b.live then
+      wake(b.topic, b.live)
+      call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
+    else
+      stand_some(n, b, some)
     end
   end
 end

@@ -1,6 +1,6 @@
 -- Order: which of a key's messages go, and when. `heads` has the messages of numbers that were looked up,
 -- without their bodies; `begun` are those that the call has taken, `ended` those that it forgot.
--- `next_ones` are keys whose first lies in a parked block, by the number of the block and the slot.
+-- `next_ones` are keys whose first lies in a parked block, by the number of the block: by slot, or as a list of names.
 local head_of_front, begun_of, begin_front, keep_front, may_go, park, goes, let_stand, open_lanes
 -- Of lining.lua.
 local stand_next
@@ -169,13 +169,15 @@ local function stand(topic, key, entry, score, before)
   end
 end
 
--- Let the first of a line, which lies in a parked block, stand soon; tell whether it is alone of its block so far.
-function let_stand(topic, key)
-  local n = line.number(fronts[topic][key])
-  local first = n - n % 64
-  local is_alone = not next_ones[first]
-  next_ones[first] = next_ones[first] or {topic = topic, keys = {}}
-  next_ones[first].keys[n % 64] = key
+-- Let the first of a line, which lies in a parked block, stand soon; it is in a block whose number is said, or its line
+-- is looked up. Tell whether it is alone of its block so far.
+function let_stand(topic, key, block)
+  local n = not block and line.number(fronts[topic][key])
+  local first = block or n - n % 64
+  local some = next_ones[first]
+  local is_alone = not some
+  if is_alone then some = {topic = topic, keys = {}, names = {}}; next_ones[first] = some end
+  if block then some.names[#some.names + 1] = key else some.keys[n % 64] = key end
   return is_alone
 end
 
