@@ -2,7 +2,7 @@
 -- may be taken when each of its messages is the front of its key, and is parked when each is in its lane,
 -- behind others; where a block is of both kinds, the fewer of its messages become loose ones.
 -- Only what others need is known outside of this file: Lua has room for so many names.
-local is_lined, keys_in, keys_at, line_up_block, leave_fronts
+local is_lined, keys_in, keys_at, line_up_block, leave_line, leave_fronts
 do
 -- Tell whether a block may stand, or be parked, as a whole; all of its topic has to be of one priority.
 function is_lined(b)
@@ -291,6 +291,25 @@ local function unmark_fronts(n, b, keys, names)
   return others, left, blocks
 end
 
+-- Note that a message of a key is acked, whose front was looked up. Return what is to be done for it at the end of the
+-- call, of which a loose message costs 1.
+function leave_line(topic, key, n)
+  local front = fronts[topic][key]
+  if not line.is(front) or line.number(front) ~= n then
+    mark_key(topic, key)
+    return 1
+  end
+  if #front > 19 then
+    write_fronts(topic, key, front:sub(1, 6) .. front:sub(20))
+    -- To make one message of a block loose costs as much as three that are.
+    return let_stand(topic, key) and 3 or 0
+  end
+  write_fronts(topic, key, '')
+  if not line.has_others(front) then return 0 end
+  mark_key(topic, key)
+  return 1
+end
+
 -- Note that messages of a leased block are acked, those of some slots or all, of whose keys keys_at told. Return what is
 -- to be done for it at the end of the call, of which a loose message costs 1.
 function leave_fronts(n, b, slots, keys, names)
@@ -305,26 +324,11 @@ function leave_fronts(n, b, slots, keys, names)
   number = 3 * number + #names / 32
   if #left == 0 then return number end
   learn_fronts(topic, left)
-  local of, new, entry_at = fronts[topic], new_fronts_of(topic), entries_of(n, b)
   for slot = 0, b.size - 1 do
     local key = keys[slot]
     if key then
-      local front = of[key]
       ended[n + slot] = true
-      if not line.is(front) or line.first(front) ~= entry_at(slot) then
-        mark_key(topic, key)
-        number = number + 1
-      elseif #front > 19 then
-        of[key], new[key] = front:sub(1, 6) .. front:sub(20), true
-        -- To make one message of a block loose costs as much as three that are.
-        if let_stand(topic, key) then number = number + 3 end
-      else
-        of[key], new[key] = '', true
-        if line.has_others(front) then
-          mark_key(topic, key)
-          number = number + 1
-        end
-      end
+      number = number + leave_line(topic, key, n + slot)
     end
   end
   return number + #left / 10
@@ -353,7 +357,7 @@ function stand_next()
   for n, some in pairs(all) do
     local b = head_at(n)
     b = b and b.topic == some.topic and is_parked(n, b) and b or nil
-    if b and #some.names == b.live then
+    if b and #some.names + size_of(some.keys) == b.live then
       wake(b.topic, b.live)
       call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
     else

@@ -55,11 +55,15 @@ verb('ack', 0, kept(function()
   end
 
   local function ack_loose(n, take, slots, marks)
-    local names, done, places, results, seen = {}, {}, {}, {}, {}
+    local names, done, places, results, seen, messages = {}, {}, {}, {}, {}, {}
     for i = 1, #slots do names[i] = member(n + slots:byte(i)) end
     local texts = look_up('HMGET', KEY.messages, names)
+    for i = 1, #slots do messages[i] = texts[i] and decode(texts[i]) or nil end
+    -- All of them came in one put.
+    local _, any = next(messages)
+    if any then learn_fronts_of(messages, any) end
     for i = 1, #slots do
-      local r = texts[i] and not seen[names[i]] and decode(texts[i])
+      local r = not seen[names[i]] and messages[i]
       if marks[slots:byte(i)] == i then
         results[i] = RESULT.acked
       elseif r and r.state == STATE.leased and r.take == take and r.ends > now then
@@ -68,9 +72,11 @@ verb('ack', 0, kept(function()
         if slots:byte(i) > 0 or call('EXISTS', block_key(n)) == 0 then places[#places + 1] = n + slots:byte(i) end
         results[i] = RESULT.acked
         count(r.topic, 'leased', -1)
-        mark(r)
-        if settings(r.topic).ordered then in_lanes = in_lanes + 1 + #texts[i] / BYTES_AS_ONE end
         ended[n + slots:byte(i)] = true
+        local key = ordered_key(r)
+        if key then
+          in_lanes = in_lanes + #texts[i] / BYTES_AS_ONE + math.max(leave_line(r.topic, key, n + slots:byte(i)), 1)
+        end
         note(KIND.ack, r.topic, r.id, r.due, r.attempt)
         if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, names[i]) end
         forget_id(r.topic, r.id)

@@ -103,17 +103,25 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
 
   -- Lease as many of a block's messages as are wanted, which are most of it; the others stay in it.
   local function take_part(topic, n, b)
-    local only, entries, scores, index = {}, {}, {}, index_at(n, b)
+    local only, places, index = {}, {}, index_at(n, b)
     for slot = 0, b.size - 1 do
-      if index[3 * slot + 1] == 0 and #entries < left then
+      if index[3 * slot + 1] == 0 and #places < left then
         only[slot] = true
-        entries[#entries + 1] = ready_member(n + slot, b.due)
-        scores[#scores + 1] = b.priority
+        places[#places + 1] = n + slot
       end
     end
-    explode(n, call('GET', block_key(n)), b, only)
-    take_loose(topic, entries, scores)
-    loose_left = loose_left - #entries
+    local messages = unpacked(call('GET', block_key(n)), b, n, only)
+    -- What leads its line goes on to do so until it is acked.
+    learn_fronts_of(messages, b)
+    take_all_out(n, b, only, #places)
+    enter(places)
+    for i = 1, #places do
+      begun[places[i]] = true
+      lease(places[i], encode(messages[places[i] - n]), topic)
+    end
+    count(topic, 'ready', -#places)
+    count(topic, 'leased', #places)
+    loose_left = loose_left - #places
     return false
   end
 
