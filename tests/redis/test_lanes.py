@@ -164,16 +164,35 @@ class TestLanes(Suite):
     async def test_a_check_repairs_lanes(self, rig: Rig) -> None:
         """A lane that lost its first, or has one that is gone, is as it was."""
         await rig.configure(ordered=True)
-        await rig.put("1", "2", key="k")
+        await rig.put("1", key="k")
+        # Of another priority, it has no place in the line.
+        await rig.put("2", key="k", priority=2000)
         await _leave_behind(rig, ["k"])
         engine = rig.store.shards.engine
         lane, ready = f"{engine.keys(0).lane}1:tk", f"{engine.keys(0).ready}t"
-        first = (await engine.ask("ZRANGE", lane, 1, 1))[0]
-        await engine.ask("ZREM", lane, first)
+        await engine.ask("ZREM", lane, (await engine.ask("ZRANGE", lane, 1, 1))[0])
+        first = (await engine.ask("ZRANGE", ready, 0, 0))[0]
         await engine.ask("ZADD", ready, 2**45 + 1000, first)
         assert await rig.store.find_stale(repair=True)
         assert await rig.store.find_stale() == []
         assert await rig.take_ids() == ["1"]
+
+    @scenario
+    async def test_a_check_repairs_lines(self, rig: Rig) -> None:
+        """A line whose first is gone, or forgotten, goes on."""
+        await rig.configure(ordered=True)
+        await rig.put("1", "2", "3", key="k")
+        engine = rig.store.shards.engine
+        keys = engine.keys(0)
+        first = (await engine.ask("ZRANGE", f"{keys.ready}t", 0, 0))[0]
+        await engine.ask("HDEL", keys.messages, first[6:])
+        await engine.ask("ZREM", f"{keys.ready}t", first)
+        assert await rig.store.find_stale(repair=True)
+        assert await rig.store.find_stale() == []
+        assert await rig.take_ids() == ["2"]
+        await engine.ask("DEL", f"{keys.fronts}t")
+        assert await rig.store.find_stale(repair=True)
+        assert await rig.store.find_stale() == []
 
     @scenario
     async def test_all_that_are_begun_hold_a_key(self, rig: Rig) -> None:

@@ -2,9 +2,8 @@
 -- * What was taken and is not done, in 7 bytes each: one, and more only when they were taken before the topic
 --   was ordered; they come again one at a time, in their order. Among them may be what is not begun any more,
 --   and one may be there twice.
--- * LOOSE_FRONT, while nothing is begun and the first of the lane is a loose message, which stands.
 -- * A line: 'q', '+' if others may be in the lane, else ' ', a priority in 4 bytes, and the entries among the
---   ready of messages of that priority that lie in blocks, in their order. The first stands or is taken, and
+--   ready of messages of that priority that are not begun, in their order. The first stands or is taken, and
 --   stays there until it is acked, so that a take has nothing to write down; the others are parked. What
 --   else meets a line cuts it: the parked are in the lane then.
 -- * Marks: the numbers of blocks, in 7 bytes each, and 'b'. In each of these the key has one message, which make up
@@ -13,7 +12,6 @@
 --   written down: before a message leaves its block, its front is looked up.
 -- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
 -- keys of those that it has yet to write down.
-local LOOSE_FRONT = 'l'
 -- What there is to know of lines; `spelled_out` is of lining.lua.
 local line = {}
 function line.is(text) return text:byte(1) == 113 end
@@ -21,7 +19,7 @@ function line.head(priority) return 'q ' .. pack('>I4', priority) end
 function line.first(text) return text:sub(7, 19) end
 function line.number(text) return (unpack_from('>I7', text, 13)) end
 function line.has_others(text) return text:byte(2) == 43 end
-function line.is_marks(text) return #text > 1 and #text % 7 == 1 and text:byte(1) ~= 113 end
+function line.is_marks(text) return #text % 7 == 1 and text:byte(1) ~= 113 end
 function line.mark(n) return member(n) .. 'b' end
 
 local function new_fronts_of(topic)
@@ -75,6 +73,13 @@ local function write_down_fronts()
     many('HDEL', KEY.fronts .. topic, gone)
   end
   new_fronts = {}
+end
+
+-- Return where an entry stands in a line that it does not lead.
+function line.place(text, entry)
+  for at = 20, #text, 13 do
+    if text:sub(at, at + 12) == entry then return at end
+  end
 end
 
 -- Tell whether an entry among the ready comes before another of its priority. Lua would compare the texts as

@@ -15,25 +15,42 @@ local function cut_line(topic, key)
   return fronts[topic][key]
 end
 
--- Tell whether a ready message that is loose comes after what leads the line of its key, which knows of it then.
-local function is_behind_line(r, key, entry)
-  if not may_be_lined(r.topic) then return false end
-  learn_fronts(r.topic, {key})
-  local front, name = fronts[r.topic][key], entry:sub(7)
-  if line.is(front) then front = cut_line(r.topic, key) end
-  if front == '' or (line.is(front) and name == line.first(front):sub(7)) then
-    -- Nothing is in front, or this one itself, which lies in its block no more.
-    write_fronts(r.topic, key, r.attempt > 0 and name or LOOSE_FRONT)
+-- Let a ready message that is loose take its place in the line of its key. Return whether it is the first there, or nil
+-- when it has to stand in the lane.
+local function join_line(r, key, entry)
+  local topic = r.topic
+  learn_fronts(topic, {key})
+  local front = fronts[topic][key]
+  if front == '' then
+    write_fronts(topic, key, r.attempt > 0 and entry:sub(7) or line.head(r.priority) .. entry)
+    if r.attempt > 0 then return nil end
+    return true
+  end
+  if not line.is(front) then return nil end
+  if entry:sub(7) == line.first(front):sub(7) then
+    -- It leads the line as it lay in a block; or it comes again.
+    if r.attempt == 0 and entry == line.first(front) then return true end
+    cut_line(topic, key)
+    write_fronts(topic, key, r.attempt > 0 and entry:sub(7) or '')
+    mark_key(topic, key)
+    return nil
+  end
+  if line.place(front, entry) then return false end
+  local priority = unpack_from('>I4', front, 3)
+  local is_before = r.priority < priority or (r.priority == priority and is_earlier(entry, line.first(front)))
+  local longer = r.attempt == 0 and r.priority == priority and not is_before and line.joined(front, entry)
+  if longer then
+    write_fronts(topic, key, longer)
     return false
   end
-  if not line.is(front) then return false end
-  local priority = unpack_from('>I4', front, 3)
-  if r.priority < priority or (r.priority == priority and is_earlier(entry, line.first(front))) then return false end
-  note_others(r.topic, key)
-  return true
+  cut_line(topic, key)
+  if is_before then return nil end
+  call('ZADD', lane_key(topic, key), r.priority, entry)
+  note_others(topic, key)
+  return false
 end
 
--- Let a ready message stand in its lane; return its score among the ready. Where only the first of a
+-- Let a ready message stand in its line or its lane; return its score among the ready. Where only the first of a
 -- key has a turn the end of the call sees to that, and has to know which was the first before.
 local function line_up(r, entry)
   local of, topic = settings(r.topic), r.topic
@@ -45,8 +62,10 @@ local function line_up(r, entry)
     if firsts[topic][key] == nil then firsts[topic][key] = call('ZRANGE', name, 0, 0)[1] or false end
     mark(r)
   end
-  call('ZADD', name, r.priority, entry)
-  return (of.fair or is_behind_line(r, key, entry)) and PARKED + r.priority or r.priority
+  local is_first = nil
+  if may_be_lined(topic) then is_first = join_line(r, key, entry) end
+  if is_first == nil then call('ZADD', name, r.priority, entry) end
+  return (of.fair or is_first == false) and PARKED + r.priority or r.priority
 end
 
 -- Let a message that becomes ready stand in its lane; return its score among the ready.
@@ -56,14 +75,19 @@ end
 
 local function stand_ready(r, entry) call('ZADD', KEY.ready .. r.topic, enter_ready(r, entry), entry) end
 
--- Let a message that is ready no more leave its lane.
+-- Let a message that is ready no more leave its lane, or its line, unless it leads that.
 local function leave_ready(r, entry)
   local of = settings(r.topic)
   local key = (of.ordered or of.forming) and key_of(r.extra)
-  if key then call('ZREM', lane_key(r.topic, key), entry) end
+  if not key then return end
+  if call('ZREM', lane_key(r.topic, key), entry) == 1 or not may_be_lined(r.topic) then return end
+  learn_fronts(r.topic, {key})
+  local front = fronts[r.topic][key]
+  local at = line.is(front) and line.place(front, entry)
+  if at then write_fronts(r.topic, key, front:sub(1, at - 1) .. front:sub(at + 13)) end
 end
 
--- Let a message that waits in a block leave its lane, or its line, and note when that changes which is first.
+-- Let a message that waits in a block leave its place, and note when that changes which is first.
 local function leave_place(r, entry)
   leave_ready(r, entry)
   local key = ordered_key(r)
@@ -71,9 +95,6 @@ local function leave_place(r, entry)
   learn_fronts(r.topic, {key})
   local front = fronts[r.topic][key]
   if not line.is(front) or line.first(front) == entry then mark_key(r.topic, key) end
-  for at = 20, line.is(front) and #front or 0, 13 do
-    if front:sub(at, at + 12) == entry then write_fronts(r.topic, key, front:sub(1, at - 1) .. front:sub(at + 13)) end
-  end
 end
 
 -- Return how many of so many ready messages of a topic may be taken, or a few more where blocks stand

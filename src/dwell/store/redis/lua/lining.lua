@@ -144,23 +144,26 @@ local function give_way(n, slots)
   stand_block(n, b, is_first)
 end
 
--- Let a message of a block wait behind others of its key: in their line, if it is to join that, or in the lane.
-local function wait_behind(b, key, entry, joins)
+-- Let a message of a block wait behind others of its key: in their line, or else in the lane.
+local function wait_behind(b, key, entry)
   local front = fronts[b.topic][key]
-  local longer = joins and line.is(front) and line.joined(front, entry)
+  local longer = line.is(front) and line.joined(front, entry)
   if longer then return write_fronts(b.topic, key, longer) end
   if line.is(front) then cut_line(b.topic, key) end
   call('ZADD', lane_key(b.topic, key), b.priority, entry)
   note_others(b.topic, key)
-  -- One that comes before the loose message that stands is to stand itself.
-  if front == LOOSE_FRONT and call('ZRANK', lane_key(b.topic, key), entry) == 0 then mark_key(b.topic, key) end
 end
 
 -- Tell whether a block comes before the first of a line, which stands: 'place' if it takes the place of that, as
 -- is noted by its block and slot, and 'early' if too many other blocks have to give way already.
-local function comes_before(n, due, front, others)
+local function comes_before(topic, n, due, front, others)
   local its_due, m = unpack_from('>I6I7', front, 7)
   if its_due < due or (its_due == due and m < n) then return false end
+  local score = tonumber(call('ZSCORE', KEY.ready .. topic, line.first(front)) or nil)
+  if score then
+    if score < PARKED then call('ZADD', KEY.ready .. topic, PARKED + score, line.first(front)) end
+    return 'place'
+  end
   local first = m - m % 64
   if others[first] == nil then
     if not stands(first, head_at(first)) then return false end
@@ -204,7 +207,7 @@ local function mark_fronts(n, b, keys, names)
     end
   end
   many('HSET', KEY.fronts .. b.topic, firsts)
-  -- What becomes loose is not worth a place in a line.
+  -- What becomes loose has no use for marks.
   if #behind >= b.live then
     many('HSET', KEY.fronts .. b.topic, behind)
     return is_first, others, left
@@ -226,7 +229,7 @@ local function put_in_front(n, b, keys, is_first, entry_at)
     local key = keys[slot]
     if key then
       local front = of[key]
-      local before = line.is(front) and comes_before(n, b.due, front, others)
+      local before = line.is(front) and comes_before(b.topic, n, b.due, front, others)
       if before == 'early' then
         early[slot] = true
       elseif before or front == '' then
@@ -254,9 +257,7 @@ function line_up_block(n, text, b)
     wake(b.topic, size_of(early))
     explode(n, text, b, early)
   end
-  -- What becomes loose is not worth a place in a line.
-  local joins = 2 * #behind >= b.live
-  for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i]), joins) end
+  for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i])) end
   return (b.live + 4 * #left) / 20 + stand_block(n, b, is_first)
 end
 
@@ -334,6 +335,16 @@ function leave_fronts(n, b, slots, keys, names)
   return number + #left / 10
 end
 
+-- Let the first of a line stand, which lies in its block no more.
+local function stand_loose(topic, key, n)
+  local front = fronts[topic] and fronts[topic][key] or ''
+  local score = line.is(front) and line.number(front) == n and call('ZSCORE', KEY.ready .. topic, line.first(front))
+  if not score then return mark_key(topic, key) end
+  if tonumber(score) < PARKED then return end
+  call('ZADD', KEY.ready .. topic, score - PARKED, line.first(front))
+  wake(topic, 1)
+end
+
 -- Let some messages of a block stand, by their keys, and those by their slots of which that is known.
 local function stand_some(n, b, some)
   local is_first = {}
@@ -346,7 +357,7 @@ local function stand_some(n, b, some)
     stand_block(n, b, is_first)
   end
   for slot, key in pairs(some.keys) do
-    if is_first[slot] == nil then mark_key(some.topic, key) end
+    if is_first[slot] == nil then stand_loose(some.topic, key, n + slot) end
   end
 end
 

@@ -23,16 +23,19 @@ local function is_front(n, topic, key)
   return r and r.topic == topic and key_of(r.extra) == key and is_begun(r)
 end
 
--- Return what is begun of a key that has a line, which it has no more. What only stood becomes a loose message.
+-- Return what is begun of a key that has a line, which it has no more. What only stood becomes a loose message in the
+-- lane.
 local function end_line(topic, key)
-  local n = line.number(cut_line(topic, key))
+  local front = cut_line(topic, key)
+  local n, entry = line.number(front), line.first(front)
   if is_front(n, topic, key) then
     write_fronts(topic, key, member(n))
     return member(n)
   end
-  write_fronts(topic, key, '')
   local r = not ended[n] and packed(n, true)
   if r and r.topic == topic and r.state == STATE.waiting then extract(n) end
+  if call('ZSCORE', KEY.ready .. topic, entry) then call('ZADD', lane_key(topic, key), unpack_from('>I4', front, 3), entry) end
+  write_fronts(topic, key, '')
   return ''
 end
 
@@ -41,7 +44,6 @@ end
 function begun_of(topic, key)
   learn_fronts(topic, {key})
   local text, at = fronts[topic][key], 1
-  if text == LOOSE_FRONT then return '' end
   if line.is(text) then text = end_line(topic, key) end
   while at < #text and not is_front(unpack_from('>I7', text, at), topic, key) do at = at + 7 end
   if at == 1 then return text end
@@ -145,7 +147,14 @@ end
 function goes(n, r)
   local key = ordered_key(r)
   if not key then return true end
-  local entry, text = ready_member(n, r.due), begun_of(r.topic, key)
+  local entry = ready_member(n, r.due)
+  learn_fronts(r.topic, {key})
+  local front = fronts[r.topic][key]
+  if line.is(front) and line.first(front) == entry then
+    begun[n] = true
+    return true
+  end
+  local text = begun_of(r.topic, key)
   if text ~= '' and next_begun(r.topic, key, text) == n then
     leave_ready(r, entry)
   elseif text ~= '' or not pop_first(r, key, entry) then
@@ -181,20 +190,20 @@ function let_stand(topic, key, block)
   return is_alone
 end
 
--- Let what comes first in a lane stand among what may be taken. A message of a parked block does so together
--- with others of that block.
+-- Let what comes first in a lane stand among what may be taken, and lead the line. A message of a parked block does so
+-- together with others of that block.
 local function open_lane_of(topic, key)
-  local name, front = lane_key(topic, key), fronts[topic][key]
+  local name = lane_key(topic, key)
   local entry, score, priority, is_packed = first_of_lane(topic, name)
-  if is_packed then
-    call('ZREM', name, entry)
-    write_fronts(topic, key, 'q+' .. pack('>I4', priority) .. entry)
-    let_stand(topic, key)
-    return nil
+  if not entry or not may_be_lined(topic) then
+    if fronts[topic][key] ~= '' then write_fronts(topic, key, '') end
+    return entry, score
   end
-  local wanted = entry and may_be_lined(topic) and LOOSE_FRONT or ''
-  if front ~= wanted then write_fronts(topic, key, wanted) end
-  return entry, score
+  call('ZREM', name, entry)
+  local has_others = call('EXISTS', name) == 1
+  write_fronts(topic, key, (has_others and 'q+' or 'q ') .. pack('>I4', priority) .. entry)
+  if not is_packed then return entry, score end
+  let_stand(topic, key)
 end
 
 -- Let the next of a key be taken, as nothing holds it back any more.

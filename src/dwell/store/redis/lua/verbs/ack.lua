@@ -29,29 +29,33 @@ verb('ack', 0, kept(function()
     drop_block(n)
   end
 
-  -- Ack what is still in its block; return by slot which of the receipts did it.
-  local function ack_block(n, b, slots)
-    local text = names_at(n, b)
-    local marks, live = {}, b.live
-    local names, index = ids_of(text, b, n), index_of(text, b)
+  -- Return by slot which of the receipts are of what is still in its block, and whether that is all of it.
+  local function marks_of(n, b, slots)
+    local marks, index, number = {}, index_at(n, b), 0
     for i = 1, #slots do
       local slot = slots:byte(i)
       if slot < b.size and not marks[slot] and index[3 * slot + 1] == 0 then
         marks[slot] = i
-        live = live - 1
+        number = number + 1
+      end
+    end
+    return marks, number == b.live
+  end
+
+  -- Ack a part of a block.
+  local function ack_part(n, b, marks)
+    local text, number = names_at(n, b), 0
+    local names, index = ids_of(text, b, n), index_of(text, b)
+    for slot = 0, b.size - 1 do
+      if marks[slot] then
+        number = number + 1
         if b.own_ids then forget_id(b.topic, names[slot + 1]) end
         note(KIND.ack, b.topic, names[slot + 1], index[3 * slot + 2], b.attempt)
         set_gone(n, b, slot)
       end
     end
-    count(b.topic, 'leased', live - b.live)
-    if live == 0 then
-      lift_block(n, b)
-      drop_block(n)
-    else
-      set_live(n, live)
-    end
-    return marks
+    count(b.topic, 'leased', -number)
+    set_live(n, b.live - number)
   end
 
   local function ack_loose(n, take, slots, marks)
@@ -97,16 +101,13 @@ verb('ack', 0, kept(function()
     local n, take = unpack_from('>I7I4', ARGV[i])
     local slots, marks = ARGV[i]:sub(12), {}
     local b = held_block(n, take)
-    local all = b and is_whole(n, b, slots)
-    local keys, names
+    local is_alone = b and is_whole(n, b, slots)
+    local all, keys, names = is_alone, nil, nil
     if b and settings(b.topic).ordered then keys, names = keys_at(n, b) end
-    if all then
-      ack_whole(n, b)
-      results[#results + 1] = string.rep(RESULT.acked, b.live)
-    else
-      if b then marks = ack_block(n, b, slots) end
-      results[#results + 1] = ack_loose(n, take, slots, marks)
-    end
+    -- What was taken out of the block may be acked with it.
+    if b and not is_alone then marks, all = marks_of(n, b, slots) end
+    if all then ack_whole(n, b) elseif b then ack_part(n, b, marks) end
+    results[#results + 1] = is_alone and string.rep(RESULT.acked, b.live) or ack_loose(n, take, slots, marks)
     if keys then
       in_lanes = in_lanes + leave_fronts(n, b, not all and marks, keys, names)
     end

@@ -22,10 +22,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return call('HEXISTS', KEY.messages, member(n)) == 1
   end
 
-  -- Tell whether the line of a key has a message that is there.
-  local function is_led(key)
-    learn_fronts(topic, {key})
-    local front = fronts[topic][key]
+  -- Tell whether a front is a line whose first message is there.
+  local function is_led(front)
     return line.is(front) and (is_there('', line.number(front)) or packed(line.number(front), true))
   end
 
@@ -33,10 +31,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   local function is_in_place(key, entry, is_parked)
     local front = key and fronts[topic][key] or ''
     if not is_parked then return not key or (line.is(front) and line.first(front) == entry) end
-    for at = 20, line.is(front) and #front or 0, 13 do
-      if front:sub(at, at + 12) == entry then return true end
-    end
-    return key and call('ZSCORE', lane_key(topic, key), entry)
+    return key and ((is_led(front) and line.place(front, entry)) or call('ZSCORE', lane_key(topic, key), entry))
   end
 
   local function check_lines(n, score)
@@ -47,7 +42,10 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     for slot, key in pairs(keys) do
       local m = n + slot - 1
       if not is_in_place(key, ready_member(m, b.due), score >= PARKED) then
-        return tell(topic, ids_of(text, b, n)[slot], m, 'no state', function() explode(n, text, b) end)
+        return tell(topic, ids_of(text, b, n)[slot], m, 'no state', function()
+          explode(n, text, b)
+          if key then mark_key(topic, key) end
+        end)
       end
     end
   end
@@ -61,8 +59,9 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
       local is_parked = score >= PARKED and not settings(topic).forming
       return is_parked and tell(topic, r.id, n, 'no state', function() stand_ready(r, entry) end)
     end
-    local name = lane_key(topic, key)
-    if not call('ZSCORE', name, entry) then
+    learn_fronts(topic, {key})
+    local name, front = lane_key(topic, key), fronts[topic][key]
+    if not is_in_place(key, entry, score >= PARKED) and not call('ZSCORE', name, entry) then
       tell(topic, r.id, n, 'no state', function()
         call('ZADD', name, r.priority, entry)
         mark(r)
@@ -76,7 +75,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
         call('ZREM', name, first)
         mark(r)
       end)
-    elseif first == entry and tonumber(its) >= PARKED and not is_led(key) and begun_of(topic, key) == '' then
+    elseif first == entry and tonumber(its) >= PARKED and not (is_led(front) and line.has_others(front)) and begun_of(topic, key) == '' then
       tell(topic, r.id, n, 'no state', function() mark(r) end)
     end
   end
