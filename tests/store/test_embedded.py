@@ -49,6 +49,7 @@ SMALL = st.fixed_dictionaries(
         "event_file_bytes": st.sampled_from((1, 1_000)),
         "large_frame_bytes": st.sampled_from((1, 300)),
         "snapshot_rows": st.sampled_from((1, 3)),
+        "snapshot_records": st.sampled_from((1, 10)),
         "swept_rows": st.sampled_from((1, 3)),
         "keyed_rows": st.sampled_from((1, 3)),
         "errors_bytes": st.sampled_from((1, 20)),

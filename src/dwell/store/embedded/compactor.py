@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
 #: What a snapshot has for a row at the most: a hash too, and a place in the free list.
 _KEPT_ROW_BYTES = _ROW_BYTES + 16
+#: How many rows a start loads in the time in which it replays one record.
+_RECORD_ROWS = 40
 #: What a snapshot takes beside its rows, more or less.
 _HEAD_BYTES = 16 * 1024
 #: A segment of which less than this part still lives is copied forward.
@@ -86,6 +88,7 @@ class Compactor:
         self.covered = covered
         #: Where the last try was made, and how many messages lived then.
         self._next, self._lived = covered, machine.table.used
+        self._next_applied = machine.applied
         self.living = living_bytes(machine, journal.segment_bytes)
         #: Whether the last try came to its end.
         self._has_ended = True
@@ -102,10 +105,18 @@ class Compactor:
 
     @property
     def is_due(self) -> bool:
-        """Whether the journal since the last snapshot outweighs what one would write."""
-        tail = self._journal.position - self._next
+        """Whether the journal since the last snapshot outweighs what one would write.
+
+        To replay it takes time for each record, too. After a try that failed only bytes count, so
+        that a full disk is not written on again and again.
+        """
+        tail, table = self._journal.position - self._next, self._machine.table
         segment = self._journal.segment_bytes
-        return tail >= segment and tail >= self._machine.table.top * _ROW_BYTES
+        records = self._machine.applied - self._next_applied
+        is_slow = self._has_ended and records >= self._limits.snapshot_records
+        return (tail >= segment and tail >= table.top * _ROW_BYTES) or (
+            is_slow and records * _RECORD_ROWS >= table.top
+        )
 
     @property
     def can_free(self) -> bool:
@@ -137,6 +148,7 @@ class Compactor:
     def postpone(self) -> None:
         """Wait for another segment before the next try."""
         self._next, self._lived = self._journal.position, self._machine.table.used
+        self._next_applied = self._machine.applied
 
     def finish(self, now_ms: int) -> None:
         """Make a snapshot of a store that is about to close, if there is anything new.

@@ -70,6 +70,8 @@ class Machine:
         self.snapshots: list[Snapshot] = []
         self.replaying = False
         self.tolerant: list[str] | None = None
+        #: How many records were applied; those after a snapshot are replayed at the next start.
+        self.applied = 0
         self._promote = promote
         self.delays = Wheel(self._due_of, limits)
         self.leases = Wheel(self._lease_end_of, limits)
@@ -107,6 +109,7 @@ class Machine:
 
     def apply(self, record: Record) -> None:
         """Do what a record says."""
+        self.applied += 1
         if self.snapshots and "rows" in record.columns:
             self.keep(record.rows)
         if self.tolerant is None or self._fit(record):
