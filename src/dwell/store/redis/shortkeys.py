@@ -37,4 +37,5 @@ class ShortKeys:
         if not self.sizes[part].all():
             return b""
         first = self._ends[part.start] - self.sizes[part.start]
-        return self._texts[first : self._ends[part.stop - 1]].tobytes()
+        texts: bytes = self._texts[first : self._ends[part.stop - 1]].tobytes()
+        return texts
