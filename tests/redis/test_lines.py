@@ -28,6 +28,8 @@ class _Both:
         self._clock = clock
         self._chance = random.Random(seed)
         self._keys = [f"k{at}" for at in range(self._chance.choice((1, 3, 20, 200)))] + [None]
+        #: Whether each put has the keys in the same order, and none without.
+        self._is_in_turns = self._chance.random() < 0.4
         self._most = self._chance.choice((3, 12, 70, 200))
         self._sometimes = self._chance.choice((0, 0.02, 0.2))
         self._names = (f"{at:05d}" for at in itertools.count())
@@ -68,12 +70,13 @@ class _Both:
         # As when those who put have clocks that differ.
         delay_ms = self._chance.choice((0, 0, 0, 0, -1, -5, 7))
         is_odd = self._chance.random() < self._sometimes
-        entries = [self._entry(delay_ms, is_odd) for _ in range(number)]
+        entries = [self._entry(at, delay_ms, is_odd) for at in range(number)]
         await self.same("put_entries", entries)
         self._ids += [entry.id for entry in entries]
 
-    def _entry(self, delay_ms: int, is_odd: bool) -> Entry:
-        values = {"key": self._chance.choice(self._keys), "delay_ms": delay_ms}
+    def _entry(self, at: int, delay_ms: int, is_odd: bool) -> Entry:
+        keys = self._keys[at % (len(self._keys) - 1) :][:1] if self._is_in_turns else self._keys
+        values = {"key": self._chance.choice(keys), "delay_ms": delay_ms}
         if is_odd:
             delay_ms = self._chance.choice((-3, 0, 5))
             values |= {"delay_ms": delay_ms, "priority": self._chance.choice((1024, 1024, 7))}
@@ -177,7 +180,11 @@ async def _course(url: str, seed: int, limits: Limits) -> list[str]:
 )
 def test_blocks_of_an_ordered_topic_are_as_its_messages_one_by_one(redis_url, seed):
     chance = random.Random(seed)
-    limits = Limits(lined=chance.choice((1, 2, 32)), giving=chance.choice((1, 4)))
+    limits = Limits(
+        lined=chance.choice((1, 2, 32)),
+        giving=chance.choice((1, 4)),
+        loose=chance.choice((2, 30, 200)),
+    )
     names = asyncio.run(_course(redis_url, seed, limits))
     assert not [name for name in names if name.startswith((":lane", ":front"))]
 

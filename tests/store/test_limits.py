@@ -121,6 +121,19 @@ async def test_a_snapshot_is_of_one_moment_whatever_happens_while_it_is_copied()
         assert await picture(queue) == before
 
 
+async def test_a_start_replays_few_records_however_small_they_are() -> None:
+    disk = FaultyDisk()
+    async with queue_on(disk, snapshot_records=20) as queue:
+        for number in range(110):
+            await queue.put("t", b"x", id=f"{number}")
+        while embedded(queue).core.compactor.covered == 0:
+            await asyncio.sleep(0.001)
+        disk.kill()
+    async with queue_on(disk.copied(), snapshot_records=10_000) as queue:
+        assert embedded(queue).core.machine.applied < 110
+        assert (await queue.stats()).topics["t"].ready == 110
+
+
 async def picture(queue: Queue) -> dict[tuple[str, str], tuple[object, ...]]:
     """Return what is there, by topic and body or id."""
     found: dict[tuple[str, str], tuple[object, ...]] = {}
