@@ -20,7 +20,8 @@ from dwell.store.redis.numbers import SLOTS
 #: What the functions share, each on top of those before it; then one file a verb.
 PARTS = (
     *("call", "places", "fronts", "keyed", "turns", "lanes", "loose", "ids", "blocks", "holding"),
-    *("allowances", "order", "lining", "forming", "lapses", "finding", "time", "ending"),
+    *("allowances", "order", "blockkeys", "lining", "forming", "lapses", "finding", "time"),
+    "ending",
 )
 VERBS = (
     *("ack", "adopt", "bury", "cancel", "configure", "disown", "due", "events", "form"),

@@ -12,7 +12,7 @@
 --   written down: before a message leaves its block, its front is looked up.
 -- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
 -- keys of those that it has yet to write down.
--- What there is to know of lines; `spelled_out` is of lining.lua.
+-- What there is to know of lines; `spelled_out` is of blockkeys.lua.
 local line = {}
 function line.is(text) return text:byte(1) == 113 end
 function line.head(priority) return 'q ' .. pack('>I4', priority) end
