@@ -1,0 +1,77 @@
+-- The keys of the messages of a block, and the lines that are written as marks of blocks.
+local keys_in, keys_at, slot_of
+do
+-- Return keys by slot from 1 on, where they stand behind the bodies.
+local function listed_keys(text, b)
+  local keys = numbers_at(text, b.size, 'Bc0', 0)
+  -- The last of what unpack gives is where it ended.
+  keys[b.size + 1] = nil
+  return keys
+end
+
+-- Return the same from extras, false where there is none.
+local function read_keys(text, b)
+  local keys, data = {}, numbers_at(text, b.size, BLOCK.data, b.names)
+  local start = b.names + BLOCK.data_size * b.size
+  for slot = 1, b.size do
+    keys[slot] = key_of(text, start, data[2 * slot]) or false
+    start = data[2 * slot - 1]
+  end
+  return keys
+end
+
+-- Return keys by slot, nil where a message is gone, and all of them that are.
+local function with_names(keys, b, index)
+  local names = {}
+  for slot = 1, b.size do
+    if index and index[3 * slot - 2] == 1 then keys[slot] = nil end
+    names[#names + 1] = keys[slot] or nil
+  end
+  return keys, names
+end
+
+-- Return the keys of a block by slot from 1 on, false where there is none, nil where a message is gone; and a list of
+-- all keys.
+function keys_in(text, b)
+  local index, last = b.live < b.size and index_of(text, b), bodies_end(text, b)
+  return with_names(#text > last and listed_keys(text:sub(last + 1), b) or read_keys(text, b), b, index)
+end
+
+-- Return the same, without reading bodies where that can be.
+function keys_at(n, b)
+  local at = b.names + BLOCK.data_size * (b.size - 1)
+  local last = unpack_from('>I4', call('GETRANGE', block_key(n), at, at + 3))
+  local text = call('GETRANGE', block_key(n), last, -1)
+  if text == '' then return keys_in(call('GET', block_key(n)), b) end
+  return with_names(listed_keys(text, b), b, b.live < b.size and index_at(n, b))
+end
+
+-- Return the slots of a block from 1 on by key, and its head; false when there is none of a topic.
+local function slots_at(n, topic)
+  local b = head_at(n)
+  if not b or b.topic ~= topic then return false end
+  local keys, slots = keys_at(n, b), {}
+  for slot = b.size, 1, -1 do slots[keys[slot] or false] = slot end
+  return {head = b, slots = slots}
+end
+
+-- Return the slot of a key in a block, from 1 on, and the block's head; nil when the message is gone.
+function slot_of(topic, key, n)
+  if of_marks[n] == nil then of_marks[n] = slots_at(n, topic) end
+  local of = of_marks[n]
+  if of then return of.slots[key], of.head end
+end
+
+-- Return the line of a key that has marks of blocks as its front; '' when its messages are gone.
+function line.spelled_out(topic, key, text)
+  local spelled = ''
+  for at = 1, #text - 1, 7 do
+    local n = unpack_from('>I7', text, at)
+    local slot, b = slot_of(topic, key, n)
+    if slot then
+      spelled = (spelled == '' and line.head(b.priority) or spelled) .. ready_member(n + slot - 1, b.due)
+    end
+  end
+  return spelled
+end
+end
