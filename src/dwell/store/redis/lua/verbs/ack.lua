@@ -43,11 +43,12 @@ verb('ack', 0, kept(function()
   end
 
   -- Ack a part of a block.
-  local function ack_part(n, b, marks)
+  local function ack_part(n, b, slots, marks)
     local text, number = names_at(n, b), 0
     local names, index = ids_of(text, b, n), index_of(text, b)
-    for slot = 0, b.size - 1 do
-      if marks[slot] then
+    for i = 1, #slots do
+      local slot = slots:byte(i)
+      if marks[slot] == i then
         number = number + 1
         if b.own_ids then forget_id(b.topic, names[slot + 1]) end
         note(KIND.ack, b.topic, names[slot + 1], index[3 * slot + 2], b.attempt)
@@ -106,7 +107,7 @@ verb('ack', 0, kept(function()
     if b and settings(b.topic).ordered then keys, names = keys_at(n, b) end
     -- What was taken out of the block may be acked with it.
     if b and not is_alone then marks, all = marks_of(n, b, slots) end
-    if all then ack_whole(n, b) elseif b then ack_part(n, b, marks) end
+    if all then ack_whole(n, b) elseif b then ack_part(n, b, slots, marks) end
     results[#results + 1] = is_alone and string.rep(RESULT.acked, b.live) or ack_loose(n, take, slots, marks)
     if keys then
       in_lanes = in_lanes + leave_fronts(n, b, not all and marks, keys, names)
