@@ -493,11 +493,6 @@ class Machine:
 
 _MOST_ATTEMPTS = np.uint16(65_534)
 _FILLED = (
-    "due_ms",
-    "priority",
-    "lease_ms",
-    "size_bytes",
-    "id_bytes",
-    "extra_bytes",
-    "max_attempts",
+    *("due_ms", "priority", "lease_ms", "size_bytes"),
+    *("id_bytes", "extra_bytes", "max_attempts"),
 )

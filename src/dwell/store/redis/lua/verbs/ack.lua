@@ -29,17 +29,17 @@ verb('ack', 0, kept(function()
     drop_block(n)
   end
 
-  -- Return by slot which of the receipts are of what is still in its block, and whether that is all of it.
+  -- Return by slot which of the receipts are of what is still in its block, and whether that is all of it, in order.
   local function marks_of(n, b, slots)
-    local marks, index, number = {}, index_at(n, b), 0
+    local marks, index, number, last, in_order = {}, index_at(n, b), 0, -1, true
     for i = 1, #slots do
       local slot = slots:byte(i)
       if slot < b.size and not marks[slot] and index[3 * slot + 1] == 0 then
         marks[slot] = i
-        number = number + 1
+        number, last, in_order = number + 1, slot, in_order and slot > last
       end
     end
-    return marks, number == b.live
+    return marks, in_order and number == b.live
   end
 
   -- Ack a part of a block.
@@ -57,6 +57,10 @@ verb('ack', 0, kept(function()
     end
     count(b.topic, 'leased', -number)
     set_live(n, b.live - number)
+    if b.live == number then
+      lift_block(n, b)
+      drop_block(n)
+    end
   end
 
   local function ack_loose(n, take, slots, marks)
