@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -242,3 +244,65 @@ async def test_a_block_comes_before_more_blocks_than_give_way(redis_url):
         assert sorted(batch.ids) == [f"{word} {key}" for key in keys]
         await rig.ack(receipts_of(batch))
     await store.close()
+
+
+@asynccontextmanager
+async def _two_blocks(url: str, **second: int) -> AsyncIterator[Rig]:
+    """Put two blocks of the same keys into an ordered topic: marks are all that is known of them."""
+    store = new_store(url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.configure(ordered=True)
+    for word, values in (("a", {}), ("b", second)):
+        entries = [rig.entry(f"{word}{at}", key=f"k{at}", **values) for at in range(64)]
+        await rig.put_entries(entries)
+    yield rig
+    assert await store.find_stale() == []
+    await store.close()
+
+
+def _ids(word: str, *without: int) -> list[str]:
+    return [f"{word}{at}" for at in range(64) if at not in without]
+
+
+async def test_a_block_behind_another_follows_when_that_is_acked(redis_url):
+    async with _two_blocks(redis_url) as rig:
+        for word in "ab":
+            batch = await rig.take()
+            assert list(batch.ids) == _ids(word)
+            await rig.ack(receipts_of(batch))
+
+
+async def test_a_block_that_is_due_earlier_comes_before_another(redis_url):
+    async with _two_blocks(redis_url, delay_ms=-5) as rig:
+        batch = await rig.take()
+        assert list(batch.ids) == _ids("b")
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == _ids("a")
+
+
+async def test_a_block_whose_lease_ends_goes_on_to_hold_its_keys(redis_url):
+    async with _two_blocks(redis_url) as rig:
+        await rig.take(lease_ms=50)
+        rig.advance(50)
+        batch = await rig.take()
+        assert sorted(batch.ids) == sorted(_ids("a"))
+        await rig.ack(receipts_of(batch))
+        assert sorted(await rig.take_ids()) == sorted(_ids("b"))
+
+
+async def test_what_leaves_a_block_goes_on_to_hold_its_key(redis_url):
+    """Whether it is given back, or moved, or taken by its id before."""
+    async with _two_blocks(redis_url) as rig:
+        await rig.reschedule("a7", delay_ms=10)
+        by_id = await rig.take_by_ids("a5")
+        batch = await rig.take()
+        assert list(batch.ids) == [*_ids("a", 5, 7), "b7"]
+        receipts = receipts_of(batch)
+        await rig.release(receipts[3:4], 20)
+        await rig.ack(np.concatenate([receipts[:3], receipts[4:]]))
+        assert sorted(await rig.take_ids()) == sorted(_ids("b", 3, 5, 7))
+        await rig.ack(receipts_of(by_id))
+        assert await rig.take_ids() == ["b5"]
+        rig.advance(20)
+        assert sorted(await rig.take_ids()) == ["a3", "a7"]
