@@ -135,8 +135,9 @@ async def test_stores_in_one_engine_share_no_fronts():
             dwell.open(server.url, prefix="one") as one,
             dwell.open(server.url, prefix="two") as two,
         ):
-            for queue, others in ((one, 0), (two, 5)):
+            for queue in (one, two):
                 await queue.configure("t", ordered=True)
+            for queue, others in ((one, 0), (two, 5)):
                 # Its numbers are others than those of the other store.
                 for _ in range(others):
                     await queue.put("t", "x")
