@@ -108,10 +108,13 @@ class Leased:
             left_ms = int(part.until_ms.min(initial=2**62)) - now_ms
             self.ends_at = min(self.ends_at, heard_at + left_ms / 1000)
             self.size_bytes += total_bytes(part.bodies) + total_bytes(part.extras)
+            count = len(self._parts)
             if not is_block and self._last_block == shard:
                 part = self._in_order(part)
             self._parts.append((shard, part))
-            self._last_block = shard if is_block else None
+            # More of the block may come, loose, in another call.
+            is_open = is_block or len(self._parts) == count
+            self._last_block = shard if is_open else None
 
     def _in_order(self, part: Batch) -> Batch:
         """Return loose messages, and what the block before them has, in the order of both."""

@@ -75,7 +75,7 @@ end
 
 local function stand_ready(r, entry) call('ZADD', KEY.ready .. r.topic, enter_ready(r, entry), entry) end
 
--- Let a message that is ready no more leave its lane, or its line, unless it leads that.
+-- Let a message that is ready no more leave its lane, or its line, which is over where it led that.
 local function leave_ready(r, entry)
   local of = settings(r.topic)
   local key = (of.ordered or of.forming) and key_of(r.extra)
@@ -83,8 +83,15 @@ local function leave_ready(r, entry)
   if call('ZREM', lane_key(r.topic, key), entry) == 1 or not may_be_lined(r.topic) then return end
   learn_fronts(r.topic, {key})
   local front = fronts[r.topic][key]
-  local at = line.is(front) and line.place(front, entry)
-  if at then write_fronts(r.topic, key, front:sub(1, at - 1) .. front:sub(at + 13)) end
+  if not line.is(front) then return end
+  local at = line.place(front, entry)
+  if at then
+    write_fronts(r.topic, key, front:sub(1, at - 1) .. front:sub(at + 13))
+  elseif line.first(front) == entry then
+    cut_line(r.topic, key)
+    write_fronts(r.topic, key, '')
+    mark_key(r.topic, key)
+  end
 end
 
 -- Let a message that waits in a block leave its place, and note when that changes which is first.
@@ -93,8 +100,7 @@ local function leave_place(r, entry)
   local key = ordered_key(r)
   if not key then return end
   learn_fronts(r.topic, {key})
-  local front = fronts[r.topic][key]
-  if not line.is(front) or line.first(front) == entry then mark_key(r.topic, key) end
+  if not line.is(fronts[r.topic][key]) then mark_key(r.topic, key) end
 end
 
 -- Return how many of so many ready messages of a topic may be taken, or a few more where blocks stand

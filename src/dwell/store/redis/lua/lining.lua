@@ -110,10 +110,11 @@ local function with_mark(text, n, b)
 end
 
 -- Let the fronts of a block's keys have its mark, where they have none, or only marks, and it is worth it. Return for
--- each slot whether its message is the first, the keys of those slots that are left to do, and a list of these.
+-- each slot whether its message is the first, the keys of those slots that are left to do, a list of these, and what
+-- these cost: long lines are long to take apart.
 local function mark_fronts(n, b, keys, names)
   local texts, of, mark = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, line.mark(n)
-  local longer, is_first, firsts, behind, others, left, seen, at = {}, {}, {}, {}, {}, {}, {}, 0
+  local longer, is_first, firsts, behind, others, left, seen, at, cost = {}, {}, {}, {}, {}, {}, {}, 0, 0
   for slot = 0, b.size - 1 do
     local key = keys[slot + 1]
     if key then
@@ -122,6 +123,7 @@ local function mark_fronts(n, b, keys, names)
       if text and longer[text] == nil then longer[text] = with_mark(text, n, b) end
       if of[key] or seen[key] or (text and not longer[text]) then
         others[slot], left[#left + 1] = key, key
+        cost = cost + 0.2 + #(text or '') / 250
       else
         local fields = text and behind or firsts
         seen[key], is_first[slot] = true, not text
@@ -136,14 +138,15 @@ local function mark_fronts(n, b, keys, names)
   -- What becomes loose has no use for marks.
   if #behind >= b.live then
     many('HSET', KEY.fronts .. b.topic, behind)
-    return is_first, others, left
+    return is_first, others, left, cost
   end
   for slot, is in pairs(is_first) do
     if not is then
       is_first[slot], others[slot], left[#left + 1] = nil, keys[slot + 1], keys[slot + 1]
+      cost = cost + 0.2
     end
   end
-  return is_first, others, left
+  return is_first, others, left, cost
 end
 
 -- Let those messages of a block that come before what is in front of their keys be so instead. Note for each slot
@@ -173,7 +176,7 @@ end
 
 -- Let a block that has become ready stand, or be parked. Return what that cost, of which a loose message costs 1.
 function line_up_block(n, text, b)
-  local is_first, keys, left = mark_fronts(n, b, keys_in(text, b))
+  local is_first, keys, left, cost = mark_fronts(n, b, keys_in(text, b))
   if #left == 0 then return b.live / 20 + stand_block(n, b, is_first) end
   learn_fronts(b.topic, left)
   local entry_at = entries_of(n, b)
@@ -185,7 +188,7 @@ function line_up_block(n, text, b)
     explode(n, text, b, early)
   end
   for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i])) end
-  return (b.live + 4 * #left) / 20 + stand_block(n, b, is_first)
+  return b.live / 20 + cost + stand_block(n, b, is_first)
 end
 
 -- Let the mark of a block leave the fronts of some of its keys, and let the next of these keys stand soon. Return the
@@ -297,7 +300,7 @@ function stand_next()
   for n, some in pairs(all) do
     local b = head_at(n)
     b = b and b.topic == some.topic and is_parked(n, b) and b or nil
-    if b and #some.names + size_of(some.keys) == b.live then
+    if b and not next(some.keys) and #some.names == b.live then
       wake(b.topic, b.live)
       call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
     else

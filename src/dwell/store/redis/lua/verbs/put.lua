@@ -16,7 +16,6 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   local said = answered()
   if said then return said end
   counted_ms, least = tonumber(counted_ms), tonumber(least)
-  if counted_ms > 0 and math.abs(now - counted_ms) > LIMITS.step_ms then return {'stepped', finish()} end
   local own = whose ~= '0'
   local function new_key(i) return KEY.new .. INSTANCE .. ':' .. SERIAL .. ':' .. i end
   local IDS = KEY.ids .. topic
@@ -49,7 +48,19 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     end
     total = total + b.size
   end
-  if is_too_many(loose) then return {'split', floor(MOST_LOOSE * total / loose), finish()} end
+
+  local function let_go()
+    for i = 1, #elsewhere do call('UNLINK', elsewhere[i]) end
+  end
+
+  if counted_ms > 0 and math.abs(now - counted_ms) > LIMITS.step_ms then
+    let_go()
+    return {'stepped', finish()}
+  end
+  if is_too_many(loose) then
+    let_go()
+    return {'split', floor(MOST_LOOSE * total / loose), finish()}
+  end
   for i = 1, own and #blocks or 0 do
     local names, before = ids_of(blocks[i].text, blocks[i].head, 0), #ids
     for at = 1, #names do ids[before + at] = names[at] end
@@ -82,7 +93,10 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     if on_conflict == 'error' then
       local seen = {}
       for i = 1, total do
-        if there[ids[i]] or seen[ids[i]] then return answer({'exists', ids[i], finish()}) end
+        if there[ids[i]] or seen[ids[i]] then
+          let_go()
+          return answer({'exists', ids[i], finish()})
+        end
         seen[ids[i]] = true
       end
     end
@@ -102,20 +116,29 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
         if there[ids[i]] or seen[ids[i]] then new = new - 1 end
         seen[ids[i]] = true
       end
-      if new > room then return answer({'full', waiting, limit, new, finish()}) end
+      if new > room then
+        let_go()
+        return answer({'full', waiting, limit, new, finish()})
+      end
     end
   end
   if total > room then
     is_clean = false
-    if is_sorted == '1' then return {'unsorted', finish()} end
+    if is_sorted == '1' then
+      let_go()
+      return {'unsorted', finish()}
+    end
   end
 
   local replaced = 0
   if on_conflict == 'replace' then
     for _ in pairs(there) do replaced = replaced + 1 end
   end
-  if replaced > 64 and total > 64 then return {'split', 64, finish()} end
-  if not is_clean and is_too_many(total) then return {'split', MOST_LOOSE, finish()} end
+  local most = replaced > 64 and total > 64 and 64 or not is_clean and is_too_many(total) and MOST_LOOSE
+  if most then
+    let_go()
+    return {'split', most, finish()}
+  end
 
   local first = call('HINCRBY', KEY.meta, 'block', #blocks) - #blocks + 1
   local results, fresh = {}, {}
@@ -146,35 +169,6 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     wait(n, r)
     save(n, r)
     return old and RESULT.replaced or RESULT.created
-  end
-
-  -- Keep a block as it is: all its messages are new, and nothing is to be planned for one alone. Return what that cost,
-  -- of which a loose message costs 1.
-  local function put_block(n, block)
-    local b = block.head
-    if block.key then
-      call('RENAME', block.key, block_key(n))
-      call('PERSIST', block_key(n))
-    else
-      -- Keys are of use behind the bodies where a topic is ordered only.
-      call('SET', block_key(n), may_be_lined(topic) and block.text or block.text:sub(1, bodies_end(block.text, b)))
-    end
-    note_block(KIND.put, n, b, 0, block.text)
-    enter({n})
-    local ready, delayed = block_entry(n, b)
-    if b.last <= now then
-      count(topic, 'ready', b.size)
-      if is_laned(topic) then return line_up_block(n, block.key and call('GET', block_key(n)) or block.text, b) end
-      call('ZADD', KEY.ready .. topic, b.priority, ready)
-      wake(topic, b.size)
-    else
-      call('ZADD', KEY.delayed .. topic, b.due, delayed)
-      count(topic, 'delayed', b.size)
-      if b.last - b.due > tonumber(call('HGET', KEY.counts .. topic, 'span') or 0) then
-        call('HSET', KEY.counts .. topic, 'span', b.last - b.due)
-      end
-    end
-    return 0
   end
 
   local fields, places, messages, ready, delayed, expiring = {}, {}, {}, {}, {}, {}
@@ -214,13 +208,47 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
     many('ZADD', KEY.expiring .. topic, expiring)
     count(topic, 'ready', #ready / 2)
     count(topic, 'delayed', #delayed / 2)
+    places, messages, ready, delayed, expiring = {}, {}, {}, {}, {}
+  end
+
+  -- Keep a block as it is: all its messages are new, and nothing is to be planned for one alone. Return what that cost,
+  -- of which a loose message costs 1.
+  local function put_block(n, block)
+    local b = block.head
+    if block.key then
+      call('RENAME', block.key, block_key(n))
+      call('PERSIST', block_key(n))
+    else
+      -- Keys are of use behind the bodies where a topic is ordered only.
+      call('SET', block_key(n), may_be_lined(topic) and block.text or block.text:sub(1, bodies_end(block.text, b)))
+    end
+    note_block(KIND.put, n, b, 0, block.text)
+    enter({n})
+    local ready, delayed = block_entry(n, b)
+    if b.last <= now then
+      count(topic, 'ready', b.size)
+      if is_laned(topic) then
+        -- It meets what this call has put before it.
+        end_loose()
+        return line_up_block(n, block.key and call('GET', block_key(n)) or block.text, b)
+      end
+      call('ZADD', KEY.ready .. topic, b.priority, ready)
+      wake(topic, b.size)
+    else
+      call('ZADD', KEY.delayed .. topic, b.due, delayed)
+      count(topic, 'delayed', b.size)
+      if b.last - b.due > tonumber(call('HGET', KEY.counts .. topic, 'span') or 0) then
+        call('HSET', KEY.counts .. topic, 'span', b.last - b.due)
+      end
+    end
+    return 0
   end
 
   local at, cost = 0, 0
   for i = 1, #blocks do
     local block = blocks[i]
     if is_too_many(cost) then
-      for left = 1, #elsewhere do call('UNLINK', elsewhere[left]) end
+      let_go()
       break
     end
     local b, n = block.head, (first + i - 1) * 64

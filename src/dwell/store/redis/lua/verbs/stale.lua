@@ -27,11 +27,21 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return line.is(front) and (is_there('', line.number(front)) or packed(line.number(front), true))
   end
 
+  -- Tell whether something holds back what is parked in the lane of a key, and will let it go.
+  local function is_held(key, front)
+    if line.is(front) then return is_led(front) and line.has_others(front) end
+    local first = call('ZRANGE', lane_key(topic, key), 0, 0)[1]
+    local score = first and call('ZSCORE', KEY.ready .. topic, first)
+    return (score and tonumber(score) < PARKED) or begun_of(topic, key) ~= ''
+  end
+
   -- Each message of a ready block has to be the first of its line, or else in its line or lane.
   local function is_in_place(key, entry, is_parked)
     local front = key and fronts[topic][key] or ''
     if not is_parked then return not key or (line.is(front) and line.first(front) == entry) end
-    return key and ((is_led(front) and line.place(front, entry)) or call('ZSCORE', lane_key(topic, key), entry))
+    if not key then return false end
+    if is_led(front) and line.place(front, entry) then return true end
+    return call('ZSCORE', lane_key(topic, key), entry) and is_held(key, front)
   end
 
   local function check_lines(n, score)
@@ -75,7 +85,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
         call('ZREM', name, first)
         mark(r)
       end)
-    elseif first == entry and tonumber(its) >= PARKED and not (is_led(front) and line.has_others(front)) and begun_of(topic, key) == '' then
+    elseif first == entry and tonumber(its) >= PARKED and not is_held(key, front) then
       tell(topic, r.id, n, 'no state', function() mark(r) end)
     end
   end
