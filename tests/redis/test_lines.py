@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ class _Both:
                 self.give_back,
                 self.cancel,
                 self.move,
+                self.replace,
                 self.take_by_id,
                 self.peek,
                 self.change,
@@ -73,6 +75,10 @@ class _Both:
         delay_ms = self._chance.choice((0, 0, 0, 0, -1, -5, 7))
         is_odd = self._chance.random() < self._sometimes
         entries = [self._entry(at, delay_ms, is_odd) for at in range(number)]
+        if self._chance.random() < self._sometimes:
+            dues_ms = [entry.due_ms - self._chance.choice((0, 1, 5)) for entry in entries]
+            pairs = zip(entries, dues_ms, strict=True)
+            entries = [replace(entry, due_ms=due_ms) for entry, due_ms in pairs]
         await self.same("put_entries", entries)
         self._ids += [entry.id for entry in entries]
 
@@ -125,6 +131,14 @@ class _Both:
     async def move(self) -> None:
         verb = self._chance.choice(("reschedule", "kick"))
         await self.same(verb, *self._some_ids(), delay_ms=self._chance.choice((0, 6)))
+
+    async def replace(self) -> None:
+        delay_ms = self._chance.choice((0, 0, 6))
+        entries = [
+            replace(self._entry(at, delay_ms, is_odd=False), id=id_)
+            for at, id_ in enumerate(self._some_ids())
+        ]
+        await self.same("put_entries", entries, on_conflict="replace")
 
     async def take_by_id(self) -> None:
         ids = self._some_ids()
@@ -308,3 +322,46 @@ async def test_what_leaves_a_block_goes_on_to_hold_its_key(redis_url):
         assert await rig.take_ids() == ["b5"]
         rig.advance(20)
         assert sorted(await rig.take_ids()) == sorted(["a7", *(f"a{at}" for at in given_back)])
+
+
+async def test_a_message_that_gets_another_key_holds_back_no_longer_the_old_one(redis_url):
+    """Though its due and its number stay, so that it is ready in the same place."""
+    async with _two_blocks(redis_url) as rig:
+        entries = [rig.entry(f"a{at}", key=f"other{at}") for at in range(64)]
+        assert set(await rig.put_entries(entries, on_conflict="replace")) == {"replaced"}
+        assert sorted(await rig.take_ids()) == sorted(_ids("a") + _ids("b"))
+
+
+async def test_a_put_of_blocks_and_loose_messages_is_lined_up_in_order(redis_url):
+    store = new_store(redis_url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.configure(ordered=True)
+    early = [rig.entry(f"early {at}", key=f"k{at}", delay_ms=-60) for at in range(64)]
+    await rig.put_entries([rig.entry("late", key="k7", delay_ms=-1, max_attempts=2), *early])
+    batch = await rig.take()
+    assert list(batch.ids) == [entry.id for entry in early]
+    await rig.ack(receipts_of(batch))
+    assert await rig.take_ids() == ["late"]
+    await store.close()
+
+
+async def test_a_block_that_is_loose_in_part_stands_when_all_its_keys_are_free(redis_url):
+    """Some of it stand loose already, while others of it have to wait."""
+    store = new_store(redis_url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.configure(ordered=True)
+    puts = [("a", "x", "", 0), ("b", "x", "y", 0), ("c", "y", "", -60)]
+    for word, first, second, delay_ms in puts:
+        keys = [f"{key}{at}" for key in first + second for at in range(8)]
+        entries = [rig.entry(f"{word} {key}", key=key, delay_ms=delay_ms) for key in keys]
+        await rig.put_entries(entries)
+    batch = await rig.take_by_ids(*(f"a x{at}" for at in range(8)))
+    await rig.ack(receipts_of(batch))
+    batch = await rig.take()
+    assert sorted(batch.ids) == sorted(f"{of}{at}" for of in ("c y", "b x") for at in range(8))
+    assert await store.find_stale() == []
+    await rig.ack(receipts_of(batch))
+    assert sorted(await rig.take_ids()) == [f"b y{at}" for at in range(8)]
+    await store.close()

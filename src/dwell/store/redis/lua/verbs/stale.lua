@@ -29,10 +29,11 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
 
   -- Tell whether something holds back what is parked in the lane of a key, and will let it go.
   local function is_held(key, front)
-    if line.is(front) then return is_led(front) and line.has_others(front) end
     local first = call('ZRANGE', lane_key(topic, key), 0, 0)[1]
     local score = first and call('ZSCORE', KEY.ready .. topic, first)
-    return (score and tonumber(score) < PARKED) or begun_of(topic, key) ~= ''
+    if score and tonumber(score) < PARKED then return true end
+    if line.is(front) then return is_led(front) and line.has_others(front) end
+    return begun_of(topic, key) ~= ''
   end
 
   -- Each message of a ready block has to be the first of its line, or else in its line or lane.
