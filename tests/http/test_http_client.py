@@ -165,7 +165,7 @@ UNSAFE = {
 @pytest.fixture
 def quick(monkeypatch):
     """Repeat sooner than people would."""
-    monkeypatch.setattr("dwell.client.connection._FIRST_WAIT_S", 0.005)
+    monkeypatch.setattr("dwell.client.pauses.FIRST_S", 0.005)
 
 
 async def _fill(queue):

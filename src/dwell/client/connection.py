@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import random
 import re
 import ssl
 import time
@@ -12,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
+from dwell.client.pauses import Pauses
 from dwell.clock.servertime import ServerClock
 from dwell.errors import (
     DwellError,
@@ -42,19 +42,20 @@ _PASSING = (408, 425, 429)
 #: Kept for less than a server keeps it, so that none is closed while a request is on its way.
 _IDLE_S = 30.0
 
-#: The wait before the first repetition; it doubles each time, and a part of it is chance.
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 2.0
 #: The longest that a server's Retry-After is heeded.
 _LONGEST_AFTER_S = 60.0
 
 
 class _Failure(NamedTuple):
-    """Why a request came to nothing, whether the server can have done it, and when to ask again."""
+    """Why a request came to nothing, whether the server can have done it, and when to ask again.
+
+    It is refused when nothing listens there.
+    """
 
     error: DwellError
     maybe_done: bool
     after_s: float = 0.0
+    is_refused: bool = False
 
 
 class Certificate(NamedTuple):
@@ -147,16 +148,15 @@ class Connection:
         headers = {"accept": accept}
         if data:
             headers["content-type"] = content
-        pause_s = _FIRST_WAIT_S
-        for left in range(self._retries, -1, -1):
+        pauses = Pauses(self._retries)
+        while True:
             answer = await self._once(method, path, data, headers, wait_s)
             if not isinstance(answer, _Failure):
                 return answer
-            if not left or (answer.maybe_done and not is_safe):
+            pause_s = pauses.next_s(is_refused=answer.is_refused, after_s=answer.after_s)
+            if pause_s is None or (answer.maybe_done and not is_safe):
                 raise answer.error
-            await asyncio.sleep(answer.after_s + pause_s * (0.5 + random.random()))
-            pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
-        raise AssertionError("unreachable")
+            await asyncio.sleep(pause_s)
 
     async def chunks(self, path: str) -> AsyncIterator[bytes]:
         """Yield a large answer piece by piece; it is not repeated."""
@@ -205,7 +205,9 @@ class Connection:
             ) as answer:
                 body = await answer.read()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            return _Failure(self._unreachable(error), maybe_done=False)
+            cause = getattr(error, "os_error", None)
+            is_refused = isinstance(cause, ConnectionRefusedError | FileNotFoundError)
+            return _Failure(self._unreachable(error), maybe_done=False, is_refused=is_refused)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return _Failure(self._unreachable(error), maybe_done=True)
         server_ms = answer.headers.get("dwell-now-ms", "")
