@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections import Counter
 
+import pytest
+
 import dwell
 from dwell import IdExists, Result, TopicFull
 from dwell.testing.rig import words
@@ -72,3 +74,17 @@ async def test_batches_that_are_joined_are_told_each_its_own():
         # What one caller's shards put before another refused is said in the error.
         put = sum(id_.encode() in bodies for id_ in many[1] if id_ != "exists")
         assert f"{put} of the batch were put all the same" in str(second)
+
+
+async def test_nothing_stays_of_a_put_that_is_refused():
+    """Large texts come before the call that is to put them."""
+    with redis_server() as server:
+        async with dwell.open(server.url) as queue:
+            await queue.put("ids", "old", id="exists")
+            await queue.configure("full", max_pending=10)
+            for topic, ids in (("full", None), ("ids", ["exists", *map(str, range(199))])):
+                with contextlib.suppress(TopicFull, IdExists):
+                    await queue.put_many(topic, ["x" * 1000] * 200, ids=ids, on_conflict="error")
+                    pytest.fail("it was not refused")
+        with server.client() as engine:
+            assert list(engine.scan_iter("*:new:*")) == []
