@@ -50,6 +50,7 @@ SMALL = st.fixed_dictionaries(
         "large_frame_bytes": st.sampled_from((1, 300)),
         "snapshot_rows": st.sampled_from((1, 3)),
         "snapshot_records": st.sampled_from((1, 10)),
+        "snapshot_every_ms": st.sampled_from((0, 20)),
         "swept_rows": st.sampled_from((1, 3)),
         "keyed_rows": st.sampled_from((1, 3)),
         "errors_bytes": st.sampled_from((1, 20)),

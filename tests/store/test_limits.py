@@ -123,7 +123,7 @@ async def test_a_snapshot_is_of_one_moment_whatever_happens_while_it_is_copied()
 
 async def test_a_start_replays_few_records_however_small_they_are() -> None:
     disk = FaultyDisk()
-    async with queue_on(disk, snapshot_records=20) as queue:
+    async with queue_on(disk, snapshot_records=20, snapshot_every_ms=0) as queue:
         for number in range(110):
             await queue.put("t", b"x", id=f"{number}")
         while embedded(queue).core.compactor.covered == 0:
@@ -132,6 +132,24 @@ async def test_a_start_replays_few_records_however_small_they_are() -> None:
     async with queue_on(disk.copied(), snapshot_records=10_000) as queue:
         assert embedded(queue).core.machine.applied < 110
         assert (await queue.stats()).topics["t"].ready == 110
+
+
+async def test_small_records_make_no_snapshots_one_after_another() -> None:
+    """They are as far apart as is said, and write no more than so much for each record."""
+    clock, limits = SimulatedClock(), {"snapshot_records": 5, "snapshot_every_ms": 1_000}
+    async with queue_on(FaultyDisk(), clock, segment_bytes=1 << 20, **limits) as queue:
+        await queue.configure("t", remember_ms=86_400_000)
+        await queue.put_many("t", [b"x"] * 1_000, ids=[f"{at}" for at in range(1_000)])
+        await queue.ack(await queue.take("t", 1_000))
+        store = embedded(queue)
+        await store.compact()
+        size_bytes, covered = store.core.compactor.snapshot_bytes, {store.core.compactor.covered}
+        for number in range(300):
+            clock.advance(100)
+            await queue.put("u", b"x", id=f"{number}")
+            await asyncio.sleep(0.001)
+            covered.add(store.core.compactor.covered)
+        assert 1 < len(covered) <= 1 + 300 * 2048 // size_bytes + 1
 
 
 async def picture(queue: Queue) -> dict[tuple[str, str], tuple[object, ...]]:

@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
 #: What a snapshot has for a row at the most: a hash too, and a place in the free list.
 _KEPT_ROW_BYTES = _ROW_BYTES + 16
-#: How many rows a start loads in the time in which it replays one record.
-_RECORD_ROWS = 40
+#: What a snapshot may write for each record that no start has to replay then.
+_RECORD_BYTES = 2048
 #: What a snapshot takes beside its rows, more or less.
 _HEAD_BYTES = 16 * 1024
 #: A segment of which less than this part still lives is copied forward.
@@ -89,6 +89,8 @@ class Compactor:
         #: Where the last try was made, and how many messages lived then.
         self._next, self._lived = covered, machine.table.used
         self._next_applied = machine.applied
+        #: When the last snapshot was begun.
+        self._began_ms = 0
         self.living = living_bytes(machine, journal.segment_bytes)
         #: Whether the last try came to its end.
         self._has_ended = True
@@ -103,20 +105,25 @@ class Compactor:
         """How many bytes the newest snapshot has; 0 when there is none."""
         return self._sizes.get(max(self._sizes, default=0), 0)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the journal since the last snapshot outweighs what one would write.
-
-        To replay it takes time for each record, too. After a try that failed only bytes count, so
-        that a full disk is not written on again and again.
-        """
-        tail, table = self._journal.position - self._next, self._machine.table
-        segment = self._journal.segment_bytes
-        records = self._machine.applied - self._next_applied
-        is_slow = self._has_ended and records >= self._limits.snapshot_records
-        return (tail >= segment and tail >= table.top * _ROW_BYTES) or (
-            is_slow and records * _RECORD_ROWS >= table.top
+    def is_due(self, now_ms: int) -> bool:
+        """Tell whether the journal since the last snapshot outweighs what one would write."""
+        tail, table_bytes = (
+            self._journal.position - self._next,
+            self._machine.table.top * _ROW_BYTES,
         )
+        is_long = tail >= self._journal.segment_bytes and tail >= table_bytes
+        return is_long or self._is_slow(max(table_bytes, self.snapshot_bytes), now_ms)
+
+    def _is_slow(self, size_bytes: int, now_ms: int) -> bool:
+        """Tell whether to replay so many records takes long, beside so large a snapshot.
+
+        After a try that failed only bytes count, so that a full disk is not written on again and
+        again.
+        """
+        records, limits = self._machine.applied - self._next_applied, self._limits
+        is_early = 0 <= now_ms - self._began_ms < limits.snapshot_every_ms
+        is_much = records >= limits.snapshot_records and records * _RECORD_BYTES >= size_bytes
+        return is_much and self._has_ended and not is_early
 
     @property
     def can_free(self) -> bool:
@@ -237,6 +244,7 @@ class Compactor:
     def _begin(self, now_ms: int) -> Snapshot:
         position = self._journal.cut()
         self.postpone()
+        self._began_ms = now_ms
         return Snapshot(self._disk, self._folder, self._machine, position, now_ms, self._limits)
 
     async def _create(self, snapshot: Snapshot) -> None:

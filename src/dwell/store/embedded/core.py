@@ -333,7 +333,7 @@ class Core:
             self._plan_freeing()
         if self.machine.events.is_full and self._flusher is None:
             self._flush_full()
-        if self._upkeep is None and self.compactor.is_due:
+        if self._upkeep is None and self.compactor.is_due(record.time_ms):
             self._upkeep = whole(self._keep_up(record.time_ms))
 
     async def committed(self) -> None:

@@ -28,7 +28,8 @@ class Limits:
     ``event_file_bytes``: size of a file of the event log before the next is begun.
     ``large_frame_bytes``: how large a frame of the journal gets before the next verb begins one.
     ``snapshot_rows``: rows that a snapshot copies before others go on.
-    ``snapshot_records``: records after which a snapshot is made, however small they are.
+    ``snapshot_records``: records after which a snapshot is made, however small they are; but none
+    for that within ``snapshot_every_ms`` of the last.
     ``room_rows``: more messages before the room for their snapshot is looked for.
     ``swept_rows``: rows that a sweep looks at in one call.
     ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
@@ -59,6 +60,7 @@ class Limits:
     large_frame_bytes: int = 1024 * 1024
     snapshot_rows: int = 1 << 14
     snapshot_records: int = 3_000
+    snapshot_every_ms: int = 5_000
     room_rows: int = 1_024
     swept_rows: int = 1 << 18
     keyed_rows: int = 1 << 13
