@@ -195,6 +195,29 @@ class TestLanes(Suite):
         assert await rig.store.find_stale() == []
 
     @scenario
+    @pytest.mark.parametrize("count", [1, 64])
+    async def test_a_check_repairs_fronts(self, rig: Rig, count: int) -> None:
+        """Those whose leader is gone hold nothing back; those of what is taken are there again."""
+        await rig.configure(ordered=True)
+        keys, engine = [f"k{at}" for at in range(count)], rig.store.shards.engine
+        await rig.put_entries([rig.entry(f"1 {key}", key=key) for key in keys])
+        names = await engine.ask("KEYS", f"{engine.keys(0).block}*")
+        await engine.ask("DEL", engine.keys(0).messages, *names)
+        assert await rig.store.find_stale(repair=True)
+        assert await rig.store.find_stale() == []
+        await rig.put_entries([rig.entry(f"2 {key}", key=key) for key in keys])
+        batch = await rig.take()
+        assert list(batch.ids) == [f"2 {key}" for key in keys]
+        await engine.ask("DEL", f"{engine.keys(0).fronts}t")
+        await rig.put_entries([rig.entry("3 k0", key="k0", delay_ms=5)])
+        assert len(await rig.store.find_stale(repair=True)) == count
+        assert await rig.store.find_stale() == []
+        rig.advance(5)
+        assert await rig.take_ids() == []
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == ["3 k0"]
+
+    @scenario
     async def test_all_that_are_begun_hold_a_key(self, rig: Rig) -> None:
         """Those taken before the topic was ordered are done first; given back, one at a time."""
         await rig.put(*"12345", key="k")

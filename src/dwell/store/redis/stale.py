@@ -9,8 +9,10 @@ from dwell.store.redis.counting import counts_of
 from dwell.store.redis.numbers import number
 from dwell.store.redis.shards import Shards
 
-_OF_A_TOPIC = ("delayed", "ready", "dead", "expiring")
-_OF_A_SHARD = ("leased", "places", "messages")
+#: What holds back others is put right before what is held back.
+_OF_A_SHARD_FIRST = ("places", "messages")
+_OF_A_TOPIC = ("delayed", "ready", "dead", "expiring", "fronts")
+_OF_A_SHARD = ("leased",)
 _STATES = ("delayed", "ready", "leased", "dead")
 
 
@@ -79,6 +81,7 @@ class StaleFinder:
 
 
 def _parts(topics: list[str]) -> Iterator[tuple[str, str]]:
+    yield from ((part, "") for part in _OF_A_SHARD_FIRST)
     for topic in topics:
         yield from ((part, topic) for part in _OF_A_TOPIC)
     yield from ((part, "") for part in _OF_A_SHARD)

@@ -1,6 +1,6 @@
 -- Find what only a part of the shard knows, looking at some of one part a call: at most `limit`,
 -- which `repair` '1' puts right. `part` is 'delayed', 'ready', 'dead' or 'expiring', which are sets of
--- a topic, 'ids' of a topic, 'leased', 'places' or 'messages'; `cursor` is where to go on, '0' at first.
+-- a topic, 'fronts' or 'ids' of a topic, 'leased', 'places' or 'messages'; `cursor` is where to go on, '0' at first.
 -- Answers {topic, id, n, problem, ...; where to go on, '0' at the end; topic, state, number, ... of
 -- the messages that were seen where they belong; finish()}.
 verb('stale', 5, function(repair, limit, part, topic, cursor)
@@ -25,6 +25,59 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
   -- Tell whether a front is a line whose first message is there.
   local function is_led(front)
     return line.is(front) and (is_there('', line.number(front)) or packed(line.number(front), true))
+  end
+
+  -- Tell whether what is in front of a key is led by a message that is there.
+  local function has_leader(key, text)
+    if line.is_marks(text) then
+      local b = head_at(unpack_from('>I7', text))
+      return b and b.topic == topic
+    end
+    learn_fronts(topic, {key})
+    return is_led(fronts[topic][key]) or (not line.is(fronts[topic][key]) and begun_of(topic, key) ~= '')
+  end
+
+  local function check_fronts()
+    local some = call('HSCAN', KEY.fronts .. topic, cursor, 'COUNT', LIMITS.looked)
+    for i = 1, settings(topic).forming and 0 or #some[2], 2 do
+      local key = some[2][i]
+      if not has_leader(key, some[2][i + 1]) then
+        tell(topic, '', 0, 'no body', function()
+          learn_fronts(topic, {key})
+          if line.is(fronts[topic][key]) then cut_line(topic, key) end
+          write_fronts(topic, key, '')
+          mark_key(topic, key)
+        end)
+      end
+    end
+    return some[1]
+  end
+
+  -- The front of a key has to know of a message of it that is begun.
+  local function check_front(n, r)
+    local key = not settings(r.topic).forming and ordered_key(r)
+    if not key or not (r.state == STATE.leased or (r.state == STATE.waiting and r.attempt > 0)) then return end
+    learn_fronts(r.topic, {key})
+    local front = fronts[r.topic][key]
+    if line.is(front) and line.number(front) == n then return end
+    for at = 1, line.is(front) and 0 or #front, 7 do
+      if unpack_from('>I7', front, at) == n then return end
+    end
+    tell(r.topic, r.id, n, 'no state', function() keep_front(n, r) end)
+  end
+
+  -- Do the same for a block, whose mark most fronts of its keys have.
+  local function check_front_of_block(n, b)
+    if not settings(b.topic).ordered or b.attempt == 0 then return end
+    local keys, names = keys_at(n, b)
+    local texts, at = look_up('HMGET', KEY.fronts .. b.topic, names), 0
+    for slot = 1, b.size do
+      if keys[slot] then
+        at = at + 1
+        local text = texts[at] or ''
+        if not (line.is_marks(text) and unpack_from('>I7', text) == n) then check_front(n + slot - 1, packed(n + slot - 1)) end
+      end
+    end
   end
 
   -- Tell whether something holds back what is parked in the lane of a key, and will let it go.
@@ -171,6 +224,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     check_names(n, b)
     b = head_at(n)
     if not b then return end
+    check_front_of_block(n, b)
     local state = place_of(b, n, 'b')
     if state then return see(b.topic, state, b.live) end
     tell(b.topic, ids_of(names_at(n, b), b, n)[1], n, 'no state', function() place(b, n, 'b') end)
@@ -193,6 +247,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
 
   local function check_message(n, r)
     if not is_made(r.id) then check_id(r, n, call('HGET', KEY.ids .. r.topic, r.id)) end
+    check_front(n, r)
     local state = place_of(r, n, '')
     if state then return see(r.topic, state, 1) end
     tell(r.topic, r.id, n, 'no state', function()
@@ -227,6 +282,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     cursor = check_messages()
   elseif part == 'ids' then
     cursor = check_ids()
+  elseif part == 'fronts' then
+    cursor = check_fronts()
   else
     cursor = check_set(part == 'leased' and KEY.leased or KEY[part] .. topic, part == 'ready' and 7 or 1)
     if topic ~= '' then touched[topic] = true end
