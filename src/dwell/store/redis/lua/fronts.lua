@@ -28,7 +28,6 @@ local function new_fronts_of(topic)
   return of
 end
 
-
 -- Look up the fronts of some keys together.
 local function learn_fronts(topic, keys)
   local of, missing = fronts[topic] or {}, {}

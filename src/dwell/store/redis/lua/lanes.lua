@@ -1,6 +1,7 @@
 -- Lanes: of an ordered topic, `lane` has the ready messages of a key by priority, due and arrival; what such a topic
 -- gives is made loose first, or lined up. A ready one that is not to be taken yet is parked. Of a key of which nothing
 -- is begun the first stands among what may be taken, always.
+
 -- Return the line of a key without what is parked, which is in the lane from now on.
 local function cut_line(topic, key)
   local front, scores = fronts[topic][key], {}

@@ -220,7 +220,8 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       call('PERSIST', block_key(n))
     else
       -- Keys are of use behind the bodies where a topic is ordered only.
-      call('SET', block_key(n), may_be_lined(topic) and block.text or block.text:sub(1, bodies_end(block.text, b)))
+      local last = may_be_lined(topic) and #block.text or bodies_end(block.text, b)
+      call('SET', block_key(n), #block.text > last and block.text:sub(1, last) or block.text)
     end
     note_block(KIND.put, n, b, 0, block.text)
     enter({n})
