@@ -107,10 +107,8 @@ class Compactor:
 
     def is_due(self, now_ms: int) -> bool:
         """Tell whether the journal since the last snapshot outweighs what one would write."""
-        tail, table_bytes = (
-            self._journal.position - self._next,
-            self._machine.table.top * _ROW_BYTES,
-        )
+        tail = self._journal.position - self._next
+        table_bytes = self._machine.table.top * _ROW_BYTES
         is_long = tail >= self._journal.segment_bytes and tail >= table_bytes
         return is_long or self._is_slow(max(table_bytes, self.snapshot_bytes), now_ms)
 

@@ -61,7 +61,7 @@ def blocks_of(puts: Puts, places: I64, now_ms: int, *, may_sort: bool) -> list[B
 
 def _cuts(many: "_Columns", now_ms: int) -> Iterator[tuple[int, int]]:
     due_ms = many.due_ms
-    ends = np.cumsum(many.sizes + many.keys.sizes + SLOT.size + DATA.size)
+    ends = np.cumsum(many.sizes + many.key_sizes + SLOT.size + DATA.size)
     changes = np.append(np.flatnonzero(many.is_other()) + 1, len(due_ms))
     is_sorted = many.is_sorted
     start = 0
@@ -100,7 +100,8 @@ class _Columns:
         self._id_sizes = _sizes(self.ids, len(places))
         self._extra_sizes = _sizes(self.extras, len(places))
         self.sizes = sizes_of(self.bodies) + self._id_sizes + self._extra_sizes
-        self.keys = ShortKeys(self.extras or [b""] * len(places), self._extra_sizes)
+        self._keys = None if self.extras is None else ShortKeys(self.extras, self._extra_sizes)
+        self.key_sizes: I64 | int = 0 if self._keys is None else self._keys.sizes
         self._topic = puts.topic.encode()
 
     def is_other(self) -> np.ndarray:
@@ -147,7 +148,8 @@ class _Columns:
         ids = b"" if self.ids is None else joined(self.ids[part])
         pieces = [head, self._topic, names[part].tobytes(), ids, data[part].tobytes()]
         expiries = self._expiries(part)
-        text = b"".join([expiries, *pieces, self._data(part), self.keys.of(part)])
+        keys = b"" if self._keys is None else self._keys.of(part)
+        text = b"".join([expiries, *pieces, self._data(part), keys])
         return Block(text, self.places[part], 0 if expiries else names_end)
 
     def _data(self, part: slice) -> bytes:
