@@ -127,13 +127,15 @@ def test_each_order_is_paid_or_closed_once_though_the_worker_is_killed(folder):
         # Who holds the database holds the worker up between its take and its ack.
         db.execute("BEGIN IMMEDIATE")
         with running(folder, server.url(""), "closing.py") as worker:
-            until(lambda: queue.stats().topics[TOPIC].leased, "the worker took nothing")
+            lost = until(
+                lambda: queue.scan(TOPIC, "leased", limit=1).messages, "the worker took nothing"
+            )[0]
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        (lost,) = queue.scan(TOPIC, "leased", limit=1).messages
         db.execute("ROLLBACK")
         assert not changed_to(db, "closed")
-        # Its message cannot be cancelled, and comes back when it is paid already.
+        # Its message cannot be cancelled, and comes back when it is paid already; if the answer to
+        # the take had not been sent yet, it is ready again, and is cancelled.
         assert ask("POST", f"/orders/{lost.id}/pay")[0] == 200
         paid.append(lost.id)
 

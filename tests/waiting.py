@@ -4,24 +4,28 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: Far beyond what a busy machine needs, and less than what comes without what is tested.
 PATIENCE_S = 60
 
 
 def until(
-    condition: Callable[[], object],
+    condition: Callable[[], T],
     what: str | Callable[[], object] = "it did not become true",
     seconds: float = PATIENCE_S,
-) -> None:
-    """Wait until a condition holds; fail with what was not so after so many seconds.
+) -> T:
+    """Wait until a condition holds, and return it; fail with what was not so after so many seconds.
 
     ``what`` may be a function, which is asked when it fails.
     """
     end = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, what() if callable(what) else what
         time.sleep(0.005)
+    return found
 
 
 async def until_async(
