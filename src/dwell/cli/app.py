@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -13,6 +12,7 @@ from dwell.cli.exits import MEANINGS, Code, Commands
 from dwell.cli.flags import Command
 from dwell.cli.output import Output
 from dwell.cli.session import Session
+from dwell.version import VERSION
 
 DEFAULT_STORE = "./dwell-data"
 
@@ -157,7 +157,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"dwell {version('dwell')}")
+        typer.echo(f"dwell {VERSION}")
         raise typer.Exit
 
 

@@ -6,8 +6,9 @@ import typer
 from rich.text import Text
 
 from dwell.batch.stats import TopicStats
-from dwell.cli.output import Output, table
+from dwell.cli.output import Output
 from dwell.cli.session import Session, session_of
+from dwell.cli.terminal import table
 
 _STATES = tuple(TopicStats.__dataclass_fields__)
 

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from dwell.batch.events import Event, EventPage, Events
 from dwell.cli.options import AllOption, LimitOption
-from dwell.cli.output import table
 from dwell.cli.session import session_of
+from dwell.cli.terminal import table
 from dwell.cli.texts import printable, time_text
 from dwell.threads.sync import SyncQueue
 

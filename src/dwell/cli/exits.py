@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import typer
 
 from dwell.cli.flags import Group
-from dwell.cli.output import OutputClosed, flush
+from dwell.cli.stdout import OutputClosed, flush
 from dwell.cli.texts import count_text, printable
 from dwell.errors import AccessDenied, DwellError, InvalidInput, StoreError
 

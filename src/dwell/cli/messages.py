@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from dwell.cli.output import table
+from dwell.cli.terminal import table
 from dwell.cli.texts import away_text, body_text, printable, span_text, time_text
 from dwell.message import DEFAULT_PRIORITY, Message, State
 from dwell.wire.rows import state_text

@@ -9,8 +9,8 @@ import typer
 from dwell.cli import given
 from dwell.cli.exits import require
 from dwell.cli.options import LeaseOption
-from dwell.cli.output import table
 from dwell.cli.session import Session, session_of
+from dwell.cli.terminal import table
 from dwell.cli.texts import away_text, printable, span_text, time_text
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput

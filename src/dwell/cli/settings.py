@@ -8,8 +8,9 @@ import typer
 from rich.text import Text
 
 from dwell.cli.options import TopicArgument
-from dwell.cli.output import Output, table
+from dwell.cli.output import Output
 from dwell.cli.session import session_of
+from dwell.cli.terminal import table
 from dwell.cli.texts import span_text
 from dwell.errors import InvalidSettings, InvalidTime
 from dwell.given import values

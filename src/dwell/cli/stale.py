@@ -7,8 +7,9 @@ from rich.text import Text
 
 from dwell.batch.stats import Stale
 from dwell.cli.exits import require
-from dwell.cli.output import Output, table
+from dwell.cli.output import Output
 from dwell.cli.session import session_of
+from dwell.cli.terminal import table
 from dwell.cli.texts import printable
 
 

@@ -10,9 +10,10 @@ from dwell.cli.exits import require
 from dwell.cli.interrupts import held_back
 from dwell.cli.messages import message_block
 from dwell.cli.options import LeaseOption
-from dwell.cli.output import Output, flush
+from dwell.cli.output import Output
 from dwell.cli.selecting import NAMES, selecting
 from dwell.cli.session import session_of
+from dwell.cli.stdout import flush
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput
 from dwell.given import values

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, TypeAlias
 
 import uvloop
@@ -37,6 +36,7 @@ from dwell.server.service import Port, Service
 from dwell.server.settings import Address, ServerSettings
 from dwell.server.tokens import Tokens
 from dwell.tasks import Standing
+from dwell.version import VERSION
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class Server:
             **found,
             "tls": self._tls is not None,
             "tokens": len(self._tokens.names),
-            "version": version("dwell"),
+            "version": VERSION,
             "pid": os.getpid(),
             "took_ms": took_ms,
         }

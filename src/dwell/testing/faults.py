@@ -202,6 +202,12 @@ class FaultySystem(System):
         with self._call("size"):
             return self._file(fd).size_bytes
 
+    def written(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of an open file that may hold more than zeros."""
+        with self._call("written"):
+            found = list(super().written(fd, start, end))
+        yield from found
+
     def sync(self, fd: int) -> None:
         """Let the disk have what memory has of a file."""
         with self._mutex:

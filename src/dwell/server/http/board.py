@@ -1,7 +1,6 @@
 """The board over HTTP: what all who look at a server see, each of it what they may administer."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from importlib.metadata import version
 from itertools import product
 from typing import TypeAlias
 
@@ -23,6 +22,7 @@ from dwell.server.http.schemas.board import (
     RightsAnswer,
 )
 from dwell.server.http.schemas.requests import TopicsQuery
+from dwell.version import VERSION
 
 _Count: TypeAlias = Callable[[Counted], Awaitable[I64]]
 
@@ -36,7 +36,7 @@ async def rights(call: Call) -> Answer:
         list(grant.put),
         list(grant.take),
         list(grant.admin),
-        version("dwell"),
+        VERSION,
         call.queue.clock.now_ms(),
     )
     return call.answer(answer)

@@ -1,18 +1,21 @@
 """Care: the store, health and readiness, and a copy of everything."""
 
 import asyncio
-from importlib.metadata import version
+from importlib.util import find_spec
 
 from dwell.errors import DwellError
 from dwell.server.http.answer import Answer, text
 from dwell.server.http.call import Call
-from dwell.server.http.metrics import CONTENT_TYPE, exposition
 from dwell.server.http.schemas.answers import StaleAnswer, StaleRow, StoreAnswer
 from dwell.server.http.schemas.requests import StaleRequest
-from dwell.store.embedded.backup.tar import checkpoint_tar
+from dwell.version import VERSION
 
 #: How long the store may take to answer, for the server to be ready.
 STORE_ANSWERS_S = 0.5
+
+# It is loaded when somebody asks for figures, so that a server is there sooner that was killed.
+if find_spec("prometheus_client") is None:
+    raise ModuleNotFoundError("it is needed for /metrics", name="prometheus_client")
 
 
 async def store(call: Call) -> Answer:
@@ -21,7 +24,7 @@ async def store(call: Call) -> Answer:
     service = call.service
     answer = StoreAnswer(
         service.queue.store.number,
-        version("dwell"),
+        VERSION,
         service.queue.clock.now_ms(),
         service.is_draining,
     )
@@ -60,6 +63,8 @@ async def find_stale(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     """Return the figures for Prometheus."""
+    from dwell.server.http.metrics import CONTENT_TYPE, exposition
+
     call.allow(None)
     data = await exposition(call.service, len(call.waits) + len(call.waits.streams))
     return Answer(data, CONTENT_TYPE)
@@ -67,6 +72,8 @@ async def metrics(call: Call) -> Answer:
 
 async def backup(call: Call) -> Answer:
     """Return a copy of the store as a tar file, which can be opened as a store."""
+    from dwell.store.embedded.backup.tar import checkpoint_tar
+
     call.allow(None)
     tar = await checkpoint_tar(call.queue.store)
     answer = Answer(b"", "application/x-tar")

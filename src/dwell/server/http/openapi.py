@@ -2,7 +2,6 @@
 
 import functools
 import re
-from importlib.metadata import version
 from itertools import chain
 from typing import Any
 
@@ -18,6 +17,7 @@ from dwell.server.http.schemas.board import (
     LoadEvent,
     OverviewEvent,
 )
+from dwell.version import VERSION
 from dwell.wire.problems import MEDIA_TYPE, Problem
 
 _REFERENCE = "#/components/schemas/{name}"
@@ -94,7 +94,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Dwell",
-            "version": version("dwell"),
+            "version": VERSION,
             "description": "A durable delay queue.",
         },
         "paths": paths,

@@ -16,6 +16,8 @@ from dwell.store.embedded.journal.segment import Segment
 #: After so many bytes of blobs, their pages are let go: a look at an id maps up to 2 MiB, and who
 #: reads less would only map them again soon.
 _LARGE_BYTES = 4 * 1024 * 1024
+#: Up to so many positions a set is quicker than NumPy.
+_FEW = 64
 
 
 def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> Buffer:
@@ -53,11 +55,24 @@ class BlobReader:
         self._id_bytes = id_bytes
         self._extra_bytes = extra_bytes
         self._shift = journal.segment_bytes
-        first, last = int(position.min()), int(position.max())
-        numbers = range(first // journal.segment_bytes, last // journal.segment_bytes + 1)
-        if len(numbers) > 2:
-            numbers = distinct(position // journal.segment_bytes).tolist()
-        self._segments = {number: journal.segments[number] for number in numbers}
+        self._segments = {number: journal.segments[number] for number in self._numbers()}
+
+    def _numbers(self) -> Iterable[int]:
+        position, shift = self._position, self._shift
+        if len(position) <= _FEW:
+            return {at // shift for at in position.tolist()}
+        numbers = range(int(position.min()) // shift, int(position.max()) // shift + 1)
+        return numbers if len(numbers) <= 2 else distinct(position // shift).tolist()
+
+    @classmethod
+    def joined(cls, readers: "Sequence[BlobReader]") -> "BlobReader":
+        """Return one for the blobs of some of one journal, one after another."""
+        made = cls.__new__(cls)
+        for name in ("_position", "_size_bytes", "_id_bytes", "_extra_bytes"):
+            setattr(made, name, np.concatenate([getattr(reader, name) for reader in readers]))
+        made._shift = readers[0]._shift
+        made._segments = {n: segment for of in readers for n, segment in of._segments.items()}
+        return made
 
     def __len__(self) -> int:
         return len(self._position)

@@ -8,7 +8,7 @@ import contextlib
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dwell.errors import DiskFull, StoreLocked
@@ -147,6 +147,13 @@ class Disk:
             self.system.sync_folder(fd)
         finally:
             self.system.close(fd)
+
+    def written(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of an open file, from ``start`` to ``end``, that may hold more than zeros.
+
+        They are blocks of the file system, so that what lies at a multiple of 8 is in one of them.
+        """
+        return self.system.written(fd, start, end)
 
     def map(self, fd: int) -> mmap.mmap:
         """Map a whole file for reading; what is written later shows in the map."""

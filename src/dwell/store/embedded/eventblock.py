@@ -67,7 +67,9 @@ def encoded(first: int, parts: Sequence[Part], topic_names: Sequence[str]) -> li
     buffers: list[Buffer] = [len(meta).to_bytes(4, "little"), meta]
     for name, dtype in _COLUMNS.items():
         buffers.append(columns[name].astype(dtype, copy=False).view(np.uint8).data)
-    buffers += [part.reader.ids() for part in parts if part.reader]
+    readers = [part.reader for part in parts if part.reader]
+    if readers:
+        buffers.append(BlobReader.joined(readers).ids())
     rest = struct.pack("<QQQ", sum(map(len, buffers)), first, sum(counts))
     crc = zlib.crc32(rest)
     for buffer in buffers:

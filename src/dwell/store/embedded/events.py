@@ -90,7 +90,7 @@ class EventLog:
             "id_bytes": id_bytes,
         }
         reader = None
-        if id_bytes.any():
+        if np.count_nonzero(id_bytes):
             none: U16 = np.zeros(len(rows), dtype=np.uint16)
             position, sizes = table.position[rows], table.size_bytes[rows]
             reader = BlobReader(self._journal, position, sizes, id_bytes, none)

@@ -81,13 +81,13 @@ class KnownIds(Pool):
         """Let ids, which these messages had, be remembered until these times at least."""
         mine = self.row[entries] == rows + 1
         ends: I64 = np.maximum(self.until_ms[entries], until_ms)
-        if not mine.all():
+        if np.count_nonzero(mine) < len(mine):
             # After a part of the journal was lost another message may have the id.
             entries, ends = entries[mine], ends[mine]
         self.row[entries] = 0
         self.until_ms[entries] = ends
         over = ends <= now_ms
-        if over.any():
+        if np.count_nonzero(over):
             self._drop(entries[over])
 
     def expect(self, count: int) -> None:

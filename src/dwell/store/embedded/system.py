@@ -1,11 +1,12 @@
 """The operating system's calls (open, write, fsync ...), each once, so that a test can be it."""
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -109,6 +110,23 @@ class System:
     def size(self, fd: int) -> int:
         """Return how long an open file is."""
         return os.fstat(fd).st_size
+
+    def written(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of an open file, from ``start`` to ``end``, that may hold more than zeros.
+
+        Where a file system does not know which they are, all of it may.
+        """
+        while start < end:
+            try:
+                start = os.lseek(fd, start, os.SEEK_DATA)
+                stop = os.lseek(fd, start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                stop = end
+            if start < end:
+                yield start, min(stop, end)
+            start = stop
 
     def sync(self, fd: int) -> None:
         """Return when an open file's data is on the disk."""

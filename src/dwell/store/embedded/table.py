@@ -31,6 +31,8 @@ from dwell.message import I64, U8, U16, U32, U64, Rows, State
 from dwell.store.embedded.pool import Pool
 
 _STATES = len(State)
+#: Up to so many values a list is quicker than NumPy.
+_FEW = 64
 
 TYPES: dict[str, type[np.generic]] = {
     "due_ms": np.int64,
@@ -141,4 +143,7 @@ class Table(Pool):
 
 
 def _same(column: np.ndarray) -> bool:
-    return bool((column == column[0]).all())
+    if len(column) > _FEW:
+        return bool((column == column[0]).all())
+    values = column.tolist()
+    return bool(values.count(values[0]) == len(values))

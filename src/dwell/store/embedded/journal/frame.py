@@ -24,7 +24,7 @@ the old one stays, with a file of it in tests/data.
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -69,9 +69,17 @@ def frame_at(data: memoryview, offset: int, position: int) -> Frame | None:
     return Frame(position, start, start + length, previous, durable)
 
 
-def frames_after(data: memoryview, offset: int, base: int) -> Iterator[Frame]:
-    """Yield every whole frame that begins after ``offset``, wherever it may begin."""
-    words = np.frombuffer(data, dtype=np.uint32, count=len(data) // 8 * 2)[::2]
-    for index in np.flatnonzero(words == MAGIC).tolist():
-        if index * 8 > offset and (frame := frame_at(data, index * 8, base + index * 8)):
-            yield frame
+def frames_in(
+    data: memoryview, parts: Iterable[tuple[int, int]], position: int
+) -> Iterator[Frame]:
+    """Yield every whole frame that begins in some parts, wherever it may begin.
+
+    ``data`` begins at a position of the journal; parts are the first offset and the end.
+    """
+    for first, end in parts:
+        first = -(-first // 8) * 8
+        words = np.frombuffer(data[first:end], np.uint32, max(end - first, 0) // 8 * 2)[::2]
+        for index in np.flatnonzero(words == MAGIC).tolist():
+            offset = first + index * 8
+            if frame := frame_at(data, offset, position + offset):
+                yield frame

@@ -10,7 +10,7 @@ from pathlib import Path
 from dwell.errors import DiskFull, StoreDamaged, StoreError, StoreFailed
 from dwell.histogram import Histogram
 from dwell.store.embedded.disk import Buffer, Disk
-from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_after
+from dwell.store.embedded.journal.frame import HEADER_BYTES, Frame, frame_at, frames_in
 from dwell.store.embedded.journal.groupcommit import GroupCommitter, Write
 from dwell.store.embedded.journal.record import Record, records_in
 from dwell.store.embedded.journal.room import Room, Use
@@ -113,7 +113,8 @@ class Journal:
         number = position // self.segment_bytes
         for segment in (self.segments[n] for n in sorted(self.segments) if n >= number):
             base = segment.number * self.segment_bytes
-            for frame in frames_after(segment.data, max(position - base, -1), base):
+            parts = segment.written(max(position + 1 - base, 0))
+            for frame in frames_in(segment.data, parts, base):
                 if frame.previous == position or frame.durable > position:
                     return frame
         return None
@@ -189,7 +190,8 @@ class Journal:
                 yield frame, None
                 offset = frame.end
                 continue
-            following = next(frames_after(segment.data, offset, base), None)
+            parts = segment.written(offset + 1)
+            following = next(frames_in(segment.data, parts, base), None)
             if following is not None or segment.bytes[offset:end].any():
                 yield None, base + offset
             if following is None:
@@ -207,10 +209,13 @@ class Journal:
         segment = self.segments.get(number)
         if segment is None:
             return
-        rest = segment.bytes[position % self.segment_bytes :]
-        used = len(rest) - int((rest[::-1] != 0).argmax()) if rest.any() else 0
-        if used:
-            self._disk.write(segment.fd, [bytes(used)], position % self.segment_bytes)
+        offset = end = position % self.segment_bytes
+        for first, after in segment.written(offset):
+            rest = segment.bytes[first:after]
+            if rest.any():
+                end = after - int((rest[::-1] != 0).argmax())
+        if end > offset:
+            self._disk.write(segment.fd, [bytes(end - offset)], offset)
             self._disk.sync(segment.fd)
 
     def _secure(self, start: int, end: int) -> None:

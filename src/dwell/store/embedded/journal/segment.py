@@ -4,6 +4,7 @@ A position in the journal is ``segment number * segment size + offset``, and nev
 """
 
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,12 @@ class Segment:
     """
 
     __slots__ = (
-        *("bytes", "damage", "data", "fd", "map", "number", "path", "unchecked_bytes", "words"),
+        *("_disk", "bytes", "damage", "data", "fd", "map", "number", "path", "unchecked_bytes"),
+        "words",
     )
 
     def __init__(self, disk: Disk, path: Path, number: int, fd: int) -> None:
+        self._disk = disk
         self.path = path
         self.number = number
         self.fd = fd
@@ -36,6 +39,13 @@ class Segment:
         self.data = memoryview(self.map)
         self.bytes: U8 = np.frombuffer(self.data, dtype=np.uint8)
         self.words: U64 = np.ndarray(len(self.data) - 7, np.uint64, self.data, strides=(1,))
+
+    def written(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts from an offset on that may hold more than zeros, first offset and end.
+
+        Most of a segment was never written: to read its zeros would take longer than all else.
+        """
+        return self._disk.written(self.fd, offset, len(self.data))
 
     def let_go(self) -> None:
         """Let go of the pages that were read.
