@@ -73,6 +73,7 @@ def run(settings: ServerSettings) -> None:
     # What a port lacks is told before a store is made.
     for name in settings.addresses:
         import_module(f"dwell.server.{name}.port")
+    collect_seldom()
     server = Server(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run())

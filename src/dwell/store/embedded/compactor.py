@@ -37,7 +37,7 @@ _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
 #: What a snapshot has for a row at the most: a hash too, and a place in the free list.
 _KEPT_ROW_BYTES = _ROW_BYTES + 16
 #: What a snapshot may write for each record that no start has to replay then.
-_RECORD_BYTES = 2048
+_RECORD_BYTES = 4096
 #: What a snapshot takes beside its rows, more or less.
 _HEAD_BYTES = 16 * 1024
 #: A segment of which less than this part still lives is copied forward.

@@ -59,7 +59,7 @@ class Limits:
     event_file_bytes: int = 32 * 1024 * 1024
     large_frame_bytes: int = 1024 * 1024
     snapshot_rows: int = 1 << 14
-    snapshot_records: int = 3_000
+    snapshot_records: int = 2_000
     snapshot_every_ms: int = 5_000
     room_rows: int = 1_024
     swept_rows: int = 1 << 18
