@@ -10,7 +10,6 @@ from dwell.clock import Clock, RealClock
 from dwell.errors import InvalidUrl
 from dwell.queue import Queue
 from dwell.store.base import Store
-from dwell.store.memory import MemoryStore
 from dwell.threads.sync import SyncQueue
 from dwell.urls import shown
 
@@ -86,8 +85,7 @@ def store_at(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any])
         return _embedded(text, clock, options)
     scheme, rest = parts[1].lower(), parts[2]
     if scheme == "memory" and not rest:
-        _check_known(MemoryStore, options)
-        return MemoryStore(clock, **options)
+        return _memory(clock, options)
     if scheme == "file" and rest.removeprefix("//"):
         return _embedded(unquote(rest.removeprefix("//")), clock, options)
     if scheme in ("http", "https", "http+unix"):
@@ -95,6 +93,14 @@ def store_at(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any])
     if scheme.startswith(("redis", "valkey")):
         return _redis(text, clock, options)
     raise InvalidUrl(f"url: got {shown(text)!r:.80}, expected {_FORMS}")
+
+
+def _memory(clock: Clock, options: dict[str, Any]) -> Store:
+    # Each kind of store is imported only where it is used.
+    from dwell.store.memory import MemoryStore
+
+    _check_known(MemoryStore, options)
+    return MemoryStore(clock, **options)
 
 
 def _http(url: str, options: dict[str, Any]) -> Store:
@@ -119,7 +125,6 @@ def _redis(url: str, clock: Clock, options: dict[str, Any]) -> Store:
 
 
 def _embedded(path: str, clock: Clock, options: dict[str, Any]) -> Store:
-    # Imported here, so that who keeps messages elsewhere does not pay for it.
     from dwell.store.embedded import EmbeddedStore
 
     _check_known(EmbeddedStore, options)

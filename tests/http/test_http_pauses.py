@@ -41,9 +41,9 @@ def test_who_knocks_hears_soon_that_a_server_is_back(now, seed):
     patient = _tries(now, 9, False, seed)[-1]
     tries = _tries(now, 9, True, seed)
     for before, after in pairwise(tries):
-        assert after - before <= max(0.15, 0.4 * before)
+        assert after - before <= max(0.08, 0.16 * before)
     assert 0.5 * patient <= tries[-1] <= 2 * patient
-    assert len(tries) < 40
+    assert len(tries) < 80
 
 
 def test_what_a_server_asks_for_is_heeded(now):

@@ -149,7 +149,7 @@ async def test_small_records_make_no_snapshots_one_after_another() -> None:
             await queue.put("u", b"x", id=f"{number}")
             await asyncio.sleep(0.001)
             covered.add(store.core.compactor.covered)
-        assert 1 < len(covered) <= 1 + 300 * 2048 // size_bytes + 1
+        assert 1 < len(covered) <= 1 + 300 * 4096 // size_bytes + 1
 
 
 async def picture(queue: Queue) -> dict[tuple[str, str], tuple[object, ...]]:

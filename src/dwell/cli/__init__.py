@@ -3,6 +3,7 @@
 It needs the extra ``cli``, which the library itself does not.
 """
 
+import gc
 import os
 import sys
 
@@ -12,6 +13,8 @@ _NEEDED = ("typer", "rich")
 def main() -> None:
     """Run the command that the process was started with, and end with its exit code."""
     _hold_standard_files()
+    # What is loaded stays, so that to look through it for garbage is in vain.
+    gc.disable()
     try:
         from dwell.cli.app import app
     except ModuleNotFoundError as error:
@@ -25,6 +28,8 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    gc.freeze()
+    gc.enable()
     app(prog_name="dwell")
 
 

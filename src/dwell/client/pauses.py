@@ -8,7 +8,7 @@ FIRST_S = 0.05
 _LONGEST_S = 2.0
 #: How soon to knock again where nobody listens: that costs little, and a server that was killed is
 #: back soon. Then after a part of the time that it has been away.
-_KNOCK_S = 0.05
+_KNOCK_S = 0.03
 _KNOCK_PART = 0.1
 
 

@@ -140,7 +140,7 @@ class Core:
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
             self.machine.apply(record)
-            if self.machine.events.is_full:
+            if self.machine.events.is_full(self.limits.replayed_blocks):
                 self._flush_replayed()
         if tolerant is not None:
             self.machine.mend()
@@ -331,7 +331,7 @@ class Core:
         if self.journal.room.is_low:
             # While there is room to copy what lives in segments that are nearly empty.
             self._plan_freeing()
-        if self.machine.events.is_full and self._flusher is None:
+        if self._flusher is None and self.machine.events.is_full():
             self._flush_full()
         if self._upkeep is None and self.compactor.is_due(record.time_ms):
             self._upkeep = whole(self._keep_up(record.time_ms))

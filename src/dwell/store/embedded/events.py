@@ -101,14 +101,15 @@ class EventLog:
 
     # --- writing --------------------------------------------------------------------------------
 
-    @property
-    def is_full(self) -> bool:
-        """Whether enough events wait to be written as a block.
+    def is_full(self, blocks: int = 1) -> bool:
+        """Tell whether enough events wait to be written as so many blocks.
 
         Joining many small parts takes time too, in which messages that fall due would be late.
         """
-        limits = self._limits
-        return self._unwritten >= limits.block_events or len(self._parts) >= limits.block_parts
+        limits, parts = self._limits, len(self._parts)
+        return (
+            self._unwritten >= blocks * limits.block_events or parts >= blocks * limits.block_parts
+        )
 
     def is_coarse(self, block: Block) -> bool:
         """Tell whether to write a block is more NumPy's work than Python's, fit for a thread."""
@@ -146,7 +147,8 @@ class EventLog:
         yield from self._block(until)
 
     def _block(self, until: int) -> Iterator[Block]:
-        while parts := self._parts_until(until, self._limits.block_events):
+        limits = self._limits
+        while parts := self._parts_until(until, limits.block_events)[: limits.block_parts]:
             yield Block(self.written_position, sum(part.count for part in parts), parts)
 
     def _parts_until(self, until: int, most: int) -> list[Part]:

@@ -69,9 +69,7 @@ def frame_at(data: memoryview, offset: int, position: int) -> Frame | None:
     return Frame(position, start, start + length, previous, durable)
 
 
-def frames_in(
-    data: memoryview, parts: Iterable[tuple[int, int]], position: int
-) -> Iterator[Frame]:
+def frames_in(data: memoryview, parts: Iterable[tuple[int, int]], position: int) -> Iterator[Frame]:
     """Yield every whole frame that begins in some parts, wherever it may begin.
 
     ``data`` begins at a position of the journal; parts are the first offset and the end.
