@@ -149,7 +149,7 @@ class Disk:
             self.system.close(fd)
 
     def written(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of an open file, from ``start`` to ``end``, that may hold more than zeros.
+        """Yield the parts of an open file between two offsets that may hold more than zeros.
 
         They are blocks of the file system, so that what lies at a multiple of 8 is in one of them.
         """

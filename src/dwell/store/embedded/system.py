@@ -112,7 +112,7 @@ class System:
         return os.fstat(fd).st_size
 
     def written(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of an open file, from ``start`` to ``end``, that may hold more than zeros.
+        """Yield the parts of an open file between two offsets that may hold more than zeros.
 
         Where a file system does not know which they are, all of it may.
         """
