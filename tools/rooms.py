@@ -19,6 +19,7 @@ ROOMS = {
     "dwell.slices": "base",
     "dwell.tasks": "base",
     "dwell.urls": "base",
+    "dwell.version": "base",
     "dwell.clock": "clock",
     "dwell.batch": "batch",
     "dwell.calendar": "calendar",

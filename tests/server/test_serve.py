@@ -443,7 +443,13 @@ def test_it_may_open_as_many_files_as_it_needs(store: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["uvloop", "httptools", "prometheus_client"])
 def test_without_the_extra_it_says_what_to_install(missing: str, tmp_path: Path) -> None:
-    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name='{missing}')")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {missing!r}: raise ModuleNotFoundError('no', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
     done = subprocess.run(
         [*COMMAND, "serve", "store"],
         cwd=tmp_path,

@@ -252,6 +252,31 @@ async def test_what_waits_in_memory_is_told_from_any_position() -> None:
                 assert found == whole[first : first + limit]
 
 
+@pytest.mark.parametrize("replayed_blocks", [1, 1_000])
+async def test_one_block_has_ids_from_many_segments(replayed_blocks: int) -> None:
+    """Of those that are written live, and those that a start makes again after a kill."""
+    disk, limits = FaultyDisk(), Limits(block_parts=50, replayed_blocks=replayed_blocks)
+    path, ids = Path("/store"), [f"{number:x}" * (number % 7) for number in range(200)]
+
+    def store() -> EmbeddedStore:
+        return EmbeddedStore(path, disk=disk, segment_bytes=1 << 16, limits=limits)
+
+    async with Queue(store()) as queue:
+        for id_ in ids[:120]:
+            await queue.put("t", b"x" * 5_000, id=id_ or None)
+    queue = Queue(store())
+    await queue.open()
+    for id_ in ids[120:]:
+        await queue.put("t", b"x" * 5_000, id=id_ or None)
+    disk.kill()
+    disk = disk.restarted()
+    async with Queue(store()) as queue:
+        told = [event.id for event in (await queue.events(0, 1_000)).events]
+        assert [there for there, id_ in zip(told, ids, strict=True) if id_] == list(
+            filter(None, ids)
+        )
+
+
 def test_a_block_takes_little_memory_however_few_events_it_has() -> None:
     log = EventFile(Path("/nowhere"), 0, -1)
     for number in range(1_000):

@@ -14,6 +14,7 @@ from dwell.store.embedded.system import Buffer
 
 SECTOR_BYTES = 512
 _BLOCK_BYTES = 4096
+_ZEROS = bytes(_BLOCK_BYTES)
 _MANY = 1_000
 
 
@@ -43,12 +44,20 @@ class CachedFile:
         self.fd = os.memfd_create("file", os.MFD_CLOEXEC)
         CachedFile._open += 1
         self.size_bytes = len(data)
-        os.pwrite(self.fd, data, 0)
+        self._write_sparse(data)
         #: How many names and descriptors it has, without which its room is free again.
         self.holders = 0
         self.lock_fd = -1
         self._safe = bytearray(data)
         self._changes: list[_Change] = []
+
+    def _write_sparse(self, data: bytes) -> None:
+        """Write what is not zeros, as a disk has it that was never told of the rest."""
+        os.ftruncate(self.fd, len(data))
+        for offset in range(0, len(data), _BLOCK_BYTES):
+            block = data[offset : offset + _BLOCK_BYTES]
+            if block != _ZEROS[: len(block)]:
+                os.pwrite(self.fd, block, offset)
 
     @property
     def room_bytes(self) -> int:
