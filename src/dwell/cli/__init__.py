@@ -6,6 +6,7 @@ It needs the extra ``cli``, which the library itself does not.
 import gc
 import os
 import sys
+from importlib import import_module
 
 _NEEDED = ("typer", "rich")
 
@@ -16,6 +17,9 @@ def main() -> None:
     # What is loaded stays, so that to look through it for garbage is in vain.
     gc.disable()
     try:
+        # Most of Rich is loaded where something is shown, but that it is missing is told at once.
+        for name in _NEEDED:
+            import_module(name)
         from dwell.cli.app import app
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -28,8 +32,9 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    finally:
+        gc.enable()
     gc.freeze()
-    gc.enable()
     app(prog_name="dwell")
 
 
