@@ -150,6 +150,22 @@ async def test_everybody_gets_an_error_of_the_store():
         assert len(set(map(id, answers))) == 3
 
 
+async def test_an_error_that_cannot_be_copied_reaches_everybody_all_the_same(monkeypatch):
+    class Odd(Exception):
+        def __init__(self, *, where):
+            super().__init__(where)
+
+    async def broken(*_, **__):
+        raise Odd(where="here")
+
+    async with dwell.open("memory:") as queue:
+        for verb in ("put", "take"):
+            monkeypatch.setattr(queue.store, verb, broken)
+        calls = [*(queue.put("t", "x") for _ in range(3)), *(queue.take("t") for _ in range(3))]
+        found = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+        assert [type(error) for error in found] == [Odd] * 6
+
+
 async def test_more_than_a_batch_holds_becomes_several():
     async with opened() as (queue, store):
         await asyncio.gather(*(queue.put("t", b"x" * 1_048_576) for _ in range(20)))

@@ -10,6 +10,7 @@ from dwell.errors import StoreDamaged
 from dwell.message import Result
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
+from dwell.store.embedded.disk import Disk
 from tools.survive import flips
 
 SEGMENT_BYTES = 64 * 1024
@@ -87,3 +88,25 @@ async def test_many_readers_check_a_segment_once(tmp_path):
         store = queue.store
         assert isinstance(store, EmbeddedStore)
         assert not any(s.unchecked_bytes for s in store.core.journal.segments.values())
+
+
+class CarefulDisk(Disk):
+    """A disk whose files are asked where they hold something only while nothing else goes on."""
+
+    may_ask = True
+
+    def written(self, fd, start, end):
+        assert self.may_ask, "the number may be another file's by now"
+        return super().written(fd, start, end)
+
+
+@pytest.mark.parametrize("text", [None, b"body 007"])
+async def test_a_check_in_a_thread_asks_nothing_of_files_that_may_be_closed(tmp_path, text):
+    await filled(tmp_path / "s")
+    if text:
+        flip(tmp_path / "s", text)
+    disk = CarefulDisk()
+    async with dwell.Queue(EmbeddedStore(tmp_path / "s", disk=disk)) as queue:
+        disk.may_ask = False
+        assert queue.store.core.journal.segments[0].unchecked_bytes
+        assert await queue.get("t", ["id 090"])

@@ -45,7 +45,7 @@ SMALL = st.fixed_dictionaries(
         "idle_names": st.sampled_from((1, 4)),
         "block_events": st.sampled_from((1, 3, 10)),
         "block_parts": st.sampled_from((1, 3)),
-        "replayed_blocks": st.sampled_from((1, 3)),
+        "replayed_parts": st.sampled_from((1, 9)),
         "coarse_events": st.sampled_from((0, 2)),
         "event_file_bytes": st.sampled_from((1, 1_000)),
         "large_frame_bytes": st.sampled_from((1, 300)),

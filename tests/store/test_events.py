@@ -252,10 +252,10 @@ async def test_what_waits_in_memory_is_told_from_any_position() -> None:
                 assert found == whole[first : first + limit]
 
 
-@pytest.mark.parametrize("replayed_blocks", [1, 1_000])
-async def test_one_block_has_ids_from_many_segments(replayed_blocks: int) -> None:
+@pytest.mark.parametrize("replayed_parts", [1, 1_000])
+async def test_one_block_has_ids_from_many_segments(replayed_parts: int) -> None:
     """Of those that are written live, and those that a start makes again after a kill."""
-    disk, limits = FaultyDisk(), Limits(block_parts=50, replayed_blocks=replayed_blocks)
+    disk, limits = FaultyDisk(), Limits(block_parts=50, replayed_parts=replayed_parts)
     path, ids = Path("/store"), [f"{number:x}" * (number % 7) for number in range(200)]
 
     def store() -> EmbeddedStore:
@@ -275,6 +275,26 @@ async def test_one_block_has_ids_from_many_segments(replayed_blocks: int) -> Non
         assert [there for there, id_ in zip(told, ids, strict=True) if id_] == list(
             filter(None, ids)
         )
+
+
+async def test_a_start_leaves_many_small_events_to_be_written_but_not_many_events() -> None:
+    disk, limits = FaultyDisk(), Limits(block_parts=4, block_events=100, replayed_parts=20)
+    path = Path("/store")
+
+    async def waiting_after(*counts: int) -> int:
+        nonlocal disk
+        queue = Queue(EmbeddedStore(path, disk=disk, limits=limits))
+        await queue.open()
+        for count in counts:
+            await queue.put_many("t", [b"x"] * count)
+        disk.kill()
+        disk = disk.restarted()
+        async with Queue(EmbeddedStore(path, disk=disk, limits=limits)) as queue:
+            events = store_of(queue).core.machine.events
+            return events.next_position - events.written_position
+
+    assert await waiting_after(*[1] * 19) == 19
+    assert await waiting_after(*[60] * 10) < 100
 
 
 def test_a_block_takes_little_memory_however_few_events_it_has() -> None:

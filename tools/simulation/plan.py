@@ -85,7 +85,7 @@ def _limits(chance: random.Random) -> dict[str, int]:
         "idle_names": (1, 2, 8),
         "block_events": (1, 3, 10, 40),
         "block_parts": (1, 2, 8),
-        "replayed_blocks": (1, 4),
+        "replayed_parts": (1, 30),
         "coarse_events": (0, 1, 2),
         "event_file_bytes": (1, 500, 4_000),
         "large_frame_bytes": (1, 500, 4_000),

@@ -211,6 +211,14 @@ def fail(futures: Sequence["asyncio.Future[A]"], error: Exception) -> None:
     """Give each waiting caller an error of its own, since raising one writes to its traceback."""
     for future in futures:
         if not future.done():
-            own = copy.copy(error).with_traceback(error.__traceback__)
-            own.__cause__ = error.__cause__
-            future.set_exception(own)
+            future.set_exception(_copy_of(error))
+
+
+def _copy_of(error: Exception) -> Exception:
+    try:
+        own = copy.copy(error).with_traceback(error.__traceback__)
+    except Exception:
+        # Not every class of errors can be made from its arguments, and nobody may wait for ever.
+        return error
+    own.__cause__ = error.__cause__
+    return own

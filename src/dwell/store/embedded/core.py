@@ -140,7 +140,7 @@ class Core:
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
             self.machine.apply(record)
-            if self.machine.events.is_full(self.limits.replayed_blocks):
+            if self.machine.events.is_full(self.limits.replayed_parts):
                 self._flush_replayed()
         if tolerant is not None:
             self.machine.mend()

@@ -101,15 +101,14 @@ class EventLog:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def is_full(self, blocks: int = 1) -> bool:
-        """Tell whether enough events wait to be written as so many blocks.
+    def is_full(self, parts: int | None = None) -> bool:
+        """Tell whether enough events wait to be written as a block, or in so many small parts.
 
-        Joining many small parts takes time too, in which messages that fall due would be late.
+        Joining many of these takes time too, in which messages that fall due would be late.
         """
-        limits, parts = self._limits, len(self._parts)
-        return (
-            self._unwritten >= blocks * limits.block_events or parts >= blocks * limits.block_parts
-        )
+        limits = self._limits
+        most = limits.block_parts if parts is None else parts
+        return self._unwritten >= limits.block_events or len(self._parts) >= most
 
     def is_coarse(self, block: Block) -> bool:
         """Tell whether to write a block is more NumPy's work than Python's, fit for a thread."""

@@ -24,7 +24,7 @@ class Limits:
     ``index_step``: slots of an index that has grown which move at a time.
     ``idle_names``: topics and owners that mean nothing which are kept.
     ``block_events``, ``block_parts``: events, and verbs, that make a block of the event log.
-    ``replayed_blocks``: blocks of events that a start leaves to be written when it is done.
+    ``replayed_parts``: verbs whose events a start leaves to be written when it is done.
     ``coarse_events``: events a verb from which on a block is written in a thread.
     ``event_file_bytes``: size of a file of the event log before the next is begun.
     ``large_frame_bytes``: how large a frame of the journal gets before the next verb begins one.
@@ -56,7 +56,7 @@ class Limits:
     idle_names: int = 1_024
     block_events: int = 16_384
     block_parts: int = 256
-    replayed_blocks: int = 16
+    replayed_parts: int = 4_096
     coarse_events: int = 500
     event_file_bytes: int = 32 * 1024 * 1024
     large_frame_bytes: int = 1024 * 1024

@@ -190,8 +190,9 @@ class Journal:
                 yield frame, None
                 offset = frame.end
                 continue
-            parts = segment.written(offset + 1)
-            following = next(frames_in(segment.data, parts, base), None)
+            # In a thread that may go on when the file is closed: only the map is safe to use.
+            rest = [(offset + 1, len(segment.data))]
+            following = next(frames_in(segment.data, rest, base), None)
             if following is not None or segment.bytes[offset:end].any():
                 yield None, base + offset
             if following is None:
