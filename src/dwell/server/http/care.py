@@ -63,18 +63,18 @@ async def find_stale(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     """Return the figures for Prometheus."""
+    call.allow(None)
     from dwell.server.http.metrics import CONTENT_TYPE, exposition
 
-    call.allow(None)
     data = await exposition(call.service, len(call.waits) + len(call.waits.streams))
     return Answer(data, CONTENT_TYPE)
 
 
 async def backup(call: Call) -> Answer:
     """Return a copy of the store as a tar file, which can be opened as a store."""
+    call.allow(None)
     from dwell.store.embedded.backup.tar import checkpoint_tar
 
-    call.allow(None)
     tar = await checkpoint_tar(call.queue.store)
     answer = Answer(b"", "application/x-tar")
     answer.parts, answer.close = aiter(tar), tar.close
