@@ -16,6 +16,7 @@ from dwell.server.http.protocol import MOST_HEADERS, Protocol
 from dwell.server.inflight import InFlight
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.disk import Disk
+from tests.alive import newcomers
 from tests.http.served import served
 from tests.http.wire import Wire, ask, request
 from tests.server.certificates import make_certificate
@@ -50,14 +51,10 @@ def chunks(data, size):
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
 
 
-def alive():
-    """Return the calls and connections that are in memory."""
-    return [one for one in gc.get_objects() if isinstance(one, Call | Protocol)]
-
-
 async def test_a_connection_that_ends_leaves_nothing_behind():
     async with opened() as server:
         gc.collect()
+        alive = newcomers(Call, Protocol)
         gc.disable()
         try:
             for data in (

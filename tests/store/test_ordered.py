@@ -7,6 +7,7 @@ from dwell.clock import SimulatedClock
 from dwell.queue import Queue
 from dwell.store.embedded.runs import Chunk
 from dwell.testing.faults import FaultyDisk
+from tests.alive import newcomers
 from tests.store.test_limits import embedded, queue_on
 
 
@@ -74,7 +75,7 @@ async def test_who_waits_for_one_of_several_topics_hears_of_what_a_take_passed_b
 
 
 async def test_fair_topics_that_fall_due_together_leave_nothing() -> None:
-    clock = SimulatedClock()
+    clock, chunks = SimulatedClock(), newcomers(Chunk)
     async with queue_on(FaultyDisk(), clock) as queue:
         for topic in "ab":
             await queue.configure(topic, fair=True)
@@ -86,8 +87,7 @@ async def test_fair_topics_that_fall_due_together_leave_nothing() -> None:
             assert len(batch) == 2
             await queue.ack(batch)
         gc.collect()
-        kept = sum(isinstance(one, Chunk) for one in gc.get_objects())
-        assert kept < 20
+        assert len(chunks()) < 20
 
 
 async def test_other_settings_may_come_while_keys_are_read() -> None:
