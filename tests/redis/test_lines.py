@@ -199,7 +199,6 @@ def test_blocks_of_an_ordered_topic_are_as_its_messages_one_by_one(redis_url, se
     chance = random.Random(seed)
     limits = Limits(
         lined=chance.choice((1, 2, 32)),
-        giving=chance.choice((1, 4)),
         loose=chance.choice((2, 30, 200)),
     )
     names = asyncio.run(_course(redis_url, seed, limits))
@@ -213,7 +212,7 @@ async def _entries(engine: redis.Redis, base: str) -> list[tuple[int, bool]]:
 
 
 async def test_blocks_stand_and_wait_as_a_whole(redis_url):
-    """Each is put, parked, taken and acked as one; a few messages of other keys leave it."""
+    """Each is put, parked, taken and acked as one, though a few of its messages have other keys."""
     store = new_store(redis_url, SimulatedClock())
     rig, engine = Rig(store, store.clock), redis.Redis.from_url(redis_url)
     await store.open()
@@ -223,15 +222,74 @@ async def test_blocks_stand_and_wait_as_a_whole(redis_url):
         rig.advance(1)
         keys = [f"k{n if at else n + 5}" for n in range(64)]
         await rig.put_entries([rig.entry(f"{at} {key}", key=key) for key in keys])
-    # Five keys of the second are in front of none: those messages are loose, and stand.
-    whole, parked, loose = (True, True), (True, False), (False, True)
-    assert sorted(await _entries(engine, base)) == sorted([whole, parked, parked, *[loose] * 5])
+    # Five keys of the second are behind none, so that it stands.
+    whole, parked = (True, True), (True, False)
+    assert await _entries(engine, base) == [whole, whole, parked]
     assert len(engine.hget(f"{base}:fronts:t", "k10")) == 3 * 7 + 1
     assert await rig.cancel("1 k10") == ["cancelled"]
     assert len(engine.hget(f"{base}:fronts:t", "k10")) == 6 + 2 * 13
     await rig.ack(receipts_of(await rig.take(64)))
-    assert (await _entries(engine, base)).count(whole) == 1
-    assert len(await rig.take_ids()) == 64
+    assert await _entries(engine, base) == [whole, whole]
+    assert len(await rig.take_ids(63)) == 63
+    assert await _entries(engine, base) == [whole]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("held", "left"),
+    [(1, [(False, False)]), (32, [(False, False)] * 32), (33, [(False, False)] * 33)],
+)
+async def test_what_is_held_of_a_block_leaves_it_when_it_is_taken(redis_url, held, left):
+    store = new_store(redis_url, SimulatedClock())
+    rig, engine = Rig(store, store.clock), redis.Redis.from_url(redis_url)
+    await store.open()
+    await rig.configure(ordered=True)
+    for word, first in (("a", 0), ("b", 64 - held)):
+        keys = [f"k{at}" for at in range(first, first + 64)]
+        await rig.put_entries([rig.entry(f"{word} {key}", key=key) for key in keys])
+    before = await rig.take(64)
+    assert await rig.take_ids() == [f"b k{at}" for at in range(64, 128 - held)]
+    assert await _entries(engine, store.shards.engine.keys(0).base) == left
+    assert await store.find_stale() == []
+    await rig.ack(receipts_of(before))
+    assert await rig.take_ids() == [f"b k{at}" for at in range(64 - held, 64)]
+    await store.close()
+
+
+@pytest.mark.parametrize("look", ["take", "peek_ids"])
+async def test_a_block_that_is_held_whole_is_parked_again(redis_url, look):
+    store = new_store(redis_url, SimulatedClock())
+    rig, engine = Rig(store, store.clock), redis.Redis.from_url(redis_url)
+    await store.open()
+    await rig.configure(ordered=True)
+    # The second stands for its last keys, until the third comes before it.
+    for word, first, delay_ms in (("a", 0, 0), ("b", 32, 0), ("c", 64, -1)):
+        keys = [f"k{at}" for at in range(first, first + 64)]
+        entries = [rig.entry(f"{word} {key}", key=key, delay_ms=delay_ms) for key in keys]
+        await rig.put_entries(entries)
+    base, whole, parked = store.shards.engine.keys(0).base, (True, True), (True, False)
+    assert await _entries(engine, base) == [whole, whole, whole]
+    batch = await rig.take(128)
+    assert len(batch) == 128
+    assert list(await getattr(rig, look)(10)) == []
+    assert await _entries(engine, base) == [parked]
+    assert await store.find_stale() == []
+    await rig.ack(receipts_of(batch))
+    assert await rig.take_ids() == [f"b k{at}" for at in range(32, 96)]
+    await store.close()
+
+
+async def test_of_a_block_and_many_of_its_messages_the_first_are_taken(redis_url):
+    """More of them are loose than a take looks at together."""
+    store = new_store(redis_url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.configure(ordered=True)
+    names = [f"m{at:02d}" for at in range(64)]
+    await rig.put_entries([rig.entry(name, key=name) for name in names])
+    # What is rescheduled leaves the block.
+    await rig.reschedule(*names[1:61], delay_ms=0)
+    assert await rig.take_ids(40) == names[:40]
     await store.close()
 
 
@@ -246,9 +304,9 @@ async def test_loose_messages_of_several_calls_come_in_order(redis_url):
     await store.close()
 
 
-async def test_a_block_comes_before_more_blocks_than_give_way(redis_url):
+async def test_a_block_comes_before_many_others(redis_url):
     store = new_store(redis_url, SimulatedClock(), packed=1)
-    rig, keys = Rig(store, store.clock), [f"k{at}" for at in range(2 * Limits().giving)]
+    rig, keys = Rig(store, store.clock), [f"k{at}" for at in range(8)]
     await store.open()
     await rig.configure(ordered=True)
     for key in keys:

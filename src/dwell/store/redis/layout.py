@@ -102,6 +102,7 @@ def of_functions() -> dict[str, object]:
             "size": BLOCK.size,
             "lease": f">{BLOCK.until('lease_until_ms').lua}",
             "live_at": BLOCK.at("live"),
+            "flags_at": BLOCK.at("flags"),
             "ends_at": BLOCK.at("lease_until_ms"),
             "slot": SLOT.lua,
             "slot_size": SLOT.size,

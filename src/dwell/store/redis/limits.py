@@ -27,8 +27,6 @@ class Limits(NamedTuple):
     taken: int = 150
     #: How many messages of one key the front of that key names, if they lie in blocks.
     lined: int = 32
-    #: How many blocks that stand give way to one that comes before them.
-    giving: int = 4
     #: How much one call of a scan looks at, and how many leases or owned messages one of `held`.
     scanned: int = 1_000
     looked: int = 128

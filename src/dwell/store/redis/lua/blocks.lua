@@ -11,7 +11,7 @@ local function head_of(text)
   b.state, b.size, b.live, b.flags, b.attempt, b.take, b.ends, b.priority, b.lease, b.most,
     b.due, b.last, b.names, t = unpack_from(BLOCK.all, text)
   b.topic = text:sub(BLOCK.size + 1, BLOCK.size + t)
-  b.own_ids, b.is_owned = b.flags % 2 == 1, b.flags >= 2
+  b.own_ids, b.is_owned, b.is_mixed = b.flags % 2 == 1, floor(b.flags / 2) % 2 == 1, b.flags >= 4
   b.index = BLOCK.size + t
   return b
 end
@@ -24,6 +24,12 @@ end
 -- Write over a part of a block: how many of it are there, that one is gone, who has leased it.
 local function set_live(n, live) call('SETRANGE', block_key(n), BLOCK.live_at, string.char(live)) end
 local function set_gone(n, b, slot) call('SETRANGE', block_key(n), b.index + BLOCK.slot_size * slot, '\1') end
+-- Note whether a block stands though some of its messages are not the first of their keys.
+local function set_mixed(n, b, is_mixed)
+  if b.is_mixed == is_mixed then return end
+  b.is_mixed, b.flags = is_mixed, b.flags % 4 + (is_mixed and 4 or 0)
+  call('SETRANGE', block_key(n), BLOCK.flags_at, string.char(b.flags))
+end
 local function set_lease(n, b, state, flags, attempt, take, ends)
   call('SETRANGE', block_key(n), 0, pack(BLOCK.lease, state, b.size, b.live, flags, attempt, take, ends))
 end

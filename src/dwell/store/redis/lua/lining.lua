@@ -1,8 +1,9 @@
 -- Lining up: whole blocks of ordered topics, whose messages are due together. Such a block stands among what
--- may be taken when each of its messages is the first of its line, and is parked when each is behind others, there or in
--- its lane; where a block is of both kinds, the fewer of its messages become loose ones.
+-- may be taken when one of its messages is the first of its line, and is parked when each is behind others, there or in
+-- its lane. A block of both kinds is mixed, and what it is counts when it comes to be taken, as by then most messages
+-- have become the first of their lines: then the fewer of its messages become loose ones.
 -- Only what others need is known outside of this file: Lua has room for so many names.
-local is_lined, line_up_block, leave_line, leave_fronts
+local is_lined, line_up_block, leave_line, leave_fronts, unmix
 do
 -- Tell whether a block may stand, or be parked, as a whole; all of its topic has to be of one priority.
 function is_lined(b)
@@ -21,53 +22,23 @@ local function is_parked(n, b)
   local score = is_ready(n, b)
   return score and tonumber(score) >= PARKED
 end
-local function stands(n, b) return b and is_ready(n, b) and not is_parked(n, b) end
+local function stands(n, b) return b and (b.is_mixed or (is_ready(n, b) and not is_parked(n, b))) end
 
-local function size_of(of)
-  local size = 0
-  for _ in pairs(of) do size = size + 1 end
-  return size
+-- Let a block stand among what may be taken, or be parked.
+local function stand_block(n, b, will_stand)
+  call('ZADD', KEY.ready .. b.topic, will_stand and b.priority or PARKED + b.priority, (block_entry(n, b)))
 end
 
--- Let a block that is among the ready stand, or be parked, and make the fewer of both kinds of its messages
--- loose. `is_first` says for each slot whether its message is the first of its key. Return how many became loose.
-local function stand_block(n, b, is_first)
+-- Let a block that has become ready stand, or be parked. `is_first` says for each slot whether its message is the first
+-- of its key.
+local function place_block(n, b, is_first)
   local number, others = 0, 0
   for _, is in pairs(is_first) do
     if is then number = number + 1 else others = others + 1 end
   end
-  if number + others == 0 then return 0 end
   wake(b.topic, number)
-  local will_stand = number >= others
-  call('ZADD', KEY.ready .. b.topic, will_stand and b.priority or PARKED + b.priority, (block_entry(n, b)))
-  if number == 0 or others == 0 then return 0 end
-  local only, parked, entry_at = {}, {}, entries_of(n, b)
-  for slot, is in pairs(is_first) do
-    if is ~= will_stand then
-      only[slot] = true
-      parked[#parked + 1] = PARKED + b.priority
-      parked[#parked + 1] = entry_at(slot)
-    end
-  end
-  explode(n, call('GET', block_key(n)), b, only)
-  if will_stand then many('ZADD', KEY.ready .. b.topic, parked) end
-  return math.min(number, others)
-end
-
--- Return the slots of a block of which nothing is gone.
-local function live_slots(n, b)
-  local live, index = {}, b.live < b.size and index_at(n, b)
-  for slot = 0, b.size - 1 do
-    if not index or index[3 * slot + 1] == 0 then live[slot] = true end
-  end
-  return live
-end
-
--- Let messages of a block that stands give up their places; it has those of some slots.
-local function give_way(n, slots)
-  local b, is_first = head_at(n), {}
-  for slot in pairs(live_slots(n, b)) do is_first[slot] = not slots[slot] end
-  stand_block(n, b, is_first)
+  stand_block(n, b, number > 0)
+  set_mixed(n, b, number > 0 and others > 0)
 end
 
 -- Let a message of a block wait behind others of its key: in their line, or else in the lane.
@@ -80,24 +51,23 @@ local function wait_behind(b, key, entry)
   note_others(b.topic, key)
 end
 
--- Tell whether a block comes before the first of a line, which stands: 'place' if it takes the place of that, as
--- is noted by its block and slot, and 'early' if too many other blocks have to give way already.
-local function comes_before(topic, n, due, front, others)
+-- Tell whether a block comes before the first of a line, and takes the place of that if it stands. `mixed` has of
+-- other blocks whether they stand, which are mixed from now on.
+local function comes_before(topic, n, due, front, mixed)
   local its_due, m = unpack_from('>I6I7', front, 7)
   if its_due < due or (its_due == due and m < n) then return false end
   local score = tonumber(call('ZSCORE', KEY.ready .. topic, line.first(front)) or nil)
   if score then
     if score < PARKED then call('ZADD', KEY.ready .. topic, PARKED + score, line.first(front)) end
-    return 'place'
+    return true
   end
   local first = m - m % 64
-  if others[first] == nil then
-    if not stands(first, head_at(first)) then return false end
-    if size_of(others) >= LIMITS.giving then return 'early' end
-    others[first] = {}
+  if mixed[first] == nil then
+    local b = head_at(first)
+    mixed[first] = stands(first, b) or false
+    if mixed[first] then set_mixed(first, b, true) end
   end
-  others[first][m % 64] = true
-  return 'place'
+  return mixed[first]
 end
 
 -- Return the marks of a front with that of a block at the end; false when it does not belong there.
@@ -109,12 +79,12 @@ local function with_mark(text, n, b)
   return is_behind and last.topic == b.topic and last.priority == b.priority and text:sub(1, -2) .. line.mark(n)
 end
 
--- Let the fronts of a block's keys have its mark, where they have none, or only marks, and it is worth it. Return for
--- each slot whether its message is the first, the keys of those slots that are left to do, a list of these, and what
--- these cost: long lines are long to take apart.
+-- Let the fronts of a block's keys have its mark, where they have none, or only marks. Return for each slot whether its
+-- message is the first, the keys of those slots that are left to do, a list of these, and what these cost: long lines
+-- are long to take apart.
 local function mark_fronts(n, b, keys, names)
   local texts, of, mark = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, line.mark(n)
-  local longer, is_first, firsts, behind, others, left, seen, at, cost = {}, {}, {}, {}, {}, {}, {}, 0, 0
+  local longer, is_first, fields, others, left, seen, at, cost = {}, {}, {}, {}, {}, {}, 0, 0
   for slot = 0, b.size - 1 do
     local key = keys[slot + 1]
     if key then
@@ -125,7 +95,6 @@ local function mark_fronts(n, b, keys, names)
         others[slot], left[#left + 1] = key, key
         cost = cost + 0.2 + #(text or '') / 250
       else
-        local fields = text and behind or firsts
         seen[key], is_first[slot] = true, not text
         fields[#fields + 1] = key
         fields[#fields + 1] = text and longer[text] or mark
@@ -134,34 +103,21 @@ local function mark_fronts(n, b, keys, names)
       is_first[slot] = true
     end
   end
-  many('HSET', KEY.fronts .. b.topic, firsts)
-  -- What becomes loose has no use for marks.
-  if #behind >= b.live then
-    many('HSET', KEY.fronts .. b.topic, behind)
-    return is_first, others, left, cost
-  end
-  for slot, is in pairs(is_first) do
-    if not is then
-      is_first[slot], others[slot], left[#left + 1] = nil, keys[slot + 1], keys[slot + 1]
-      cost = cost + 0.2
-    end
-  end
+  many('HSET', KEY.fronts .. b.topic, fields)
   return is_first, others, left, cost
 end
 
 -- Let those messages of a block that come before what is in front of their keys be so instead. Note for each slot
--- whether it is so; return which are not, by block and slot in whose places they are, and which slots come too early.
+-- whether it is so; return which are not.
 local function put_in_front(n, b, keys, is_first, entry_at)
   local of, new, head = fronts[b.topic], new_fronts_of(b.topic), line.head(b.priority)
-  local behind, others, early = {}, {}, {}
+  local behind, mixed = {}, {}
   for slot = 0, b.size - 1 do
     local key = keys[slot]
     if key then
       local front = of[key]
-      local before = line.is(front) and comes_before(b.topic, n, b.due, front, others)
-      if before == 'early' then
-        early[slot] = true
-      elseif before or front == '' then
+      local before = line.is(front) and comes_before(b.topic, n, b.due, front, mixed)
+      if before or front == '' then
         if #front >= 6 + 13 * LIMITS.lined then front = cut_line(b.topic, key) end
         of[key] = before and front:sub(1, 6) .. entry_at(slot) .. front:sub(7) or head .. entry_at(slot)
         new[key], is_first[slot] = true, true
@@ -171,24 +127,20 @@ local function put_in_front(n, b, keys, is_first, entry_at)
       end
     end
   end
-  return behind, others, early
+  return behind
 end
 
 -- Let a block that has become ready stand, or be parked. Return what that cost, of which a loose message costs 1.
 function line_up_block(n, text, b)
   local is_first, keys, left, cost = mark_fronts(n, b, keys_in(text, b))
-  if #left == 0 then return b.live / 20 + stand_block(n, b, is_first) end
-  learn_fronts(b.topic, left)
-  local entry_at = entries_of(n, b)
-  local behind, others, early = put_in_front(n, b, keys, is_first, entry_at)
-  for other, slots in pairs(others) do give_way(other, slots) end
-  call('ZADD', KEY.ready .. b.topic, PARKED + b.priority, (block_entry(n, b)))
-  if next(early) then
-    wake(b.topic, size_of(early))
-    explode(n, text, b, early)
+  if #left > 0 then
+    learn_fronts(b.topic, left)
+    local entry_at = entries_of(n, b)
+    local behind = put_in_front(n, b, keys, is_first, entry_at)
+    for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i])) end
   end
-  for i = 1, #behind do wait_behind(b, keys[behind[i]], entry_at(behind[i])) end
-  return b.live / 20 + cost + stand_block(n, b, is_first)
+  place_block(n, b, is_first)
+  return b.live / 20 + cost
 end
 
 -- Let the mark of a block leave the fronts of some of its keys, and let the next of these keys stand soon. Return the
@@ -277,35 +229,84 @@ local function stand_loose(topic, key, n)
   wake(topic, 1)
 end
 
--- Let some messages of a block stand, by their keys, and those by their slots of which that is known.
-local function stand_some(n, b, some)
-  local is_first = {}
-  for i = 1, #some.names do
-    local slot = slot_of(some.topic, some.names[i], n)
-    if slot then some.keys[slot - 1] = some.names[i] else mark_key(some.topic, some.names[i]) end
-  end
-  if b then
-    for slot in pairs(live_slots(n, b)) do is_first[slot] = some.keys[slot] ~= nil end
-    stand_block(n, b, is_first)
-  end
+-- Let those stand that lie in their block no more; return how many are in it, which have marks or of which the slot is
+-- known.
+local function stand_others(n, b, some)
+  local number, index = #some.names, next(some.keys) and b and index_at(n, b) or {}
   for slot, key in pairs(some.keys) do
-    if is_first[slot] == nil then stand_loose(some.topic, key, n + slot) end
+    if index[3 * slot + 1] == 0 then number = number + 1 else stand_loose(some.topic, key, n + slot) end
   end
+  if b then return number end
+  for i = 1, #some.names do mark_key(some.topic, some.names[i]) end
+  return 0
 end
 
--- Let those that are next of their keys stand, in their block where that is parked.
+-- Let those that are next of their keys stand, in their block or without it.
 function stand_next()
   local all = next_ones
   next_ones = {}
   for n, some in pairs(all) do
     local b = head_at(n)
-    b = b and b.topic == some.topic and is_parked(n, b) and b or nil
-    if b and not next(some.keys) and #some.names == b.live then
-      wake(b.topic, b.live)
-      call('ZADD', KEY.ready .. b.topic, b.priority, (block_entry(n, b)))
-    else
-      stand_some(n, b, some)
+    b = b and b.topic == some.topic and b.state == STATE.waiting and b or nil
+    local number = stand_others(n, b, some)
+    wake(some.topic, number)
+    if number > 0 and not stands(n, b) then
+      stand_block(n, b, true)
+      set_mixed(n, b, number < b.live)
     end
   end
+end
+
+-- Return for each slot of a mixed block whether its message is the first of its key.
+local function firsts_of(n, b)
+  local keys, names = keys_at(n, b)
+  local texts, of, own, entry_at = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, member(n), entries_of(n, b)
+  local is_first, left, at = {}, {}, 0
+  for slot = 0, b.size - 1 do
+    local key = keys[slot + 1]
+    if key then
+      at = at + 1
+      if texts[at] and not of[key] and line.is_marks(texts[at]) then
+        is_first[slot] = texts[at]:sub(1, 7) == own
+      else
+        left[#left + 1] = key
+        is_first[slot] = key
+      end
+    elseif key == false then
+      is_first[slot] = true
+    end
+  end
+  learn_fronts(b.topic, left)
+  of = fronts[b.topic]
+  for slot, is in pairs(is_first) do
+    if type(is) == 'string' then is_first[slot] = line.is(of[is]) and line.first(of[is]) == entry_at(slot) end
+  end
+  return is_first
+end
+
+-- Let a mixed block that comes to be taken be one whose messages are all the first of their keys: the others become
+-- loose. Where they are most of it all do, and where they are all of it it is parked. Return which of 'stands', 'loose'
+-- and 'parked' it is; and what that cost, of which a loose message costs 1.
+function unmix(n, b)
+  local others, parked, number, entry_at = {}, {}, 0, entries_of(n, b)
+  for slot, is in pairs(firsts_of(n, b)) do
+    if not is then
+      number, others[slot] = number + 1, true
+      parked[2 * number - 1] = PARKED + b.priority
+      parked[2 * number] = entry_at(slot)
+    end
+  end
+  if number == b.live then
+    stand_block(n, b, false)
+    set_mixed(n, b, false)
+    return 'parked', 2
+  elseif number > b.live / 2 then
+    explode(n, call('GET', block_key(n)), b)
+    return 'loose', 32
+  elseif number > 0 then
+    explode(n, call('GET', block_key(n)), b, others)
+    many('ZADD', KEY.ready .. b.topic, parked)
+  end
+  return 'stands', 2 + number / 2
 end
 end

@@ -33,6 +33,9 @@ verb('peek', 2, looking(function(topic, limit)
       last_block = floor(n / 64)
       -- What was looked at before may have made it loose.
       local b = head_at(n)
+      local is = b and b.is_mixed and unmix(n, b)
+      if is == 'parked' or is == 'loose' then b, parked_here = nil, parked_here + 1 end
+      if is == 'loose' then break end
       local index = b and index_at(n, b)
       for slot = 0, b and b.size - 1 or -1 do
         if index[3 * slot + 1] == 0 then add(ready[i + 1], due, n + slot) end

@@ -89,10 +89,14 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return begun_of(topic, key) ~= ''
   end
 
-  -- Each message of a ready block has to be the first of its line, or else in its line or lane.
-  local function is_in_place(key, entry, is_parked)
+  -- Each message that is ready has to be the first of its line, or else in its line or lane.
+  local function is_first(key, entry)
     local front = key and fronts[topic][key] or ''
-    if not is_parked then return not key or (line.is(front) and line.first(front) == entry) end
+    return not key or (line.is(front) and line.first(front) == entry)
+  end
+
+  local function is_behind(key, entry)
+    local front = key and fronts[topic][key] or ''
     if not key then return false end
     if is_led(front) and line.place(front, entry) then return true end
     return call('ZSCORE', lane_key(topic, key), entry) and is_held(key, front)
@@ -105,7 +109,9 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     learn_fronts(topic, names)
     for slot, key in pairs(keys) do
       local m = n + slot - 1
-      if not is_in_place(key, ready_member(m, b.due), score >= PARKED) then
+      local entry = ready_member(m, b.due)
+      local is_there = (score < PARKED and is_first(key, entry)) or ((score >= PARKED or b.is_mixed) and is_behind(key, entry))
+      if not is_there then
         return tell(topic, ids_of(text, b, n)[slot], m, 'no state', function()
           explode(n, text, b)
           if key then mark_key(topic, key) end
@@ -125,7 +131,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     end
     learn_fronts(topic, {key})
     local name, front = lane_key(topic, key), fronts[topic][key]
-    if not is_in_place(key, entry, score >= PARKED) and not call('ZSCORE', name, entry) then
+    local is_known = score >= PARKED and is_behind(key, entry) or score < PARKED and is_first(key, entry)
+    if not is_known and not call('ZSCORE', name, entry) then
       tell(topic, r.id, n, 'no state', function()
         call('ZADD', name, r.priority, entry)
         mark(r)

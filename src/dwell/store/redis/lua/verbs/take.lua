@@ -137,6 +137,12 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   local function take_block(topic, entry, following)
     local n = unpack_from('>I7', entry, 7)
     local b = head_at(n)
+    if b.is_mixed then
+      local is, cost = unmix(n, b)
+      loose_left = loose_left - cost
+      if is ~= 'stands' then return is == 'parked' end
+      b = head_at(n)
+    end
     local is_split = is_of_it(following, entry)
     if b.live > left and 2 * left >= b.live and not is_split and may_be_lined(topic) then return take_part(topic, n, b) end
     if b.live > left or is_split then
@@ -177,8 +183,10 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
         break
       else
         local number = number_of_it(found, i)
-        if i > 1 and i + 2 * number == #found - 1 then break end
-        local is_split = number > 0 and left < number + head_at((unpack_from('>I7', found[i], 7))).live
+        local is_cut = i + 2 * number == #found - 1
+        if i > 1 and is_cut then break end
+        local b = number > 0 and head_at((unpack_from('>I7', found[i], 7)))
+        local is_split = b and left < (is_cut and b.size or number + b.live)
         if not take_block(topic, found[i], is_split and found[i + 2]) then break end
       end
     end
