@@ -1,10 +1,12 @@
 """Typed topics: Structs, dataclasses, models of Pydantic and plain types, in and out."""
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import msgspec
 import pydantic
+import pydantic.alias_generators
+import pydantic.dataclasses
 import pytest
 
 import dwell
@@ -122,3 +124,111 @@ def test_the_sync_face_has_the_same():
         assert isinstance(message, dwell.TypedMessage)
         assert message.value == Struct(1, "ann")
         assert queue.ack(message) is dwell.Result.ACKED
+
+
+# --- checks that raise ------------------------------------------------------------------------
+
+
+class Untold(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class UntoldValue(Untold, ValueError):
+    pass
+
+
+class NoText(Exception):
+    def __str__(self):
+        return 5
+
+
+class OddText(Exception):
+    def __str__(self):
+        class Text(str):
+            def __getitem__(self, at):
+                raise RuntimeError("no part")
+
+            __format__ = __len__ = __str__ = __getitem__
+
+        return Text("odd")
+
+
+class Nameless(type):
+    @property
+    def __name__(cls):
+        raise RuntimeError("no name")
+
+
+class Unnamed(Untold, metaclass=Nameless):
+    pass
+
+
+def endless(depth=0):
+    return endless(depth + 1)
+
+
+RAISED = [Untold(), UntoldValue(), NoText(), OddText(), Unnamed(), ValueError("x" * 10**6)]
+RAISED += [ValueError("\ud800 \0 \n"), RecursionError(), MemoryError(), StopIteration(), None]
+RAISED += [ExceptionGroup("many", [Untold()]), StopAsyncIteration(), AssertionError()]
+
+
+def checked(error):
+    """Return types whose check of a negative number raises an error, for None an endless one."""
+
+    def check(number):
+        if number < 0:
+            raise error if error is not None else endless()
+        return number
+
+    class Checked(msgspec.Struct):
+        number: int
+
+        def __post_init__(self):
+            check(self.number)
+
+    class CheckedModel(pydantic.BaseModel):
+        number: Annotated[int, pydantic.AfterValidator(check)]
+
+    return Checked, CheckedModel
+
+
+@pytest.mark.parametrize("error", RAISED, ids=map(str, range(len(RAISED))))
+@pytest.mark.parametrize("at", [0, 1])
+async def test_whatever_a_check_raises_its_message_is_buried_and_others_come(error, at):
+    kind = checked(error)[at]
+    async with dwell.open("memory:") as queue:
+        await queue.put_many("orders", [{"number": n} for n in (1, -1, 2)], ids=["a", "bad", "b"])
+        orders = queue.topic("orders", kind)
+        assert [message.value.number for message in await orders.take(10)] == [1, 2]
+        bad = await queue.get("orders", "bad")
+        assert bad.state is dwell.State.DEAD
+        assert bad.last_error.startswith(f"body: is no {kind.__name__}: ")
+        with pytest.raises(dwell.InvalidBody, match=r"^body: is no Checked"):
+            await orders.get("bad")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()], ids=repr)
+async def test_what_ends_a_program_is_no_mistake_of_a_message(error, at):
+    async with dwell.open("memory:") as queue:
+        await queue.put("orders", {"number": -1}, id="a")
+        with pytest.raises(type(error)):
+            await queue.topic("orders", checked(error)[at]).take()
+        assert (await queue.get("orders", "a")).state is dwell.State.LEASED
+
+
+async def test_a_worker_buries_what_raises_an_error_without_a_text():
+    async with dwell.open("memory:") as queue:
+        await queue.put("orders", {"number": -1}, id="bad")
+        worker = Worker(queue)
+        worker.on("orders", kind=checked(Untold())[0])(print)
+        async with serving(worker):
+
+            async def done():
+                return (await queue.stats()).topics["orders"].dead == 1
+
+            await until_async(done)
+        assert (await queue.get("orders", "bad")).last_error == "body: is no Checked: Untold"

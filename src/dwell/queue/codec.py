@@ -1,0 +1,85 @@
+"""Bodies as values of a type: Structs, dataclasses, models of Pydantic, and what JSON can say."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from dwell.errors import InvalidBody
+from dwell.given import values
+from dwell.message import MAX_ERROR_CHARS, Message
+
+T = TypeVar("T")
+
+#: What a class is called, whatever its own class says of that.
+_NAME = type.__dict__["__name__"].__get__
+
+
+class TypedMessage(Message, Generic[T], frozen=True, kw_only=True):
+    """A message, and its body as the ``value`` that it was put as."""
+
+    value: T
+
+
+class Codec(Generic[T]):
+    """Bodies of one type, in JSON.
+
+    The type is a Struct of msgspec, a dataclass, a model of Pydantic, or any other that msgspec
+    knows (``dict[str, int]``, a TypedDict). Raises InvalidBody for a type that it does not know.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._decode: Callable[[bytes], Any]
+        self._encode: Callable[[Any], bytes]
+        try:
+            self._name = str(getattr(kind, "__name__", kind))
+            if (decode := getattr(kind, "model_validate_json", None)) is not None:
+                self._decode, self._encode = decode, _model_bytes
+            else:
+                self._decode = msgspec.json.Decoder(kind).decode
+                self._encode = msgspec.json.encode
+        except Exception as error:
+            # A type may be such that making sense of it raises anything.
+            allowed = "a Struct, a dataclass, a model of Pydantic, or a type that JSON can say"
+            raise values.refusal(InvalidBody, "kind", kind, f"{allowed}: {_text(error)}") from None
+
+    def encode(self, value: T) -> bytes:
+        """Return a value as a body; raises InvalidBody for what could not be read again."""
+        try:
+            body = self._encode(value)
+        except Exception as error:
+            raise self._refusal(_text(error)) from None
+        self.decode(body)
+        return body
+
+    def decode(self, body: bytes) -> T:
+        """Return the value of a body; raises InvalidBody."""
+        try:
+            return cast(T, self._decode(body))
+        except Exception as error:
+            # A type's own checks may raise what they like.
+            raise self._refusal(_text(error)) from None
+
+    def typed(self, message: Message) -> TypedMessage[T]:
+        """Return a message with its value; raises InvalidBody."""
+        return TypedMessage(**msgspec.structs.asdict(message), value=self.decode(message.body))
+
+    def _refusal(self, why: str) -> InvalidBody:
+        return InvalidBody(f"body: is no {self._name}: {why}")
+
+
+def _model_bytes(value: Any) -> bytes:
+    text: str = value.model_dump_json()
+    return text.encode()
+
+
+def _text(error: Exception) -> str:
+    """Return what an exception says, or its class where it cannot be had, cut to what is kept.
+
+    A message whose refusal cannot be told would come back for ever.
+    """
+    try:
+        # A text of a class of its own may do anything when it is used, and a plain one does not.
+        return str.__str__(str(error))[:MAX_ERROR_CHARS] or type(error).__name__
+    except Exception:
+        return cast(str, _NAME(type(error)))
