@@ -1,13 +1,17 @@
 """Typed topics: Structs, dataclasses, models of Pydantic and plain types, in and out."""
 
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import pydantic
 import pydantic.alias_generators
 import pydantic.dataclasses
 import pytest
+from pydantic import ConfigDict, Field
 
 import dwell
 from dwell.worker import Worker
@@ -124,6 +128,165 @@ def test_the_sync_face_has_the_same():
         assert isinstance(message, dwell.TypedMessage)
         assert message.value == Struct(1, "ann")
         assert queue.ack(message) is dwell.Result.ACKED
+
+
+# --- types ------------------------------------------------------------------------------------
+
+
+class Plain:
+    pass
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    inside: T
+
+
+class StructBox(msgspec.Struct, Generic[T]):
+    inside: T
+
+
+L = TypeVar("L", bound=Model)
+
+
+@dataclass
+class ModelBox(Generic[L]):
+    inside: L
+
+
+@dataclass
+class WithPlain:
+    plain: Plain | None = None
+
+
+class StructWithPlain(msgspec.Struct):
+    plain: Plain | None = None
+
+
+class ModelWithPlain(pydantic.BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    plain: Plain
+
+
+class Itself(pydantic.BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    others: list["Itself"]
+    plain: dict[str, list[Plain]]
+
+
+class StructWithModel(msgspec.Struct):
+    model: Model
+
+
+UNSAYABLE = [Plain, complex, type, type[int], Callable[[int], int], msgspec.msgpack.Ext, range]
+UNSAYABLE += [list[Plain], dict[str, Plain], Plain | None, tuple[int, Plain], list[list[Plain]]]
+UNSAYABLE += [WithPlain, StructWithPlain, Box[Plain], StructBox[Plain], list[WithPlain]]
+UNSAYABLE += [dict[tuple[int, int], int], list["Nowhere"], StructWithModel, StructBox[Model]]  # noqa: F821
+UNSAYABLE += [ModelWithPlain, list[ModelWithPlain], Itself, Box[ModelWithPlain], 5]
+
+
+@pytest.mark.parametrize("kind", UNSAYABLE, ids=str)
+async def test_a_type_with_a_part_that_json_cannot_say_is_refused(kind):
+    async with dwell.open("memory:") as queue:
+        with pytest.raises(dwell.InvalidBody, match=r"^kind: got .*, expected a Struct, a data"):
+            queue.topic("orders", kind)
+        with pytest.raises(dwell.InvalidBody, match=r"^kind: got"):
+            Worker(queue).on("orders", kind=kind)(print)
+
+
+class Tree(msgspec.Struct):
+    leaves: list["Tree"] = []
+    keys: dict[int, Any] = {}
+    plain: ClassVar[Plain] = Plain()
+
+
+class Convertible(pydantic.BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    number: int
+    plain: Plain | None = None
+    path: Annotated[
+        Plain, pydantic.BeforeValidator(lambda _: Plain()), pydantic.PlainSerializer(str)
+    ]
+
+
+@pytest.mark.parametrize("kind", [Tree, Convertible, object, Any, msgspec.Raw])
+async def test_a_type_that_some_bodies_can_be_is_not_refused(kind):
+    async with dwell.open("memory:") as queue:
+        await queue.put("orders", b'{"number": 1, "path": "a"}')
+        assert len(await queue.topic("orders", kind).take()) == 1
+
+
+@pydantic.dataclasses.dataclass
+class Positive:
+    number: int = Field(gt=0)
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Named(NamedTuple):
+    model: Model
+
+
+@dataclass
+class Later:
+    model: "Last"
+
+
+class Last(pydantic.BaseModel):
+    number: pydantic.PositiveInt
+
+
+ANN = Model(id=1, to="ann")
+BAD = b'{"id": "x", "to": "ann"}'
+
+INSIDE = [
+    (list[Model], [ANN], b"[%s]" % BAD),
+    (Model | None, ANN, BAD),
+    (Model | None, None, BAD),
+    (dict[str, list[Model]], {"a": [ANN]}, b'{"a": [%s]}' % BAD),
+    (tuple[Model, ...], (ANN,), b"[%s]" % BAD),
+    (Box[Model], Box(ANN), b'{"inside": %s}' % BAD),
+    (ModelBox, ModelBox(ANN), b'{"inside": %s}' % BAD),
+    (Named, Named(ANN), b'{"model": %s}' % BAD),
+    (Cat | Dog, Dog(), b'{"kind": "cow"}'),
+    (Later, Later(Last(number=1)), b'{"model": {"number": -1}}'),
+    (Positive, Positive(1), b'{"number": -1}'),
+    (list[Positive], [Positive(1)], b'[{"number": -1}]'),
+    (pydantic.PositiveInt, 1, b"-1"),
+    (list[Annotated[int, Field(gt=0)]], [1], b"[-1]"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "bad"), INSIDE)
+async def test_what_pydantic_has_inside_a_type_is_checked_by_it(kind, value, bad):
+    async with dwell.open("memory:") as queue:
+        orders = queue.topic("orders", kind)
+        await queue.put("orders", bad, id="bad")
+        await orders.put(value)
+        assert [message.value for message in await orders.take(10)] == [value]
+        assert (await queue.get("orders", "bad")).state is dwell.State.DEAD
+
+
+def test_pydantic_is_loaded_only_for_what_needs_it():
+    code = """
+import sys, typing, msgspec, dwell
+class Order(msgspec.Struct):
+    number: int
+with dwell.open("memory:") as queue:
+    queue.topic("orders", Order).put(Order(1))
+    assert queue.topic("orders", dict[str, int]).take()[0].value == {"number": 1}
+assert not {"pydantic", "pydantic_core", "annotated_types"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 # --- checks that raise ------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import msgspec
 from dwell.errors import InvalidBody
 from dwell.given import values
 from dwell.message import MAX_ERROR_CHARS, Message
+from dwell.queue import kinds
+from dwell.queue.models import models
 
 T = TypeVar("T")
 
@@ -24,8 +26,9 @@ class TypedMessage(Message, Generic[T], frozen=True, kw_only=True):
 class Codec(Generic[T]):
     """Bodies of one type, in JSON.
 
-    The type is a Struct of msgspec, a dataclass, a model of Pydantic, or any other that msgspec
-    knows (``dict[str, int]``, a TypedDict). Raises InvalidBody for a type that it does not know.
+    The type is a Struct of msgspec, a dataclass, or any other that msgspec knows (``dict[str,
+    int]``, a TypedDict); a model of Pydantic, and what has models or constraints of it inside
+    (``list[Model]``), is read by Pydantic. Raises InvalidBody for a type that JSON cannot say.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -33,11 +36,7 @@ class Codec(Generic[T]):
         self._encode: Callable[[Any], bytes]
         try:
             self._name = str(getattr(kind, "__name__", kind))
-            if (decode := getattr(kind, "model_validate_json", None)) is not None:
-                self._decode, self._encode = decode, _model_bytes
-            else:
-                self._decode = msgspec.json.Decoder(kind).decode
-                self._encode = msgspec.json.encode
+            self._decode, self._encode = _both_ways(kind)
         except Exception as error:
             # A type may be such that making sense of it raises anything.
             allowed = "a Struct, a dataclass, a model of Pydantic, or a type that JSON can say"
@@ -68,9 +67,14 @@ class Codec(Generic[T]):
         return InvalidBody(f"body: is no {self._name}: {why}")
 
 
-def _model_bytes(value: Any) -> bytes:
-    text: str = value.model_dump_json()
-    return text.encode()
+def _both_ways(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
+    """Return how bodies of a type are read and written; raises anything for what cannot be."""
+    if any(map(kinds.is_of_pydantic, kinds.within(kind))):
+        return models(kind)
+    decode = msgspec.json.Decoder(kind).decode
+    if (part := kinds.unsayable(kind)) is not None:
+        raise TypeError(f"JSON cannot say {part}")
+    return decode, msgspec.json.encode
 
 
 def _text(error: Exception) -> str:
