@@ -1,17 +1,21 @@
 """Typed topics: Structs, dataclasses, models of Pydantic and plain types, in and out."""
 
+import math
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypedDict, TypeVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pydantic
 import pydantic.alias_generators
 import pydantic.dataclasses
 import pytest
-from pydantic import ConfigDict, Field
+from pydantic import AliasChoices, AliasPath, ConfigDict, Field
 
 import dwell
 from dwell.worker import Worker
@@ -130,6 +134,199 @@ def test_the_sync_face_has_the_same():
         assert queue.ack(message) is dwell.Result.ACKED
 
 
+# --- what is put is what is taken -------------------------------------------------------------
+
+
+class Aliased(pydantic.BaseModel):
+    number: int = Field(0, alias="orderNumber")
+
+
+class ReadByAlias(pydantic.BaseModel):
+    number: int = Field(0, validation_alias="orderNumber")
+
+
+class WrittenByAlias(pydantic.BaseModel):
+    number: int = Field(0, serialization_alias="orderNumber")
+
+
+class TwoNames(pydantic.BaseModel):
+    number: int = Field(0, validation_alias="one", serialization_alias="other")
+
+
+class ByEither(pydantic.BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    number: int = Field(0, validation_alias="one", serialization_alias="other")
+
+
+class ByName(pydantic.BaseModel):
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=False)
+    number: int = Field(0, alias="orderNumber")
+
+
+class Camel(pydantic.BaseModel):
+    model_config = ConfigDict(alias_generator=pydantic.alias_generators.to_camel)
+    order_number: int = 0
+    of_it: list["Camel"] = []
+
+
+class Swapped(pydantic.BaseModel):
+    a: int = Field(0, alias="b")
+    b: int = Field(0, alias="a")
+
+
+class Mixed(pydantic.BaseModel):
+    a: int = Field(0, alias="A")
+    b: int = Field(0, serialization_alias="B")
+
+
+class Deep(pydantic.BaseModel):
+    number: int = Field(0, validation_alias=AliasPath("numbers", 0))
+
+
+class Choices(pydantic.BaseModel):
+    number: int = Field(0, validation_alias=AliasChoices("one", "number"))
+
+
+class Excluded(pydantic.BaseModel):
+    number: int = 0
+    hidden: int = Field(0, exclude=True)
+    call: Callable[..., Any] = Field(print, exclude=True)
+
+
+class Computed(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    number: int = 0
+
+    @pydantic.computed_field
+    @property
+    def double(self) -> int:
+        return self.number * 2
+
+
+class JsonInside(pydantic.BaseModel):
+    numbers: pydantic.Json[list[int]]
+
+
+class Secret(pydantic.BaseModel):
+    text: pydantic.SecretStr
+
+
+class Number(pydantic.BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+    number: float = 0.0
+    hidden: float = Field(0.0, exclude=True)
+
+
+class Beside(pydantic.BaseModel):
+    model_config = ConfigDict(extra="allow")
+    _lock: Any = pydantic.PrivateAttr(default_factory=threading.Lock)
+    _tries: int = pydantic.PrivateAttr(0)
+
+    def tried(self, count):
+        self._tries = count
+        return self
+
+
+class Moment(pydantic.BaseModel):
+    at: datetime
+
+
+class Incomparable(pydantic.BaseModel):
+    number: int
+
+    def __eq__(self, other):
+        raise RuntimeError
+
+
+class Child(Model):
+    more: int = 0
+
+
+@pydantic.dataclasses.dataclass
+class Positive:
+    number: int = Field(gt=0, alias="n")
+
+
+class Identity(msgspec.Struct, eq=False):
+    number: float
+
+
+class Growing(msgspec.Struct):
+    number: int
+
+    def __post_init__(self):
+        self.number += 1
+
+
+#: An hour that a clock goes through twice: such a moment equals none of another zone.
+TWICE = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+
+COMES_BACK = [
+    (Aliased, Aliased(orderNumber=17), b'{"orderNumber":17}'),
+    (Aliased, Aliased(), b'{"orderNumber":0}'),
+    (WrittenByAlias, WrittenByAlias(number=17), b'{"number":17}'),
+    (ByEither, ByEither(one=17), b'{"number":17}'),
+    (ByName, ByName(number=17), b'{"number":17}'),
+    (
+        Camel,
+        Camel(orderNumber=1, ofIt=[Camel(orderNumber=2)]),
+        b'{"orderNumber":1,"ofIt":[{"orderNumber":2,"ofIt":[]}]}',
+    ),
+    (Swapped, Swapped(b=1, a=2), b'{"b":1,"a":2}'),
+    (Choices, Choices(one=17), b'{"number":17}'),
+    (Mixed, Mixed(A=1), b'{"A":1,"B":0}'),
+    (Computed, Computed(number=2), b'{"number":2}'),
+    (JsonInside, JsonInside(numbers="[1]"), b'{"numbers":"[1]"}'),
+    (Excluded, Excluded(number=1), b'{"number":1}'),
+    (Beside, Beside(more=[1]), b'{"more":[1]}'),
+    (Number, Number(number=math.nan), b'{"number":NaN}'),
+    (Moment, Moment(at=TWICE), b'{"at":"2026-10-25T02:30:00+01:00"}'),
+    (Incomparable, Incomparable(number=1), b'{"number":1}'),
+    (Identity, Identity(1.5), b'{"number":1.5}'),
+    (Positive, Positive(n=1), b'{"n":1}'),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "body"), COMES_BACK)
+async def test_what_is_put_comes_back_whatever_its_type_writes_by_itself(kind, value, body):
+    async with dwell.open("memory:") as queue:
+        orders = queue.topic("orders", kind)
+        await orders.put(value)
+        (message,) = await orders.take()
+        assert message.body == body
+        assert repr(message.value) == repr(value) or kind in (Identity, Moment)
+
+
+OTHERWISE = [
+    (ReadByAlias, ReadByAlias(orderNumber=17)),
+    (TwoNames, TwoNames(one=17)),
+    (Mixed, Mixed(A=1, b=2)),
+    (Deep, Deep(numbers=[17])),
+    (Excluded, Excluded(hidden=17)),
+    (Excluded, Excluded(call=len)),
+    (Number, Number(number=math.nan, hidden=17)),
+    (Number, Number(hidden=math.nan)),
+    (Beside, Beside().tried(17)),
+    (Secret, Secret(text="secret")),
+    (Model, Child(id=1, to="ann")),
+    (list[Model], [{"id": 1, "to": "ann"}]),
+    (float | None, math.inf),
+    (Growing, Growing(1)),
+    (Struct, {"id": 1, "to": "ann"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), OTHERWISE)
+async def test_what_would_come_back_as_another_value_is_not_put(kind, value):
+    async with dwell.open("memory:") as queue:
+        orders = queue.topic("orders", kind)
+        with pytest.raises(dwell.InvalidBody, match=r"^body: is no .*: it would be taken as "):
+            await orders.put(value)
+        with pytest.raises(dwell.InvalidBody, match=r"^body: is no .*: it would be taken as "):
+            await orders.put_many([value])
+        assert (await queue.stats()).topics == {}
+
+
 # --- types ------------------------------------------------------------------------------------
 
 
@@ -219,11 +416,6 @@ async def test_a_type_that_some_bodies_can_be_is_not_refused(kind):
         assert len(await queue.topic("orders", kind).take()) == 1
 
 
-@pydantic.dataclasses.dataclass
-class Positive:
-    number: int = Field(gt=0)
-
-
 class Cat(pydantic.BaseModel):
     kind: Literal["cat"] = "cat"
 
@@ -259,8 +451,8 @@ INSIDE = [
     (Named, Named(ANN), b'{"model": %s}' % BAD),
     (Cat | Dog, Dog(), b'{"kind": "cow"}'),
     (Later, Later(Last(number=1)), b'{"model": {"number": -1}}'),
-    (Positive, Positive(1), b'{"number": -1}'),
-    (list[Positive], [Positive(1)], b'[{"number": -1}]'),
+    (Positive, Positive(n=1), b'{"n": -1}'),
+    (list[Positive], [Positive(n=1)], b'[{"n": -1}]'),
     (pydantic.PositiveInt, 1, b"-1"),
     (list[Annotated[int, Field(gt=0)]], [1], b"[-1]"),
 ]

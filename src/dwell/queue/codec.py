@@ -1,6 +1,7 @@
 """Bodies as values of a type: Structs, dataclasses, models of Pydantic, and what JSON can say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from reprlib import repr as shortly
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -10,6 +11,7 @@ from dwell.given import values
 from dwell.message import MAX_ERROR_CHARS, Message
 from dwell.queue import kinds
 from dwell.queue.models import models
+from dwell.queue.same import same
 
 T = TypeVar("T")
 
@@ -33,23 +35,25 @@ class Codec(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._decode: Callable[[bytes], Any]
-        self._encode: Callable[[Any], bytes]
+        self._encoders: Sequence[Callable[[Any], bytes]]
         try:
             self._name = str(getattr(kind, "__name__", kind))
-            self._decode, self._encode = _both_ways(kind)
+            self._decode, self._encoders = _both_ways(kind)
         except Exception as error:
             # A type may be such that making sense of it raises anything.
             allowed = "a Struct, a dataclass, a model of Pydantic, or a type that JSON can say"
             raise values.refusal(InvalidBody, "kind", kind, f"{allowed}: {_text(error)}") from None
 
     def encode(self, value: T) -> bytes:
-        """Return a value as a body; raises InvalidBody for what could not be read again."""
+        """Return a value as a body; raises InvalidBody for what would not be taken as it is."""
         try:
-            body = self._encode(value)
-        except Exception as error:
-            raise self._refusal(_text(error)) from None
-        self.decode(body)
-        return body
+            body = self._encoders[0](value)
+            if self._decode(body) == value:
+                return body
+        except Exception:
+            # Whether there is another way, and what to say, is found out below.
+            pass
+        return self._written(value)
 
     def decode(self, body: bytes) -> T:
         """Return the value of a body; raises InvalidBody."""
@@ -63,18 +67,35 @@ class Codec(Generic[T]):
         """Return a message with its value; raises InvalidBody."""
         return TypedMessage(**msgspec.structs.asdict(message), value=self.decode(message.body))
 
+    def _written(self, value: T) -> bytes:
+        """Return a value as a body in the first way that it comes back from; raises InvalidBody."""
+        reasons = []
+        for encoder in self._encoders:
+            try:
+                body = encoder(value)
+                taken = self._decode(body)
+                if same(value, taken):
+                    # The next value is most likely to need the same way.
+                    others = (other for other in self._encoders if other is not encoder)
+                    self._encoders = (encoder, *others)
+                    return body
+                reasons.append(f"it would be taken as {shortly(taken)}, not as {shortly(value)}")
+            except Exception as error:
+                reasons.append(_text(error))
+        raise self._refusal(reasons[0])
+
     def _refusal(self, why: str) -> InvalidBody:
         return InvalidBody(f"body: is no {self._name}: {why}")
 
 
-def _both_ways(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
+def _both_ways(kind: Any) -> tuple[Callable[[bytes], Any], Sequence[Callable[[Any], bytes]]]:
     """Return how bodies of a type are read and written; raises anything for what cannot be."""
     if any(map(kinds.is_of_pydantic, kinds.within(kind))):
         return models(kind)
     decode = msgspec.json.Decoder(kind).decode
     if (part := kinds.unsayable(kind)) is not None:
         raise TypeError(f"JSON cannot say {part}")
-    return decode, msgspec.json.encode
+    return decode, (msgspec.json.encode,)
 
 
 def _text(error: Exception) -> str:

@@ -1,8 +1,21 @@
 """Types that only Pydantic knows, in JSON: models, what is made of them, and its constraints."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+from dwell.queue import kinds
+
+#: How values can be written, beside as their type says itself. A round trip leaves out what is
+#: computed, and writes what is read as JSON in JSON.
+_FORMS: tuple[dict[str, bool], ...] = (
+    {},
+    {"by_alias": True},
+    {"by_alias": False},
+    {"round_trip": True},
+    {"round_trip": True, "by_alias": True},
+    {"round_trip": True, "by_alias": False},
+)
 
 #: What reads no JSON at all.
 _NEVER = ("is-instance", "is-subclass", "callable")
@@ -13,10 +26,10 @@ _WHOLE |= {"list", "set", "frozenset", "tuple", "dict", "custom-error"}
 
 
 class Models(NamedTuple):
-    """How bodies of a type are read by Pydantic, and how they are written."""
+    """How bodies of a type are read by Pydantic, and in which ways they can be written."""
 
     decode: Callable[[bytes], Any]
-    encode: Callable[[Any], bytes]
+    encoders: Sequence[Callable[[Any], bytes]]
 
 
 def models(kind: Any) -> Models:
@@ -30,8 +43,30 @@ def models(kind: Any) -> Models:
     if _is_never_read(adapter.core_schema):
         raise TypeError("a part of it is read from no JSON")
     # Whether a value is of the type is found out by reading it again, so nobody is warned.
-    encode = functools.partial(adapter.serializer.to_json, warnings=False)
-    return Models(adapter.validator.validate_json, encode)
+    dump = functools.partial(adapter.serializer.to_json, warnings=False)
+    encoders = [functools.partial(dump, **form) for form in _forms(kind)]
+    return Models(adapter.validator.validate_json, encoders)
+
+
+def _forms(kind: Any) -> Sequence[dict[str, bool]]:
+    """Return how values of a type can be written, in the order in which it is tried.
+
+    Where a model reads a field by its alias only, that is first: a default would hide from the
+    comparison that a name was not read.
+    """
+    if any(map(_reads_aliases, kinds.within(kind))):
+        return sorted(_FORMS, key=lambda form: not form.get("by_alias"))
+    return _FORMS
+
+
+def _reads_aliases(part: Any) -> bool:
+    """Tell whether a part of a type is a model that reads a field by its alias, not its name."""
+    if not (fields := getattr(part, "__pydantic_fields__", {})):
+        return False
+    config = getattr(part, "model_config", None) or getattr(part, "__pydantic_config__", None) or {}
+    if config.get("populate_by_name") or config.get("validate_by_name"):
+        return False
+    return any(field.validation_alias is not None for field in fields.values())
 
 
 def _is_never_read(schema: Any) -> bool:

@@ -28,12 +28,16 @@ class Typed(Generic[T]):
     async def put(self, value: T, **words: Any) -> Put:
         """Put a value; ``words`` are those of :meth:`dwell.Queue.put`.
 
-        Raises InvalidBody for what is not of the type.
+        Raises InvalidBody for what is not of the type, and for what would be taken as another
+        value: nothing is put then.
         """
         return await self._queue.put(self.name, self._codec.encode(value), **words)
 
     async def put_many(self, given: Sequence[T], **words: Any) -> PutAnswer:
-        """Put many values, all or none; ``words`` are those of :meth:`dwell.Queue.put_many`."""
+        """Put many values, all or none; ``words`` are those of :meth:`dwell.Queue.put_many`.
+
+        Raises InvalidBody as :meth:`put` does.
+        """
         bodies = [self._codec.encode(value) for value in given]
         return await self._queue.put_many(self.name, bodies, **words)
 
