@@ -38,6 +38,7 @@ FOREIGN = {
     "jinja2": {"spark"},
     "matplotlib": {"spark"},
     "py4j": {"spark"},
+    "pydantic": {"queue"},
     "pyarrow": {"server", "spark"},
     "pyspark": {"spark"},
     "pytest": {"testing"},

@@ -32,7 +32,8 @@ from dwell.queue import Queue
 from dwell.queue.selecting import States, Which
 from dwell.queue.verbs import ManyTaken, Taken
 from dwell.queue.schedules.schedules import Schedules
-from dwell.queue.typed import Typed, TypedMessage
+from dwell.queue.codec import TypedMessage
+from dwell.queue.typed import Typed
 from dwell.threads.bridge import LoopThread
 """
 

@@ -61,8 +61,8 @@ from dwell.given.selecting import select
 from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
 from dwell.message import Kind, Message, Result, State, TopicSettings
 from dwell.queue import Queue
+from dwell.queue.codec import TypedMessage
 from dwell.queue.schedules.schedule import Planned, Schedule
-from dwell.queue.typed import TypedMessage
 from dwell.threads.sync import SyncQueue
 
 __all__ = [

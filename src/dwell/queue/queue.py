@@ -82,7 +82,8 @@ class Queue(Counting):
     def topic(self, name: str, kind: type[T]) -> Typed[T]:
         """Return a topic whose bodies are values of a type, a Struct, dataclass or Pydantic model.
 
-        Raises InvalidTopic, and InvalidBody for a type that JSON cannot say.
+        Raises InvalidTopic, and InvalidBody for a type that JSON cannot say, or that has a part
+        which it cannot say: a class of your own is none of these.
         """
         return Typed(self, name, kind)
 

@@ -1,78 +1,17 @@
 """Typed topics: what is put and taken are values of a type, and what does not fit is set aside."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, cast
-
-import msgspec
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 from dwell.batch.batch import Batch
 from dwell.batch.puts import Put, PutAnswer
 from dwell.errors import InvalidBody
 from dwell.given import values
 from dwell.given.values import Delay
-from dwell.message import Message
 from dwell.queue.carrier import Carrier
+from dwell.queue.codec import Codec, TypedMessage
 
 T = TypeVar("T")
-
-
-class TypedMessage(Message, Generic[T], frozen=True, kw_only=True):
-    """A message, and its body as the ``value`` that it was put as."""
-
-    value: T
-
-
-class Codec(Generic[T]):
-    """Bodies of one type, in JSON.
-
-    The type is a Struct of msgspec, a dataclass, a model of Pydantic, or any other that msgspec
-    knows (``dict[str, int]``, a TypedDict).
-    """
-
-    def __init__(self, kind: type[T]) -> None:
-        self._kind = kind
-        self._decode: Callable[[bytes], Any]
-        self._encode: Callable[[Any], bytes]
-        if (decode := getattr(kind, "model_validate_json", None)) is not None:
-            self._decode = decode
-            self._encode = _model_bytes
-        else:
-            try:
-                self._decode = msgspec.json.Decoder(kind).decode
-            except TypeError as error:
-                allowed = "a Struct, a dataclass, a model of Pydantic, or a type that JSON can say"
-                raise values.refusal(InvalidBody, "kind", kind, f"{allowed}: {error}") from None
-            self._encode = msgspec.json.encode
-
-    def encode(self, value: T) -> bytes:
-        """Return a value as a body; raises InvalidBody for what could not be read again."""
-        try:
-            body = self._encode(value)
-        except Exception as error:
-            raise InvalidBody(f"body: {self._told(error)}") from None
-        self.decode(body)
-        return body
-
-    def decode(self, body: bytes) -> T:
-        """Return the value of a body; raises InvalidBody."""
-        try:
-            return cast(T, self._decode(body))
-        except Exception as error:
-            # A type's own checks may raise what they like.
-            raise InvalidBody(f"body: {self._told(error)}") from None
-
-    def typed(self, message: Message) -> TypedMessage[T]:
-        """Return a message with its value; raises InvalidBody."""
-        return TypedMessage(**msgspec.structs.asdict(message), value=self.decode(message.body))
-
-    def _told(self, error: Exception) -> str:
-        name = getattr(self._kind, "__name__", str(self._kind))
-        return f"is no {name}: {error}"
-
-
-def _model_bytes(value: Any) -> bytes:
-    text: str = value.model_dump_json()
-    return text.encode()
 
 
 class Typed(Generic[T]):
@@ -89,12 +28,16 @@ class Typed(Generic[T]):
     async def put(self, value: T, **words: Any) -> Put:
         """Put a value; ``words`` are those of :meth:`dwell.Queue.put`.
 
-        Raises InvalidBody for what is not of the type.
+        Raises InvalidBody for what is not of the type, and for what would be taken as another
+        value: nothing is put then.
         """
         return await self._queue.put(self.name, self._codec.encode(value), **words)
 
     async def put_many(self, given: Sequence[T], **words: Any) -> PutAnswer:
-        """Put many values, all or none; ``words`` are those of :meth:`dwell.Queue.put_many`."""
+        """Put many values, all or none; ``words`` are those of :meth:`dwell.Queue.put_many`.
+
+        Raises InvalidBody as :meth:`put` does.
+        """
         bodies = [self._codec.encode(value) for value in given]
         return await self._queue.put_many(self.name, bodies, **words)
 

@@ -13,8 +13,9 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 from dwell.batch.batch import Batch
 from dwell.errors import StoreClosed
 from dwell.queue import Queue
+from dwell.queue.codec import TypedMessage
 from dwell.queue.schedules.schedules import Schedules
-from dwell.queue.typed import Typed, TypedMessage
+from dwell.queue.typed import Typed
 from dwell.threads.bridge import LoopThread
 
 T = TypeVar("T")

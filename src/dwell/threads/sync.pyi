@@ -27,10 +27,11 @@ from dwell.message import (
     TopicSettings,
 )
 from dwell.queue import Queue
+from dwell.queue.codec import TypedMessage
 from dwell.queue.schedules.schedule import Planned
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
-from dwell.queue.typed import Typed, TypedMessage
+from dwell.queue.typed import Typed
 from dwell.queue.verbs import ManyTaken, Taken
 from dwell.threads.bridge import LoopThread
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dwell.errors import InvalidBody
 from dwell.message import Message
-from dwell.queue.typed import Codec
+from dwell.queue.codec import Codec
 from dwell.threads.pool import is_coroutine
 from dwell.worker.outcome import Bury
 

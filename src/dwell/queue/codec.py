@@ -1,0 +1,110 @@
+"""Bodies as values of a type: Structs, dataclasses, models of Pydantic, and what JSON can say."""
+
+from collections.abc import Callable, Sequence
+from reprlib import repr as shortly
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from dwell.errors import InvalidBody
+from dwell.given import values
+from dwell.message import MAX_ERROR_CHARS, Message
+from dwell.queue import kinds
+from dwell.queue.models import models
+from dwell.queue.same import same
+
+T = TypeVar("T")
+
+#: What a class is called, whatever its own class says of that.
+_NAME = type.__dict__["__name__"].__get__
+
+
+class TypedMessage(Message, Generic[T], frozen=True, kw_only=True):
+    """A message, and its body as the ``value`` that it was put as."""
+
+    value: T
+
+
+class Codec(Generic[T]):
+    """Bodies of one type, in JSON.
+
+    The type is a Struct of msgspec, a dataclass, or any other that msgspec knows (``dict[str,
+    int]``, a TypedDict); a model of Pydantic, and what has models or constraints of it inside
+    (``list[Model]``), is read by Pydantic. Raises InvalidBody for a type that JSON cannot say.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._decode: Callable[[bytes], Any]
+        self._encoders: Sequence[Callable[[Any], bytes]]
+        try:
+            self._name = str(getattr(kind, "__name__", kind))
+            self._decode, self._encoders = _both_ways(kind)
+        except Exception as error:
+            # A type may be such that making sense of it raises anything.
+            allowed = "a Struct, a dataclass, a model of Pydantic, or a type that JSON can say"
+            raise values.refusal(InvalidBody, "kind", kind, f"{allowed}: {_text(error)}") from None
+
+    def encode(self, value: T) -> bytes:
+        """Return a value as a body; raises InvalidBody for what would not be taken as it is."""
+        try:
+            body = self._encoders[0](value)
+            if self._decode(body) == value:
+                return body
+        except Exception:
+            # Whether there is another way, and what to say, is found out below.
+            pass
+        return self._written(value)
+
+    def decode(self, body: bytes) -> T:
+        """Return the value of a body; raises InvalidBody."""
+        try:
+            return cast(T, self._decode(body))
+        except Exception as error:
+            # A type's own checks may raise what they like.
+            raise self._refusal(_text(error)) from None
+
+    def typed(self, message: Message) -> TypedMessage[T]:
+        """Return a message with its value; raises InvalidBody."""
+        return TypedMessage(**msgspec.structs.asdict(message), value=self.decode(message.body))
+
+    def _written(self, value: T) -> bytes:
+        """Return a value as a body in the first way that it comes back from; raises InvalidBody."""
+        reasons = []
+        for encoder in self._encoders:
+            try:
+                body = encoder(value)
+                taken = self._decode(body)
+                if same(value, taken):
+                    # The next value is most likely to need the same way.
+                    others = (other for other in self._encoders if other is not encoder)
+                    self._encoders = (encoder, *others)
+                    return body
+                reasons.append(f"it would be taken as {shortly(taken)}, not as {shortly(value)}")
+            except Exception as error:
+                reasons.append(_text(error))
+        raise self._refusal(reasons[0])
+
+    def _refusal(self, why: str) -> InvalidBody:
+        return InvalidBody(f"body: is no {self._name}: {why}")
+
+
+def _both_ways(kind: Any) -> tuple[Callable[[bytes], Any], Sequence[Callable[[Any], bytes]]]:
+    """Return how bodies of a type are read and written; raises anything for what cannot be."""
+    if any(map(kinds.is_of_pydantic, kinds.within(kind))):
+        return models(kind)
+    decode = msgspec.json.Decoder(kind).decode
+    if (part := kinds.unsayable(kind)) is not None:
+        raise TypeError(f"JSON cannot say {part}")
+    return decode, (msgspec.json.encode,)
+
+
+def _text(error: Exception) -> str:
+    """Return what an exception says, or its class where it cannot be had, cut to what is kept.
+
+    A message whose refusal cannot be told would come back for ever.
+    """
+    try:
+        # A text of a class of its own may do anything when it is used, and a plain one does not.
+        return str.__str__(str(error))[:MAX_ERROR_CHARS] or type(error).__name__
+    except Exception:
+        return cast(str, _NAME(type(error)))

@@ -1,0 +1,97 @@
+"""Types that only Pydantic knows, in JSON: models, what is made of them, and its constraints."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dwell.queue import kinds
+
+#: How values can be written, beside as their type says itself. A round trip leaves out what is
+#: computed, and writes what is read as JSON in JSON.
+_FORMS: tuple[dict[str, bool], ...] = (
+    {},
+    {"by_alias": True},
+    {"by_alias": False},
+    {"round_trip": True},
+    {"round_trip": True, "by_alias": True},
+    {"round_trip": True, "by_alias": False},
+)
+
+#: What reads no JSON at all.
+_NEVER = ("is-instance", "is-subclass", "callable")
+
+#: What can be read only if all of its parts can: no unions, defaults and functions.
+_WHOLE = {"model", "model-fields", "model-field", "dataclass", "dataclass-args", "dataclass-field"}
+_WHOLE |= {"list", "set", "frozenset", "tuple", "dict", "custom-error"}
+
+
+class Models(NamedTuple):
+    """How bodies of a type are read by Pydantic, and in which ways they can be written."""
+
+    decode: Callable[[bytes], Any]
+    encoders: Sequence[Callable[[Any], bytes]]
+
+
+def models(kind: Any) -> Models:
+    """Return how bodies of a type are read and written; raises what Pydantic raises, or TypeError.
+
+    Pydantic is loaded only here, where a type needs it.
+    """
+    from pydantic import TypeAdapter
+
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    if _is_never_read(adapter.core_schema):
+        raise TypeError("a part of it is read from no JSON")
+    # Whether a value is of the type is found out by reading it again, so nobody is warned.
+    dump = functools.partial(adapter.serializer.to_json, warnings=False)
+    encoders = [functools.partial(dump, **form) for form in _forms(kind)]
+    return Models(adapter.validator.validate_json, encoders)
+
+
+def _forms(kind: Any) -> Sequence[dict[str, bool]]:
+    """Return how values of a type can be written, in the order in which it is tried.
+
+    Where a model reads a field by its alias only, that is first: a default would hide from the
+    comparison that a name was not read.
+    """
+    if any(map(_reads_aliases, kinds.within(kind))):
+        return sorted(_FORMS, key=lambda form: not form.get("by_alias"))
+    return _FORMS
+
+
+def _reads_aliases(part: Any) -> bool:
+    """Tell whether a part of a type is a model that reads a field by its alias, not its name."""
+    if not (fields := getattr(part, "__pydantic_fields__", {})):
+        return False
+    config = getattr(part, "model_config", None) or getattr(part, "__pydantic_config__", None) or {}
+    if config.get("populate_by_name") or config.get("validate_by_name"):
+        return False
+    return any(field.validation_alias is not None for field in fields.values())
+
+
+def _is_never_read(schema: Any) -> bool:
+    """Tell whether a type has a part that every body needs and none can say."""
+    named: dict[str, Any] = {}
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        if one.get("type") == "definition-ref":
+            # A type may be made of itself, so that each is looked at once.
+            waiting += [named.pop(one["schema_ref"], {})]
+        elif one.get("type") == "definitions":
+            named |= {each["ref"]: each for each in one["definitions"]}
+            waiting.append(one["schema"])
+        elif one.get("type") in _NEVER:
+            return True
+        elif one.get("type") in _WHOLE:
+            waiting += _inner(one)
+    return False
+
+
+def _inner(schema: Any) -> Iterator[Any]:
+    for name in ("schema", "items_schema", "keys_schema", "values_schema", "fields"):
+        part = schema.get(name, ())
+        is_named = isinstance(part, dict) and name == "fields"
+        each = part.values() if is_named else [part] if isinstance(part, dict) else part
+        # A dataclass says here also the names of its fields.
+        yield from (one for one in each if isinstance(one, dict))

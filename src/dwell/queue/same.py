@@ -1,0 +1,75 @@
+"""Whether a value that was read from a body is the one that was put."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two values are the same, also where they cannot be compared as a whole.
+
+    What is equal is the same. Of what is not, the parts are looked at: a NaN is unequal to itself,
+    and objects of a class without an ``__eq__`` are equal to nothing but themselves.
+    """
+    if _equal(one, other):
+        return True
+    if isinstance(one, datetime) and isinstance(other, datetime):
+        return _same_moment(one, other)
+    if type(one) is not type(other):
+        return False
+    parts, others = _parts(one), _parts(other)
+    if parts is None or others is None:
+        return _alike(one, other)
+    return parts.keys() == others.keys() and all(same(parts[at], others[at]) for at in parts)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:
+        # A comparison may raise what it likes, or give what is neither true nor false.
+        return False
+
+
+def _same_moment(one: datetime, other: datetime) -> bool:
+    """Tell whether two moments of zones are one.
+
+    Python has those of an hour that a clock goes through twice unequal to any of another zone.
+    """
+    if one.utcoffset() is None or other.utcoffset() is None:
+        return False
+    return one.astimezone(UTC) == other.astimezone(UTC)
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Return what a value is made of; None where it is one piece."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    kind = type(value)
+    for names in ("__pydantic_fields__", "__dataclass_fields__", "__struct_fields__"):
+        if (fields := getattr(kind, names, None)) is not None:
+            return _fields(value, fields)
+    # A function says nothing of what it does, so only the same one is the same.
+    if _is_compared(kind) or callable(value) or not hasattr(value, "__dict__"):
+        return None
+    return dict(vars(value))
+
+
+def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    # What a model keeps beside its fields is a part of what was put, too.
+    beside = ("__pydantic_extra__", "__pydantic_private__")
+    return {name: getattr(value, name, None) for name in (*names, *beside)}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Tell whether two pieces of one class are unequal only because nothing equals them."""
+    if not _is_compared(type(one)):
+        return not callable(one)
+    return not _equal(one, one) and not _equal(other, other)
+
+
+def _is_compared(kind: type[Any]) -> bool:
+    own: object = kind.__eq__
+    return own is not object.__eq__
