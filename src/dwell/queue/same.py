@@ -15,7 +15,8 @@ def same(one: Any, other: Any) -> bool:
         return True
     if isinstance(one, datetime) and isinstance(other, datetime):
         return _same_moment(one, other)
-    if type(one) is not type(other):
+    # A tuple where a list belongs says the same.
+    if type(one) is not type(other) and not (_is_row(one) and _is_row(other)):
         return False
     parts, others = _parts(one), _parts(other)
     if parts is None or others is None:
@@ -29,6 +30,10 @@ def _equal(one: Any, other: Any) -> bool:
     except Exception:
         # A comparison may raise what it likes, or give what is neither true nor false.
         return False
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _same_moment(one: datetime, other: datetime) -> bool:
@@ -45,7 +50,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     """Return what a value is made of; None where it is one piece."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, list | tuple):
+    if _is_row(value):
         return dict(enumerate(value))
     kind = type(value)
     for names in ("__pydantic_fields__", "__dataclass_fields__", "__struct_fields__"):
