@@ -28,6 +28,10 @@ TOPIC = "dwell:schedules"
 #: How long before its moment a message is put, so that it is on time however many others are.
 AHEAD_MS = 250
 
+#: What follows the name of a schedule in the id of a message that is there while somebody changes
+#: that. No name has a space.
+CHANGING = " changing"
+
 #: What messages that a schedule has put say of it.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
 

@@ -1,7 +1,8 @@
 """The schedules of a queue: put, looked at, held up and taken away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -11,14 +12,15 @@ from msgspec.structs import replace
 
 from dwell.calendar import zone_of
 from dwell.calendar.epoch import from_ms
-from dwell.errors import InvalidSchedule, StoreError
+from dwell.errors import DwellError, IdExists, InvalidSchedule, StoreError
 from dwell.given import values
-from dwell.given.values import Delay, Due
+from dwell.given.values import Delay, Due, Millis
 from dwell.message import DEFAULT_PRIORITY, MAX_ATTEMPTS, Message, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.firer import Firer
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
+    CHANGING,
     TOPIC,
     Planned,
     Schedule,
@@ -28,14 +30,20 @@ from dwell.queue.schedules.schedule import (
     schedule_of,
     since_ms,
 )
+from dwell.tasks import finished, whole
 
 #: When a schedule that is paused would fire.
 _NEVER_MS = 50 * 366 * 24 * 3_600_000
 
-#: How long, and how often, a change waits for whoever fires the schedule just now.
+#: How long, and how often, a change waits for whoever fires or changes the schedule just now.
 _PATIENCE_S, _AGAIN_S = 30.0, 0.02
+#: How long nobody else changes a schedule whose change has not come to its end.
+_HELD = Millis(15_000)
 
-_STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
+#: The states that a schedule goes through as it fires, and how often each is looked at: one that
+#: moves on meanwhile may have been where nobody looked.
+_STATES = (State.LEASED, State.READY, State.DELAYED)
+_LAPS = 2
 _MISFIRES = ("skip", "once", "all")
 
 
@@ -116,14 +124,17 @@ class Schedules:
 
     async def each(self, app: str | None = None) -> AsyncIterator[Planned]:
         """Yield the schedules, those that fire next first; of one ``app`` only, if it is given."""
-        async for batch in self._queue.pages(TOPIC, _STATES):
-            for message in batch:
-                try:
-                    found = planned(message)
-                except InvalidSchedule:
-                    continue
-                if app is None or found.schedule.app == app:
-                    yield found
+        seen = set[str]()
+        for state in (*_STATES * _LAPS, State.DEAD):
+            async for batch in self._queue.pages(TOPIC, state):
+                for message in batch:
+                    try:
+                        found = planned(message)
+                    except InvalidSchedule:
+                        continue
+                    if message.id not in seen and app in (None, found.schedule.app):
+                        yield found
+                    seen.add(message.id)
 
     async def next(self, name: str, count: int = 5) -> list[datetime]:
         """Return when a schedule fires next, in its zone; not at all as long as it is paused.
@@ -152,7 +163,11 @@ class Schedules:
     async def remove(self, name: str) -> Result:
         """Take a schedule away: ``cancelled`` or ``unknown``. What it has put stays."""
         name = values.topic(name, "name")
-        return await self._patiently(name, lambda: self._queue.cancel(TOPIC, name))
+
+        async def removed() -> Result:
+            return await self._queue.cancel(TOPIC, name)
+
+        return await self._patiently(name, lambda: self._alone(name, removed))
 
     async def fire(self) -> None:
         """Fire schedules until the call is cancelled, or the queue is closed."""
@@ -178,20 +193,55 @@ class Schedules:
         """Put what a schedule is to be now, whatever it was; who fires it is waited for."""
 
         async def put() -> Result:
-            message = await self._queue.get(TOPIC, name)
-            old = None if message is None else _readable(message)
-            new = changed(old)
-            if new is None:
-                return Result.UNKNOWN
-            if message is not None and old is not None:
-                # The new message does not tell by itself what the old one had fired.
-                last_ms = fired_ms(message) or old.last_ms
-                old, new = replace(old, last_ms=last_ms), replace(new, last_ms=last_ms)
-            if old == new and message is not None and message.state is not State.DEAD:
-                return Result.KEPT
-            return await self._put(new, await self._since_ms(message, old))
+            said = await self._changed(name, changed, is_alone=False)
+            if said is not Result.REPLACED:
+                return said
+            return await self._alone(name, lambda: self._changed(name, changed, is_alone=True))
 
         return await self._patiently(name, put)
+
+    async def _changed(
+        self, name: str, changed: Callable[[Schedule | None], Schedule | None], *, is_alone: bool
+    ) -> Result:
+        """Change a schedule as it is now; only say ``replaced`` where that has to be done alone."""
+        message = await self._queue.get(TOPIC, name)
+        old = None if message is None else _readable(message)
+        new = changed(old)
+        if new is None:
+            return Result.UNKNOWN
+        if message is not None and old is not None:
+            # The new message does not tell by itself what the old one had fired.
+            last_ms = fired_ms(message) or old.last_ms
+            old, new = replace(old, last_ms=last_ms), replace(new, last_ms=last_ms)
+        if old == new and message is not None and message.state is not State.DEAD:
+            return Result.KEPT
+        if message is not None and not is_alone:
+            return Result.REPLACED
+        return await self._put(new, await self._since_ms(message, old), is_new=message is None)
+
+    async def _alone(self, name: str, do: Callable[[], Awaitable[Result]]) -> Result:
+        """Do something to a schedule while nobody else changes it; ``leased`` where somebody does.
+
+        A message beside it says so. It falls due when who has put it is gone, and the firer, or who
+        wants to change the schedule next, takes it away.
+        """
+        # Whoever is cancelled on the way would leave it there.
+        return await finished(whole(self._with_note(name + CHANGING, do)))
+
+    async def _with_note(self, note: str, do: Callable[[], Awaitable[Result]]) -> Result:
+        try:
+            await self._queue.put(TOPIC, b"", id=note, delay=_HELD, on_conflict="error")
+        except IdExists:
+            there = await self._queue.get(TOPIC, note)
+            if there is not None and there.state in (State.READY, State.DEAD):
+                await self._queue.cancel(TOPIC, note)
+            return Result.LEASED
+        try:
+            return await do()
+        finally:
+            # What was done is done, and the note ends by itself.
+            with suppress(DwellError):
+                await self._queue.cancel(TOPIC, note)
 
     async def _since_ms(self, message: Message | None, old: Schedule | None) -> int:
         """Return after when a schedule is to fire that takes the place of another.
@@ -208,18 +258,22 @@ class Schedules:
             first_ms = first_ms if found_ms is None else found_ms
         return max(min(now_ms, first_ms - 1), told_ms or 0)
 
-    async def _put(self, schedule: Schedule, since_ms: int) -> Result:
+    async def _put(self, schedule: Schedule, since_ms: int, *, is_new: bool) -> Result:
         now_ms = self._queue.clock.now_ms()
         first_ms = now_ms + _NEVER_MS if schedule.paused else await _after(schedule, since_ms)
         # What fires is given back without its attempt: only a crash of who fires it counts.
-        answer = await self._queue.put(
-            TOPIC,
-            msgspec.json.encode(schedule),
-            due=max(first_ms - AHEAD_MS, 0),
-            id=schedule.name,
-            max_attempts=MAX_ATTEMPTS,
-            on_conflict="replace",
-        )
+        try:
+            answer = await self._queue.put(
+                TOPIC,
+                msgspec.json.encode(schedule),
+                due=max(first_ms - AHEAD_MS, 0),
+                id=schedule.name,
+                max_attempts=MAX_ATTEMPTS,
+                on_conflict="error" if is_new else "replace",
+            )
+        except IdExists:
+            # Somebody else was earlier, and this is a change of what he has put.
+            return Result.LEASED
         return answer.result
 
     async def _patiently(self, name: str, do: Callable[[], Any]) -> Result:
@@ -228,7 +282,9 @@ class Schedules:
         end = loop.time() + _PATIENCE_S
         while (result := await do()) is Result.LEASED:
             if loop.time() > end:
-                raise StoreError(f"schedule {name}: somebody has fired it for {_PATIENCE_S:g} s")
+                raise StoreError(
+                    f"schedule {name}: somebody has fired or changed it for {_PATIENCE_S:g} s"
+                )
             await asyncio.sleep(_AGAIN_S)
         return Result(result)
 

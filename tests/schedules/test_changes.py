@@ -1,0 +1,116 @@
+"""Schedules that several change at the same time, and that are listed while they fire."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dwell.message import Result, State
+from dwell.queue.schedules import TOPIC
+from dwell.queue.schedules.schedule import CHANGING
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.memory import MemoryStore
+from dwell.testing.faults import FaultyDisk
+from tests.schedules.test_schedules import MINUTE_MS, opened
+
+
+def in_a_folder(clock):
+    return EmbeddedStore(Path("/store"), clock=clock, disk=FaultyDisk())
+
+
+STORES = pytest.mark.parametrize("store", [MemoryStore, in_a_folder])
+NOTE = "s" + CHANGING
+
+
+@STORES
+@pytest.mark.parametrize("is_paused_first", [True, False])
+async def test_who_pauses_a_schedule_while_another_changes_it_has_it_paused(store, is_paused_first):
+    async with opened(0, store) as (queue, _):
+        for number in range(10):
+            await queue.schedules.put("s", "t", b"old", every="1h")
+            changes = [
+                queue.schedules.put("s", "t", b"%d" % number, every="1h"),
+                queue.schedules.pause("s"),
+            ]
+            await asyncio.gather(*(reversed(changes) if is_paused_first else changes))
+            found = (await queue.schedules.get("s")).schedule
+            assert (found.paused, found.body) == (True, b"%d" % number)
+            assert await queue.schedules.remove("s") is Result.CANCELLED
+        assert await queue.get(TOPIC, NOTE) is None
+
+
+@STORES
+async def test_what_is_removed_does_not_come_back_by_another_change(store):
+    async with opened(0, store) as (queue, _):
+        for first in (queue.schedules.resume, queue.schedules.remove):
+            await queue.schedules.put("s", "t", b"", every="1h")
+            await queue.schedules.pause("s")
+            others = {queue.schedules.resume, queue.schedules.remove} - {first}
+            said = await asyncio.gather(first("s"), *(other("s") for other in others))
+            assert Result.CANCELLED in said
+            assert await queue.schedules.get("s") is None
+
+
+async def test_of_two_that_put_a_new_schedule_both_are_told_what_came_of_it():
+    async with opened(0) as (queue, _):
+        for number in range(10):
+            puts = [
+                queue.schedules.put(f"s{number}", "t", body, every="1h") for body in (b"1", b"2")
+            ]
+            assert set(await asyncio.gather(*puts)) == {Result.CREATED, Result.REPLACED}
+
+
+async def test_who_goes_away_within_a_change_holds_up_others_only_for_a_while():
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        await queue.put(TOPIC, b"", id=NOTE, delay="1m")
+        change = asyncio.create_task(queue.schedules.pause("s"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not change.done()
+        clock.advance(MINUTE_MS)
+        assert await change is Result.REPLACED
+        assert await queue.get(TOPIC, NOTE) is None
+
+
+async def test_a_change_that_is_cancelled_holds_up_nobody():
+    async with opened(0) as (queue, _):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        for turns in range(20):
+            change = asyncio.create_task(queue.schedules.put("s", "t", b"%d" % turns, every="1h"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            change.cancel()
+            await asyncio.wait([change])
+            assert await queue.get(TOPIC, NOTE) is None
+
+
+@pytest.mark.parametrize("start", [State.DELAYED, State.READY, State.LEASED])
+async def test_each_schedule_is_listed_once_however_it_moves_on_meanwhile(start, monkeypatch):
+    """It is in another state whenever one has been looked at."""
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        message = None
+
+        async def move():
+            nonlocal message
+            state = (await queue.get(TOPIC, "s")).state
+            if state is State.DELAYED:
+                clock.advance(MINUTE_MS)
+            elif state is State.READY:
+                (message,) = await queue.take(TOPIC, 1)
+            else:
+                await queue.release(message, "1m")
+
+        while (await queue.get(TOPIC, "s")).state is not start:
+            await move()
+        looked, pages = [], queue.pages
+
+        async def moving(topic, state):
+            looked.append(state)
+            async for page in pages(topic, state):
+                yield page
+            await move()
+
+        monkeypatch.setattr(queue, "pages", moving)
+        assert [found.schedule.name async for found in queue.schedules.each()] == ["s"]
