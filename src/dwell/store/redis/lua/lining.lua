@@ -288,25 +288,17 @@ end
 -- loose. Where they are most of it all do, and where they are all of it it is parked. Return which of 'stands', 'loose'
 -- and 'parked' it is; and what that cost, of which a loose message costs 1.
 function unmix(n, b)
-  local others, parked, number, entry_at = {}, {}, 0, entries_of(n, b)
+  local others, number = {}, 0
   for slot, is in pairs(firsts_of(n, b)) do
-    if not is then
-      number, others[slot] = number + 1, true
-      parked[2 * number - 1] = PARKED + b.priority
-      parked[2 * number] = entry_at(slot)
-    end
+    if not is then number, others[slot] = number + 1, true end
   end
   if number == b.live then
     stand_block(n, b, false)
     set_mixed(n, b, false)
     return 'parked', 2
-  elseif number > b.live / 2 then
-    explode(n, call('GET', block_key(n)), b)
-    return 'loose', 32
-  elseif number > 0 then
-    explode(n, call('GET', block_key(n)), b, others)
-    many('ZADD', KEY.ready .. b.topic, parked)
   end
-  return 'stands', 2 + number / 2
+  local is_loose = number > b.live / 2
+  if number > 0 then explode(n, call('GET', block_key(n)), b, not is_loose and others or nil) end
+  return is_loose and 'loose' or 'stands', 2 + (is_loose and b.live or number) / 2
 end
 end
