@@ -83,3 +83,24 @@ def test_what_never_fires_is_known_soon(rule):
             return None
 
     assert within(MOST_CALLS, found) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "zone", "day"),
+    [
+        ("*/30 0-9 L * 5,6", "Pacific/Kwajalein", (1993, 8, 22)),
+        ("*/30 23 L * 5#1", "Pacific/Kiritimati", (1995, 1, 2)),
+        ("2 * 22 * mon-fri", "Pacific/Apia", (2011, 12, 31)),
+        ("* 12-23 * * 5,6", "Pacific/Enderbury", (1995, 1, 3)),
+    ],
+)
+def test_a_line_of_cron_finds_its_way_back_over_a_day_that_was_left_out(line, zone, day):
+    """The library that reads lines goes round in circles there."""
+    rule = times(line, zone)
+    at_ms = to_ms(datetime(*day, tzinfo=UTC))
+    for hour in range(-48, 48, 4):
+        ms = at_ms + hour * 3_600_000
+        last = within(MOST_CALLS, lambda ms=ms: rule.before(ms))
+        assert last <= ms
+        following = rule.after(last)
+        assert following is None or following > ms

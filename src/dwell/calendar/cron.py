@@ -17,6 +17,26 @@ from dwell.errors import InvalidSchedule
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 _STEP_MS = _HOUR_MS // 4
+_HORIZON_MS = 50 * 366 * _DAY_MS
+#: What a walk back may take before it is looked for ahead, which is slower and always ends.
+_MOST_STEPS = 1_000
+
+
+class _Lost(Exception):
+    """A walk back goes round in circles."""
+
+
+class _Back(CronSim):
+    """A walk back that ends: where an island left out a day, it would go over it again for ever."""
+
+    _steps = 0
+
+    def reverse_month(self) -> None:
+        """Take one step of the search for the moment before."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise _Lost
+        super().reverse_month()
 
 
 class Cron:
@@ -33,8 +53,15 @@ class Cron:
 
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None where there is none."""
+        try:
+            return self._found_back(ms)
+        except _Lost:
+            return self._found_ahead(ms)
+
+    def _found_back(self, ms: int) -> int | None:
+        """Return that moment; raises _Lost where there is no way back to it."""
         # Backwards a change of clocks is not what it is forwards, so it only says where to begin.
-        for near in CronSim(self._line, from_ms(ms).astimezone(self._zone), reverse=True):
+        for near in _Back(self._line, from_ms(ms).astimezone(self._zone), reverse=True):
             last = None
             for moment in self.following(max(to_ms(near) - _HOUR_MS, 0)):
                 if moment > ms:
@@ -45,6 +72,25 @@ class Cron:
             if to_ms(near) < _DAY_MS:
                 break
         return None
+
+    def _found_ahead(self, ms: int) -> int | None:
+        """Return that moment by looking ahead, from ever further back and then ever nearer."""
+        span_ms = _HOUR_MS
+        while (found := self._after(ms - span_ms)) is None or found > ms:
+            if span_ms > min(ms, _HORIZON_MS):
+                return None
+            span_ms *= 4
+        while found < ms:
+            middle = (found + ms) // 2
+            later = self._after(middle)
+            if later is None or later > ms:
+                ms = middle
+            else:
+                found = later
+        return found
+
+    def _after(self, ms: int) -> int | None:
+        return next(self.following(max(ms, 0)), None)
 
     def following(self, ms: int) -> Iterator[int]:
         """Yield the moments after one, in order; there are none after a gap of 50 years."""
