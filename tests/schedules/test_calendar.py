@@ -206,7 +206,7 @@ ALL_PARTS = st.tuples(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     text=ALL_PARTS,
     begin=st.datetimes(datetime(2019, 1, 1), datetime(2021, 1, 1)),

@@ -92,10 +92,11 @@ def test_what_never_fires_is_known_soon(rule):
         ("*/30 23 L * 5#1", "Pacific/Kiritimati", (1995, 1, 2)),
         ("2 * 22 * mon-fri", "Pacific/Apia", (2011, 12, 31)),
         ("* 12-23 * * 5,6", "Pacific/Enderbury", (1995, 1, 3)),
+        ("26-27 */10 */2 * *", "America/St_Johns", (2006, 10, 29)),
     ],
 )
-def test_a_line_of_cron_finds_its_way_back_over_a_day_that_was_left_out(line, zone, day):
-    """The library that reads lines goes round in circles there."""
+def test_a_line_of_cron_finds_its_way_over_odd_changes(line, zone, day):
+    """The library that reads lines goes round in circles where a day was left out, or came back."""
     rule = times(line, zone)
     at_ms = to_ms(datetime(*day, tzinfo=UTC))
     for hour in range(-48, 48, 4):
