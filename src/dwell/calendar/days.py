@@ -5,6 +5,7 @@ takes some microseconds for a day without any, and nobody has to begin where the
 """
 
 import re
+from calendar import monthrange
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
 
@@ -90,8 +91,7 @@ def _minute(span: timedelta) -> int:
 
 def _both_numbers(day: date) -> tuple[int, int]:
     """Return the number of a day in its month, and the one from the month's end on."""
-    following = date(day.year + day.month // 12, day.month % 12 + 1, 1) if day.year < 9999 else day
-    return day.day, day.day - 1 - (following - day.replace(day=1)).days
+    return day.day, day.day - 1 - monthrange(day.year, day.month)[1]
 
 
 def _numbers(text: str) -> list[int]:
