@@ -183,6 +183,52 @@ def test_a_rule_that_is_walked_from_later_on_means_the_same(text):
     assert rule.before(expected[-1] + 1) == expected[-1]
 
 
+def _some(name, values):
+    return st.just("") | st.lists(values, min_size=1, max_size=4, unique=True).map(
+        lambda many: f";{name}=" + ",".join(map(str, many))
+    )
+
+
+#: All that a rule may say, but for intervals with which some days of the week never come.
+ALL_PARTS = st.tuples(
+    st.sampled_from(["MINUTELY", "HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY"]).map(
+        "FREQ={}".format
+    ),
+    st.sampled_from([1, 1, 2, 3, 5, 13, 100, 1001]).map(";INTERVAL={}".format),
+    _some("BYDAY", st.sampled_from(["MO", "TU", "WE", "SA", "SU", "1FR", "-1TH"])),
+    _some("BYMONTH", st.integers(1, 12)),
+    _some("BYHOUR", st.integers(0, 23)),
+    _some("BYMINUTE", st.integers(0, 59)),
+    _some("BYSECOND", st.integers(0, 59)),
+    _some("WKST", st.sampled_from(["SU", "WE"])).map(lambda text: text.partition(",")[0]),
+    _some("BYMONTHDAY", st.integers(-28, 28).filter(bool)),
+    _some("BYSETPOS", st.sampled_from([1, 2, -1])),
+).map("".join)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    text=ALL_PARTS,
+    begin=st.datetimes(datetime(2019, 1, 1), datetime(2021, 1, 1)),
+    days=st.integers(0, 900),
+    minutes=st.integers(0, 1440),
+)
+def test_rules_of_all_parts_are_those_of_the_library(text, begin, days, minutes):
+    """Against its own walk from the beginning, forwards and backwards."""
+    begin = begin.replace(microsecond=0)
+    try:
+        rule = rrule(text, "UTC", to_ms(begin.replace(tzinfo=UTC)))
+    except InvalidSchedule:
+        return
+    start = begin + timedelta(days=days, minutes=minutes)
+    walls = list(islice(rrulestr(f"RRULE:{text}", dtstart=begin).xafter(start), 12))
+    expected = [to_ms(at.replace(tzinfo=UTC)) for at in walls if at.year - start.year < 45]
+    start_ms = to_ms(start.replace(tzinfo=UTC))
+    assert moments_of(rule, start_ms, 12)[: len(expected)] == expected
+    for last, ms in pairwise(expected):
+        assert rule.before(last) == rule.before(ms - 1) == last
+
+
 @pytest.mark.parametrize(
     ("zone", "day"),
     [

@@ -242,26 +242,6 @@ async def test_what_was_missed_before_a_change_is_made_up_for_after_it(misfire, 
         task.cancel()
 
 
-async def test_a_slow_rule_holds_up_no_other():
-    """What takes seconds to reckon is reckoned beside the event loop, and by itself."""
-    async with opened(0) as (queue, clock):
-        for number in range(5):
-            # Each look for the next moment of these walks to the end of all years.
-            slow = f'{{"name":"slow-{number}","topic":"t","body":"","rrule":"{SLOW}"}}'
-            await queue.put(TOPIC, slow.encode(), id=f"slow-{number}")
-        for number in range(5):
-            await queue.schedules.put(f"s{number}", "t", b"", every="1m")
-        clock.advance(MINUTE_MS)
-        task = asyncio.create_task(queue.schedules.fire())
-        for number in range(5):
-            await fired(queue, clock, f"s{number}")
-        assert len(await ids(queue)) == 5
-        task.cancel()
-
-
-SLOW = "FREQ=DAILY;INTERVAL=7;BYDAY=FR"
-
-
 async def test_what_is_paused_does_not_fire_and_misses_nothing_it_has_to_make_up_for():
     async with opened() as (queue, clock):
         schedules = queue.schedules

@@ -6,7 +6,7 @@ twice runs once. Lines with a ``*`` in minutes or hours follow the time that goe
 """
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -17,6 +17,41 @@ from dwell.errors import InvalidSchedule
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 _STEP_MS = _HOUR_MS // 4
+_HORIZON_MS = 50 * 366 * _DAY_MS
+
+
+class _Lost(Exception):
+    """A walk goes round in circles."""
+
+
+class _Walk(CronSim):
+    """A walk that ends also where it would go over a change of clocks again for ever.
+
+    Backwards that is where an island left out a day, forwards where clocks were set back over
+    midnight.
+    """
+
+    _steps = 0
+    _mark: tuple[datetime, int] | None = None
+
+    def advance_month(self) -> None:
+        """Take one step of the search for the next moment."""
+        self._look()
+        super().advance_month()
+
+    def reverse_month(self) -> None:
+        """Take one step of the search for the moment before."""
+        self._look()
+        super().reverse_month()
+
+    def _look(self) -> None:
+        """Raise _Lost at a place where the walk has been: from there it does the same again."""
+        here = (self.dt, self.dt.fold)
+        if here == self._mark:
+            raise _Lost
+        self._steps += 1
+        if self._steps & (self._steps - 1) == 0:
+            self._mark = here
 
 
 class Cron:
@@ -33,8 +68,15 @@ class Cron:
 
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None where there is none."""
+        try:
+            return self._found_back(ms)
+        except _Lost:
+            return self._found_ahead(ms)
+
+    def _found_back(self, ms: int) -> int | None:
+        """Return that moment; raises _Lost where there is no way back to it."""
         # Backwards a change of clocks is not what it is forwards, so it only says where to begin.
-        for near in CronSim(self._line, from_ms(ms).astimezone(self._zone), reverse=True):
+        for near in _Walk(self._line, from_ms(ms).astimezone(self._zone), reverse=True):
             last = None
             for moment in self.following(max(to_ms(near) - _HOUR_MS, 0)):
                 if moment > ms:
@@ -45,6 +87,25 @@ class Cron:
             if to_ms(near) < _DAY_MS:
                 break
         return None
+
+    def _found_ahead(self, ms: int) -> int | None:
+        """Return that moment by looking ahead, from ever further back and then ever nearer."""
+        span_ms = _HOUR_MS
+        while (found := self._after(ms - span_ms)) is None or found > ms:
+            if span_ms > min(ms, _HORIZON_MS):
+                return None
+            span_ms *= 4
+        while found < ms:
+            middle = (found + ms) // 2
+            later = self._after(middle)
+            if later is None or later > ms:
+                ms = middle
+            else:
+                found = later
+        return found
+
+    def _after(self, ms: int) -> int | None:
+        return next(self.following(max(ms, 0)), None)
 
     def following(self, ms: int) -> Iterator[int]:
         """Yield the moments after one, in order; there are none after a gap of 50 years."""
@@ -64,14 +125,20 @@ class Cron:
 
     def _walk(self, ms: int, last_ms: int | None = None) -> Iterator[int]:
         """Yield what a walk from a moment on meets, after ``last_ms`` or that moment."""
-        if ms >= LAST_MS:
-            return
         last_ms = ms if last_ms is None else last_ms
-        for found in CronSim(self._line, from_ms(ms).astimezone(self._zone)):
-            # What is said in the time of a zone can lie before where it began, or come twice.
-            if (found_ms := to_ms(found)) > last_ms:
-                last_ms = found_ms
-                yield found_ms
+        while ms < LAST_MS:
+            walk = _Walk(self._line, from_ms(ms).astimezone(self._zone))
+            try:
+                for found in walk:
+                    # What is said in the time of a zone can lie before where it began, or come
+                    # twice.
+                    if (found_ms := to_ms(found)) > last_ms:
+                        last_ms = found_ms
+                        yield found_ms
+                return
+            except _Lost:
+                # It goes on behind the change.
+                ms = max(to_ms(walk.dt), ms) + _STEP_MS
 
     def _change_between(self, low: int, high: int) -> int | None:
         """Return when the clocks are set between two moments, by the millisecond, if they are."""

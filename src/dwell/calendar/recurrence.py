@@ -5,7 +5,7 @@ they are set forward (RFC 5545, 3.3.5), and one that comes twice is the first.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from itertools import islice
@@ -14,7 +14,9 @@ from zoneinfo import ZoneInfo
 
 from dateutil.rrule import rrule, rrulestr
 
+from dwell.calendar.days import Days
 from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
+from dwell.calendar.months import Months
 from dwell.errors import InvalidSchedule
 
 #: More than a zone's clocks are ever set at once, also where an island left out a day.
@@ -25,16 +27,9 @@ _MOST_INTERVAL = 100_000
 _MOST_TIMES = 288
 #: How far a moment may be away: what never fires would else be looked for until the year 9999.
 _HORIZON = timedelta(days=50 * 366)
-#: How far back the last moment is looked for, near ones first, as walking there takes time.
-_LOOKS_BACK = (timedelta(days=2), timedelta(days=64), timedelta(days=2048), _HORIZON)
+#: The last time on a wall that is looked at.
+_LAST = from_ms(LAST_MS).replace(tzinfo=None) + _CHANGE
 
-#: How long one step of a rule is, where it always is as long.
-_STEPS = {
-    "MINUTELY": timedelta(minutes=1),
-    "HOURLY": timedelta(hours=1),
-    "DAILY": timedelta(days=1),
-    "WEEKLY": timedelta(weeks=1),
-}
 _EXPECTED = "expected one rule of RFC 5545 such as FREQ=MONTHLY;BYDAY=-1FR"
 
 #: What a rule of each frequency may say beside its times of day. RFC 5545 knows more, by which
@@ -49,7 +44,11 @@ _ALLOWED = {
     "MONTHLY": _ANY | {"BYMONTHDAY", "BYSETPOS"},
     "YEARLY": _ANY | {"BYMONTHDAY", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "BYEASTER"},
 }
-_SHORTEST_MONTH = 28
+#: Which days a rule of days or less picks.
+_DAYS = {"BYDAY", "BYMONTH", "BYMONTHDAY", "WKST"}
+#: What says the days of a month or a year; a rule without it fires on the day that it begins.
+_DAYS_OF_YEARS = {"BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER"}
+_WEEK = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -61,14 +60,13 @@ class Recurrence:
         # What is on the wall has no parts of a second.
         self._begin = self._wall(-(-begin_ms // 1000) * 1000)
         parts = _parts(text, zone)
-        self._freq, self._interval = parts["FREQ"], int(parts.get("INTERVAL", 1))
         count = int(parts.pop("COUNT", 0))
         until = parts.pop("UNTIL", None)
-        self._rule = _parsed(text, parts, self._begin)
-        self._until = datetime.max if until is None else _time_of(until, text)
+        self._walls = _parsed(text, parts, self._begin)
+        self._until = _LAST if until is None else _time_of(until, text)
         if count:
             # So many are walked once; what comes later need not be walked from the beginning.
-            walls = self._part(self._begin, self._begin + _HORIZON)
+            walls = self._walls.ahead(self._begin, self._stop(self._begin))
             counted = list(islice((w for w in walls if self._moment(w) >= begin_ms), count))
             self._until = counted[-1] if counted else self._begin
 
@@ -77,11 +75,11 @@ class Recurrence:
         wall, held = self._wall(ms), list[int]()
         offsets = self._offsets(wall)
         start = max(wall - (max(offsets) - min(offsets)), self._begin)
-        for one in self._part(start, start + _HORIZON):
+        for one in self._walls.ahead(start, self._stop(start)):
             # What clocks leave out comes later than what stands behind it on the wall, so each is
             # held until nothing that follows on the wall can come before it.
             heappush(held, self._moment(one))
-            earliest_ms = to_ms(one.replace(tzinfo=UTC) - max(self._offsets(one)))
+            earliest_ms = _as_utc_ms(one - max(self._offsets(one)))
             while held and held[0] <= earliest_ms:
                 found = heappop(held)
                 if found > ms:
@@ -91,13 +89,22 @@ class Recurrence:
 
     def before(self, ms: int) -> int | None:
         """Return the last moment that is not after one, or None where there is none."""
-        wall = self._wall(ms)
-        for back in _LOOKS_BACK:
-            start = max(self._begin, wall - back)
-            near = [found for found in self._between(start, wall + _CHANGE) if found <= ms]
-            if near:
-                return max(near)
-        return None
+        wall, last = self._wall(ms), None
+        offsets = self._offsets(wall)
+        # What is further ahead on the wall than clocks are set is later.
+        stop = min(wall + (max(offsets) - min(offsets)), self._until)
+        for one in self._walls.back(max(wall - _HORIZON, self._begin), stop):
+            # Nothing that stands before this one comes later than that.
+            if last is not None and _as_utc_ms(one - min(self._offsets(one))) <= last:
+                break
+            found = self._moment(one)
+            if found <= ms and (last is None or found > last):
+                last = found
+        return last
+
+    def _stop(self, start: datetime) -> datetime:
+        """Return up to where what begins at a time is walked."""
+        return min(self._until, start + _HORIZON if start < _LAST - _HORIZON else _LAST)
 
     def _wall(self, ms: int) -> datetime:
         """Return what a calendar and a clock on the wall show at a moment."""
@@ -112,33 +119,9 @@ class Recurrence:
         found = (side.replace(tzinfo=self._zone).utcoffset() for side in sides)
         return {offset for offset in found if offset is not None}
 
-    def _between(self, start: datetime, stop: datetime) -> Iterator[int]:
-        return map(self._moment, self._part(start, stop))
 
-    def _part(self, start: datetime, stop: datetime) -> Iterator[datetime]:
-        """Yield what is on the wall from ``start`` to ``stop``.
-
-        The rule is begun so much later, by whole intervals, that it means the same from there on
-        and need not be walked from its beginning.
-        """
-        rule = self._rule.replace(dtstart=self._begun(start), until=min(stop, self._until))
-        found: Iterator[datetime] = rule.xafter(start, inc=True)
-        return found
-
-    def _begun(self, start: datetime) -> datetime:
-        """Return where the rule may begin as well, whole intervals later and before a time."""
-        begin, step = self._begin, _STEPS.get(self._freq)
-        if step is not None:
-            # Those of a week have a margin for its start, and for the days of it that they pick.
-            margin = timedelta(days=8) if step >= timedelta(days=1) else timedelta()
-            passed = (start - margin - begin) // (step * self._interval) - 1
-            return begin + max(passed, 0) * self._interval * step
-        if begin.day > _SHORTEST_MONTH:
-            return begin
-        months = self._interval * (12 if self._freq == "YEARLY" else 1)
-        passed = (12 * (start.year - begin.year) + start.month - begin.month) // months - 2
-        place = begin.month - 1 + max(passed, 0) * months
-        return begin.replace(year=begin.year + place // 12, month=place % 12 + 1)
+def _as_utc_ms(wall: datetime) -> int:
+    return to_ms(wall.replace(tzinfo=UTC))
 
 
 _UNTIL = "%Y%m%dT%H%M%S"
@@ -196,16 +179,47 @@ def _problem(parts: dict[str, str]) -> str | None:
     return None
 
 
-def _parsed(text: str, parts: dict[str, str], begin: datetime) -> rrule:
-    """Return a rule without end; raises InvalidSchedule."""
-    plain = ";".join(f"{name}={value}" for name, value in parts.items())
+def _parsed(text: str, parts: Mapping[str, str], begin: datetime) -> Days | Months:
+    """Return what a rule without end shows on the wall; raises InvalidSchedule."""
     try:
-        if len(plain.split()) != 1:
-            raise ValueError("got spaces")
-        rule = rrulestr(f"RRULE:{plain}", dtstart=begin)
-        assert isinstance(rule, rrule)
-        # Some of what is impossible is seen at the first step only.
-        next(iter(rule), None)
-        return rule
+        _read(parts, begin)
+        full = _completed(parts, begin)
+        if parts["FREQ"] in ("MONTHLY", "YEARLY"):
+            months = Months(_read(full, begin), full, begin)
+            months.check()
+            return months
+        # Some of what is impossible is seen at the first step only. Without its days a rule has a
+        # first step soon, or none.
+        times = {name: value for name, value in parts.items() if name not in _DAYS}
+        next(iter(_read(times, begin)), None)
+        return Days(full, begin)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise InvalidSchedule(f"rrule: got {text!r:.80}, {_EXPECTED}: {error}") from None
+
+
+def _read(parts: Mapping[str, str], begin: datetime) -> rrule:
+    plain = ";".join(f"{name}={value}" for name, value in parts.items())
+    if len(plain.split()) != 1:
+        raise ValueError("got spaces")
+    rule = rrulestr(f"RRULE:{plain}", dtstart=begin)
+    assert isinstance(rule, rrule)
+    return rule
+
+
+def _completed(parts: Mapping[str, str], begin: datetime) -> dict[str, str]:
+    """Return the parts of a rule with those that it has from where it begins."""
+    freq, own = parts["FREQ"], dict[str, str]()
+    if freq == "YEARLY" and not parts.keys() & _DAYS_OF_YEARS:
+        own = {"BYMONTH": str(begin.month), "BYMONTHDAY": str(begin.day)}
+    elif freq == "MONTHLY" and not parts.keys() & _DAYS_OF_YEARS:
+        own = {"BYMONTHDAY": str(begin.day)}
+    elif freq == "WEEKLY":
+        own = {"BYDAY": _WEEK[begin.weekday()]}
+    elif freq in ("MINUTELY", "HOURLY", "DAILY"):
+        own = {"BYDAY": ",".join(_WEEK)}
+    own["BYSECOND"] = str(begin.second)
+    if freq != "MINUTELY":
+        own["BYMINUTE"] = str(begin.minute)
+    if freq not in ("MINUTELY", "HOURLY"):
+        own["BYHOUR"] = str(begin.hour)
+    return {**own, **parts}

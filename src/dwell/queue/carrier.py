@@ -41,6 +41,10 @@ class Carrier(Protocol):
         """Give a message back."""
 
     @property
+    def touch(self) -> Callable[..., Awaitable[Result]]:
+        """Let a lease end later."""
+
+    @property
     def bury(self) -> Callable[[Message, str], Awaitable[Result]]:
         """Set a message aside."""
 

@@ -8,28 +8,26 @@ it after a crash puts the same ids once more, which changes nothing.
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from itertools import groupby
 
 from dwell.batch.batch import Batch
 from dwell.batch.puts import Row
 from dwell.calendar import missing
-from dwell.errors import DwellError, InvalidInput, StoreClosed
+from dwell.errors import DwellError, StoreClosed
 from dwell.given.values import Millis
-from dwell.message import Message
+from dwell.message import Message, Result
 from dwell.queue.carrier import Carrier
+from dwell.queue.schedules.reckoning import Bad, Reckoning, Work, after_ms
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     TOPIC,
     Schedule,
     fired_text,
-    next_ms,
-    schedule_of,
     since_ms,
     since_text,
 )
-from dwell.queue.schedules.times import Plan, plan
+from dwell.queue.schedules.times import Plan
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +37,12 @@ _LEASE = Millis(10_000)
 _OWNER = "schedules"
 #: How long to reckon before what is reckoned is put: one slow rule is not to hold up the others.
 _RECKONING_S = 0.5
+#: How many slow ones are reckoned beside the others, each in a thread of its own, how often each is
+#: touched, and how many times before it is set aside. That is counted, and no clock asked: a
+#: process that was stopped for an hour has touched once.
+_MOST_SLOW, _TOUCH_S, _MOST_TOUCHES = 4, 2.0, 10
+#: When a slow one is tried again for which there was no thread.
+_LATER = Millis(30_000)
 #: How long to let more come due before the next are taken. All is put further ahead than this, and
 #: to take, put and release each alone costs far more.
 _REST_S = 0.05
@@ -47,9 +51,6 @@ _AGAIN = Millis(1_000)
 
 _SAY_EACH_S = 30.0
 
-#: One schedule that was taken, and what is to be done.
-_Work = tuple[Message, Schedule, Plan]
-
 
 class Firer:
     """Fires the schedules of one queue."""
@@ -57,6 +58,7 @@ class Firer:
     def __init__(self, queue: Carrier) -> None:
         self._queue = queue
         self._said_at: dict[str, float] = {}
+        self._slow: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Fire until the task is cancelled, or the queue is closed.
@@ -66,6 +68,14 @@ class Firer:
         if packages := missing():
             _log.info("no schedules are fired here, where %s is missing", " and ".join(packages))
             return
+        try:
+            await self._run()
+        finally:
+            for task in self._slow:
+                task.cancel()
+            await asyncio.gather(*self._slow, return_exceptions=True)
+
+    async def _run(self) -> None:
         while True:
             try:
                 batch = await self._taken()
@@ -97,22 +107,64 @@ class Firer:
         return await self._queue.take(TOPIC, lease=_LEASE, owner=_OWNER, wait="1h")
 
     async def _fire(self, batch: Batch) -> None:
-        now_ms = self._queue.clock.now_ms()
         # Some rules take long to reckon, and the event loop has other work.
-        work, bad, left = await asyncio.to_thread(_reckoned, list(batch), now_ms)
-        for message, reason in bad:
-            _log.warning("%s", reason)
-            await self._queue.bury(message, reason)
-        for message in left:
-            await self._queue.release(message, counted=False)
+        reckoning = Reckoning(list(batch), self._queue.clock.now_ms())
+        await reckoning.wait(_RECKONING_S)
+        found, slow, left = reckoning.cut()
+        if slow is not None:
+            await self._set_apart(slow, reckoning)
+        await asyncio.gather(*(self._queue.release(one, counted=False) for one in left))
         # A process that was stopped for long must not put what another has put and forgotten.
-        now_ms = self._queue.clock.now_ms()
-        work = [one for one in work if one[0].lease_until_ms - now_ms >= _LEASE.ms / 2]
+        least_ms = self._queue.clock.now_ms() + _LEASE.ms / 2
+        await self._fire_found([one for one in found if _is_held(one, least_ms)])
+
+    async def _fire_found(self, found: Sequence[Work | Bad]) -> None:
+        now_ms, work = self._queue.clock.now_ms(), list[Work]()
+        for one in found:
+            if isinstance(one, Work):
+                work.append(one)
+            else:
+                await self._bury(*one)
         by_topic = groupby(sorted(work, key=_topic_of), key=_topic_of)
         groups = [(topic, list(some)) for topic, some in by_topic]
         await asyncio.gather(*(self._fire_into(topic, some, now_ms) for topic, some in groups))
 
-    async def _fire_into(self, topic: str, work: Sequence[_Work], now_ms: int) -> None:
+    async def _bury(self, message: Message, reason: str) -> None:
+        _log.warning("%s", reason)
+        await self._queue.bury(message, reason)
+
+    async def _set_apart(self, message: Message, reckoning: Reckoning) -> None:
+        """Let a slow schedule be reckoned beside the others, if few are."""
+        if len(self._slow) < _MOST_SLOW:
+            task = asyncio.create_task(self._fire_slow(message, reckoning))
+            self._slow.add(task)
+            task.add_done_callback(self._slow.discard)
+            return
+        reckoning.end()
+        # Its due says no more when it is to fire.
+        told = message.last_error if since_ms(message) is not None else None
+        told = told or since_text(after_ms(message))
+        await self._queue.release(message, _LATER, error=told, counted=False)
+
+    async def _fire_slow(self, message: Message, reckoning: Reckoning) -> None:
+        """Fire a schedule when it is reckoned; it is held meanwhile, and set aside after a time."""
+        try:
+            for _ in range(_MOST_TOUCHES):
+                if await self._queue.touch(message, _LEASE) is not Result.TOUCHED:
+                    return
+                if await reckoning.wait(_TOUCH_S):
+                    # Who was stopped since the last touch finds here whether it is still his.
+                    if await self._queue.touch(message, _LEASE) is Result.TOUCHED:
+                        await self._fire_found([reckoning.last])
+                    return
+            took_s = round(_MOST_TOUCHES * _TOUCH_S)
+            await self._bury(message, f"schedule {message.id}: not reckoned within {took_s} s")
+        except DwellError as error:
+            self._say(f"schedule {message.id} cannot be fired now: {error}")
+        finally:
+            reckoning.end()
+
+    async def _fire_into(self, topic: str, work: Sequence[Work], now_ms: int) -> None:
         """Put what is due into one topic, then give the schedules back."""
         try:
             rows = [schedule.row(ms, now_ms) for _, schedule, to_do in work for ms in to_do.moments]
@@ -151,31 +203,8 @@ class Firer:
         await self._queue.release(message, delay, error=told, counted=False)
 
 
-def _reckoned(
-    messages: Sequence[Message], now_ms: int
-) -> tuple[list[_Work], list[tuple[Message, str]], Sequence[Message]]:
-    """Return what is to be done, what is no schedule and why, and what there was no time for."""
-    work, bad, end = list[_Work](), list[tuple[Message, str]](), time.monotonic() + _RECKONING_S
-    for at, message in enumerate(messages):
-        if at and time.monotonic() > end:
-            return work, bad, messages[at:]
-        try:
-            schedule = schedule_of(message)
-            work.append((message, schedule, _plan_of(message, schedule, now_ms)))
-        except InvalidInput as error:
-            bad.append((message, str(error)))
-        except Exception as error:
-            # Whatever somebody has put there, the others go on.
-            bad.append((message, f"schedule {message.id}: {type(error).__name__}: {error}"))
-    return work, bad, ()
-
-
-def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:
-    told_ms = since_ms(message)
-    # One that says nothing was put to be due at its first moment.
-    after_ms = next_ms(message) - 1 if told_ms is None else told_ms
-    how = (schedule.misfire, schedule.grace_ms)
-    return plan(schedule.times, after_ms, now_ms, *how, ahead_ms=AHEAD_MS)
+def _is_held(one: Work | Bad, until_ms: float) -> bool:
+    return isinstance(one, Bad) or one.message.lease_until_ms >= until_ms
 
 
 def _told(message: Message, to_do: Plan) -> str:
@@ -183,8 +212,8 @@ def _told(message: Message, to_do: Plan) -> str:
     return message.last_error or since_text(to_do.since_ms)
 
 
-def _topic_of(work: _Work) -> str:
-    return work[1].topic
+def _topic_of(work: Work) -> str:
+    return work.schedule.topic
 
 
 #: A part of a put is not larger than this, where it is more than one message.

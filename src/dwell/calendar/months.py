@@ -1,0 +1,56 @@
+"""Months: recurrences whose steps are months or years, a step at a time.
+
+The library that knows weeks of a year and Easter is asked for one step only. It would walk to the
+year 9999 for what never comes, and knows no way back.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from dateutil.rrule import rrule
+
+#: So many steps are more than the years that there are.
+_NO_SECOND_STEP = 200_000
+
+
+class Months:
+    """What a recurrence shows on the wall, whose parts are complete."""
+
+    def __init__(self, rule: rrule, parts: Mapping[str, str], begin: datetime) -> None:
+        self._rule = rule
+        self._is_yearly = parts["FREQ"] == "YEARLY"
+        self._months = int(parts.get("INTERVAL", 1)) * (12 if self._is_yearly else 1)
+        self._begin = self._number(begin)
+
+    def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
+        """Yield what is on the wall from ``start`` to ``stop``, in order."""
+        for month in self._steps(start, stop):
+            yield from (wall for wall in self._of_step(month) if start <= wall <= stop)
+
+    def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
+        """Yield the same, the last first."""
+        for month in reversed(self._steps(start, stop)):
+            yield from (wall for wall in self._of_step(month)[::-1] if start <= wall <= stop)
+
+    def check(self) -> None:
+        """Raise what the library raises at the first step."""
+        self._listed(self._begin)
+
+    def _steps(self, start: datetime, stop: datetime) -> range:
+        passed = (self._number(start) - self._begin) // self._months
+        return range(self._begin + passed * self._months, self._number(stop) + 1, self._months)
+
+    def _number(self, wall: datetime) -> int:
+        """Return the number of the month in which a step begins."""
+        return wall.year * 12 + (0 if self._is_yearly else wall.month - 1)
+
+    def _of_step(self, month: int) -> list[datetime]:
+        try:
+            return self._listed(month)
+        except IndexError:
+            # So many days after Easter are not in each year.
+            return []
+
+    def _listed(self, month: int) -> list[datetime]:
+        begin = datetime(month // 12, month % 12 + 1, 1)
+        return list(self._rule.replace(dtstart=begin, interval=_NO_SECOND_STEP))

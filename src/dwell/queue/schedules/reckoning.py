@@ -1,0 +1,133 @@
+"""Reckonings: what schedules are to do now, found in a thread that can be left behind.
+
+A rule may take any time, and a thread cannot be made to end. So each reckoning has its own, which
+nobody waits for when it has become slow, and which holds up no end of the process.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dwell.errors import InvalidInput, InvalidSchedule
+from dwell.message import MAX_DELAY_MS, Message
+from dwell.queue.schedules.schedule import AHEAD_MS, Schedule, next_ms, schedule_of, since_ms
+from dwell.queue.schedules.times import Plan, plan
+
+
+class Work(NamedTuple):
+    """One schedule that was taken, and what is to be done."""
+
+    message: Message
+    schedule: Schedule
+    to_do: Plan
+
+
+class Bad(NamedTuple):
+    """A message that is set aside, and why."""
+
+    message: Message
+    reason: str
+
+
+class Cut(NamedTuple):
+    """How far a reckoning has come: what is found, what it is at, and what it has not begun."""
+
+    found: Sequence[Work | Bad]
+    slow: Message | None
+    left: Sequence[Message]
+
+
+class _Ended(BaseException):
+    """Nobody waits for the thread any more."""
+
+
+class Reckoning:
+    """Finds for one message after the other what is to be done at a moment."""
+
+    def __init__(self, messages: Sequence[Message], now_ms: int) -> None:
+        self._messages, self._now_ms = messages, now_ms
+        self._found: list[Work | Bad] = []
+        self._begun, self._is_cut = 0, False
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+        # Whoever stops the process does not wait for a slow rule.
+        self._thread = threading.Thread(target=self._run, name="dwell-reckoning", daemon=True)
+        self._thread.start()
+
+    async def wait(self, most_s: float) -> bool:
+        """Wait until it is done, but no longer than that; return whether it is."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self._done.wait()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            self.end()
+            raise
+        return self._done.is_set()
+
+    def cut(self) -> Cut:
+        """Let it begin nothing more, and return how far it is; :meth:`last` has the rest."""
+        with self._lock:
+            self._is_cut = True
+            found, begun = list(self._found), self._begun
+        slow = self._messages[len(found)] if begun > len(found) else None
+        return Cut(found, slow, self._messages[begun:])
+
+    @property
+    def last(self) -> Work | Bad:
+        """What was found last."""
+        return self._found[-1]
+
+    def end(self) -> None:
+        """End the thread, when it next does something that is not a call of the system."""
+        ident = self._thread.ident
+        if ident is not None and not self._done.is_set() and self._thread.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(ident), ctypes.py_object(_Ended)
+            )
+
+    def _run(self) -> None:
+        with contextlib.suppress(_Ended):
+            for message in self._messages:
+                with self._lock:
+                    if self._is_cut:
+                        break
+                    self._begun += 1
+                found = _reckoned(message, self._now_ms)
+                with self._lock:
+                    self._found.append(found)
+        # The loop may be closed meanwhile.
+        with contextlib.suppress(RuntimeError, _Ended):
+            self._loop.call_soon_threadsafe(self._done.set)
+
+
+def _reckoned(message: Message, now_ms: int) -> Work | Bad:
+    """Return what is to be done, or why the message is no schedule."""
+    try:
+        schedule = schedule_of(message)
+        return Work(message, schedule, _plan_of(message, schedule, now_ms))
+    except InvalidInput as error:
+        return Bad(message, str(error))
+    except Exception as error:
+        # Whatever somebody has put there, the others go on.
+        return Bad(message, f"schedule {message.id}: {type(error).__name__}: {error}")
+
+
+def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:
+    how = (schedule.misfire, schedule.grace_ms)
+    found = plan(schedule.times, after_ms(message), now_ms, *how, ahead_ms=AHEAD_MS)
+    if found.next_ms is not None and found.next_ms - now_ms > MAX_DELAY_MS:
+        raise InvalidSchedule(f"schedule {message.id}: fires next in more than 100 years")
+    return found
+
+
+def after_ms(message: Message) -> int:
+    """Return after when a schedule is to fire."""
+    told_ms = since_ms(message)
+    # One that says nothing was put to be due at its first moment.
+    return next_ms(message) - 1 if told_ms is None else told_ms

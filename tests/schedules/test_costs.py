@@ -1,0 +1,107 @@
+"""What a rule costs is bounded, whatever it says: the calls of functions are counted."""
+
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from dwell.calendar.epoch import to_ms
+from dwell.errors import InvalidSchedule
+from dwell.queue.schedules.times import plan, times_of
+
+#: What fifty years cost that are looked at day by day, and far less than all their minutes.
+MOST_CALLS = 150_000
+END_MS = to_ms(datetime(2026, 3, 31, 22, tzinfo=UTC))
+DAY_MS = 86_400_000
+SECONDS = ",".join(map(str, range(60)))
+
+
+class Costly(Exception):
+    pass
+
+
+def within(most_calls, do):
+    """Do something, which may call so many functions."""
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+        if calls > most_calls:
+            sys.setprofile(None)
+            raise Costly
+
+    sys.setprofile(count)
+    try:
+        return do()
+    finally:
+        sys.setprofile(None)
+
+
+def times(rule, zone="UTC"):
+    kind = (None, rule) if rule.startswith("FREQ") else (rule, None)
+    return times_of(*kind, None, zone, None, None)
+
+
+@pytest.mark.parametrize("misfire", ["once", "all", "skip"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=MINUTELY;UNTIL=20260331T220000Z",
+        "FREQ=MINUTELY;INTERVAL=5;UNTIL=20260331T220000Z",
+        "FREQ=MINUTELY;BYMONTH=1,2,3,7,8,9,10,11,12",
+        f"FREQ=MINUTELY;BYMONTH=3;BYSECOND={SECONDS}",
+        f"FREQ=HOURLY;BYMONTH=3;BYMINUTE=0,30;BYSECOND={SECONDS}",
+    ],
+)
+def test_what_fires_no_more_since_long_is_planned_soon(rule, misfire):
+    since_ms = END_MS - 600_000
+    words = (since_ms, END_MS + 70 * DAY_MS, misfire, 60_000)
+    to_do = within(MOST_CALLS, lambda: plan(times(rule), *words, ahead_ms=250))
+    assert to_do.fired_ms is not None
+    assert since_ms < to_do.fired_ms <= END_MS + DAY_MS
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=MINUTELY;INTERVAL=10080;BYDAY=TU",
+        "FREQ=MINUTELY;INTERVAL=1680;BYDAY=WE",
+        "FREQ=HOURLY;INTERVAL=28;BYDAY=WE",
+        "FREQ=DAILY;INTERVAL=7;BYDAY=TU",
+        "FREQ=MONTHLY;BYDAY=5MO;BYMONTHDAY=1",
+        "FREQ=YEARLY;BYEASTER=1;BYDAY=TU",
+    ],
+)
+def test_what_never_fires_is_known_soon(rule):
+    """The library that reads rules walks to the year 9999 for these."""
+
+    def found():
+        try:
+            return times(rule).after(END_MS)
+        except InvalidSchedule:
+            return None
+
+    assert within(MOST_CALLS, found) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "zone", "day"),
+    [
+        ("*/30 0-9 L * 5,6", "Pacific/Kwajalein", (1993, 8, 22)),
+        ("*/30 23 L * 5#1", "Pacific/Kiritimati", (1995, 1, 2)),
+        ("2 * 22 * mon-fri", "Pacific/Apia", (2011, 12, 31)),
+        ("* 12-23 * * 5,6", "Pacific/Enderbury", (1995, 1, 3)),
+        ("26-27 */10 */2 * *", "America/St_Johns", (2006, 10, 29)),
+    ],
+)
+def test_a_line_of_cron_finds_its_way_over_odd_changes(line, zone, day):
+    """The library that reads lines goes round in circles where a day was left out, or came back."""
+    rule = times(line, zone)
+    at_ms = to_ms(datetime(*day, tzinfo=UTC))
+    for hour in range(-48, 48, 4):
+        ms = at_ms + hour * 3_600_000
+        last = within(MOST_CALLS, lambda ms=ms: rule.before(ms))
+        assert last <= ms
+        following = rule.after(last)
+        assert following is None or following > ms
