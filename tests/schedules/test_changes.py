@@ -12,6 +12,7 @@ from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.schedules.test_schedules import MINUTE_MS, opened
+from tests.waiting import until_async
 
 
 def in_a_folder(clock):
@@ -73,6 +74,22 @@ async def test_who_goes_away_within_a_change_holds_up_others_only_for_a_while():
         clock.advance(MINUTE_MS)
         assert await change is Result.REPLACED
         assert await queue.get(TOPIC, NOTE) is None
+
+
+@STORES
+async def test_who_fires_takes_away_what_is_left_of_a_change(store):
+    async with opened(1, store) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        for _ in range(2):
+            await queue.put(TOPIC, b"", id=NOTE, delay="1m", on_conflict="error")
+            clock.advance(MINUTE_MS)
+            await until_async(lambda: is_gone(queue))
+        assert await queue.schedules.pause("s") is Result.REPLACED
+        assert (await queue.stats()).topics[TOPIC].dead == 0
+
+
+async def is_gone(queue):
+    return await queue.get(TOPIC, NOTE) is None
 
 
 async def test_a_change_that_is_cancelled_holds_up_nobody():

@@ -21,6 +21,7 @@ from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.reckoning import Bad, Reckoning, Work, after_ms
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
+    CHANGING,
     TOPIC,
     Schedule,
     fired_text,
@@ -123,6 +124,9 @@ class Firer:
         for one in found:
             if isinstance(one, Work):
                 work.append(one)
+            elif one.message.id.endswith(CHANGING):
+                # Who wanted to change that schedule has gone.
+                await self._queue.ack(one.message)
             else:
                 await self._bury(*one)
         by_topic = groupby(sorted(work, key=_topic_of), key=_topic_of)
