@@ -1,5 +1,5 @@
 -- The keys of the messages of a block, and the lines that are written as marks of blocks.
-local keys_in, keys_at, slot_of
+local keys_in, keys_at
 do
 -- Return keys by slot from 1 on, where they stand behind the bodies.
 local function listed_keys(text, b)
@@ -37,29 +37,62 @@ function keys_in(text, b)
   return with_names(#text > last and listed_keys(text:sub(last + 1), b) or read_keys(text, b), b, index)
 end
 
--- Return the same, without reading bodies where that can be.
-function keys_at(n, b)
+-- Return the text of the keys of a block, '' where they stand in the extras only.
+local function keys_text(n, b)
   local at = b.names + BLOCK.data_size * (b.size - 1)
   local last = unpack_from('>I4', call('GETRANGE', block_key(n), at, at + 3))
-  local text = call('GETRANGE', block_key(n), last, -1)
+  return call('GETRANGE', block_key(n), last, -1)
+end
+
+-- Return the same as keys_in, without reading bodies where that can be.
+function keys_at(n, b)
+  local text = keys_text(n, b)
   if text == '' then return keys_in(call('GET', block_key(n)), b) end
   return with_names(listed_keys(text, b), b, b.live < b.size and index_at(n, b))
 end
 
--- Return the slots of a block from 1 on by key, and its head; false when there is none of a topic.
-local function slots_at(n, topic)
+-- What is known of a block that fronts have marks of; false when there is none of a topic.
+local function marked_block(n, topic)
   local b = head_at(n)
-  if not b or b.topic ~= topic then return false end
-  local keys, slots = keys_at(n, b), {}
-  for slot = b.size, 1, -1 do slots[keys[slot] or false] = slot end
-  return {head = b, slots = slots}
+  return b and b.topic == topic and {head = b, text = keys_text(n, b)} or false
 end
 
--- Return the slot of a key in a block, from 1 on, and the block's head; nil when the message is gone.
-function slot_of(topic, key, n)
-  if of_marks[n] == nil then of_marks[n] = slots_at(n, topic) end
+-- Return the slots of a block from 1 on by key.
+local function slots_at(n, b)
+  local keys, slots = keys_at(n, b), {}
+  for slot = b.size, 1, -1 do slots[keys[slot] or false] = slot end
+  return slots
+end
+
+-- Return the slot of a key among the keys of a block, from 1 on; nil where it has none.
+local function listed_slot(text, key)
+  local name, from, at, slot = string.char(#key) .. key, 1, 1, 1
+  while true do
+    local found = text:find(name, from, true)
+    if not found then return nil end
+    while at < found do at, slot = at + 1 + text:byte(at), slot + 1 end
+    if at == found then return slot end
+    from = found + 1
+  end
+end
+
+-- Return the slot of a key in a block, from 1 on, and the block's head; nil when the message is gone. One key is found
+-- soonest in the text, and many in a table.
+local function slot_of(topic, key, n)
+  if of_marks[n] == nil then of_marks[n] = marked_block(n, topic) end
   local of = of_marks[n]
-  if of then return of.slots[key], of.head end
+  if not of then return nil end
+  local b, slot = of.head, nil
+  if of.slots or of.is_known or of.text == '' then
+    of.slots = of.slots or slots_at(n, b)
+    return of.slots[key], b
+  end
+  of.is_known, slot = true, listed_slot(of.text, key)
+  if slot and b.live < b.size then
+    local at = b.index + BLOCK.slot_size * (slot - 1)
+    if call('GETRANGE', block_key(n), at, at) == '\1' then slot = nil end
+  end
+  return slot, b
 end
 
 -- Return the line of a key that has marks of blocks as its front; '' when its messages are gone.

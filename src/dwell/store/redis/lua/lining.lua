@@ -5,6 +5,9 @@
 -- Only what others need is known outside of this file: Lua has room for so many names.
 local is_lined, line_up_block, leave_line, leave_fronts, unmix
 do
+-- What it costs to let messages of one block stand, of which a loose message costs 1.
+local TO_STAND = 0.2
+
 -- Tell whether a block may stand, or be parked, as a whole; all of its topic has to be of one priority.
 function is_lined(b)
   return may_be_lined(b.topic) and b.attempt == 0 and b.due == b.last
@@ -79,6 +82,9 @@ local function with_mark(text, n, b)
   return is_behind and last.topic == b.topic and last.priority == b.priority and text:sub(1, -2) .. line.mark(n)
 end
 
+-- Return what it costs to take a front apart, of which a loose message costs 1. Each mark is looked up in its block.
+local function front_cost(text) return 0.2 + #text / (line.is_marks(text) and 25 or 250) end
+
 -- Let the fronts of a block's keys have its mark, where they have none, or only marks. Return for each slot whether its
 -- message is the first, the keys of those slots that are left to do, a list of these, and what these cost: long lines
 -- are long to take apart.
@@ -93,7 +99,7 @@ local function mark_fronts(n, b, keys, names)
       if text and longer[text] == nil then longer[text] = with_mark(text, n, b) end
       if of[key] or seen[key] or (text and not longer[text]) then
         others[slot], left[#left + 1] = key, key
-        cost = cost + 0.2 + #(text or '') / 250
+        cost = cost + front_cost(text or '')
       else
         seen[key], is_first[slot] = true, not text
         fields[#fields + 1] = key
@@ -184,8 +190,7 @@ function leave_line(topic, key, n)
   end
   if #front > 19 then
     write_fronts(topic, key, front:sub(1, 6) .. front:sub(20))
-    -- To make one message of a block loose costs as much as three that are.
-    return let_stand(topic, key) and 3 or 0
+    return let_stand(topic, key) and TO_STAND or 0
   end
   write_fronts(topic, key, '')
   if not line.has_others(front) then return 0 end
@@ -206,7 +211,7 @@ function leave_fronts(n, b, slots, keys, names)
     end
   end
   keys, left, number = unmark_fronts(n, b, keys, names)
-  number = 3 * number + #names / 32
+  number = TO_STAND * number + #names / 32
   if #left == 0 then return number end
   learn_fronts(topic, left)
   for slot = 0, b.size - 1 do
@@ -257,17 +262,18 @@ function stand_next()
   end
 end
 
--- Return for each slot of a mixed block whether its message is the first of its key.
+-- Return for each slot of a mixed block whether its message is the first of its key; and what that cost.
 local function firsts_of(n, b)
   local keys, names = keys_at(n, b)
   local texts, of, own, entry_at = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, member(n), entries_of(n, b)
-  local is_first, left, at = {}, {}, 0
+  local is_first, left, at, cost = {}, {}, 0, 2
   for slot = 0, b.size - 1 do
     local key = keys[slot + 1]
     if key then
       at = at + 1
       if texts[at] and not of[key] and line.is_marks(texts[at]) then
         is_first[slot] = texts[at]:sub(1, 7) == own
+        if not is_first[slot] then cost = cost + front_cost(texts[at]) end
       else
         left[#left + 1] = key
         is_first[slot] = key
@@ -281,24 +287,25 @@ local function firsts_of(n, b)
   for slot, is in pairs(is_first) do
     if type(is) == 'string' then is_first[slot] = line.is(of[is]) and line.first(of[is]) == entry_at(slot) end
   end
-  return is_first
+  return is_first, cost
 end
 
 -- Let a mixed block that comes to be taken be one whose messages are all the first of their keys: the others become
 -- loose. Where they are most of it all do, and where they are all of it it is parked. Return which of 'stands', 'loose'
 -- and 'parked' it is; and what that cost, of which a loose message costs 1.
 function unmix(n, b)
+  local is_first, cost = firsts_of(n, b)
   local others, number = {}, 0
-  for slot, is in pairs(firsts_of(n, b)) do
+  for slot, is in pairs(is_first) do
     if not is then number, others[slot] = number + 1, true end
   end
   if number == b.live then
     stand_block(n, b, false)
     set_mixed(n, b, false)
-    return 'parked', 2
+    return 'parked', cost
   end
   local is_loose = number > b.live / 2
   if number > 0 then explode(n, call('GET', block_key(n)), b, not is_loose and others or nil) end
-  return is_loose and 'loose' or 'stands', 2 + (is_loose and b.live or number) / 2
+  return is_loose and 'loose' or 'stands', cost + (is_loose and b.live or number) / 2
 end
 end

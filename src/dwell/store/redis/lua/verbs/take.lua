@@ -173,7 +173,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       if #found[i] == 13 then
         loose[#loose + 1] = found[i]
         scores[#scores + 1] = tonumber(found[i + 1])
-      elseif #loose > 0 or left <= 0 or bytes_left <= 0 then
+      elseif #loose > 0 or left <= 0 or bytes_left <= 0 or loose_left <= 0 then
         break
       elseif not may_be_lined(topic) then
         local n = unpack_from('>I7', found[i], 7)
