@@ -293,6 +293,22 @@ async def test_of_a_block_and_many_of_its_messages_the_first_are_taken(redis_url
     await store.close()
 
 
+async def test_a_key_that_looks_like_a_part_of_another_is_found(redis_url):
+    """The size of a key stands before it, and a key may hold such a byte, too."""
+    store = new_store(redis_url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.configure(ordered=True)
+    keys = ["x\x01b", "b", *(f"k{at}" for at in range(62))]
+    for word in "12":
+        await rig.put_entries([rig.entry(f"{word} {key}", key=key) for key in keys])
+    assert await rig.cancel("1 b") == ["cancelled"]
+    batch = await rig.take()
+    assert list(batch.ids) == ["1 x\x01b", *(f"1 {key}" for key in keys[2:]), "2 b"]
+    assert await store.find_stale() == []
+    await store.close()
+
+
 async def test_loose_messages_of_several_calls_come_in_order(redis_url):
     store = new_store(redis_url, SimulatedClock(), limits=Limits(taken=20))
     rig = Rig(store, store.clock)
