@@ -299,12 +299,12 @@ async def test_a_key_that_looks_like_a_part_of_another_is_found(redis_url):
     rig = Rig(store, store.clock)
     await store.open()
     await rig.configure(ordered=True)
-    keys = ["x\x01b", "b", *(f"k{at}" for at in range(62))]
+    keys = ["x\x01b", "c", "b", *(f"k{at}" for at in range(61))]
     for word in "12":
         await rig.put_entries([rig.entry(f"{word} {key}", key=key) for key in keys])
     assert await rig.cancel("1 b") == ["cancelled"]
     batch = await rig.take()
-    assert list(batch.ids) == ["1 x\x01b", *(f"1 {key}" for key in keys[2:]), "2 b"]
+    assert list(batch.ids) == ["1 x\x01b", "1 c", *(f"1 {key}" for key in keys[3:]), "2 b"]
     assert await store.find_stale() == []
     await store.close()
 
@@ -397,6 +397,23 @@ async def test_what_leaves_a_block_goes_on_to_hold_its_key(redis_url):
         assert await rig.take_ids() == ["b5"]
         rig.advance(20)
         assert sorted(await rig.take_ids()) == sorted(["a7", *(f"a{at}" for at in given_back)])
+
+
+@pytest.mark.parametrize("verb", ["release", "reschedule"])
+async def test_what_leaves_a_block_that_only_marks_tell_of_stays_before_others(redis_url, verb):
+    async with _two_blocks(redis_url) as rig:
+        batch = await rig.take(64)
+        receipts = receipts_of(batch)
+        await rig.release(receipts[3:4], 20)
+        await rig.ack(np.concatenate([receipts[:3], receipts[4:]]))
+        if verb == "reschedule":
+            await rig.reschedule("a3", delay_ms=10)
+        assert await rig.take_ids(64) == _ids("b", 3)
+        rig.advance(20)
+        batch = await rig.take()
+        assert list(batch.ids) == ["a3"]
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == ["b3"]
 
 
 async def test_a_message_that_gets_another_key_holds_back_no_longer_the_old_one(redis_url):
