@@ -205,6 +205,17 @@ def test_blocks_of_an_ordered_topic_are_as_its_messages_one_by_one(redis_url, se
     assert not [name for name in names if name.startswith((":lane", ":front"))]
 
 
+@asynccontextmanager
+async def _ordered(url: str) -> AsyncIterator[Rig]:
+    """Open a store with an ordered topic."""
+    store = new_store(url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.configure(ordered=True)
+    yield rig
+    await store.close()
+
+
 async def _entries(engine: redis.Redis, base: str) -> list[tuple[int, bool]]:
     """Return of each entry of what is ready whether it is of a block, and stands."""
     found = engine.zrange(f"{base}:ready:t", 0, -1, withscores=True)
@@ -213,26 +224,23 @@ async def _entries(engine: redis.Redis, base: str) -> list[tuple[int, bool]]:
 
 async def test_blocks_stand_and_wait_as_a_whole(redis_url):
     """Each is put, parked, taken and acked as one, though a few of its messages have other keys."""
-    store = new_store(redis_url, SimulatedClock())
-    rig, engine = Rig(store, store.clock), redis.Redis.from_url(redis_url)
-    await store.open()
-    base = store.shards.engine.keys(0).base
-    await rig.configure(ordered=True)
-    for at in range(3):
-        rig.advance(1)
-        keys = [f"k{n if at else n + 5}" for n in range(64)]
-        await rig.put_entries([rig.entry(f"{at} {key}", key=key) for key in keys])
-    # Five keys of the second are behind none, so that it stands.
-    whole, parked = (True, True), (True, False)
-    assert await _entries(engine, base) == [whole, whole, parked]
-    assert len(engine.hget(f"{base}:fronts:t", "k10")) == 3 * 7 + 1
-    assert await rig.cancel("1 k10") == ["cancelled"]
-    assert len(engine.hget(f"{base}:fronts:t", "k10")) == 6 + 2 * 13
-    await rig.ack(receipts_of(await rig.take(64)))
-    assert await _entries(engine, base) == [whole, whole]
-    assert len(await rig.take_ids(63)) == 63
-    assert await _entries(engine, base) == [whole]
-    await store.close()
+    async with _ordered(redis_url) as rig:
+        store, engine = rig.store, redis.Redis.from_url(redis_url)
+        base = store.shards.engine.keys(0).base
+        for at in range(3):
+            rig.advance(1)
+            keys = [f"k{n if at else n + 5}" for n in range(64)]
+            await rig.put_entries([rig.entry(f"{at} {key}", key=key) for key in keys])
+        # Five keys of the second are behind none, so that it stands.
+        whole, parked = (True, True), (True, False)
+        assert await _entries(engine, base) == [whole, whole, parked]
+        assert len(engine.hget(f"{base}:fronts:t", "k10")) == 3 * 7 + 1
+        assert await rig.cancel("1 k10") == ["cancelled"]
+        assert len(engine.hget(f"{base}:fronts:t", "k10")) == 6 + 2 * 13
+        await rig.ack(receipts_of(await rig.take(64)))
+        assert await _entries(engine, base) == [whole, whole]
+        assert len(await rig.take_ids(63)) == 63
+        assert await _entries(engine, base) == [whole]
 
 
 @pytest.mark.parametrize(
@@ -240,73 +248,59 @@ async def test_blocks_stand_and_wait_as_a_whole(redis_url):
     [(1, [(False, False)]), (32, [(False, False)] * 32), (33, [(False, False)] * 33)],
 )
 async def test_what_is_held_of_a_block_leaves_it_when_it_is_taken(redis_url, held, left):
-    store = new_store(redis_url, SimulatedClock())
-    rig, engine = Rig(store, store.clock), redis.Redis.from_url(redis_url)
-    await store.open()
-    await rig.configure(ordered=True)
-    for word, first in (("a", 0), ("b", 64 - held)):
-        keys = [f"k{at}" for at in range(first, first + 64)]
-        await rig.put_entries([rig.entry(f"{word} {key}", key=key) for key in keys])
-    before = await rig.take(64)
-    assert await rig.take_ids() == [f"b k{at}" for at in range(64, 128 - held)]
-    assert await _entries(engine, store.shards.engine.keys(0).base) == left
-    assert await store.find_stale() == []
-    await rig.ack(receipts_of(before))
-    assert await rig.take_ids() == [f"b k{at}" for at in range(64 - held, 64)]
-    await store.close()
+    async with _ordered(redis_url) as rig:
+        store, engine = rig.store, redis.Redis.from_url(redis_url)
+        for word, first in (("a", 0), ("b", 64 - held)):
+            keys = [f"k{at}" for at in range(first, first + 64)]
+            await rig.put_entries([rig.entry(f"{word} {key}", key=key) for key in keys])
+        before = await rig.take(64)
+        assert await rig.take_ids() == [f"b k{at}" for at in range(64, 128 - held)]
+        assert await _entries(engine, store.shards.engine.keys(0).base) == left
+        assert await store.find_stale() == []
+        await rig.ack(receipts_of(before))
+        assert await rig.take_ids() == [f"b k{at}" for at in range(64 - held, 64)]
 
 
 @pytest.mark.parametrize("look", ["take", "peek_ids"])
 async def test_a_block_that_is_held_whole_is_parked_again(redis_url, look):
-    store = new_store(redis_url, SimulatedClock())
-    rig, engine = Rig(store, store.clock), redis.Redis.from_url(redis_url)
-    await store.open()
-    await rig.configure(ordered=True)
-    # The second stands for its last keys, until the third comes before it.
-    for word, first, delay_ms in (("a", 0, 0), ("b", 32, 0), ("c", 64, -1)):
-        keys = [f"k{at}" for at in range(first, first + 64)]
-        entries = [rig.entry(f"{word} {key}", key=key, delay_ms=delay_ms) for key in keys]
-        await rig.put_entries(entries)
-    base, whole, parked = store.shards.engine.keys(0).base, (True, True), (True, False)
-    assert await _entries(engine, base) == [whole, whole, whole]
-    batch = await rig.take(128)
-    assert len(batch) == 128
-    assert list(await getattr(rig, look)(10)) == []
-    assert await _entries(engine, base) == [parked]
-    assert await store.find_stale() == []
-    await rig.ack(receipts_of(batch))
-    assert await rig.take_ids() == [f"b k{at}" for at in range(32, 96)]
-    await store.close()
+    async with _ordered(redis_url) as rig:
+        store, engine = rig.store, redis.Redis.from_url(redis_url)
+        # The second stands for its last keys, until the third comes before it.
+        for word, first, delay_ms in (("a", 0, 0), ("b", 32, 0), ("c", 64, -1)):
+            keys = [f"k{at}" for at in range(first, first + 64)]
+            entries = [rig.entry(f"{word} {key}", key=key, delay_ms=delay_ms) for key in keys]
+            await rig.put_entries(entries)
+        base, whole, parked = store.shards.engine.keys(0).base, (True, True), (True, False)
+        assert await _entries(engine, base) == [whole, whole, whole]
+        batch = await rig.take(128)
+        assert len(batch) == 128
+        assert list(await getattr(rig, look)(10)) == []
+        assert await _entries(engine, base) == [parked]
+        assert await store.find_stale() == []
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == [f"b k{at}" for at in range(32, 96)]
 
 
 async def test_of_a_block_and_many_of_its_messages_the_first_are_taken(redis_url):
     """More of them are loose than a take looks at together."""
-    store = new_store(redis_url, SimulatedClock())
-    rig = Rig(store, store.clock)
-    await store.open()
-    await rig.configure(ordered=True)
-    names = [f"m{at:02d}" for at in range(64)]
-    await rig.put_entries([rig.entry(name, key=name) for name in names])
-    # What is taken by its id leaves the block.
-    await rig.release(receipts_of(await rig.take_by_ids(*names[1:61])))
-    assert await rig.take_ids(40) == names[:40]
-    await store.close()
+    async with _ordered(redis_url) as rig:
+        names = [f"m{at:02d}" for at in range(64)]
+        await rig.put_entries([rig.entry(name, key=name) for name in names])
+        # What is taken by its id leaves the block.
+        await rig.release(receipts_of(await rig.take_by_ids(*names[1:61])))
+        assert await rig.take_ids(40) == names[:40]
 
 
 async def test_a_key_that_looks_like_a_part_of_another_is_found(redis_url):
     """The size of a key stands before it, and a key may hold such a byte, too."""
-    store = new_store(redis_url, SimulatedClock())
-    rig = Rig(store, store.clock)
-    await store.open()
-    await rig.configure(ordered=True)
-    keys = ["x\x01b", "c", "b", *(f"k{at}" for at in range(61))]
-    for word in "12":
-        await rig.put_entries([rig.entry(f"{word} {key}", key=key) for key in keys])
-    assert await rig.cancel("1 b") == ["cancelled"]
-    batch = await rig.take()
-    assert list(batch.ids) == ["1 x\x01b", "1 c", *(f"1 {key}" for key in keys[3:]), "2 b"]
-    assert await store.find_stale() == []
-    await store.close()
+    async with _ordered(redis_url) as rig:
+        keys = ["x\x01b", "c", "b", *(f"k{at}" for at in range(61))]
+        for word in "12":
+            await rig.put_entries([rig.entry(f"{word} {key}", key=key) for key in keys])
+        assert await rig.cancel("1 b") == ["cancelled"]
+        batch = await rig.take()
+        assert list(batch.ids) == ["1 x\x01b", "1 c", *(f"1 {key}" for key in keys[3:]), "2 b"]
+        assert await rig.store.find_stale() == []
 
 
 async def test_loose_messages_of_several_calls_come_in_order(redis_url):
@@ -338,16 +332,12 @@ async def test_a_block_comes_before_many_others(redis_url):
 @asynccontextmanager
 async def _two_blocks(url: str, **second: int) -> AsyncIterator[Rig]:
     """Put two blocks of the same keys into an ordered topic, of which only marks are known."""
-    store = new_store(url, SimulatedClock())
-    rig = Rig(store, store.clock)
-    await store.open()
-    await rig.configure(ordered=True)
-    for word, values in (("a", {}), ("b", second)):
-        entries = [rig.entry(f"{word}{at}", key=f"k{at}", **values) for at in range(64)]
-        await rig.put_entries(entries)
-    yield rig
-    assert await store.find_stale() == []
-    await store.close()
+    async with _ordered(url) as rig:
+        for word, values in (("a", {}), ("b", second)):
+            entries = [rig.entry(f"{word}{at}", key=f"k{at}", **values) for at in range(64)]
+            await rig.put_entries(entries)
+        yield rig
+        assert await rig.store.find_stale() == []
 
 
 def _ids(word: str, *without: int) -> list[str]:
@@ -425,35 +415,27 @@ async def test_a_message_that_gets_another_key_holds_back_no_longer_the_old_one(
 
 
 async def test_a_put_of_blocks_and_loose_messages_is_lined_up_in_order(redis_url):
-    store = new_store(redis_url, SimulatedClock())
-    rig = Rig(store, store.clock)
-    await store.open()
-    await rig.configure(ordered=True)
-    early = [rig.entry(f"early {at}", key=f"k{at}", delay_ms=-60) for at in range(64)]
-    await rig.put_entries([rig.entry("late", key="k7", delay_ms=-1, max_attempts=2), *early])
-    batch = await rig.take()
-    assert list(batch.ids) == [entry.id for entry in early]
-    await rig.ack(receipts_of(batch))
-    assert await rig.take_ids() == ["late"]
-    await store.close()
+    async with _ordered(redis_url) as rig:
+        early = [rig.entry(f"early {at}", key=f"k{at}", delay_ms=-60) for at in range(64)]
+        await rig.put_entries([rig.entry("late", key="k7", delay_ms=-1, max_attempts=2), *early])
+        batch = await rig.take()
+        assert list(batch.ids) == [entry.id for entry in early]
+        await rig.ack(receipts_of(batch))
+        assert await rig.take_ids() == ["late"]
 
 
 async def test_a_block_that_is_loose_in_part_does_not_stand_for_what_has_left_it(redis_url):
-    store = new_store(redis_url, SimulatedClock())
-    rig = Rig(store, store.clock)
-    await store.open()
-    await rig.configure(ordered=True)
-    for word, letters, delay_ms in (("a", "x", -100), ("c", "y", -70), ("b", "xy", -50)):
-        keys = [f"{letter}{at}" for letter in letters for at in range(8)]
-        entries = [rig.entry(f"{word} {key}", key=key, delay_ms=delay_ms) for key in keys]
-        await rig.put_entries(entries)
-    left = [f"b x{at}" for at in range(8)]
-    await rig.reschedule(*left, delay_ms=-40)
-    batch = await rig.take()
-    assert list(batch.ids) == [f"{of}{at}" for of in ("a x", "c y") for at in range(8)]
-    await rig.ack(receipts_of(batch)[:8])
-    assert await rig.take_ids() == left
-    assert await store.find_stale() == []
-    await rig.ack(receipts_of(batch)[8:])
-    assert await rig.take_ids() == [f"b y{at}" for at in range(8)]
-    await store.close()
+    async with _ordered(redis_url) as rig:
+        for word, letters, delay_ms in (("a", "x", -100), ("c", "y", -70), ("b", "xy", -50)):
+            keys = [f"{letter}{at}" for letter in letters for at in range(8)]
+            entries = [rig.entry(f"{word} {key}", key=key, delay_ms=delay_ms) for key in keys]
+            await rig.put_entries(entries)
+        left = [f"b x{at}" for at in range(8)]
+        await rig.reschedule(*left, delay_ms=-40)
+        batch = await rig.take()
+        assert list(batch.ids) == [f"{of}{at}" for of in ("a x", "c y") for at in range(8)]
+        await rig.ack(receipts_of(batch)[:8])
+        assert await rig.take_ids() == left
+        assert await rig.store.find_stale() == []
+        await rig.ack(receipts_of(batch)[8:])
+        assert await rig.take_ids() == [f"b y{at}" for at in range(8)]
