@@ -13,6 +13,7 @@ import redis
 
 from dwell.clock import SimulatedClock
 from dwell.store.memory import MemoryStore
+from dwell.store.redis import taking
 from dwell.store.redis.limits import Limits
 from dwell.testing.model import Entry
 from dwell.testing.rig import Rig, receipts_of
@@ -289,6 +290,65 @@ async def test_of_a_block_and_many_of_its_messages_the_first_are_taken(redis_url
         # What is taken by its id leaves the block.
         await rig.release(receipts_of(await rig.take_by_ids(*names[1:61])))
         assert await rig.take_ids(40) == names[:40]
+
+
+async def test_what_was_taken_in_part_holds_back_what_comes_before_it(redis_url):
+    async with _ordered(redis_url) as rig:
+        ids = [f"a{at}" for at in range(64)]
+        await rig.put_entries([rig.entry(id_, key=id_[1:]) for id_ in ids])
+        batch = await rig.take(40)
+        earlier = [rig.entry(f"b{at}", key=f"{at}", delay_ms=-5) for at in range(64)]
+        await rig.put_entries(earlier)
+        assert await rig.take_ids() == [f"b{at}" for at in range(40, 64)]
+        await rig.ack(receipts_of(batch))
+        assert await rig.store.find_stale() == []
+        assert await rig.take_ids() == [f"b{at}" for at in range(40)]
+
+
+@pytest.mark.parametrize("verb", ["touch", "release", "bury"])
+async def test_who_has_a_part_of_a_block_changes_nothing_of_the_rest(redis_url, verb, monkeypatch):
+    """It comes between the call that leases the rest, and the one that reads it."""
+    async with _ordered(redis_url) as rig:
+        ids = [f"m{at}" for at in range(64)]
+        await rig.put_entries([rig.entry(id_, key=id_) for id_ in ids])
+        part = receipts_of(await rig.take(40))
+        read = taking.blocks_of
+
+        async def later(*args, **words):
+            await getattr(rig, verb)(part[:10])
+            return await read(*args, **words)
+
+        monkeypatch.setattr(taking, "blocks_of", later)
+        assert await rig.take_ids() == ids[40:]
+
+
+async def test_a_message_that_is_taken_holds_its_key_only(redis_url):
+    """Two of a key were out as the topic became ordered; one of them has another key now."""
+    store = new_store(redis_url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    await rig.put("a", "b", key="k")
+    receipts = receipts_of(await rig.take())
+    await rig.configure(ordered=True)
+    await rig.release(receipts[1:])
+    await rig.put_entries([rig.entry("b", key="other")], on_conflict="replace")
+    await rig.release(receipts[:1], 5)
+    rig.advance(5)
+    assert sorted(await rig.take_ids()) == ["a", "b"]
+    await store.close()
+
+
+async def test_what_is_replaced_in_a_block_comes_in_order_of_due(redis_url):
+    store = new_store(redis_url, SimulatedClock())
+    rig = Rig(store, store.clock)
+    await store.open()
+    ids = [f"m{at:02d}" for at in range(40)]
+    await rig.put_entries([rig.entry(id_, delay_ms=-5) for id_ in ids])
+    later = [ids[at] for at in (0, 5, 6)]
+    entries = [rig.entry(id_, delay_ms=-1) for id_ in later]
+    await rig.put_entries(entries, on_conflict="replace")
+    assert await rig.take_ids() == [*(id_ for id_ in ids if id_ not in later), *later]
+    await store.close()
 
 
 async def test_a_key_that_looks_like_a_part_of_another_is_found(redis_url):

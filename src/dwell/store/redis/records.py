@@ -127,7 +127,8 @@ class Leased:
         self._parts.pop()
         both, order = Batch.joined([before, part]), np.arange(len(places))
         first, last = int(np.argmax(is_of_it)), len(before) + number
-        order[first:last] = first + np.argsort(both.numbers[first:last])
+        columns = (both.numbers, both.due_ms, both.priority)
+        order[first:last] = first + np.lexsort([column[first:last] for column in columns])
         return both.picked(order.tolist())
 
     def __len__(self) -> int:

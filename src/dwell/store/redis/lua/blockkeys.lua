@@ -88,10 +88,7 @@ local function slot_of(topic, key, n)
     return of.slots[key], b
   end
   of.is_known, slot = true, listed_slot(of.text, key)
-  if slot and b.live < b.size then
-    local at = b.index + BLOCK.slot_size * (slot - 1)
-    if call('GETRANGE', block_key(n), at, at) == '\1' then slot = nil end
-  end
+  if slot and b.live < b.size and is_gone(n, b, slot - 1) then slot = nil end
   return slot, b
 end
 

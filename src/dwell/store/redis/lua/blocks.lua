@@ -24,6 +24,10 @@ end
 -- Write over a part of a block: how many of it are there, that one is gone, who has leased it.
 local function set_live(n, live) call('SETRANGE', block_key(n), BLOCK.live_at, string.char(live)) end
 local function set_gone(n, b, slot) call('SETRANGE', block_key(n), b.index + BLOCK.slot_size * slot, '\1') end
+local function is_gone(n, b, slot)
+  local at = b.index + BLOCK.slot_size * slot
+  return slot >= b.size or call('GETRANGE', block_key(n), at, at) == '\1'
+end
 -- Note whether a block stands though some of its messages are not the first of their keys.
 local function set_mixed(n, b, is_mixed)
   if b.is_mixed == is_mixed then return end

@@ -58,9 +58,13 @@ end
 -- each. So many receipts came `before`.
 local function each_held(group, act, before)
   local first, take = unpack_from('>I7I4', group)
-  local results, b = {}, #group > 18 and held_block(first, take)
-  -- Many of a block cost less when all of it is loose.
-  if b then explode(first, call('GET', block_key(first)), b) end
+  local results, b, number = {}, #group > 18 and held_block(first, take), 0
+  local index = b and index_at(first, b) or {}
+  for i = 12, #group do
+    if index[3 * group:byte(i) + 1] == 0 then number = number + 1 end
+  end
+  -- Many of a block cost less when all of it is loose. What has left it may have been taken as often, by another.
+  if number > 7 then explode(first, call('GET', block_key(first)), b) end
   for i = 12, #group do
     local n = first + group:byte(i)
     local r = held_by(n, take)

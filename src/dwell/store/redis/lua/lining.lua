@@ -55,7 +55,7 @@ local function wait_behind(b, key, entry)
 end
 
 -- Tell whether a block comes before the first of a line, and takes the place of that if it stands. `mixed` has of
--- other blocks whether they stand, which are mixed from now on.
+-- other blocks the heads of those that stand, which are mixed from now on.
 local function comes_before(topic, n, due, front, mixed)
   local its_due, m = unpack_from('>I6I7', front, 7)
   if its_due < due or (its_due == due and m < n) then return false end
@@ -67,10 +67,13 @@ local function comes_before(topic, n, due, front, mixed)
   local first = m - m % 64
   if mixed[first] == nil then
     local b = head_at(first)
-    mixed[first] = stands(first, b) or false
-    if mixed[first] then set_mixed(first, b, true) end
+    mixed[first] = stands(first, b) and b or false
   end
-  return mixed[first]
+  local b = mixed[first]
+  -- What was taken out of a block that stands may be leased.
+  if not b or is_gone(first, b, m % 64) then return false end
+  set_mixed(first, b, true)
+  return true
 end
 
 -- Return the marks of a front with that of a block at the end; false when it does not belong there.

@@ -1,5 +1,5 @@
 -- Order: which of a key's messages go, and when. `heads` has the messages of numbers that were looked up,
--- without their bodies; `begun` are those that the call has taken, `ended` those that it forgot.
+-- without their bodies; `begun` has the lanes of those that the call has taken, `ended` those that it forgot.
 -- `next_ones` are keys whose first lies in a parked block, by the number of the block: by slot, or as a list of names.
 local head_of_front, begun_of, begin_front, keep_front, may_go, park, goes, let_stand, open_lanes
 -- Of lining.lua.
@@ -18,7 +18,7 @@ function head_of_front(n)
 end
 
 local function is_front(n, topic, key)
-  if begun[n] then return true end
+  if begun[n] then return begun[n] == lane_key(topic, key) end
   local r = not ended[n] and head_of_front(n)
   return r and r.topic == topic and key_of(r.extra) == key and is_begun(r)
 end
@@ -58,7 +58,7 @@ function begin_front(n, r)
   local key = ordered_key(r)
   if not key then return end
   if begun_of(r.topic, key) == '' then write_fronts(r.topic, key, member(n)) end
-  begun[n] = true
+  begun[n] = lane_key(r.topic, key)
 end
 
 -- Let a message be among them that was taken and is not done.
@@ -151,7 +151,7 @@ function goes(n, r)
   learn_fronts(r.topic, {key})
   local front = fronts[r.topic][key]
   if line.is(front) and line.first(front) == entry then
-    begun[n] = true
+    begun[n] = lane_key(r.topic, key)
     return true
   end
   local text = begun_of(r.topic, key)

@@ -116,7 +116,8 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     take_all_out(n, b, only, #places)
     enter(places)
     for i = 1, #places do
-      begun[places[i]] = true
+      local key = ordered_key(messages[places[i] - n])
+      begun[places[i]] = key and lane_key(topic, key)
       lease(places[i], encode(messages[places[i] - n]), topic)
     end
     count(topic, 'ready', -#places)
