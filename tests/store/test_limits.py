@@ -149,7 +149,27 @@ async def test_small_records_make_no_snapshots_one_after_another() -> None:
             await queue.put("u", b"x", id=f"{number}")
             await asyncio.sleep(0.001)
             covered.add(store.core.compactor.covered)
-        assert 1 < len(covered) <= 1 + 300 * 4096 // size_bytes + 1
+        assert 1 < len(covered) <= 1 + 300 * 8192 // size_bytes + 1
+
+
+async def test_a_start_has_first_to_catch_up() -> None:
+    """What it replayed makes a snapshot due, but not at once."""
+    clock, disk = SimulatedClock(), FaultyDisk()
+    async with queue_on(disk, clock, snapshot_records=10_000) as queue:
+        for number in range(50):
+            await queue.put("t", b"x", id=f"{number}")
+        disk.kill()
+    small = {"snapshot_records": 5, "snapshot_every_ms": 1_000}
+    async with queue_on(disk.copied(), clock, **small) as queue:
+        compactor = embedded(queue).core.compactor
+        for number in range(50, 100):
+            await queue.put("t", b"x", id=f"{number}")
+            await asyncio.sleep(0.001)
+        assert compactor.covered == 0
+        clock.advance(1_000)
+        await queue.put("t", b"x")
+        while compactor.covered == 0:
+            await asyncio.sleep(0.001)
 
 
 async def picture(queue: Queue) -> dict[tuple[str, str], tuple[object, ...]]:

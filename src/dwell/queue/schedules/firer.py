@@ -32,8 +32,8 @@ from dwell.queue.schedules.times import Plan
 
 _log = logging.getLogger(__name__)
 
-#: Few enough that to reckon when they fire next stops an event loop for some milliseconds only.
-_MOST = 64
+#: Few enough that to put and to release them stops an event loop for some milliseconds only.
+_MOST = 128
 _LEASE = Millis(10_000)
 _OWNER = "schedules"
 #: How long to reckon before what is reckoned is put: one slow rule is not to hold up the others.

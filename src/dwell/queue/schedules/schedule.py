@@ -139,6 +139,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         return {**told, "state": str(self.state), **own}
 
 
+@lru_cache(maxsize=1024)
 def moment_text(ms: int) -> str:
     """Return a moment as ids and people have it: 2030-01-31T09:00:00Z."""
     precision = "milliseconds" if ms % 1000 else "seconds"

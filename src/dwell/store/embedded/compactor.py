@@ -37,7 +37,7 @@ _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
 #: What a snapshot has for a row at the most: a hash too, and a place in the free list.
 _KEPT_ROW_BYTES = _ROW_BYTES + 16
 #: What a snapshot may write for each record that no start has to replay then.
-_RECORD_BYTES = 4096
+_RECORD_BYTES = 8192
 #: What a snapshot takes beside its rows, more or less.
 _HEAD_BYTES = 16 * 1024
 #: A segment of which less than this part still lives is copied forward.
@@ -78,6 +78,7 @@ class Compactor:
         journal: Journal,
         machine: Machine,
         covered: int,
+        now_ms: int,
         limits: Limits = LIMITS,
     ) -> None:
         self._disk = disk
@@ -89,8 +90,8 @@ class Compactor:
         #: Where the last try was made, and how many messages lived then.
         self._next, self._lived = covered, machine.table.used
         self._next_applied = machine.applied
-        #: When the last snapshot was begun.
-        self._began_ms = 0
+        #: When the last snapshot was begun; a store that was opened has first to catch up.
+        self._began_ms = now_ms
         self.living = living_bytes(machine, journal.segment_bytes)
         #: Whether the last try came to its end.
         self._has_ended = True

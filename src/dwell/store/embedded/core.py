@@ -132,7 +132,7 @@ class Core:
         self.journal.open_segments()
         position = self._load_snapshot(woken, tolerant)
         self.compactor = Compactor(
-            self.disk, self.folder, self.journal, self.machine, position, self.limits
+            self.disk, self.folder, self.journal, self.machine, position, now_ms, self.limits
         )
         self.journal.room.kept_bytes = self.compactor.kept_bytes
         self._find_missing(now_ms, tolerant)
