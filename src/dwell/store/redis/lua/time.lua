@@ -64,13 +64,17 @@ function forget_some(number)
   end
 end
 
--- Let a ready message or block wait again; a block of an ordered topic becomes loose first. Return what it cost.
+-- Let a ready message or block wait again; of an ordered topic a block becomes loose first. Return what it cost.
 local function demote(topic, entry, priority)
   local due, n = unpack_from('>I6I7', entry)
   local number, ending = 1, ''
   if #entry == 14 and settings(topic).ordered then
-    explode(n, call('GET', block_key(n)), head_at(n))
-    return 64
+    -- They stand in several places now, some of which a walk has passed.
+    for _, m in ipairs(explode(n, call('GET', block_key(n)), head_at(n))) do
+      local own = ready_member(m, outline(call('HGET', KEY.messages, member(m))).due)
+      demote(topic, own, tonumber(call('ZSCORE', KEY.ready .. topic, own)))
+    end
+    return 128
   elseif #entry == 14 then
     number, ending = head_at(n).live, 'b'
   elseif is_laned(topic) or priority >= FIRST_TURN then

@@ -14,17 +14,20 @@ verb('adopt', 0, kept(function()
       enter({n})
       learn_priority(r.topic, r.priority)
       if r.state == STATE.leased then
-        r.owner, r.ends = '', 0
+        r.state, r.owner, r.ends = STATE.waiting, '', 0
         note(KIND.lapse, r.topic, r.id, r.due, r.attempt)
       end
+      save(n, r)
       if r.state == STATE.dead then
         call('ZADD', KEY.dead .. r.topic, r.due, member(n))
         count(r.topic, 'dead', 1)
       else
         wait(n, r)
-        keep_front(n, r)
+        if r.attempt > 0 then
+          keep_front(n, r)
+          mark(r)
+        end
       end
-      save(n, r)
     end
     number = number + 1
   end
