@@ -98,6 +98,8 @@ FEW = LEAST._replace(
     topics=2,
     idle_ms=500,
 )
+#: A call that is told of many messages does something with a part of them only.
+PART = Limits(looked=2, loose=1, taken=2)
 
 
 class RedisMachine(StoreMachine):
@@ -110,7 +112,7 @@ class RedisMachine(StoreMachine):
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
         return new_store(self.url, clock, limits=self.limits, **self.options)
 
-    @initialize(limits=st.sampled_from((Limits(), LEAST, LEAST, FEW)))
+    @initialize(limits=st.sampled_from((Limits(), LEAST, LEAST, FEW, PART)))
     def choose_limits(self, limits: Limits) -> None:
         """Let one call do as little as it can, or as much as usual."""
         self.limits = limits

@@ -1,6 +1,7 @@
 """More shards for a store that has messages: nothing is lost, and nothing is there twice."""
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import uuid
@@ -15,6 +16,7 @@ from dwell.message import encode_extra
 from dwell.store.redis.engine import Engine
 from dwell.store.redis.putting import shard_for
 from dwell.store.redis.resharding import reshard
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.campaign
 
@@ -245,3 +247,50 @@ async def test_what_cannot_go_to_the_shard_of_its_key_is_not_left_behind(url, is
     async with dwell.open(url, shards=4) as queue:
         assert (await queue.settings("t")).ordered == is_ordered
         assert await queue.find_stale() == []
+
+
+def key_of_the_other_shard() -> str:
+    """Return a key whose messages move when there are two shards."""
+    keys = (f"k{at}" for at in itertools.count())
+    return next(key for key in keys if shard_for(b"x", encode_extra(key, None), 2) == 1)
+
+
+async def one_by_one(url: str, count: int) -> list[str]:
+    """Take and ack messages of an ordered topic that has only one key."""
+    found: list[str] = []
+    async with dwell.open(url, shards=2) as queue:
+        assert await queue.find_stale() == []
+        while len(found) < count:
+            batch = await queue.take("t", 10, wait="5s")
+            assert len(batch) == 1
+            found += batch.ids
+            await queue.ack(batch)
+    return found
+
+
+async def test_what_was_given_back_goes_on_to_come_before_what_is_due_earlier(url):
+    key = key_of_the_other_shard()
+    async with dwell.open(url) as queue:
+        await queue.configure("t", ordered=True)
+        await queue.put("t", "x", id="second", key=key, delay="100ms")
+        await queue.put("t", "x", id="first", key=key)
+        await queue.release(await queue.take("t"), "200ms")
+
+        async def is_ready() -> bool:
+            return (await queue.stats()).topics["t"].ready == 2
+
+        await until_async(is_ready)
+    await reshard(url, 2)
+    assert await one_by_one(url, 2) == ["first", "second"]
+
+
+async def test_several_that_were_taken_before_their_topic_was_ordered_keep_their_order(url):
+    key = key_of_the_other_shard()
+    async with dwell.open(url) as queue:
+        await queue.put_many("t", ["x"] * 2, ids=["first", "second"], key=key)
+        batch = await queue.take("t", 2)
+        await queue.configure("t", ordered=True)
+        await queue.put("t", "x", id="third", key=key)
+        await queue.release(batch)
+    await reshard(url, 2)
+    assert await one_by_one(url, 3) == ["first", "second", "third"]

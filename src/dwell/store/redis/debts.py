@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 0.2
 #: How long a store that is closed goes on paying.
 _CLOSING_S = 1.0
+#: What a group of receipts has before its slots: a number and a take.
+_GROUP_BYTES = 11
 _ALL_SLOTS = bytes(range(SLOTS))
 #: A delay of 0 for all, no error, not counted, no new priority.
 _AS_IT_WAS = (bytes(6), msgspec.msgpack.encode(None), 0, b"")
@@ -75,7 +77,9 @@ class Debts:
         for some in slices(groups, self._shards.limits.receipts):
 
             async def pay(some: list[bytes] = some) -> None:
-                await self._shards.run(shard, "release", *_AS_IT_WAS, *some)
+                while some:
+                    answer = await self._shards.run(shard, "release", *_AS_IT_WAS, *some)
+                    some = _unanswered(some, answer.values[0])
 
             self._add(shard, pay)
 
@@ -122,6 +126,16 @@ class Debts:
                 debts.popleft()
         del self._owed[shard], self._payers[shard]
         self._errors.pop(shard, None)
+
+
+def _unanswered(groups: list[bytes], results: bytes) -> list[bytes]:
+    """Return the groups of receipts that an answer says nothing of: it has a byte for a receipt."""
+    count = len(results)
+    for at, group in enumerate(groups):
+        if count <= 0:
+            return groups[at:]
+        count -= len(group) - _GROUP_BYTES
+    return []
 
 
 def _group(entry: bytes) -> bytes:

@@ -293,15 +293,20 @@ class Shards:
     ) -> U8:
         """Run a verb where each id is; what is unknown there is looked for on the other shards.
 
-        A message with a key is in the shard of its key. ``own`` returns what the verb is told
-        beside the ids at some places.
+        A message with a key is in the shard of its key. A call may answer for the first ids only;
+        it is made again for the others. ``own`` returns what the verb is told beside the ids at
+        some places.
         """
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
 
         async def ask(shard: int, places: list[int]) -> None:
             for part in slices(places, self.limits.ids):
-                answer = await self.run(shard, verb, *own(part), *[ids[at] for at in part])
-                results[part] = np.frombuffer(answer.values[0], np.uint8)
+                left = part
+                while left:
+                    answer = await self.run(shard, verb, *own(left), *[ids[at] for at in left])
+                    codes = np.frombuffer(answer.values[0], np.uint8)
+                    results[left[: len(codes)]] = codes
+                    left = left[len(codes) :]
 
         homes = [shard_of(id_, self.count) for id_ in ids]
         await all_of([ask(shard, places) for shard, places in shares(homes).items()])

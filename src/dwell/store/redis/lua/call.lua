@@ -13,7 +13,7 @@
 -- loaded no library of Lua is there.
 local OWN = 9
 -- So many bytes that are read cost as much as one message.
-local BYTES_AS_ONE = 2^16
+local BYTES_AS_ONE = 2^15
 local call, pack, unpack_from, floor, now, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
 local CALLS
 -- The names of the shard's keys, what ends with a colon goes on with a topic, a place or the like;

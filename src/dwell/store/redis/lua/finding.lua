@@ -31,17 +31,21 @@ local function number_of(topic, id)
   return n and not remembered_until(n) and unpack_from('>I6', n) or nil
 end
 
--- Do something with each message of a topic that an id names; return a byte for each.
-local function each_named(topic, act)
-  local results = {}
+-- Do something with each message of a topic that an id names; return a byte for each, or for the first of them, when the
+-- messages are large: who calls asks again for the others, unless it is to be all at once.
+local function each_named(topic, act, is_all)
+  local results, left = {}, is_all and math.huge or LIMITS.looked
   for i = rest, #ARGV do
     local n = number_of(topic, ARGV[i])
     local r = n and find(n)
     if r and r.topic == topic and r.id == ARGV[i] then
       results[#results + 1] = act(n, r, i)
+      left = left - (r.body and #r.body or 0) / BYTES_AS_ONE
     else
       results[#results + 1] = RESULT.unknown
     end
+    left = left - 1
+    if left <= 0 then break end
   end
   return table.concat(results)
 end

@@ -19,7 +19,7 @@ end
 
 -- Set some apart of what is ready, with its lanes when there are some; tell whether that was all.
 local function set_apart(topic, has_lanes)
-  local name, of = KEY.ready .. topic, settings(topic)
+  local name, of, left = KEY.ready .. topic, settings(topic), LIMITS.looked * BYTES_AS_ONE
   local found = call('ZRANGEBYSCORE', name, '-inf', '(' .. UNFORMED, 'LIMIT', 0, math.ceil(LIMITS.looked / 4))
   local apart = {}
   for i = 1, #found do
@@ -27,16 +27,19 @@ local function set_apart(topic, has_lanes)
     local b = #found[i] == 14 and (has_lanes or of.ordered or of.fair) and head_at(n)
     if b then
       local text = call('GET', block_key(n))
+      left = left - #text
       local _, keys = keys_in(text, b)
       for at = 1, has_lanes and #keys or 0 do call('UNLINK', lane_key(topic, keys[at])) end
       explode(n, text, b)
     else
       local text = has_lanes and #found[i] == 13 and call('HGET', KEY.messages, member(n))
+      left = left - (text and #text or 0)
       local key = text and key_of(outline(text).extra)
       if key then call('UNLINK', lane_key(topic, key)) end
       apart[#apart + 1] = UNFORMED
       apart[#apart + 1] = found[i]
     end
+    if left <= 0 then break end
   end
   many('ZADD', name, apart)
   return #found == 0
@@ -63,17 +66,18 @@ end
 
 -- Line some up of what was set apart; tell whether that was all.
 local function line_some_up(topic)
-  local name, names, scores = KEY.ready .. topic, {}, {}
+  local name, scores, left = KEY.ready .. topic, {}, LIMITS.looked * BYTES_AS_ONE
   local found = call('ZRANGEBYSCORE', name, UNFORMED, UNFORMED, 'LIMIT', 0, math.ceil(LIMITS.looked / 4))
   if #found == 0 then return true end
-  for i = 1, #found do names[i] = found[i]:sub(7, 13) end
-  local texts = look_up('HMGET', KEY.messages, names)
   for i = 1, #found do
-    local n = unpack_from('>I7', names[i])
-    local r = texts[i] and outline(texts[i]) or head_at(n)
+    local n = unpack_from('>I7', found[i], 7)
+    local text = call('HGET', KEY.messages, member(n))
+    local r = text and outline(text) or head_at(n)
+    left = left - (text and #text or 0)
     scores[#scores + 1] = not r and PARKED or #found[i] == 14 and r.priority or line_up(r, found[i])
     scores[#scores + 1] = found[i]
     if r and #found[i] == 13 then keep_front(n, r) end
+    if left <= 0 then break end
   end
   many('ZADD', name, scores)
   return false

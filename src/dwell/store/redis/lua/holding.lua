@@ -54,11 +54,13 @@ local function is_whole(n, b, slots)
   return true
 end
 
--- Do something with each message of a group of receipts, by its place in the call; return a byte for
--- each. So many receipts came `before`.
+local each_receipt
+do
+-- Do something with each message of a group of receipts, by its place in the call; return a byte for each, and what
+-- that cost, of which a small message costs 1. So many receipts came `before`.
 local function each_held(group, act, before)
   local first, take = unpack_from('>I7I4', group)
-  local results, b, number = {}, #group > 18 and held_block(first, take), 0
+  local results, b, number, cost = {}, #group > 18 and held_block(first, take), 0, 0
   local index = b and index_at(first, b) or {}
   for i = 12, #group do
     if index[3 * group:byte(i) + 1] == 0 then number = number + 1 end
@@ -68,9 +70,25 @@ local function each_held(group, act, before)
   for i = 12, #group do
     local n = first + group:byte(i)
     local r = held_by(n, take)
-    results[i - 11] = r and act(n, r, (before or 0) + i - 11) or RESULT.stale
+    results[i - 11] = r and act(n, r, before + i - 11) or RESULT.stale
+    cost = cost + 1 + (r and r.body and #r.body or 0) / BYTES_AS_ONE
+  end
+  return table.concat(results), cost
+end
+
+-- Do so with all groups of receipts that the call lists, or with the first of them, when their messages are large: who
+-- calls asks again for the others. `of_group` may answer for a group as a whole.
+function each_receipt(act, of_group)
+  local results, before, left = {}, 0, LIMITS.looked
+  for i = rest, #ARGV do
+    local found, cost = of_group and of_group(ARGV[i]), 1
+    if not found then found, cost = each_held(ARGV[i], act, before) end
+    results[#results + 1] = found
+    before, left = before + #found, left - cost
+    if left <= 0 then break end
   end
   return table.concat(results)
+end
 end
 
 -- A topic whose messages differ in priority has to be settled before a take knows their order.

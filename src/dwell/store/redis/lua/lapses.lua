@@ -13,14 +13,25 @@ local function lapse(n, r)
   save(n, r)
 end
 
--- Let the lease of a block end; return what that cost, of which a message costs 1.
+local end_leases, end_waits
+do
+-- Let the lease of a loose message end; return what that cost, of which a small message costs 1.
+local function lapse_loose(name)
+  local text = call('HGET', KEY.messages, name)
+  lapse(unpack_from('>I7', name), decode(text))
+  -- It is written, too.
+  return 1 + 2 * #text / BYTES_AS_ONE
+end
+
+-- Let the lease of a block end; return what that cost.
 local function lapse_block(n)
   local b = head_at(n)
   if is_used_up(b.attempt, b.most, b.topic) or is_laned(b.topic) then
     -- What was taken out of it before goes its own way.
     local numbers = explode(n, call('GET', block_key(n)), b)
-    for i = 1, #numbers do lapse(numbers[i], decode(call('HGET', KEY.messages, member(numbers[i])))) end
-    return #numbers
+    local cost = 0
+    for i = 1, #numbers do cost = cost + lapse_loose(member(numbers[i])) end
+    return cost
   end
   lift_block(n, b)
   note_block(KIND.lapse, n, b, b.attempt, names_at(n, b))
@@ -38,28 +49,25 @@ local function lapse_block(n)
   return 8
 end
 
-local function end_leases(budget)
+function end_leases(budget)
   local found = call('ZRANGEBYSCORE', KEY.leased, '-inf', now, 'LIMIT', 0, budget)
   for i = 1, #found do
-    local n = unpack_from('>I7', found[i])
-    if #found[i] == 8 then
-      budget = budget - lapse_block(n)
-    else
-      lapse(n, decode(call('HGET', KEY.messages, found[i])))
-      budget = budget - 1
-    end
+    budget = budget - (#found[i] == 8 and lapse_block(unpack_from('>I7', found[i])) or lapse_loose(found[i]))
     if budget <= 0 then break end
   end
   return budget
 end
 
-local function end_waits(topic, budget)
+function end_waits(topic, budget)
   local found = call('ZRANGEBYSCORE', KEY.expiring .. topic, '-inf', now, 'LIMIT', 0, math.ceil(budget))
   for i = 1, #found do
-    local n = unpack_from('>I7', found[i])
-    local r = decode(call('HGET', KEY.messages, found[i]))
+    local n, text = unpack_from('>I7', found[i]), call('HGET', KEY.messages, found[i])
+    local r = decode(text)
     lift(n, r)
     expire(n, r)
+    budget = budget - 1 - 2 * #text / BYTES_AS_ONE
+    if budget <= 0 then break end
   end
-  return budget - #found
+  return budget
+end
 end

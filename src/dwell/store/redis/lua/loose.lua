@@ -19,11 +19,11 @@ local function outline(text)
   return r, at + x, e, o
 end
 
-local function decode(text)
+local function decode(text, has_no_body)
   local r, at, e, o = outline(text)
   if e ~= 65535 then r.error = text:sub(at, at + e - 1); at = at + e end
   r.owner = text:sub(at, at + o - 1); at = at + o
-  r.body = text:sub(at)
+  if not has_no_body then r.body = text:sub(at) end
   return r
 end
 

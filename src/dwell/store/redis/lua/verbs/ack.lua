@@ -1,10 +1,10 @@
 -- Forget messages that are done.
 -- The list: groups of receipts: first number of a block in 7 bytes, take in 4, slots in 1 each.
 -- Answers {a byte for each receipt: acked or stale; finish()}, of the first groups only where lanes
--- make one call long: the others have to come again.
+-- or large messages make one call long: the others have to come again.
 verb('ack', 0, kept(function()
   settle()
-  local ids, in_lanes = {}, 0
+  local ids, cost = {}, 0
 
   local function forget_id(topic, id)
     if is_made(id) then return end
@@ -67,7 +67,7 @@ verb('ack', 0, kept(function()
     local names, done, places, results, seen, messages = {}, {}, {}, {}, {}, {}
     for i = 1, #slots do names[i] = member(n + slots:byte(i)) end
     local texts = look_up('HMGET', KEY.messages, names)
-    for i = 1, #slots do messages[i] = texts[i] and decode(texts[i]) or nil end
+    for i = 1, #slots do messages[i] = texts[i] and decode(texts[i], true) or nil end
     -- All of them came in one put.
     local _, any = next(messages)
     if any then learn_fronts_of(messages, any) end
@@ -83,9 +83,7 @@ verb('ack', 0, kept(function()
         count(r.topic, 'leased', -1)
         ended[n + slots:byte(i)] = true
         local key = ordered_key(r)
-        if key then
-          in_lanes = in_lanes + #texts[i] / BYTES_AS_ONE + math.max(leave_line(r.topic, key, n + slots:byte(i)), 1)
-        end
+        cost = cost + #texts[i] / BYTES_AS_ONE + (key and math.max(leave_line(r.topic, key, n + slots:byte(i)), 1) or 0.1)
         note(KIND.ack, r.topic, r.id, r.due, r.attempt)
         if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, names[i]) end
         forget_id(r.topic, r.id)
@@ -114,9 +112,9 @@ verb('ack', 0, kept(function()
     if all then ack_whole(n, b) elseif b then ack_part(n, b, slots, marks) end
     results[#results + 1] = is_alone and string.rep(RESULT.acked, b.live) or ack_loose(n, take, slots, marks)
     if keys then
-      in_lanes = in_lanes + leave_fronts(n, b, not all and marks, keys, names)
+      cost = cost + leave_fronts(n, b, not all and marks, keys, names)
     end
-    if in_lanes >= LIMITS.loose then break end
+    if cost >= LIMITS.loose then break end
   end
 
   local parts = 0

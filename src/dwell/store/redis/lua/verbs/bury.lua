@@ -1,5 +1,6 @@
 -- Set messages aside as dead; `priority` is '' to leave it, `has_reason` '1' if there is one.
--- The list: groups of receipts as in ack. Answers {a byte for each receipt: buried or stale; finish()}.
+-- The list: groups of receipts as in ack. Answers {a byte for each receipt: buried or stale; finish()},
+-- of the first groups only where messages are large.
 verb('bury', 3, kept(function(priority, has_reason, reason)
   settle()
 
@@ -11,7 +12,5 @@ verb('bury', 3, kept(function(priority, has_reason, reason)
     return RESULT.buried
   end
 
-  local results = {}
-  for i = rest, #ARGV do results[#results + 1] = each_held(ARGV[i], set_aside) end
-  return {table.concat(results), finish()}
+  return {each_receipt(set_aside), finish()}
 end))

@@ -1,5 +1,6 @@
 -- Forget messages that nobody has taken.
--- The list: ids. Answers {a byte for each: cancelled, leased or unknown; finish()}.
+-- The list: ids. Answers {a byte for each: cancelled, leased or unknown; finish()}, of the first only where
+-- messages are large.
 verb('cancel', 1, kept(function(topic)
   settle()
 

@@ -1,5 +1,6 @@
 -- Bring dead messages back.
--- The list: ids. Answers {a byte for each: kicked or unknown; finish()}.
+-- The list: ids. Answers {a byte for each: kicked or unknown; finish()}, of the first only where
+-- messages are large.
 verb('kick', 2, kept(function(topic, delay_ms)
   settle()
   delay_ms = tonumber(delay_ms)

@@ -2,7 +2,8 @@
 -- topic's retry delay; `errors` is MessagePack, a text for all or a list, nil or false for none;
 -- `counts` is '1' if the attempt counts, without which a delay of 0 leaves the due; `priority` is ''
 -- to leave it. The list: groups of receipts as in ack.
--- Answers {a byte for each receipt: released, buried or stale; finish()}.
+-- Answers {a byte for each receipt: released, buried or stale; finish()}, of the first groups only where messages are
+-- large.
 verb('release', 4, kept(function(delays, errors, counts, priority)
   settle()
   errors = cmsgpack.unpack(errors)
@@ -32,10 +33,5 @@ verb('release', 4, kept(function(delays, errors, counts, priority)
     return RESULT.released
   end
 
-  local results, before = {}, 0
-  for i = rest, #ARGV do
-    results[#results + 1] = each_held(ARGV[i], release, before)
-    before = before + #ARGV[i] - 11
-  end
-  return {table.concat(results), finish()}
+  return {each_receipt(release), finish()}
 end))

@@ -1,5 +1,6 @@
 -- Change when messages fall due; `dues` are times in ms, 6 bytes each.
--- The list: ids. Answers {a byte for each: moved, leased or unknown; finish()}.
+-- The list: ids. Answers {a byte for each: moved, leased or unknown; finish()}, of the first only where
+-- messages are large.
 verb('reschedule', 2, kept(function(topic, dues)
   settle()
 

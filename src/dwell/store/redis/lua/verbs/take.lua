@@ -71,17 +71,18 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     end
   end
 
-  -- Lease the first entries that are loose; their texts are fetched together.
+  -- Lease the first entries that are loose, or some of them when they are large; their texts are fetched together.
   local function take_loose(topic, found, scores)
     local names, gone, size = {}, {}, 0
-    for i = 1, #found do names[i] = found[i]:sub(7) end
+    local most = math.max(loose_left, 1) * BYTES_AS_ONE / call('HSTRLEN', KEY.messages, found[1]:sub(7))
+    for i = 1, math.min(#found, math.ceil(most)) do names[i] = found[i]:sub(7) end
     local texts, is_ordered, outlines, keys = look_up('HMGET', KEY.messages, names), settings(topic).ordered, {}, {}
-    for i = 1, is_ordered and #found or 0 do
+    for i = 1, is_ordered and #names or 0 do
       outlines[i] = outline(texts[i])
       keys[#keys + 1] = ordered_key(outlines[i])
     end
     if is_ordered then learn_fronts(topic, keys) end
-    for i = 1, #found do
+    for i = 1, #names do
       local expires = unpack_from('>I6', texts[i], LOOSE.expires_at + 1)
       size = size + #texts[i]
       local n = unpack_from('>I7', names[i])
@@ -98,7 +99,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     count(topic, 'leased', #gone)
     -- What is passed over is read, too, and large bodies take their time.
     step = size > 16 * BYTES_AS_ONE and 4 or math.min(2 * step, LIMITS.taken)
-    if scores then loose_left = loose_left - size / BYTES_AS_ONE end
+    loose_left = loose_left - size / BYTES_AS_ONE
   end
 
   -- Lease as many of a block's messages as are wanted, which are most of it; the others stay in it.
@@ -198,7 +199,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
 
   -- Lease what stands in front, up to where blocks and loose messages meet; false if nothing does.
   local function take_some(topic)
-    local found = call('ZRANGE', KEY.ready .. topic, 0, math.min(left, 1000))
+    local found = call('ZRANGE', KEY.ready .. topic, 0, math.min(left, 8 * step))
     local loose = {}
     for i = 1, #found do
       if #found[i] == 13 then
@@ -208,7 +209,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       elseif not take_block(topic, found[i], found[i + 1]) then
         break
       end
-      if left <= #loose or #loose >= loose_left then break end
+      if left <= #loose or #loose >= math.min(loose_left, step) then break end
     end
     if #loose > 0 then take_loose(topic, loose) end
     loose_left = loose_left - #loose

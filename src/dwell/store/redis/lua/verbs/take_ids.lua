@@ -40,7 +40,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
     return ''
   end
 
-  each_named(topic, lease)
+  each_named(topic, lease, true)
   spend(topic, #said / 2)
   -- No turn has come, but when nobody waits any more all keys are forgotten.
   if of.fair and #said > 0 then

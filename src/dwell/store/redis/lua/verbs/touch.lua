@@ -1,5 +1,6 @@
 -- Let leases end later, or sooner; `lease_ms` is 0 for its own.
--- The list: groups of receipts as in ack. Answers {a byte for each receipt: touched or stale; finish()}.
+-- The list: groups of receipts as in ack. Answers {a byte for each receipt: touched or stale; finish()},
+-- of the first groups only where messages are large.
 verb('touch', 1, kept(function(lease_ms)
   settle()
   lease_ms = tonumber(lease_ms)
@@ -23,7 +24,5 @@ verb('touch', 1, kept(function(lease_ms)
     return string.rep(RESULT.touched, b.live)
   end
 
-  local results = {}
-  for i = rest, #ARGV do results[#results + 1] = touch_block(ARGV[i]) or each_held(ARGV[i], touch) end
-  return {table.concat(results), finish()}
+  return {each_receipt(touch, touch_block), finish()}
 end))
