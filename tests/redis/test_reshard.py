@@ -294,3 +294,22 @@ async def test_several_that_were_taken_before_their_topic_was_ordered_keep_their
         await queue.release(batch)
     await reshard(url, 2)
     assert await one_by_one(url, 3) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("packed", [1, 32])
+async def test_all_leases_end(url, packed):
+    async with dwell.open(f"{url}&packed={packed}") as queue:
+        ids = [f"m{n}" for n in range(100)]
+        await queue.put_many("t", ids, ids=ids)
+        await queue.cancel("t", ids[:5])
+        await queue.take("t", 50, lease="7d", owner="me")
+        await queue.take("t", 50, lease="7d")
+    await reshard(url, 2)
+    async with dwell.open(url, shards=2) as queue:
+
+        async def are_ready() -> bool:
+            return (await queue.stats()).topics["t"].ready == 95
+
+        await until_async(are_ready)
+        assert len(await queue.take("t", 100)) == 95
+        assert await queue.find_stale() == []

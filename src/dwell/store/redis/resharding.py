@@ -9,14 +9,15 @@ nothing moves while an ordered topic has such messages that belong to another sh
 from collections.abc import AsyncIterator
 from math import gcd
 
+import numpy as np
 from msgspec import msgpack
 
 from dwell.errors import InvalidInput, StoreLocked
-from dwell.message import QUEUE_ID_MARK
+from dwell.message import QUEUE_ID_MARK, State
 from dwell.slices import tuples
 from dwell.store.redis.layout import settings_of
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import MOST_SHARDS
+from dwell.store.redis.numbers import MOST_SHARDS, receipts_of
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import shard_for
 from dwell.store.redis.records import Row
@@ -24,6 +25,8 @@ from dwell.store.redis.shards import Shards
 
 #: How many messages one call takes in: as many as a block of numbers has.
 _PART = 64
+#: How many leases are ended together.
+_ENDED = 1_000
 _EVERY_N = 2**45
 
 
@@ -124,12 +127,19 @@ class _Move:
 
     async def _move_messages(self, shard: int) -> None:
         moving: dict[int, list[tuple[int, bytes]]] = {}
+        leased: list[Row] = []
         async for pair, row in self._messages(shard):
             home = self._home(shard, row)
             if home != shard:
                 moving.setdefault(home, []).append(pair)
                 if len(moving[home]) == _PART:
                     await self._move(shard, home, moving.pop(home))
+            elif row.state == State.LEASED:
+                leased.append(row._replace(body=b""))
+                if len(leased) == _ENDED:
+                    await self._end_leases(leased)
+                    leased = []
+        await self._end_leases(leased)
         for home, pairs in moving.items():
             await self._move(shard, home, pairs)
 
@@ -137,6 +147,13 @@ class _Move:
         await self._shards.run(home, "adopt", *[text for _, text in pairs])
         await self._shards.run(shard, "disown", *[n for n, _ in pairs])
         self._moved += len(pairs)
+
+    async def _end_leases(self, rows: list[Row]) -> None:
+        """Let the leases of messages that stay end at once: their receipts are those of another store."""
+        numbers = np.array([row.number for row in rows], np.uint64)
+        takes = np.array([row.take for row in rows], np.uint64)
+        receipts = receipts_of(numbers, takes, self._shards.number)
+        await self._shards.by_receipt("touch", receipts, self._shards.limits.receipts, lambda _: (1,))
 
     async def _copy_memories(self, shard: int) -> None:
         """Let every shard remember an id to which a message of this shard can belong by now.
