@@ -64,6 +64,7 @@ async def test_verbs_by_receipt(rig, redis_url):
     receipts = await _taken(rig)
     calls.since()
     assert await rig.ack(receipts) == ["acked"] * 24
+    assert calls.since() > 1
     assert (await rig.store.stats()).topics["t"] == TopicStats()
 
 
