@@ -153,7 +153,9 @@ class _Move:
         numbers = np.array([row.number for row in rows], np.uint64)
         takes = np.array([row.take for row in rows], np.uint64)
         receipts = receipts_of(numbers, takes, self._shards.number)
-        await self._shards.by_receipt("touch", receipts, self._shards.limits.receipts, lambda _: (1,))
+        await self._shards.by_receipt(
+            "touch", receipts, self._shards.limits.receipts, lambda _: (1,)
+        )
 
     async def _copy_memories(self, shard: int) -> None:
         """Let every shard remember an id to which a message of this shard can belong by now.
