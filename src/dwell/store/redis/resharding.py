@@ -149,7 +149,7 @@ class _Move:
         self._moved += len(pairs)
 
     async def _end_leases(self, rows: list[Row]) -> None:
-        """Let the leases of messages that stay end at once: their receipts are those of another store."""
+        """Let leases of messages that stay end: their receipts are those of another store."""
         numbers = np.array([row.number for row in rows], np.uint64)
         takes = np.array([row.take for row in rows], np.uint64)
         receipts = receipts_of(numbers, takes, self._shards.number)
