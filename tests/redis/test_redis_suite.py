@@ -99,7 +99,7 @@ FEW = LEAST._replace(
     idle_ms=500,
 )
 #: A call that is told of many messages does something with a part of them only.
-PART = Limits(looked=2, loose=1, taken=2)
+PART = Limits(looked=2, taken=2)
 
 
 class RedisMachine(StoreMachine):
