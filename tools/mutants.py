@@ -1,22 +1,24 @@
-"""Show that the tests see what they should: bring each known defect back, and see one fail.
+"""Bring each known defect back, and check that the tests catch it.
 
-``python -m tools.mutants [NAME ...]``: for each patch in tests/mutants, apply it to a copy of the
-project and run what it names; a mutant that survives is a hole in the tests. The first lines of a
-patch, which ``git apply`` passes over, say ``# what:`` and ``# caught by:``: tests of pytest, or
-``simulation N`` for as many seeds of the simulation.
+``python -m tools.mutants [NAME ...]``: for each mutant in tests/mutants, apply it to a copy of the
+project and run the tests that it names; a mutant that survives is a hole in the tests. A mutant is
+a table of a TOML file: ``what`` is the defect, ``caught_by`` the arguments of pytest (or
+``simulation N``, for as many seeds of the simulation), and in ``file`` the text ``old``, which
+occurs once, becomes ``new``. Further replacements stand in its array ``also``.
 """
 
 import os
 import queue
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 ROOT = Path(__file__).parents[1]
 _PARTS = ("src", "tests", "examples", "bench", "tools", "docs", "pyproject.toml", "README.md")
@@ -26,36 +28,53 @@ _MOST_S = 600
 _FAILED = 1
 
 
-class Mutant(NamedTuple):
-    """One patch: its name, what it does wrong, and what has to fail with it."""
+class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One replacement: in ``file``, the only occurrence of ``old`` becomes ``new``."""
 
-    path: Path
+    file: str
+    old: str
+    new: str
+
+    def applied(self, text: str) -> str:
+        """Return the file's text with the defect; raises ValueError if it does not apply."""
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"old: occurs {count} times in {self.file}, expected once")
+        return text.replace(self.old, self.new)
+
+
+class Mutant(Edit, frozen=True, kw_only=True):
+    """One defect: what it does wrong, and the tests that must fail with it."""
+
+    name: str
     what: str
-    caught_by: list[str]
+    caught_by: str
+    also: list[Edit] = []
 
-    @property
-    def name(self) -> str:
-        """Its file's name."""
-        return self.path.stem
+    def texts(self, root: Path) -> dict[Path, str]:
+        """Return the texts of the files that it changes; raises ValueError if it does not apply."""
+        texts: dict[Path, str] = {}
+        for edit in (self, *self.also):
+            path = root / edit.file
+            texts[path] = edit.applied(texts.get(path) or path.read_text())
+        return texts
 
 
-def mutants(names: list[str]) -> Iterator[Mutant]:
-    """Yield the patches, or those of some names."""
-    paths = {path.stem: path for path in sorted((ROOT / "tests" / "mutants").glob("*.patch"))}
-    if unknown := set(names) - set(paths):
+def mutants() -> Iterator[Mutant]:
+    """Yield all mutants; raises msgspec.ValidationError."""
+    for path in sorted((ROOT / "tests" / "mutants").glob("*.toml")):
+        for name, table in tomllib.loads(path.read_text()).items():
+            yield msgspec.convert({"name": name, **table}, Mutant)
+
+
+def _named(names: list[str]) -> list[Mutant]:
+    found = {mutant.name: mutant for mutant in mutants()}
+    if unknown := set(names) - set(found):
         raise SystemExit(f"got {', '.join(sorted(unknown))}, expected names of tests/mutants")
-    for path in paths.values():
-        text = path.read_text()
-        what = re.search(r"^# what: (.+)$", text, re.MULTILINE)
-        caught_by = re.search(r"^# caught by: (.+)$", text, re.MULTILINE)
-        if what is None or caught_by is None:
-            raise SystemExit(f"{path}: has no lines '# what:' and '# caught by:'")
-        if not names or path.stem in names:
-            yield Mutant(path, what[1], caught_by[1].split())
+    return [found[name] for name in names] if names else list(found.values())
 
 
 def copy_of_the_project(folder: Path) -> Path:
-    """Return a copy in which a patch can be applied."""
+    """Return a copy whose files mutants may change."""
     for part in _PARTS:
         if (ROOT / part).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "node_modules")
@@ -69,16 +88,20 @@ def copy_of_the_project(folder: Path) -> Path:
 
 def survives(mutant: Mutant, place: Path) -> str | None:
     """Return what is wrong with a mutant, None when it was caught."""
-    patch = ["git", "apply", str(mutant.path)]
-    applied = subprocess.run(patch, cwd=place, capture_output=True, text=True, check=False)
-    if applied.returncode:
-        return f"it does not apply: {applied.stderr.strip()}"
     try:
-        done = _run(mutant.caught_by, place)
+        texts = mutant.texts(place)
+    except ValueError as error:
+        return f"it does not apply: {error}"
+    originals = {path: path.read_text() for path in texts}
+    try:
+        for path, text in texts.items():
+            path.write_text(text)
+        done = _run(mutant.caught_by.split(), place)
     except subprocess.TimeoutExpired:
         return f"its run did not end within {_MOST_S} s"
     finally:
-        subprocess.run([*patch, "--reverse"], cwd=place, check=True)
+        for path, text in originals.items():
+            path.write_text(text)
     if done.returncode == _FAILED:
         return None
     return "it survived" if done.returncode == 0 else f"its run failed:\n{done.stdout[-2000:]}"
@@ -103,7 +126,7 @@ def _run(caught_by: list[str], place: Path) -> "subprocess.CompletedProcess[str]
 
 def main() -> None:
     """Try each, some at once, and end with status 1 if one survives."""
-    all_of_them = list(mutants(sys.argv[1:]))
+    all_of_them = _named(sys.argv[1:])
     wrong: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(_AT_ONCE) as pool:
         places: queue.SimpleQueue[Path] = queue.SimpleQueue()
