@@ -87,23 +87,27 @@ def test_an_index_of_nothing(table):
     assert numbers_found(table, arrivals, strange) == [False, False, True, False, False, False]
 
 
-def test_numbers_are_dense_from_1_and_stay_after_a_restart(tmp_path):
-    for start in (1, 4):
+def test_numbers_are_in_a_row_in_each_opening_and_stay_after_it(tmp_path):
+    numbers = []
+    for _ in range(2):
         with dwell.open(tmp_path / "store") as queue:
-            for number in range(start, start + 3):
-                assert queue.put("t", b"x").number == number
-            found = queue.named(list(range(8)))
-            assert [name is not None for name in found] == [0 < n < start + 3 for n in range(8)]
+            numbers += [queue.put("t", b"x").number for _ in range(3)]
+            assert numbers[-3:] == list(range(numbers[-3], numbers[-3] + 3))
+            asked = [0, numbers[0] - 1, *numbers, numbers[-1] + 1]
+            found = [name is not None for name in queue.named(asked)]
+            assert found == [number in numbers for number in asked]
+    assert numbers == sorted(numbers)
+    assert numbers[3] > numbers[2] + 1
     with dwell.open(tmp_path / "store") as queue:
         (message, *_) = queue.take("t", 2)
         queue.ack(message)
         # What comes in the row of the one that is gone has another number.
-        assert queue.put("t", b"x").number == 7
-        assert queue.named([1]) == [None]
-        assert all(queue.named([2, 7]))
+        more = queue.put("t", b"x").number
+        assert queue.named(numbers[:1]) == [None]
+        assert all(queue.named([numbers[1], more]))
         # The index was made of few, and is filled from here on.
-        assert queue.put("t", b"x").number == 8
-        assert all(queue.named([2, 7, 8]))
+        assert queue.put("t", b"x").number == more + 1
+        assert all(queue.named([numbers[1], more, more + 1]))
 
 
 def test_messages_may_come_and_go_while_an_index_is_made(table):

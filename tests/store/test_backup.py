@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dwell
@@ -204,7 +205,7 @@ async def test_the_backup_is_a_store_of_its_own(tmp_path: Path) -> None:
             with pytest.raises(ForeignReceipt):
                 await copy.ack(receipts)
         assert (await copy.get("t", other.ids[0])).state is dwell.State.LEASED
-        assert original.receipts[0, 1] == other.receipts[0, 1]
+        assert not np.isin(other.receipts[:, 1], original.receipts[:, 1]).any()
 
 
 async def test_a_store_and_its_backup_are_their_owners_alone(tmp_path: Path) -> None:

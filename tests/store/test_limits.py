@@ -253,20 +253,6 @@ async def test_topics_without_messages_and_settings_are_forgotten() -> None:
         assert len(await queue.take("one")) == 1
 
 
-async def test_a_message_that_was_taken_too_often_for_its_receipts_is_dead() -> None:
-    async with queue_on(FaultyDisk(), most_takes=5) as queue:
-        await queue.put("t", b"x", id="a")
-        receipts = []
-        for _ in range(5):
-            taken = await queue.take("t")
-            receipts += taken.receipts.tolist()
-            await queue.release(taken, counted=False)
-        assert (await queue.stats()).topics["t"].dead == 1
-        assert await queue.kick("t", "a") == Result.UNKNOWN
-        assert len({tuple(receipt) for receipt in receipts}) == 5
-        assert await queue.cancel("t", "a") == Result.CANCELLED
-
-
 async def test_more_messages_than_numbers_can_name_are_refused() -> None:
     async with queue_on(FaultyDisk(), most_rows=20) as queue:
         await queue.put_many("t", [b"x"] * 15)

@@ -50,6 +50,7 @@ class FaultySystem(System):
     """
 
     def __init__(self, root: CachedFolder, chance: random.Random, size_bytes: int) -> None:
+        super().__init__()
         self.root = root
         self.chance = chance
         self.size_bytes = size_bytes
@@ -152,12 +153,12 @@ class FaultySystem(System):
             os.close(fd)
 
     def lock(self, fd: int) -> None:
-        """Hold a file's lock until it is closed."""
+        """Hold the lock of a file or a folder until it is closed."""
         with self._call("lock"):
-            file = self._file(fd)
-            if file.lock_fd not in (-1, fd):
+            node = self.open_files[fd]
+            if node.lock_fd not in (-1, fd):
                 raise BlockingIOError(errno.EAGAIN, "locked")
-            file.lock_fd = fd
+            node.lock_fd = fd
 
     def read(self, fd: int, size_bytes: int, offset: int) -> bytes:
         """Return a part of an open file."""
@@ -312,10 +313,10 @@ class FaultySystem(System):
         return file
 
     def _let_go(self, node: Node, fd: int = -2) -> None:
+        if node.lock_fd == fd:
+            node.lock_fd = -1
         if isinstance(node, CachedFile):
             node.holders -= 1
-            if node.lock_fd == fd:
-                node.lock_fd = -1
             if not node.holders:
                 self.used_bytes -= node.room_bytes
 

@@ -24,6 +24,8 @@ class CachedFolder:
     def __init__(self, *, is_real: bool = False) -> None:
         #: Whether a real folder has its name, so that the folders in that one are there as well.
         self.is_real = is_real
+        #: The open folder that has the lock, -1 for none.
+        self.lock_fd = -1
         self.entries: dict[str, Node] = {}
         self._safe: dict[str, Node] = {}
         self._changes: list[_Change] = []

@@ -86,7 +86,7 @@ def check(path: str | Path, *, repair: bool = False, disk: Disk | None = None) -
     Raises NotAStore, StoreLocked, StoreTooNew, and StoreDamaged when nothing can be saved because
     the store's label or every snapshot is gone. Other damage is reported, not raised.
     """
-    folder, disk = Path(path), disk or Disk()
+    folder, disk = Path(path).absolute(), disk or Disk()
     if not disk.exists(folder / LABEL):
         raise NotAStore(f"{folder}: is not a store")
     report = asyncio.run(_look(folder, ReadOnlyDisk(disk.system), keep=False))

@@ -17,7 +17,7 @@ from dwell.store.embedded.compactor import Compactor
 from dwell.store.embedded.disk import Disk, is_no_room
 from dwell.store.embedded.events import Block, EventLog
 from dwell.store.embedded.finder import Finder
-from dwell.store.embedded.folder import Label, open_folder, write_label
+from dwell.store.embedded.folder import Hold, Label, write_label
 from dwell.store.embedded.ids import HASHERS
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.record import Record, RecordKind
@@ -77,7 +77,6 @@ class Core:
         self.is_open = False
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing, self._learning = asyncio.Lock(), asyncio.Lock()
-        self._lock = -1
 
     # --- open and close -------------------------------------------------------------------------
 
@@ -89,7 +88,8 @@ class Core:
         tolerant: list[str] | None = None,
     ) -> None:
         """Lock the folder and bring back the state; begin to write."""
-        self._lock, self.label = open_folder(self.disk, self.folder, self._segment_bytes)
+        self._hold = Hold(self.disk, self.folder, self._segment_bytes)
+        self.label = self._hold.label
         # Positions of what was cut off are given out again.
         self.recent = Recent(self.limits.recent_bytes)
         self._flusher, self._flush_after_s, self._free_after_s = None, 0.0, 0.0
@@ -98,7 +98,7 @@ class Core:
             self._note_opening()
             self.journal.start()
         except BaseException:
-            self.disk.close(self._lock)
+            self._hold.close()
             raise
         self.is_open = True
 
@@ -145,6 +145,7 @@ class Core:
         if tolerant is not None:
             self.machine.mend()
         self._learn_settings()
+        self.machine.begin(self.disk.system.random_bits(72))
         self.machine.rebuild(now_ms)
 
     def _learn_settings(self) -> None:
@@ -268,7 +269,7 @@ class Core:
             await self.journal.lengthened()
             with contextlib.ExitStack() as stack:
                 # The lock goes last, and whatever the others meet.
-                stack.callback(self.disk.close, self._lock)
+                stack.callback(self._hold.close)
                 stack.callback(self.machine.events.close)
                 stack.callback(self.journal.close)
 

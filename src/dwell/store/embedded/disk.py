@@ -16,6 +16,8 @@ from dwell.store.embedded.system import Buffer as Buffer
 from dwell.store.embedded.system import System
 
 _MOST_BUFFERS = 512
+#: The file in a store's folder that tells which process holds it.
+LOCK = "lock"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -63,22 +65,50 @@ class Disk:
                 self.system.remove(path)
         self.system.remove_folder(folder)
 
+    def hold(self, folder: Path) -> int:
+        """Open and lock a folder, and use it for all paths in it until :meth:`let_go`.
+
+        Its name may then be removed, or given to another folder, without effect. Raises StoreLocked
+        when another process holds it.
+        """
+        fd = self.system.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.system.lock(fd)
+        except BlockingIOError:
+            self.system.close(fd)
+            raise self._locked(folder) from None
+        except OSError as error:
+            # Some network file systems lock files only; the lock file is locked in any case.
+            if error.errno not in (errno.EBADF, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK):
+                self.system.close(fd)
+                raise
+        self.system.hold(folder, fd)
+        return fd
+
+    def let_go(self, folder: Path, fd: int) -> None:
+        """Unlock and close a folder that is held."""
+        self.system.let_go(folder)
+        self.system.close(fd)
+
     def lock(self, path: Path) -> int:
         """Hold a file's lock until :meth:`close`; raises StoreLocked when another has it."""
         fd = self.system.open(path, os.O_RDWR | os.O_CREAT)
         try:
             self.system.lock(fd)
         except OSError:
-            holder = self.system.read(fd, 20, 0).decode(errors="replace").strip() or "unknown"
             self.system.close(fd)
-            raise StoreLocked(
-                f"{path.parent}: held by process {holder}{self._way(holder)}"
-            ) from None
+            raise self._locked(path.parent) from None
         # Who holds it is told as a courtesy: on a full disk there may be no room even for that.
         with contextlib.suppress(OSError):
             self.system.truncate(fd, 0)
             self.system.write(fd, [str(self.system.process_number()).encode()], 0)
         return fd
+
+    def _locked(self, folder: Path) -> StoreLocked:
+        holder = "unknown"
+        with contextlib.suppress(OSError):
+            holder = self.read(folder / LOCK)[:20].decode(errors="replace").strip() or holder
+        return StoreLocked(f"{folder}: held by process {holder}{self._way(holder)}")
 
     def _way(self, holder: str) -> str:
         """Return what to do about a folder that somebody holds."""

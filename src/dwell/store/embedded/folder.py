@@ -12,14 +12,13 @@ from pathlib import Path
 import msgspec
 
 from dwell.errors import NotAStore, StoreDamaged, StoreTooNew
-from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.disk import LOCK, Disk
 from dwell.store.embedded.openings import Opening
 
-FORMAT = 2
+FORMAT = 3
 #: The hash of callers' ids in new stores; each keeps the one that it was made with.
 _IDS = 2
 LABEL = "dwell.json"
-_LOCK = "lock"
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -42,23 +41,27 @@ class Label(msgspec.Struct, frozen=True):
         return self.seed.to_bytes(16, "little")
 
 
-def open_folder(disk: Disk, folder: Path, segment_bytes: int) -> tuple[int, Label]:
-    """Lock a folder and return its lock and label; an empty or missing one becomes a store.
+class Hold:
+    """A store's folder, held and locked until :meth:`close`, and its label."""
 
-    Raises StoreLocked, NotAStore, StoreTooNew or StoreDamaged.
-    """
-    if disk.exists(folder) and not disk.is_folder(folder):
-        raise NotAStore(f"{folder}: is a file, expected a folder")
-    disk.make_folder(folder)
-    names = disk.names(folder)
-    if LABEL not in names and set(names) - {_LOCK, f"{LABEL}.new"}:
-        raise NotAStore(f"{folder}: holds files but no {LABEL}, so it is not a store")
-    lock = disk.lock(folder / _LOCK)
-    try:
-        return lock, _read(disk, folder) if LABEL in names else _make(disk, folder, segment_bytes)
-    except BaseException:
-        disk.close(lock)
-        raise
+    def __init__(self, disk: Disk, folder: Path, segment_bytes: int) -> None:
+        """Hold a folder; an empty or missing one becomes a store.
+
+        Raises StoreLocked, NotAStore, StoreTooNew or StoreDamaged.
+        """
+        if disk.exists(folder) and not disk.is_folder(folder):
+            raise NotAStore(f"{folder}: is a file, expected a folder")
+        disk.make_folder(folder)
+        with contextlib.ExitStack() as stack:
+            stack.callback(disk.let_go, folder, disk.hold(folder))
+            names = disk.names(folder)
+            if LABEL not in names and set(names) - {LOCK, f"{LABEL}.new"}:
+                raise NotAStore(f"{folder}: holds files but no {LABEL}, so it is not a store")
+            # Older versions lock this file, and not the folder.
+            stack.callback(disk.close, disk.lock(folder / LOCK))
+            is_store = LABEL in names
+            self.label = _read(disk, folder) if is_store else _make(disk, folder, segment_bytes)
+            self.close = stack.pop_all().close
 
 
 def _read(disk: Disk, folder: Path) -> Label:

@@ -41,7 +41,6 @@ class Limits:
     ``recent_bytes``: bodies that are kept at hand.
     ``answer_bytes``: bodies that an answer holds, if it is not one message.
     ``most_rows``: messages that a store can hold, as a number has 28 bits for its row.
-    ``most_takes``: takes of one message that receipts can tell apart, in 24 bits.
     """
 
     deal_at: int = 65_536
@@ -72,7 +71,6 @@ class Limits:
     recent_bytes: int = 32 * 1024 * 1024
     answer_bytes: int = MAX_BATCH_BYTES
     most_rows: int = 1 << 28
-    most_takes: int = (1 << 24) - 1
 
 
 LIMITS = Limits()

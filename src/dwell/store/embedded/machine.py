@@ -65,6 +65,7 @@ class Machine:
         self.next_owner = 1
         self._most_owners = limits.idle_names
         self.next_seq = 1
+        self.next_take = 1
         self.events = events
         #: Snapshots that are being made, which have to see rows before these change.
         self.snapshots: list[Snapshot] = []
@@ -128,6 +129,15 @@ class Machine:
         self.admission.unpark(kind, rows)
         change()
         self._open(self.admission.follow(kind, rows))
+
+    def begin(self, bits: int) -> None:
+        """Let arrivals and takes go on from numbers that no copy of this store goes on from.
+
+        ``bits`` are random, 72 of them. A store and its copy have the same state, so without that
+        both would give the same ids and receipts to different messages.
+        """
+        self.next_seq += 1 + (bits >> 32)
+        self.next_take = 1 + (bits & 0xFFFFFFFF)
 
     def keep(self, rows: Rows) -> None:
         """Let snapshots that are being made see rows before they change."""
@@ -306,7 +316,11 @@ class Machine:
         rows, table = record.rows, self.table
         table.move(rows, State.LEASED)
         table.attempt[rows] = np.minimum(table.attempt[rows], _MOST_ATTEMPTS) + np.uint16(1)
-        table.takes[rows] += np.uint32(1)
+        first = record.meta.first_take
+        # Format 2 counted the takes of each row.
+        taken = np.arange(first, first + len(rows)) if first else table.takes[rows] + np.uint32(1)
+        table.takes[rows] = taken.astype(np.uint32)
+        self.next_take = first + len(rows)
         table.lease_until_ms[rows] = record.columns["lease_until_ms"]
         owner = self.owners.get(record.meta.owner)
         if owner is None:
@@ -359,7 +373,7 @@ class Machine:
         table.due_ms[rows] = record.columns["due_ms"]
         if not record.meta.counted:
             table.attempt[rows] -= (table.attempt[rows] > 0).astype(np.uint16)
-            used_up = self.are_worn(rows)
+            used_up = np.zeros(len(rows), dtype=bool)
         else:
             used_up = self._are_used_up(rows)
         # Those whose attempts are used up go nowhere, and keep the due they had.
@@ -369,14 +383,8 @@ class Machine:
     def _lapse(self, record: Record) -> None:
         self._wait_or_die(Kind.LAPSE, record, record.rows, self._are_used_up(record.rows))
 
-    def are_worn(self, rows: Rows) -> np.ndarray:
-        """Tell which messages were taken so often that no new receipt can be made for them."""
-        worn: np.ndarray = self.table.takes[rows] >= self._limits.most_takes
-        return worn
-
     def _are_used_up(self, rows: Rows) -> np.ndarray:
         used_up: np.ndarray = self.table.attempt[rows] >= self.terms.max_attempts(rows)
-        used_up |= self.are_worn(rows)
         return used_up
 
     def _wait_or_die(self, kind: Kind, record: Record, rows: Rows, used_up: np.ndarray) -> None:

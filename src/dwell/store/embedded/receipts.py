@@ -1,4 +1,9 @@
-"""Receipts: in which row a message was taken, which message that was, and which of its takes."""
+"""Receipts: the row of a message, its arrival, and the number of the take.
+
+A receipt is two words: the store's number and the row (32 bits each), and the lower 32 bits of the
+arrival and of the take's number. Takes are numbered from a number that each opening of the store
+draws (:meth:`Machine.begin`), so that a store and its copy make different receipts for one message.
+"""
 
 import numpy as np
 
@@ -6,10 +11,8 @@ from dwell.errors import ForeignReceipt
 from dwell.message import U64, Rows, State
 from dwell.store.embedded.table import Table
 
-_ROW_MASK = np.uint64(0xFFFFFFFF)
-_NUMBER_SHIFT = np.uint64(32)
-_TAKES_BITS = np.uint64(24)
-_TAKES_MASK = np.uint64((1 << 24) - 1)
+_HALF = np.uint64(32)
+_LOWER = np.uint64(0xFFFFFFFF)
 
 
 def receipts_of(table: Table, rows: Rows, store_number: int) -> U64:
@@ -17,8 +20,7 @@ def receipts_of(table: Table, rows: Rows, store_number: int) -> U64:
     receipts = np.empty((len(rows), 2), dtype=np.uint64)
     receipts[:, 0] = rows
     receipts[:, 0] |= np.uint64(store_number << 32)
-    takes = table.takes[rows].astype(np.uint64) & _TAKES_MASK
-    receipts[:, 1] = table.seq[rows] << _TAKES_BITS | takes
+    receipts[:, 1] = _second_words(table, rows)
     return receipts
 
 
@@ -27,16 +29,19 @@ def leased_rows(table: Table, receipts: U64, store_number: int) -> tuple[Rows, n
 
     Raises ForeignReceipt for one that another store has made.
     """
-    foreign = receipts[:, 0] >> _NUMBER_SHIFT != np.uint64(store_number)
+    foreign = receipts[:, 0] >> _HALF != np.uint64(store_number)
     if foreign.any():
         raise ForeignReceipt(f"receipt: number {int(np.argmax(foreign))} was made by another store")
-    places = receipts[:, 0] & _ROW_MASK
+    places = receipts[:, 0] & _LOWER
     inside = places < table.top
     rows: Rows = np.where(inside, places, 0).astype(np.intp)
     if not table.top:
         return rows, inside
     good = inside & (table.state[rows] == State.LEASED)
-    good &= table.seq[rows] == receipts[:, 1] >> _TAKES_BITS
-    takes = table.takes[rows].astype(np.uint64) & _TAKES_MASK
-    good &= takes == receipts[:, 1] & _TAKES_MASK
+    good &= _second_words(table, rows) == receipts[:, 1]
     return rows, good
+
+
+def _second_words(table: Table, rows: Rows) -> U64:
+    words: U64 = table.seq[rows] << _HALF | table.takes[rows]
+    return words

@@ -71,7 +71,12 @@ class EmbeddedStore(Counting):
     ) -> None:
         self.clock = clock or RealClock()
         self.core = Core(
-            disk or Disk(), Path(path), segment_bytes, sync_every_ms(sync), events_bytes, limits
+            disk or Disk(),
+            Path(path).expanduser().absolute(),
+            segment_bytes,
+            sync_every_ms(sync),
+            events_bytes,
+            limits,
         )
         self._time = Timekeeper(self.core, self.clock, lambda: self.plan())
 
@@ -201,7 +206,8 @@ class EmbeddedStore(Counting):
     def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
         until_ms = now_ms + self._leases(rows, lease_ms)
         columns: dict[str, np.ndarray] = {"rows": rows, "lease_until_ms": until_ms}
-        self._time.write(Record(RecordKind.TAKE, now_ms, columns, Meta(owner=owner)))
+        meta = Meta(owner=owner, first_take=self._machine.next_take)
+        self._time.write(Record(RecordKind.TAKE, now_ms, columns, meta))
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first (see the contract)."""
@@ -323,7 +329,7 @@ class EmbeddedStore(Counting):
     def _kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> np.ndarray:
         now_ms = self._time.begin()
         rows, found = self._finder.find(topic, ids)
-        dead = found & (self._table.state[rows] == State.DEAD) & ~self._machine.are_worn(rows)
+        dead = found & (self._table.state[rows] == State.DEAD)
         good = first_of_each(rows, dead)
         if good.any():
             due_ms = np.full(int(good.sum()), now_ms + delay_ms)

@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -38,12 +39,12 @@ def _leave_locks() -> None:
 os.register_at_fork(after_in_child=_leave_locks)
 
 
-def _leave_the_cache(path: Path) -> None:
-    size_bytes = os.stat(path).st_size
-    if size_bytes <= _STEP_BYTES:
-        return
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _leave_the_cache(name: Path | str, folder_fd: int | None) -> None:
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
+        size_bytes = os.fstat(fd).st_size
+        if size_bytes <= _STEP_BYTES:
+            return
         for offset in range(0, size_bytes, _STEP_BYTES):
             os.posix_fadvise(fd, offset, _STEP_BYTES, os.POSIX_FADV_DONTNEED)
     finally:
@@ -51,7 +52,20 @@ def _leave_the_cache(path: Path) -> None:
 
 
 class System:
-    """The calls of the operating system; those on files may raise OSError."""
+    """The calls of the operating system; those on files may raise OSError.
+
+    Paths are absolute. Those in a folder that is held (:meth:`hold`) go by its descriptor.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Path, int] = {}
+
+    def _at(self, path: Path) -> tuple[Path | str, int | None]:
+        """Return a path as openat(2) takes it: a name, and the folder that it is relative to."""
+        if path in self._held:
+            return ".", self._held[path]
+        fd = self._held.get(path.parent)
+        return (path, None) if fd is None else (path.name, fd)
 
     # --- beside files ---------------------------------------------------------------------------
 
@@ -71,7 +85,16 @@ class System:
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file or a folder, or make a file that is its owner's alone."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        name, folder_fd = self._at(path)
+        return os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=folder_fd)
+
+    def hold(self, folder: Path, fd: int) -> None:
+        """Use an open folder for all paths in it, whatever its name stands for later."""
+        self._held[folder] = fd
+
+    def let_go(self, folder: Path) -> None:
+        """Use the name of a folder again."""
+        self._held.pop(folder, None)
 
     def close(self, fd: int) -> None:
         """Close what was opened."""
@@ -100,7 +123,7 @@ class System:
 
     def free_bytes(self, folder: Path) -> int:
         """Return how many bytes of room there are for files of a folder."""
-        room = os.statvfs(folder)
+        room = os.statvfs(self._held.get(folder, folder))
         return room.f_bavail * room.f_frsize
 
     def truncate(self, fd: int, size_bytes: int) -> None:
@@ -142,7 +165,8 @@ class System:
 
     def rename(self, old: Path, new: Path) -> None:
         """Give a file or a folder another name, in place of what had it."""
-        os.rename(old, new)
+        (old_name, old_fd), (new_name, new_fd) = self._at(old), self._at(new)
+        os.rename(old_name, new_name, src_dir_fd=old_fd, dst_dir_fd=new_fd)
 
     def remove(self, path: Path) -> None:
         """Remove a file; a large one leaves the page cache a part at a time before.
@@ -150,26 +174,37 @@ class System:
         Otherwise one call frees all its pages, for tens of milliseconds in which the kernel lets
         nothing else run on that processor, and the event loop may be what waits for it.
         """
+        name, folder_fd = self._at(path)
         with contextlib.suppress(OSError):
-            _leave_the_cache(path)
-        os.unlink(path)
+            _leave_the_cache(name, folder_fd)
+        os.unlink(name, dir_fd=folder_fd)
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder; raises FileExistsError when the name is taken."""
-        os.mkdir(folder, 0o700)
+        name, parent_fd = self._at(folder)
+        os.mkdir(name, 0o700, dir_fd=parent_fd)
 
     def remove_folder(self, folder: Path) -> None:
         """Remove an empty folder."""
-        os.rmdir(folder)
+        name, parent_fd = self._at(folder)
+        os.rmdir(name, dir_fd=parent_fd)
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder."""
-        return os.listdir(folder)
+        return os.listdir(self._held.get(folder, folder))
 
     def exists(self, path: Path) -> bool:
         """Tell whether anything has a name."""
-        return os.path.exists(path)
+        return self._mode(path) != 0
 
     def is_folder(self, path: Path) -> bool:
         """Tell whether a folder has a name."""
-        return os.path.isdir(path)
+        return stat.S_ISDIR(self._mode(path))
+
+    def _mode(self, path: Path) -> int:
+        """Return the mode of what has a name, 0 where nothing has it."""
+        name, folder_fd = self._at(path)
+        try:
+            return os.stat(name, dir_fd=folder_fd).st_mode
+        except (OSError, ValueError):
+            return 0

@@ -92,6 +92,8 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     priority: int | None = None
     #: An error of each message, in place of one for all.
     errors: list[str | None] | None = None
+    #: The number of the first take of a TAKE; the others have the numbers after it.
+    first_take: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
