@@ -110,3 +110,62 @@ async def test_a_check_in_a_thread_asks_nothing_of_files_that_may_be_closed(tmp_
         disk.may_ask = False
         assert queue.store.core.journal.segments[0].unchecked_bytes
         assert await queue.get("t", ["id 090"])
+
+
+def _last(folder: Path) -> Path:
+    return max(folder.glob("journal-*"))
+
+
+def _empties(folder: Path) -> None:
+    _last(folder).write_bytes(b"")
+
+
+def _shortens(folder: Path) -> None:
+    with _last(folder).open("r+b") as file:
+        file.truncate(SEGMENT_BYTES // 2 + 1)
+
+
+def _adds_an_empty_one(folder: Path) -> None:
+    number = int(_last(folder).stem.removeprefix("journal-")) + 1
+    (folder / f"journal-{number:08}.dwl").write_bytes(b"")
+
+
+def _adds_strays(folder: Path) -> None:
+    (folder / "journal-1.dwl").write_bytes(b"x")
+    (folder / "journal-00000099.dwl").mkdir()
+    (folder / "x.new").mkdir()
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+@pytest.mark.parametrize("harm", [_empties, _shortens, _adds_an_empty_one, _adds_strays])
+async def test_journal_files_of_odd_sizes_and_names_keep_no_store_from_opening(
+    tmp_path, harm, repaired
+):
+    await filled(tmp_path / "s")
+    harm(tmp_path / "s")
+    await asyncio.to_thread(check, tmp_path / "s", repair=repaired)
+    async with dwell.open(tmp_path / "s") as queue:
+        # What is put into a file that was cut short can be read.
+        for start in range(0, 100, 20):
+            await queue.put_many("u", [f"new {n:03}" * 200 for n in range(start, start + 20)])
+        await queue.ack(await queue.take("u", 50))
+    async with dwell.open(tmp_path / "s") as queue:
+        texts = [message.text() for message in await queue.take("u", 100)]
+        assert texts == [f"new {n:03}" * 200 for n in range(50, 100)]
+
+
+async def test_an_empty_journal_file_in_which_messages_lie_is_told_with_its_name(tmp_path):
+    await filled(tmp_path / "s")
+    async with dwell.open(tmp_path / "s") as queue:
+        for _ in range(20):
+            await queue.put("t", b"x" * 10_000)
+    first = tmp_path / "s" / "journal-00000000.dwl"
+    first.write_bytes(b"")
+    async with dwell.open(tmp_path / "s") as queue:
+        with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl"):
+            await queue.take("t", 1)
+    report = await asyncio.to_thread(check, tmp_path / "s", repair=True)
+    assert any(first.name in finding for finding in report.findings)
+    async with dwell.open(tmp_path / "s") as queue:
+        left = await queue.take("t", 100)
+        assert len(left) == report.messages["delayed"] + report.messages["ready"] > 0

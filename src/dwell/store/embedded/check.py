@@ -70,6 +70,9 @@ class ReadOnlyDisk(Disk):
     def sync(self, fd: int) -> None:
         """Sync nothing."""
 
+    def allocate(self, fd: int, size_bytes: int) -> None:
+        """Take no room."""
+
     def truncate(self, fd: int, size_bytes: int) -> None:
         """Cut nothing off."""
 

@@ -248,8 +248,9 @@ class Core:
 
     def _remove_unfinished(self) -> None:
         for name in self.disk.names(self.folder):
-            if name.endswith(".new"):
-                self.disk.remove(self.folder / name)
+            path = self.folder / name
+            if name.endswith(".new") and not self.disk.is_folder(path):
+                self.disk.remove(path)
 
     async def close(self, now_ms: int, *, repaired: bool = False) -> None:
         """Finish the upkeep, write a snapshot if there is anything new, and let go.

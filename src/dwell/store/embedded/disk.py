@@ -227,9 +227,13 @@ class Disk:
         """Return how long a file is."""
         fd = self.open(path)
         try:
-            return self.system.size(fd)
+            return self.file_bytes(fd)
         finally:
             self.close(fd)
+
+    def file_bytes(self, fd: int) -> int:
+        """Return how long an open file is."""
+        return self.system.size(fd)
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted."""

@@ -62,9 +62,8 @@ class Journal:
     def open_segments(self) -> None:
         """Open the segments that are there."""
         for name in self._disk.names(self._folder):
-            number = segment_number(name)
-            if number is not None:
-                path = self._folder / name
+            number, path = segment_number(name), self._folder / name
+            if number is not None and not self._disk.is_folder(path):
                 self.segments[number] = Segment(self._disk, path, number, self._disk.open(path))
 
     def replay(self, position: int, *, tolerant: list[str] | None = None) -> Iterator[Record]:
@@ -372,9 +371,10 @@ class Journal:
 
     def _make_segment(self, number: int) -> None:
         """Have a segment to go on with; this waits for the disk unless it was made ahead."""
-        if number in self.segments:
-            return
         try:
+            if number in self.segments:
+                self.segments[number].lengthen(self.segment_bytes)
+                return
             self._create(number)
             self.room.is_starved = False
         except DiskFull:

@@ -4,6 +4,7 @@ A position in the journal is ``segment number * segment size + offset``, and nev
 """
 
 import mmap
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from dwell.message import U8, U64
 from dwell.store.embedded.disk import Disk
+
+_WORD_BYTES = 8
 
 
 class Segment:
@@ -35,10 +38,23 @@ class Segment:
         self.fd = fd
         self.unchecked_bytes = 0
         self.damage: list[tuple[int, int]] = []
-        self.map = disk.map(fd)
+        self._show()
+
+    def _show(self) -> None:
+        # A damaged file may be too short to be mapped; it reads as zeros.
+        is_short = self._disk.file_bytes(self.fd) < _WORD_BYTES
+        self.map = mmap.mmap(-1, _WORD_BYTES) if is_short else self._disk.map(self.fd)
         self.data = memoryview(self.map)
         self.bytes: U8 = np.frombuffer(self.data, dtype=np.uint8)
-        self.words: U64 = np.ndarray(len(self.data) - 7, np.uint64, self.data, strides=(1,))
+        self.words: U64 = np.ndarray(
+            len(self.data) - _WORD_BYTES + 1, np.uint64, self.data, strides=(1,)
+        )
+
+    def lengthen(self, size_bytes: int) -> None:
+        """Give a file that was cut short its full size; raises OSError."""
+        if len(self.data) < size_bytes:
+            self._disk.allocate(self.fd, size_bytes)
+            self._show()
 
     def written(self, offset: int) -> Iterator[tuple[int, int]]:
         """Yield the parts from an offset on that may hold more than zeros, first offset and end.
@@ -56,6 +72,9 @@ class Segment:
         self.map.madvise(mmap.MADV_DONTNEED)
 
 
+_NAME = re.compile(r"journal-([0-9]{8,})\.dwl")
+
+
 def segment_path(folder: Path, number: int) -> Path:
     """Return where a segment is."""
     return folder / f"journal-{number:08d}.dwl"
@@ -63,6 +82,5 @@ def segment_path(folder: Path, number: int) -> Path:
 
 def segment_number(name: str) -> int | None:
     """Return the number in a segment's file name; None for the name of anything else."""
-    prefix, _, rest = name.partition("-")
-    number, _, suffix = rest.partition(".")
-    return int(number) if prefix == "journal" and suffix == "dwl" and number.isdigit() else None
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
