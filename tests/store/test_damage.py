@@ -11,6 +11,8 @@ from dwell.message import Result
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
 from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.journal.frame import frame_at
+from dwell.store.embedded.limits import Limits
 from tools.survive import flips
 
 SEGMENT_BYTES = 64 * 1024
@@ -121,7 +123,7 @@ def _empties(folder: Path) -> None:
 
 
 def _shortens(folder: Path) -> None:
-    with _last(folder).open("r+b") as file:
+    with (folder / "journal-00000000.dwl").open("r+b") as file:
         file.truncate(SEGMENT_BYTES // 2 + 1)
 
 
@@ -144,14 +146,15 @@ async def test_journal_files_of_odd_sizes_and_names_keep_no_store_from_opening(
     await filled(tmp_path / "s")
     harm(tmp_path / "s")
     await asyncio.to_thread(check, tmp_path / "s", repair=repaired)
-    async with dwell.open(tmp_path / "s") as queue:
+    async with dwell.open(tmp_path / "s", limits=Limits(recent_bytes=0)) as queue:
         # What is put into a file that was cut short can be read.
-        for start in range(0, 100, 20):
-            await queue.put_many("u", [f"new {n:03}" * 200 for n in range(start, start + 20)])
+        bodies = [f"new {n:03}".encode() * 200 for n in range(100)]
+        for start in range(0, 100, 5):
+            await queue.put_many("u", bodies[start : start + 5])
+        assert [message.body for message in await queue.peek("u", 100)] == bodies
         await queue.ack(await queue.take("u", 50))
     async with dwell.open(tmp_path / "s") as queue:
-        texts = [message.text() for message in await queue.take("u", 100)]
-        assert texts == [f"new {n:03}" * 200 for n in range(50, 100)]
+        assert [message.body for message in await queue.take("u", 100)] == bodies[50:]
 
 
 async def test_an_empty_journal_file_in_which_messages_lie_is_told_with_its_name(tmp_path):
@@ -159,13 +162,35 @@ async def test_an_empty_journal_file_in_which_messages_lie_is_told_with_its_name
     async with dwell.open(tmp_path / "s") as queue:
         for _ in range(20):
             await queue.put("t", b"x" * 10_000)
-    first = tmp_path / "s" / "journal-00000000.dwl"
+    first = min((tmp_path / "s").glob("journal-*"))
     first.write_bytes(b"")
     async with dwell.open(tmp_path / "s") as queue:
-        with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl"):
-            await queue.take("t", 1)
+        for name in ("id 000", "id 050"):
+            with pytest.raises(StoreDamaged, match=first.name):
+                await queue.get("t", name)
     report = await asyncio.to_thread(check, tmp_path / "s", repair=True)
-    assert any(first.name in finding for finding in report.findings)
+    assert any("messages are lost" in finding for finding in report.findings)
     async with dwell.open(tmp_path / "s") as queue:
         left = await queue.take("t", 100)
         assert len(left) == report.messages["delayed"] + report.messages["ready"] > 0
+
+
+@pytest.mark.parametrize("frames", [0, 30, 90])
+async def test_zeros_where_messages_lie_are_not_handed_out(tmp_path, frames):
+    """Zeros at the end of a segment may mean that nothing was written there."""
+    await filled(tmp_path / "s")
+    path = tmp_path / "s" / "journal-00000000.dwl"
+    data, at = bytearray(path.read_bytes()), 0
+    for _ in range(frames):
+        at = frame_at(memoryview(bytes(data)), at, at).end
+    data[at:] = bytes(len(data) - at)
+    path.write_bytes(data)
+    async with dwell.open(tmp_path / "s") as queue:
+        for number in range(100):
+            try:
+                message = await queue.get("t", f"id {number:03}")
+            except StoreDamaged:
+                continue
+            assert message.body == f"body {number:03}".encode() * 40
+        with pytest.raises(StoreDamaged, match=path.name):
+            await queue.get("t", "id 099")

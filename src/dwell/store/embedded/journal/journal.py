@@ -162,14 +162,22 @@ class Journal:
             del self._checks[segment.number]
 
     def _broken_in(self, segment: Segment) -> list[tuple[int, int]]:
-        """Return where the unchecked part of a segment is broken."""
+        """Return where the unchecked part of a segment is broken, or zeros without a frame.
+
+        The rest of a segment may be zeros as the next frame did not fit. But no message lies there
+        unless the zeros are damage.
+        """
         base, end = segment.number * self.segment_bytes, segment.unchecked_bytes
         found: list[tuple[int, int]] = []
+        whole = 0
         for frame, broken_from in self._frames_in(segment, end):
             if broken_from is not None:
                 found.append((broken_from - base, end))
             elif found and frame is not None and found[-1][1] == end:
                 found[-1] = (found[-1][0], frame.position - base)
+            whole = end if frame is None else frame.end
+        if whole < end:
+            found.append((whole, end))
         return found
 
     def frames_of(self, number: int) -> Iterator[tuple[Frame | None, int | None]]:
