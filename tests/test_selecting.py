@@ -183,13 +183,13 @@ class Disturbed(MemoryStore):
         taken = await self.take_ids(topic, [b"2", b"3"], 60_000, "")
         await self.ack(taken.receipts[1:])
 
-    async def cancel(self, topic, ids):
-        await self.disturb(topic)
-        return await super().cancel(topic, ids)
+    async def cancel(self, *args, **how):
+        await self.disturb(args[0])
+        return await super().cancel(*args, **how)
 
-    async def reschedule(self, topic, ids, due_ms):
-        await self.disturb(topic)
-        return await super().reschedule(topic, ids, due_ms)
+    async def reschedule(self, *args, **how):
+        await self.disturb(args[0])
+        return await super().reschedule(*args, **how)
 
 
 async def test_what_was_taken_or_done_meanwhile_is_told(face):
@@ -206,9 +206,9 @@ async def test_what_was_taken_or_done_meanwhile_is_told(face):
 
 async def test_a_kick_of_what_is_no_longer_dead_is_told(face):
     class Cancelling(MemoryStore):
-        async def kick(self, topic, ids, delay_ms):
+        async def kick(self, topic, ids, *how, **more):
             await self.cancel(topic, ids[:1])
-            return await super().kick(topic, ids, delay_ms)
+            return await super().kick(topic, ids, *how, **more)
 
     async with opened(Cancelling(RealClock()), face) as queue:
         await queue.put_many("t", [{"n": n} for n in range(3)])

@@ -153,7 +153,14 @@ class ObservedStore(EmbeddedStore):
             f"take {','.join(topics)} {limit}",
         )
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None = None,
+    ) -> Batch:
         """Take messages by id, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         return await self._observe_take(
@@ -257,7 +264,9 @@ class ObservedStore(EmbeddedStore):
         leases = self.history.leases
         return [leases.get((first, second), -1) for first, second in receipts.tolist()]
 
-    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+    async def kick(
+        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+    ) -> U8:
         """Bring messages back, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         return await self._observe_each(
@@ -266,7 +275,7 @@ class ObservedStore(EmbeddedStore):
             f"kick {topic} {names}",
         )
 
-    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         return await self._observe_each(
@@ -275,7 +284,9 @@ class ObservedStore(EmbeddedStore):
             f"cancel {topic} {names}",
         )
 
-    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+    async def reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+    ) -> U8:
         """Move messages in time, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         dues = due_ms.tolist()

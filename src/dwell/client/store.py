@@ -207,7 +207,14 @@ class HttpStore(Counting):
             while not (await self._post(f"/v1/polls/{poll}/end", {}, Ended, is_safe=True)).ended:
                 await asyncio.sleep(_AGAIN_S)
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None = None,
+    ) -> Batch:
         """Lease those of some messages that are ready."""
         ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
         return (await self._take("/v1/take", ask)).messages
@@ -292,11 +299,13 @@ class HttpStore(Counting):
 
     # --- by id --------------------------------------------------------------------------------
 
-    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+    async def kick(
+        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+    ) -> U8:
         """Bring dead messages back."""
         return await self._by_id(topic, "kick", {"ids": _texts(ids), "delay_ms": delay_ms})
 
-    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages that nobody has taken."""
         return await self._by_id(topic, "cancel", {"ids": _texts(ids)})
 
@@ -308,7 +317,9 @@ class HttpStore(Counting):
             count, is_complete = count + done.cancelled, done.is_complete
         return count
 
-    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+    async def reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+    ) -> U8:
         """Change when messages fall due; safe to repeat."""
         ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
         return await self._by_id(topic, "reschedule", ask, is_safe=True)

@@ -1,29 +1,66 @@
 """Changing the messages that match: all of them are found before the first one is changed.
 
-Otherwise one that was moved ahead would be met again.
+Otherwise one that was moved ahead would be met again. Each is changed only in the version that was
+found; one that somebody else changed meanwhile is looked at again, and changed if it still matches.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
 from dwell.batch.page import Cursor
 from dwell.batch.results import results_of
-from dwell.message import I64, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, U8, State
+from dwell.message import (
+    I64,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_MESSAGES,
+    MAX_DELAY_MS,
+    U8,
+    U64,
+    Message,
+    Result,
+    State,
+)
 from dwell.queue.matcher import Matcher
 from dwell.queue.search import BEGINNING, find
 from dwell.store.base import Store
 
-_Verb: TypeAlias = Callable[[Store, str, Sequence[bytes], I64], Awaitable[U8]]
+#: How often messages are looked at again that others change all the time.
+_MOST_LOOKS = 10
+
+
+class Seen(NamedTuple):
+    """What a verb has to know of messages that match; their bodies may be large."""
+
+    ids: list[bytes]
+    dues_ms: I64
+    versions: U64
+
+    def part(self, start: int, stop: int) -> "Seen":
+        """Return some of them, in a row."""
+        part = slice(start, stop)
+        return Seen(self.ids[part], self.dues_ms[part], self.versions[part])
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Seen]") -> "Seen":
+        """Return the messages of all parts."""
+        ids = [id_ for part in parts for id_ in part.ids]
+        dues_ms = np.concatenate([np.empty(0, np.int64), *(part.dues_ms for part in parts)])
+        versions = np.concatenate([np.empty(0, np.uint64), *(part.versions for part in parts)])
+        return cls(ids, dues_ms, versions)
+
+
+_Verb: TypeAlias = Callable[[Store, str, Seen], Awaitable[U8]]
 
 
 class Change(NamedTuple):
     """What is done to messages: a verb by id, in what states it finds them, and how it is done.
 
-    ``words`` say the latter to a server; ``apply`` is given ids and dues.
+    ``words`` say the latter to a server.
     """
 
     verb: str
@@ -39,19 +76,11 @@ class Place(NamedTuple):
     cursor: Cursor
 
 
-class _Found(NamedTuple):
-    """What a verb has to know of messages that match; their bodies may be large."""
-
-    ids: list[bytes]
-    dues_ms: I64
-    following: Place | None
-
-
 def cancel() -> Change:
     """Return what forgets messages."""
 
-    def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> Awaitable[U8]:
-        return store.cancel(topic, ids)
+    def apply(store: Store, topic: str, seen: Seen) -> Awaitable[U8]:
+        return store.cancel(topic, seen.ids, versions=seen.versions)
 
     return Change("cancel", (State.DELAYED, State.READY, State.DEAD), {}, apply)
 
@@ -60,17 +89,18 @@ def kick(delay_ms: int, pace: int | None = None) -> Change:
     """Return what brings dead messages back, due so long after that, ``pace`` of them a second."""
     done = 0
 
-    async def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> U8:
+    async def apply(store: Store, topic: str, seen: Seen) -> U8:
         nonlocal done
         if pace is None:
-            return await store.kick(topic, ids, delay_ms)
+            return await store.kick(topic, seen.ids, delay_ms, versions=seen.versions)
         codes, at = [], 0
-        while at < len(ids):
+        while at < len(seen.ids):
             # So many fall due together, and the next so many a second later.
             second, begun = divmod(done, pace)
-            part = ids[at : at + pace - begun]
-            codes.append(await store.kick(topic, part, delay_ms + 1000 * second))
-            at, done = at + len(part), done + len(part)
+            part = seen.part(at, at + pace - begun)
+            late_ms = delay_ms + 1000 * second
+            codes.append(await store.kick(topic, part.ids, late_ms, versions=part.versions))
+            at, done = at + len(part.ids), done + len(part.ids)
         return np.concatenate(codes)
 
     words = {"delay_ms": delay_ms} | ({} if pace is None else {"pace": pace})
@@ -80,17 +110,23 @@ def kick(delay_ms: int, pace: int | None = None) -> Change:
 def move(due_ms: int) -> Change:
     """Return what makes messages due at a moment."""
 
-    def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> Awaitable[U8]:
-        return store.reschedule(topic, ids, np.full(len(ids), due_ms, np.int64))
+    def apply(store: Store, topic: str, seen: Seen) -> Awaitable[U8]:
+        dues_ms = np.full(len(seen.ids), due_ms, np.int64)
+        return store.reschedule(topic, seen.ids, dues_ms, versions=seen.versions)
 
     return Change("reschedule", (State.DELAYED, State.READY), {"due_ms": due_ms}, apply)
 
 
 def shift(shift_ms: int) -> Change:
-    """Return what makes each message due so much later than it was, or earlier; not before 1970."""
+    """Return what makes each message due so much later than it was, or earlier.
 
-    def apply(store: Store, topic: str, ids: Sequence[bytes], dues_ms: I64) -> Awaitable[U8]:
-        return store.reschedule(topic, ids, np.maximum(dues_ms + shift_ms, 0))
+    None is due before 1970, or later than MAX_DELAY_MS from now.
+    """
+
+    def apply(store: Store, topic: str, seen: Seen) -> Awaitable[U8]:
+        latest_ms = store.clock.now_ms() + MAX_DELAY_MS
+        dues_ms = np.clip(seen.dues_ms + shift_ms, 0, np.maximum(seen.dues_ms, latest_ms))
+        return store.reschedule(topic, seen.ids, dues_ms, versions=seen.versions)
 
     return Change("reschedule", (State.DELAYED, State.READY), {"shift_ms": shift_ms}, apply)
 
@@ -107,63 +143,85 @@ async def change(
 ) -> tuple[Changed, Place | None]:
     """Change at most ``limit`` messages that match, and return where more of them may be.
 
-    It looks at those from after ``start``. ``dry_run`` counts them, and changes nothing.
+    It looks at those from after ``start``. ``dry_run`` counts them, and changes nothing. One that
+    no longer matches when it is to be changed is ``unknown``, or ``leased`` if it was taken.
     """
-    found = await _found(store, topic, matcher, how.states, limit, start)
-    results: Counter[Any] = Counter()
-    for at in range(0, 0 if dry_run else len(found.ids), MAX_BATCH_MESSAGES):
-        part = slice(at, at + MAX_BATCH_MESSAGES)
-        codes = await how.apply(store, topic, found.ids[part], found.dues_ms[part])
-        results.update(results_of(codes))
-    return Changed(len(found.ids), results, found.following is None), found.following
+    states = matcher.selection.states or how.states
+    seen, following = await _seen(store, topic, matcher, states, limit, start)
+    if dry_run:
+        return Changed(len(seen.ids), Counter(), following is None), following
+    codes = await _apply(store, topic, how, seen)
+    for _ in range(_MOST_LOOKS):
+        missed = np.flatnonzero(codes == Result.UNKNOWN).tolist()
+        places = {seen.ids[at]: at for at in missed}
+        if not await _match_still(store, topic, matcher, states, list(places)):
+            break
+        again, _ = await _seen(store, topic, matcher, states, len(places), start, places)
+        codes[[places[id_] for id_ in again.ids]] = await _apply(store, topic, how, again)
+    return Changed(len(codes), Counter(results_of(codes)), following is None), following
 
 
-async def _found(
+async def _apply(store: Store, topic: str, how: Change, seen: Seen) -> U8:
+    starts = range(0, len(seen.ids), MAX_BATCH_MESSAGES)
+    parts = [seen.part(at, at + MAX_BATCH_MESSAGES) for at in starts]
+    codes = [await how.apply(store, topic, part) for part in parts]
+    return np.concatenate([np.zeros(0, np.uint8), *codes])
+
+
+async def _match_still(
+    store: Store, topic: str, matcher: Matcher, states: Sequence[State], ids: list[bytes]
+) -> bool:
+    """Tell whether any of some messages matches as it is now."""
+    for at in range(0, len(ids), MAX_BATCH_MESSAGES):
+        found = await store.get(topic, ids[at : at + MAX_BATCH_MESSAGES])
+        there: list[Message] = [one for one in found if one is not None and one.state in states]
+        if there and (await matcher.places(Batch.of(there))).places:
+            return True
+    return False
+
+
+async def _seen(
     store: Store,
     topic: str,
     matcher: Matcher,
     states: Sequence[State],
     limit: int,
     start: Place | None,
-) -> _Found:
-    ids: list[bytes] = []
-    dues_ms = [np.empty(0, np.int64)]
-    following: Place | None = None
-    for state in matcher.selection.states or states:
+    only: Collection[bytes] | None = None,
+) -> tuple[Seen, Place | None]:
+    """Return messages that match, of ``only`` some ids if given, and where more may be."""
+    parts: list[Seen] = []
+    for state in states:
         cursor = BEGINNING
         if start is not None:
             if state is not start.state:
                 continue
             cursor, start = start.cursor, None
-        following = await _add(store, topic, matcher, Place(state, cursor), limit, ids, dues_ms)
-        if following is not None:
-            break
-    return _Found(ids, np.concatenate(dues_ms), following)
+        place: Place | None = Place(state, cursor)
+        while place is not None:
+            missing = limit - sum(len(part.ids) for part in parts)
+            if missing <= 0 or matcher.is_spent:
+                return Seen.joined(parts), place
+            part, place = await _page(store, topic, matcher, place, missing, only)
+            parts.append(part)
+    return Seen.joined(parts), None
 
 
-async def _add(
+async def _page(
     store: Store,
     topic: str,
     matcher: Matcher,
     place: Place,
     limit: int,
-    ids: list[bytes],
-    dues_ms: list[I64],
-) -> Place | None:
-    """Add the messages of one state that match; return where it stopped, if not at the end."""
-    while len(ids) < limit and not matcher.is_spent:
-        page = await find(
-            store,
-            topic,
-            matcher,
-            place.state,
-            place.cursor,
-            limit - len(ids),
-            most_bytes=MAX_BATCH_BYTES,
-        )
-        ids += [id_.encode() for id_ in page.messages.ids]
-        dues_ms.append(page.messages.due_ms)
-        if page.cursor is None:
-            return None
-        place = Place(place.state, page.cursor)
-    return place
+    only: Collection[bytes] | None,
+) -> tuple[Seen, Place | None]:
+    page = await find(
+        store, topic, matcher, place.state, place.cursor, limit, most_bytes=MAX_BATCH_BYTES
+    )
+    following = None if page.cursor is None else Place(place.state, page.cursor)
+    ids = [id_.encode() for id_ in page.messages.ids]
+    dues_ms, versions = page.messages.due_ms, page.versions
+    if only is not None:
+        kept = [at for at, id_ in enumerate(ids) if id_ in only]
+        ids, dues_ms, versions = [ids[at] for at in kept], dues_ms[kept], versions[kept]
+    return Seen(ids, dues_ms, versions), following

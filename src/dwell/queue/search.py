@@ -14,7 +14,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor, Page
 from dwell.errors import StoreError
-from dwell.message import MAX_BATCH_MESSAGES, Result, State
+from dwell.message import MAX_BATCH_MESSAGES, U64, Result, State
 from dwell.queue.matcher import EVERYTHING, Matcher
 from dwell.store.base import Store
 from dwell.tasks import finished, whole
@@ -42,6 +42,7 @@ async def find(
     large it is, and all of them are ``most_bytes`` at most otherwise.
     """
     found: list[Batch] = []
+    versions = [np.zeros(0, np.uint64)]
     missing, looked, until_ms = limit, 0, matcher.selection.due_to_ms
     cursor, step = matcher.start(cursor), _PAGE
     while missing and looked < most and not matcher.is_spent:
@@ -54,6 +55,7 @@ async def find(
         missing, most_bytes, looked = missing - len(fitting), most_bytes - size_bytes, looked + seen
         if fitting:
             found.append(_at(page.messages, fitting))
+            versions.append(page.versions[fitting])
         if seen < size:
             # The same page again, up to where this call goes, says where that is.
             if seen:
@@ -69,7 +71,7 @@ async def find(
         # match are larger.
         step = min(2 * step, MAX_BATCH_MESSAGES)
         await asyncio.sleep(0)
-    return Page(Batch.joined(found, receipts=False), cursor)
+    return Page(Batch.joined(found, receipts=False), cursor, np.concatenate(versions))
 
 
 def _fitting(
@@ -128,12 +130,13 @@ async def take_where(
             # Others may have taken some of them since the scan: the next ones stand in for those.
             size, is_last = len(page.messages), _has_come_to(page.messages, until_ms)
             left = [page.messages.ids[at].encode() for at in fitting]
-            following = page.cursor
+            versions, following = page.versions[fitting], page.cursor
             # What is taken is read once more, and the page would stand in memory beside that.
             del page
             while left and (missing := limit - sum(map(len, taken))):
-                await _take(store, topic, left[:missing], lease_ms, owner, taken)
-                left = left[missing:]
+                some = left[:missing], versions[:missing]
+                await _take(store, topic, *some, lease_ms, owner, taken)
+                left, versions = left[missing:], versions[missing:]
             if sum(map(len, taken)) == limit:
                 return Page(Batch.joined(taken), None)
             if seen < size:
@@ -161,7 +164,7 @@ async def take_ids(
     """Take those of some messages that are ready; give them back when the call is cancelled."""
     taken: list[Batch] = []
     try:
-        await _take(store, topic, ids, lease_ms, owner, taken)
+        await _take(store, topic, ids, None, lease_ms, owner, taken)
     except BaseException:
         await finished(whole(_give_back(store, taken)))
         raise
@@ -169,10 +172,16 @@ async def take_ids(
 
 
 async def _take(
-    store: Store, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str, taken: list[Batch]
+    store: Store,
+    topic: str,
+    ids: Sequence[bytes],
+    versions: U64 | None,
+    lease_ms: int,
+    owner: str,
+    taken: list[Batch],
 ) -> None:
     """Add to ``taken`` those of some messages that are ready, even when the call is cancelled."""
-    task = whole(store.take_ids(topic, ids, lease_ms, owner))
+    task = whole(store.take_ids(topic, ids, lease_ms, owner, versions))
     try:
         await finished(task)
     finally:

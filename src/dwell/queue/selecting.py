@@ -114,7 +114,8 @@ class Selecting(Verbs):
         """Forget messages that match and that nobody has taken, at most ``limit``.
 
         Without a state they are delayed, ready and dead ones. All are found before the first is
-        cancelled: one that was taken meanwhile is ``leased``, one that is gone ``unknown``.
+        cancelled: one that was taken meanwhile is ``leased``, one that no longer matches
+        ``unknown``.
         ``dry_run`` counts them, and changes nothing.
         """
         return await self._change(topic, which, changes.cancel(), limit, dry_run)
@@ -134,8 +135,8 @@ class Selecting(Verbs):
 
         One of ``delay``, ``due`` and ``shift`` has to be given: each falls due so much later than
         it would have, with ``-30m`` earlier. Without a state they are delayed and ready ones. All
-        are found before the first is moved: one that was taken meanwhile is ``leased``, one that
-        is gone ``unknown``. ``dry_run`` counts them, and changes nothing.
+        are found before the first is moved: one that was taken meanwhile is ``leased``, one that no
+        longer matches ``unknown``. ``dry_run`` counts them, and changes nothing.
         """
         given = [
             name for name, v in (("delay", delay), ("due", due), ("shift", shift)) if v is not None
@@ -162,7 +163,7 @@ class Selecting(Verbs):
         """Bring dead messages that match back, due after ``delay``, attempts anew: ``kicked``.
 
         They are ``limit`` at most. With a ``pace`` so many fall due in each second from then on.
-        All are found before the first is kicked: one that is no longer dead is ``unknown``.
+        All are found before the first is kicked: one that no longer matches is ``unknown``.
         ``dry_run`` counts them, and changes nothing.
         """
         how = changes.kick(values.delay_ms(delay), selecting.pace(pace))

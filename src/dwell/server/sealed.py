@@ -41,9 +41,9 @@ class _SealedStore:
         """Lease at most ``limit`` ready messages."""
         return self._closed(await self._store.take(topics, limit, lease_ms, owner))
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(self, topic: str, ids: Sequence[bytes], *how: Any, **more: Any) -> Batch:
         """Lease those of some messages that are ready."""
-        return self._closed(await self._store.take_ids(topic, ids, lease_ms, owner))
+        return self._closed(await self._store.take_ids(topic, ids, *how, **more))
 
     async def held(self, owner: str) -> Batch:
         """Return again what ``owner`` holds under lease."""

@@ -29,7 +29,9 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   holds back the others of its key until it is gone or dead; else the first of them by the order
   of taking may be taken, and ``peek`` shows no other;
 * verbs by id answer the truth for each id, in the order the ids were given. An id that stands
-  twice in one batch is treated as in two batches, one after the other.
+  twice in one batch is treated as in two batches, one after the other. With ``versions``, one for
+  each id, a message that changed since a scan gave its version is left alone: it counts as
+  unknown, or as leased when it is.
 
 All arrays are NumPy arrays of one dimension and of the batch's length, unless a shape is given.
 """
@@ -119,7 +121,14 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None = None,
+    ) -> Batch:
         """Lease those of some messages that are ready, in the order of their ids here.
 
         The others are left out; a paused topic gives none.
@@ -172,18 +181,22 @@ class Store(ABC):
         """Set messages aside as dead: ``buried`` or ``stale``."""
 
     @abstractmethod
-    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+    async def kick(
+        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+    ) -> U8:
         """Bring dead messages back, due now + ``delay_ms``, attempt 0: ``kicked`` or ``unknown``.
 
         An expiry that has passed is cleared.
         """
 
     @abstractmethod
-    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``."""
 
     @abstractmethod
-    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+    async def reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+    ) -> U8:
         """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead)."""
 
     @abstractmethod

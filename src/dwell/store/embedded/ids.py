@@ -63,7 +63,7 @@ class IdHasher:
         sums += sizes.astype(np.uint64)[:, None] * self._size_keys
         sums += self._start_of(topic)
         # The sums of ids in a row are in a row; what is mixed lies anywhere in the index.
-        hashes = _mixed(sums[:, 0] >> _HALF | sums[:, 1] & _UPPER)
+        hashes = mixed(sums[:, 0] >> _HALF | sums[:, 1] & _UPPER)
         return hashes, (sums[:, 2] >> _HALF).astype(np.uint32)
 
     def _start_of(self, topic: int) -> U64:
@@ -102,7 +102,7 @@ class FirstIdHasher:
             first[its] ^= first[its] >> _SHIFT_A
             second[its] = (second[its] + word[its]) * _MULTIPLY_B
             second[its] ^= second[its] >> _SHIFT_B
-        return _mixed(first), (_mixed(second ^ start) >> _SHIFT_B).astype(np.uint32)
+        return mixed(first), (mixed(second ^ start) >> _SHIFT_B).astype(np.uint32)
 
 
 def _words(ids: Sequence[bytes], longest: int) -> U64:
@@ -117,8 +117,11 @@ def _words(ids: Sequence[bytes], longest: int) -> U64:
     return words
 
 
-def _mixed(hashes: U64) -> U64:
-    # The finalizer of splitmix64 (Steele, Lea and Flood, 2014) lets every bit reach every other.
+def mixed(hashes: U64) -> U64:
+    """Return numbers in which every bit of these reaches every other.
+
+    This is the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
+    """
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))

@@ -304,6 +304,7 @@ class Machine:
         if expires_ms.any() or table.expires_ms[rows].any():
             table.expires_ms[rows] = expires_ms
         self._place(record, rows)
+        table.takes[rows] = table.position[rows].astype(np.uint32)
         if self.admission.is_used and not self.replaying:
             self.admission.put(int(table.topic[rows[0]]), rows, record)
 

@@ -41,6 +41,7 @@ from dwell.store.embedded.releases import releases_of, size_bytes_of
 from dwell.store.embedded.sweeping import paged, swept, with_key
 from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
+from dwell.store.embedded.versions import versions_of
 
 T = TypeVar("T")
 _GoodAndLeased: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -173,17 +174,26 @@ class EmbeddedStore(Counting):
                 self.wake(topic, limit)
         return rows, has_more
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None = None,
+    ) -> Batch:
         """Lease those of some messages that are ready (see the contract)."""
-        rows = await self._in_room(lambda: self._take_ids(topic, ids, lease_ms, owner))
+        rows = await self._in_room(lambda: self._take_ids(topic, ids, versions, lease_ms, owner))
         return await self._handed(rows)
 
-    def _take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Rows:
+    def _take_ids(
+        self, topic: str, ids: Sequence[bytes], versions: U64 | None, lease_ms: int, owner: str
+    ) -> Rows:
         now_ms = self._time.begin()
         if self._machine.topics.settings(topic).paused:
             return _NO_ROWS
-        rows, found = self._finder.find(topic, ids)
-        good = first_of_each(rows, found & (self._table.state[rows] == State.READY))
+        rows, _, free = self._find(topic, ids, versions)
+        good = first_of_each(rows, free & (self._table.state[rows] == State.READY))
         going: Rows = rows[good]
         if (admission := self._machine.admission).is_used and len(going):
             going = admission.take_ids(int(self._table.topic[going[0]]), going, now_ms)
@@ -321,51 +331,57 @@ class EmbeddedStore(Counting):
 
     # --- by id ----------------------------------------------------------------------------------
 
-    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+    async def kick(
+        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+    ) -> U8:
         """Bring dead messages back (see the contract)."""
-        good = await self._in_room(lambda: self._kick(topic, ids, delay_ms))
+        good = await self._in_room(lambda: self._kick(topic, ids, versions, delay_ms))
         return await self._answer(good, Result.KICKED, Result.UNKNOWN)
 
-    def _kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> np.ndarray:
+    def _kick(
+        self, topic: str, ids: Sequence[bytes], versions: U64 | None, delay_ms: int
+    ) -> np.ndarray:
         now_ms = self._time.begin()
-        rows, found = self._finder.find(topic, ids)
-        dead = found & (self._table.state[rows] == State.DEAD)
-        good = first_of_each(rows, dead)
+        rows, _, free = self._find(topic, ids, versions)
+        good = first_of_each(rows, free & (self._table.state[rows] == State.DEAD))
         if good.any():
             due_ms = np.full(int(good.sum()), now_ms + delay_ms)
             columns = {"rows": rows[good], "due_ms": due_ms}
             self._time.write(Record(RecordKind.KICK, now_ms, columns))
         return good
 
-    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages that nobody has taken (see the contract)."""
-        good, leased = await self._in_room(lambda: self._cancel(topic, ids))
+        good, leased = await self._in_room(lambda: self._cancel(topic, ids, versions))
         results = await self._answer(good, Result.CANCELLED, Result.UNKNOWN)
         results[leased] = Result.LEASED
         return results
 
-    def _cancel(self, topic: str, ids: Sequence[bytes]) -> _GoodAndLeased:
+    def _cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None) -> _GoodAndLeased:
         now_ms = self._time.look()
-        rows, found = self._finder.find(topic, ids)
-        leased = found & (self._table.state[rows] == State.LEASED)
-        good = first_of_each(rows, found & ~leased)
+        rows, leased, free = self._find(topic, ids, versions)
+        good = first_of_each(rows, free)
         if good.any():
             self._time.write(Record(RecordKind.CANCEL, now_ms, {"rows": rows[good]}))
         return good, leased
 
-    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+    async def reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+    ) -> U8:
         """Change when messages fall due (see the contract)."""
-        good, leased = await self._in_room(lambda: self._reschedule(topic, ids, due_ms))
+        good, leased = await self._in_room(lambda: self._reschedule(topic, ids, versions, due_ms))
         results = await self._answer(good, Result.MOVED, Result.UNKNOWN)
         results[leased] = Result.LEASED
         return results
 
-    def _reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> _GoodAndLeased:
+    def _reschedule(
+        self, topic: str, ids: Sequence[bytes], versions: U64 | None, due_ms: I64
+    ) -> _GoodAndLeased:
         now_ms = self._time.begin()
-        rows, found = self._finder.find(topic, ids)
-        state = self._table.state[rows]
-        leased = found & (state == State.LEASED)
-        good = found & ~leased & (state != State.DEAD)
+        rows, leased, free = self._find(topic, ids, versions)
+        good = free & (self._table.state[rows] != State.DEAD)
+        if versions is not None:
+            good = first_of_each(rows, good)
         moving = np.flatnonzero(good)
         waves = waves_of(rows[moving]) if len(moving) else []
         self.core.reserve(len(waves) * RECORD_BYTES + 16 * len(moving), Use.CHANGE)
@@ -410,7 +426,8 @@ class EmbeddedStore(Counting):
         if number is None:
             return Page(Batch.empty(receipts=False), None)
         rows, last = paged(self._table, number, state, cursor, limit, self.core.limits)
-        return Page(await read(self.core, rows, receipts=False), last)
+        versions = versions_of(self._table, rows)
+        return Page(await read(self.core, rows, receipts=False), last, versions)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the row (see the contract)."""
@@ -483,6 +500,17 @@ class EmbeddedStore(Counting):
         return self._time.deadline_ms
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _find(
+        self, topic: str, ids: Sequence[bytes], versions: U64 | None
+    ) -> tuple[Rows, np.ndarray, np.ndarray]:
+        """Return each id's row, whether its message is leased, and whether it may be changed."""
+        rows, found = self._finder.find(topic, ids)
+        leased = found & (self._table.state[rows] == State.LEASED)
+        free = found & ~leased
+        if versions is not None and free.any():
+            free &= versions_of(self._table, rows) == versions
+        return rows, leased, free
 
     async def _answer(self, good: np.ndarray, yes: Result, no: Result) -> U8:
         results: U8 = np.where(good, yes, no).astype(np.uint8)

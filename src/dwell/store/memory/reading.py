@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
@@ -56,7 +58,8 @@ class Reading(Counting):
         known = self.topics.get(topic)
         rows = known.rows.values() if known is not None else ()
         page, more = paged(rows, state, cursor, limit)
-        return Page(self._batch(page, receipts=False), more)
+        versions = np.fromiter((row.serial for row in page), np.uint64, len(page))
+        return Page(self._batch(page, receipts=False), more, versions)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the number of their arrival."""
@@ -71,11 +74,16 @@ class Reading(Counting):
         self._enter()
         return self._log.page(position, limit, f"{self.number:08x}")
 
-    def _find(self, topic: str, ids: Sequence[bytes]) -> Iterator[Row | None]:
-        """Yield each id's row, looked up only when its turn comes."""
-        for id_ in texts_of(ids):
+    def _find(
+        self, topic: str, ids: Sequence[bytes], versions: U64 | None = None
+    ) -> Iterator[Row | None]:
+        """Yield each id's row, if it is leased or in that version; each is looked up in turn."""
+        for at, id_ in enumerate(texts_of(ids)):
             known = self.topics.get(topic)
-            yield known.rows.get(id_) if known is not None else None
+            row = known.rows.get(id_) if known is not None else None
+            if row is not None and versions is not None and row.state is not State.LEASED:
+                row = row if row.serial == versions[at] else None
+            yield row
 
     def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
         return batch_of(rows, receipts_of(rows, self.number) if receipts else None)

@@ -120,13 +120,21 @@ class MemoryStore(Reading):
             return 0
         return self._allowed(known, known.takeable, self.clock.now_ms())
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None = None,
+    ) -> Batch:
         """Lease those of some messages that are ready."""
         now_ms = self._enter()
         known = self.topics.get(topic)
         if known is None or known.settings.paused:
             return Batch.empty()
-        found = dict.fromkeys(row for row in self._find(topic, ids) if row is not None)
+        every = self._find(topic, ids, versions)
+        found = dict.fromkeys(row for row in every if row is not None)
         rows = known.takeable_of([row for row in found if row.state is State.READY])
         rows = rows[: self._allowed(known, len(rows), now_ms)]
         for row in rows:
@@ -187,11 +195,13 @@ class MemoryStore(Reading):
 
         return self._each_receipt(receipts, bury)
 
-    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
+    async def kick(
+        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+    ) -> U8:
         """Bring dead messages back."""
         now_ms = self._enter()
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
-        for at, row in enumerate(self._find(topic, ids)):
+        for at, row in enumerate(self._find(topic, ids, versions)):
             if row is not None and row.state is State.DEAD:
                 row.due_ms, row.attempt = now_ms + delay_ms, 0
                 row.expires_ms = 0 if row.is_expired(now_ms) else row.expires_ms
@@ -201,11 +211,11 @@ class MemoryStore(Reading):
         self._announce()
         return results
 
-    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
+    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages that nobody has taken."""
         now_ms = self._enter()
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
-        for at, row in enumerate(self._find(topic, ids)):
+        for at, row in enumerate(self._find(topic, ids, versions)):
             if row is not None and row.state is State.LEASED:
                 results[at] = Result.LEASED
             elif row is not None:
@@ -215,11 +225,14 @@ class MemoryStore(Reading):
         self._announce()
         return results
 
-    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
+    async def reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+    ) -> U8:
         """Change when messages fall due."""
         now_ms = self._enter()
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
-        for at, (row, due) in enumerate(zip(self._find(topic, ids), due_ms.tolist(), strict=True)):
+        rows = self._find(topic, ids, versions)
+        for at, (row, due) in enumerate(zip(rows, due_ms.tolist(), strict=True)):
             if row is not None and row.state is State.LEASED:
                 results[at] = Result.LEASED
             elif row is not None and row.state is not State.DEAD:

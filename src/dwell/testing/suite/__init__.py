@@ -31,6 +31,7 @@ from dwell.testing.suite.receipts import Receipts
 from dwell.testing.suite.sweeps import Sweeps
 from dwell.testing.suite.takes import Takes
 from dwell.testing.suite.times import Times
+from dwell.testing.suite.versions import Versions
 
 __all__ = ["StoreSuite"]
 
@@ -50,6 +51,7 @@ class StoreSuite(
     Reading,
     Sweeps,
     Queries,
+    Versions,
 ):
     """Everything; override ``make_store``."""
 

@@ -1,0 +1,145 @@
+"""Versions: verbs by id that change a message only as a scan has seen it."""
+
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+
+from dwell.message import U64, State
+from dwell.store.base import Store
+from dwell.testing.rig import Rig, Suite, encoded, receipts_of, scenario, words
+
+LATER_MS = 3_600_000
+
+
+async def _taken_and_released(rig: Rig) -> None:
+    await rig.release(receipts_of(await rig.take_by_ids("x")), counted=False)
+
+
+async def _taken_and_buried(rig: Rig) -> None:
+    await rig.bury(receipts_of(await rig.take_by_ids("x")), "why")
+
+
+async def _cancelled_and_put(rig: Rig) -> None:
+    await rig.cancel("x")
+    await rig.put("x")
+
+
+async def _falls_due(rig: Rig) -> None:
+    await rig.reschedule("x", delay_ms=1_000)
+    rig.advance(1_000)
+
+
+#: What may happen to a ready message between a scan and a verb.
+CHANGES: dict[str, Callable[[Rig], Awaitable[object]]] = {
+    "released": _taken_and_released,
+    "buried": _taken_and_buried,
+    "put again": _cancelled_and_put,
+    "due later": _falls_due,
+    "replaced": lambda rig: rig.put("x", on_conflict="replace"),
+    "rescheduled": lambda rig: rig.reschedule("x", delay_ms=LATER_MS),
+    "given a body": lambda rig: rig.put("x", on_conflict="replace", body=b"other"),
+}
+
+
+async def _cancel(store: Store, versions: U64) -> str:
+    return words(await store.cancel("t", [b"x"], versions))[0]
+
+
+async def _reschedule(store: Store, versions: U64) -> str:
+    due_ms = np.array([store.clock.now_ms() + 2 * LATER_MS])
+    return words(await store.reschedule("t", [b"x"], due_ms, versions))[0]
+
+
+async def _take(store: Store, versions: U64) -> str:
+    taken = await store.take_ids("t", [b"x"], 0, "", versions)
+    return "taken" if len(taken) else "unknown"
+
+
+#: Verbs that change a ready message by its id, and what they answer.
+VERBS = {"cancelled": _cancel, "moved": _reschedule, "taken": _take}
+
+
+async def versions_of(rig: Rig, state: State) -> dict[str, np.uint64]:
+    """Return the version of each message of one state, by id."""
+    page = await rig.store.scan("t", state, None, 100)
+    assert len(page.versions) == len(page.messages)
+    return dict(zip(page.messages.ids, page.versions, strict=True))
+
+
+class Versions(Suite):
+    """The verbs ``cancel``, ``kick``, ``reschedule`` and ``take_ids`` with versions."""
+
+    @pytest.mark.parametrize("done", VERBS)
+    @scenario
+    async def test_version__unchanged_message__is_changed(self, rig: Rig, done: str) -> None:
+        """A message that is as it was seen is changed, whatever happened to others."""
+        await rig.put("a", "x", "b")
+        versions = await versions_of(rig, State.READY)
+        await rig.put("a", on_conflict="replace")
+        await rig.cancel("b")
+        assert await VERBS[done](rig.store, np.array([versions["x"]])) == done
+
+    @pytest.mark.parametrize("done", VERBS)
+    @pytest.mark.parametrize("change", CHANGES)
+    @scenario
+    async def test_version__changed_message__is_left_alone(
+        self, rig: Rig, change: str, done: str
+    ) -> None:
+        """A message that changed in any way since it was seen counts as unknown."""
+        await rig.put("x", "other")
+        versions = await versions_of(rig, State.READY)
+        await CHANGES[change](rig)
+        before = await rig.find("x")
+        assert await VERBS[done](rig.store, np.array([versions["x"]])) == "unknown"
+        assert await rig.find("x") == before
+
+    @scenario
+    async def test_version__kicked_message__is_not_kicked_again(self, rig: Rig) -> None:
+        """A dead message is kicked as it was seen, and not when it died again since."""
+        await rig.put("x", "y")
+        for id_ in "xy":
+            await rig.bury(receipts_of(await rig.take_by_ids(id_)), "why")
+        versions = await versions_of(rig, State.DEAD)
+        await rig.kick("x")
+        await rig.bury(receipts_of(await rig.take_by_ids("x")), "other")
+        seen = np.array([versions["x"], versions["y"]])
+        results = await rig.store.kick("t", encoded("xy"), LATER_MS, seen)
+        assert words(results) == ["unknown", "kicked"]
+        assert await rig.state("x") is State.DEAD
+
+    @scenario
+    async def test_version__leased_message__is_leased(self, rig: Rig) -> None:
+        """A message that was taken since it was seen is leased, whatever its version."""
+        await rig.put("x")
+        versions = np.array([(await versions_of(rig, State.READY))["x"]])
+        await rig.take_by_ids("x")
+        assert await _cancel(rig.store, versions) == "leased"
+        assert await _reschedule(rig.store, versions) == "leased"
+        assert await _take(rig.store, versions) == "unknown"
+
+    @scenario
+    async def test_version__delayed_message__is_changed_as_seen(self, rig: Rig) -> None:
+        """Of delayed messages, those are changed that are as they were seen."""
+        await rig.put(*"abcd", delay_ms=LATER_MS)
+        seen = await versions_of(rig, State.DELAYED)
+        await rig.reschedule("b", delay_ms=LATER_MS - 1)
+        await rig.cancel("c")
+        await rig.put("c", delay_ms=LATER_MS)
+        versions = np.array([seen[id_] for id_ in "abcd"])
+        assert words(await rig.store.cancel("t", encoded("abcd"), versions)) == [
+            "cancelled",
+            "unknown",
+            "unknown",
+            "cancelled",
+        ]
+
+    @scenario
+    async def test_version__id_twice__is_changed_once(self, rig: Rig) -> None:
+        """An id that stands twice in one batch is changed by the first."""
+        await rig.put("x")
+        version = (await versions_of(rig, State.READY))["x"]
+        due_ms = np.full(2, rig.now_ms + LATER_MS)
+        twice = np.array([version, version])
+        results = await rig.store.reschedule("t", encoded("xx"), due_ms, twice)
+        assert words(results) == ["moved", "unknown"]
