@@ -494,7 +494,7 @@ async def test_bad_settings(changes):
     ],
 )
 def test_settings_take_spans(changes, name, expected):
-    assert getattr(values.settings(dwell.TopicSettings(), changes), name) == expected
+    assert values.setting_changes(changes) == {name: expected}
 
 
 #: What a clock of this century counts in seconds, and what is in 1970 as milliseconds.
@@ -645,10 +645,10 @@ def test_error_text_is_cut_and_made_storable():
     assert values.error_text("\ud800") == "\\ud800"
 
 
-def test_settings_are_merged():
-    first = values.settings(dwell.TopicSettings(), {"lease_ms": 5, "retry_delays_ms": [1, 2]})
-    second = values.settings(first, {"paused": True})
-    assert (second.lease_ms, second.retry_delays_ms, second.paused) == (5, (1, 2), True)
+def test_setting_changes_have_only_what_was_named():
+    changes = values.setting_changes({"lease_ms": "5s", "retry_delays_ms": [1, "2s"]})
+    assert changes == {"lease_ms": 5_000, "retry_delays_ms": (1, 2_000)}
+    assert values.setting_changes({}) == {}
 
 
 def test_a_message_names_what_came_shortened():

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -296,13 +296,13 @@ class ObservedStore(EmbeddedStore):
             f"reschedule {topic} {names}",
         )
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic, and let the model do so."""
-        await self._observe(
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change some of a topic's settings, and let the model do so."""
+        return await self._observe(
             lambda: self.history.do(
-                lambda model: model.configure(topic, settings), f"configure {topic}"
+                lambda model: model.configure(topic, changes), f"configure {topic}"
             ),
-            EmbeddedStore.configure(self, topic, settings),
+            EmbeddedStore.configure(self, topic, changes),
             lambda predicted, answer: None,
             lambda answer: True,
         )

@@ -454,16 +454,16 @@ _SETTING_RANGES = {
 _MAX_LEVELS = 256
 
 
-def settings(current: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
-    """Return a topic's settings with some changed; raises InvalidSettings."""
+def setting_changes(changes: Mapping[str, object]) -> dict[str, Any]:
+    """Return changes of a topic's settings as TopicSettings has them; raises InvalidSettings."""
     changes = {name: _setting(name, value) for name, value in changes.items()}
     for name, value in changes.items():
         _check_setting(name, value)
-    merged = {**msgspec.to_builtins(current), **changes}
     try:
-        return msgspec.convert(merged, TopicSettings)
+        settings = msgspec.convert(changes, TopicSettings)
     except msgspec.ValidationError as error:
         raise InvalidSettings(f"settings: {error}") from None
+    return {name: getattr(settings, name) for name in changes}
 
 
 def _setting(name: str, value: Any) -> Any:

@@ -459,13 +459,12 @@ class Queue(Counting):
     async def configure(self, topic: str, **changes: Any) -> TopicSettings:
         """Change some of a topic's settings and return them all; raises InvalidSettings.
 
-        The names and units are those of :class:`dwell.TopicSettings`.
+        The names and units are those of :class:`dwell.TopicSettings`. The others stay as they are,
+        also when somebody else changes them at the same time.
         """
         self.check_open()
-        topic = values.topic(topic)
-        settings = values.settings(await self._store.settings(topic), changes)
-        await self._store.configure(topic, settings)
-        return settings
+        topic, changes = values.topic(topic), values.setting_changes(changes)
+        return await self._store.configure(topic, changes)
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic's messages that do not say otherwise."""

@@ -279,8 +279,11 @@ class Store(ABC):
         return []
 
     @abstractmethod
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic from now on."""
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change some of a topic's settings, by name, and return all that hold then.
+
+        The others stay as they are when the change is made, whoever else changes them.
+        """
 
     @abstractmethod
     async def settings(self, topic: str) -> TopicSettings:

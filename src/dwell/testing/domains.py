@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from dwell.message import TopicSettings, encode_extra
+from dwell.message import encode_extra
 from dwell.testing.model import Entry
 
 TOPICS = ("a", "b")
@@ -64,15 +64,17 @@ some_drafts = st.lists(
     min_size=1,
     max_size=5,
 )
-some_settings = st.builds(
-    TopicSettings,
-    lease_ms=st.sampled_from((3_000, 400, 1_000)),
-    max_attempts=st.integers(1, 3),
-    retry_delays_ms=st.sampled_from(((), (500, 1_000))),
-    remember_ms=st.sampled_from((0, 1_000, 60_000)),
-    paused=st.sampled_from((False, False, False, True)),
-    max_pending=st.sampled_from((0, 0, 0, 3)),
-    on_full=st.sampled_from(("refuse", "drop")),
-    most_leased=st.sampled_from((0, 0, 0, 1, 2)),
-    ordered=st.booleans(),
+some_changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "lease_ms": st.sampled_from((3_000, 400, 1_000)),
+        "max_attempts": st.integers(1, 3),
+        "retry_delays_ms": st.sampled_from(((), (500, 1_000))),
+        "remember_ms": st.sampled_from((0, 1_000, 60_000)),
+        "paused": st.sampled_from((False, False, False, True)),
+        "max_pending": st.sampled_from((0, 0, 0, 3)),
+        "on_full": st.sampled_from(("refuse", "drop")),
+        "most_leased": st.sampled_from((0, 0, 0, 1, 2)),
+        "ordered": st.booleans(),
+    },
 )

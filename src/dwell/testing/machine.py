@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dwell.batch.batch import Batch
 from dwell.clock import SimulatedClock
 from dwell.errors import DiskFull, StoreFailed
-from dwell.message import U8, Result, TopicSettings
+from dwell.message import U8, Result
 from dwell.store.base import Store
 from dwell.testing.domains import (
     OWNERS,
@@ -33,9 +33,9 @@ from dwell.testing.domains import (
     a_new_priority,
     a_topic,
     an_error,
+    some_changes,
     some_drafts,
     some_picks,
-    some_settings,
 )
 from dwell.testing.ids import OPEN, Ids
 from dwell.testing.model import Entry, Item, Model
@@ -442,14 +442,15 @@ class StoreMachine(RuleBasedStateMachine):
         )
         assert answers is None or list(answers[1].ids) == answers[0]
 
-    @rule(topic=a_topic, settings=some_settings)
-    def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Change what holds for a topic."""
-        settings = self.model.foretold(topic, settings)
-        self.do(
-            lambda model: model.configure(topic, settings),
-            lambda store: store.configure(topic, settings),
+    @rule(topic=a_topic, changes=some_changes)
+    def configure(self, topic: str, changes: dict[str, Any]) -> None:
+        """Change some of what holds for a topic."""
+        changes = self.model.foretold(topic, changes)
+        answers = self.do(
+            lambda model: model.configure(topic, changes),
+            lambda store: store.configure(topic, changes),
         )
+        assert answers is None or answers[0] == answers[1]
         assert self.run(self.store.settings(topic)) == self.model.topic(topic)
 
     # --- time ---------------------------------------------------------------------------------

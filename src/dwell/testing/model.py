@@ -11,6 +11,7 @@ Messages are named by topic and id, leases by a number that :meth:`Model.take` g
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -310,17 +311,18 @@ class Model:
 
         return [reschedule(self.items.get((topic, id_))) for id_ in ids]
 
-    def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic from now on."""
-        self.settings[topic] = settings
+    def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change some of a topic's settings, and return all of them."""
+        self.settings[topic] = structs.replace(self.topic(topic), **changes)
+        return self.settings[topic]
 
-    def foretold(self, topic: str, settings: TopicSettings) -> TopicSettings:
-        """Return settings without a change of order while messages of the topic are taken.
+    def foretold(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return changes without one of the order while messages of the topic are taken.
 
         Which comes first of several of a key that were taken before is foretold nowhere.
         """
-        is_free = not self.begun(topic)
-        return settings if is_free else structs.replace(settings, ordered=self.topic(topic).ordered)
+        is_kept = bool(self.begun(topic))
+        return {name: value for name, value in changes.items() if name != "ordered" or not is_kept}
 
     # --- reading ------------------------------------------------------------------------------
 

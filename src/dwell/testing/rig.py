@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import Event
@@ -98,8 +99,8 @@ class Rig:
         return None if deadline_ms is None else deadline_ms - self.now_ms
 
     async def configure(self, topic: str = "t", **values: Any) -> None:
-        """Set what holds for a topic."""
-        await self.store.configure(topic, TopicSettings(**values))
+        """Set what holds for a topic; what is not said is as usual."""
+        await self.store.configure(topic, structs.asdict(TopicSettings(**values)))
 
     # --- verbs --------------------------------------------------------------------------------
 

@@ -294,6 +294,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         group="settings",
     ),
     Endpoint(
+        "PUT",
+        f"{_T}/settings",
+        looking.replace_settings,
+        _ADMIN,
+        TopicSettings,
+        body=r.SettingsChange,
+        group="settings",
+    ),
+    Endpoint(
         "POST",
         "/command",
         command.command,

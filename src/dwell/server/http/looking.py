@@ -1,5 +1,7 @@
 """Looking: lists, events, counts, and the settings of topics."""
 
+from typing import Any
+
 import msgspec
 
 from dwell.batch.selection import ALL
@@ -7,6 +9,7 @@ from dwell.batch.stats import Stats, TopicStats
 from dwell.batch.sweep import EVERY, Wanted
 from dwell.errors import InvalidHeaders
 from dwell.given import values
+from dwell.message import TopicSettings
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
@@ -145,7 +148,15 @@ async def settings(call: Call) -> Answer:
 
 async def configure(call: Call) -> Answer:
     """Change some of a topic's settings, and return them all."""
-    topic = call.allowed_topic()
+    return call.answer(await call.queue.configure(call.allowed_topic(), **_settings(call)))
+
+
+async def replace_settings(call: Call) -> Answer:
+    """Set all of a topic's settings, to the usual values where nothing is said; return them."""
+    everything = {**msgspec.structs.asdict(TopicSettings()), **_settings(call)}
+    return call.answer(await call.queue.configure(call.allowed_topic(), **everything))
+
+
+def _settings(call: Call) -> dict[str, Any]:
     changes = msgspec.structs.asdict(call.body(SettingsChange))
-    given = {name: value for name, value in changes.items() if value is not msgspec.UNSET}
-    return call.answer(await call.queue.configure(topic, **given))
+    return {name: value for name, value in changes.items() if value is not msgspec.UNSET}

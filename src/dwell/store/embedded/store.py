@@ -6,11 +6,12 @@ to the journal, applies it, and answers when it is on disk.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
@@ -475,19 +476,27 @@ class EmbeddedStore(Counting):
             await self.core.committed()
         return answer
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic from now on."""
-        if settings.on_full not in ("refuse", "drop"):
-            raise InvalidSettings(f"on_full: got {settings.on_full!r}, expected refuse or drop")
-        meta = Meta(topic=topic, settings=settings)
-        async with self.core.known_keys(topic, settings):
-            await self._in_room(
-                lambda: self._time.write(Record(RecordKind.CONFIGURE, self._time.begin(), {}, meta))
-            )
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change some of a topic's settings (see the contract)."""
+
+        def changed() -> TopicSettings:
+            return structs.replace(self._machine.topics.settings(topic), **changes)
+
+        def write() -> TopicSettings:
+            # Others may have changed settings while the keys were read.
+            meta = Meta(topic=topic, settings=changed())
+            self._time.write(Record(RecordKind.CONFIGURE, self._time.begin(), {}, meta))
+            return self._machine.topics.settings(topic)
+
+        if (on_full := changed().on_full) not in ("refuse", "drop"):
+            raise InvalidSettings(f"on_full: got {on_full!r}, expected refuse or drop")
+        async with self.core.known_keys(topic, changed()):
+            settings = await self._in_room(write)
         number = self._machine.topics.number(topic)
         if not settings.paused and (ready := self._table.count(number, State.READY)):
             self.wake(topic, ready)
         await self.core.committed()
+        return settings
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""

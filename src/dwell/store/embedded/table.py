@@ -15,8 +15,7 @@ extra_bytes     2      of its key and headers after the id
 max_attempts    2      its own, 0 for its topic's
 attempt         2      takes since it was put or kicked
 state           1      State; 0 for a free row
-takes           4      number of its latest take, so that no receipt is ever made twice; until then
-                       where it was put in the journal
+takes           4      number of its latest take, or, until then, where its put is in the journal
 lease_until_ms  8      end of the lease if LEASED, when it died if DEAD; else it means nothing
 expires_ms      8      0 for never
 owner           4      number of the owner that holds it; means nothing unless LEASED

@@ -1,10 +1,12 @@
 """Reading: scans, events, counts, settings, and what a closed store says."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from dwell.batch.events import Event
 from dwell.batch.stats import TopicStats
@@ -189,11 +191,31 @@ class Reading(Suite):
         """Each topic has its own, and the usual ones until it is told."""
         settings = TopicSettings(lease_ms=7, retry_delays_ms=(1, 2), on_full="drop", paused=True)
         assert await rig.store.settings("t") == TopicSettings()
-        await rig.store.configure("t", settings)
+        assert await rig.store.configure("t", structs.asdict(settings)) == settings
         assert await rig.store.settings("t") == settings
         assert await rig.store.settings("u") == TopicSettings()
-        await rig.store.configure("t", TopicSettings())
+        await rig.configure()
         assert await rig.store.settings("t") == TopicSettings()
+
+    @scenario
+    async def test_settings__changes_of_several_callers__are_merged(self, rig: Rig) -> None:
+        """A change leaves alone what it does not name, also what others change just then."""
+        changes: list[dict[str, Any]] = [
+            {"paused": True},
+            {"ordered": True},
+            {"rate": 5},
+            {"fair": True, "lease_ms": 7},
+            {"retry_delays_ms": (1, 2)},
+        ]
+        await rig.put("a", "b", key="k")
+        await asyncio.gather(*[rig.store.configure("t", change) for change in changes])
+        expected = TopicSettings(
+            paused=True, ordered=True, rate=5, fair=True, lease_ms=7, retry_delays_ms=(1, 2)
+        )
+        assert await rig.store.settings("t") == expected
+        assert await rig.store.configure("t", {"paused": False}) == structs.replace(
+            expected, paused=False
+        )
 
     @pytest.mark.parametrize("verb", VERBS)
     @scenario
