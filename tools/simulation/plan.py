@@ -91,6 +91,7 @@ def _limits(chance: random.Random) -> dict[str, int]:
         "large_frame_bytes": (1, 500, 4_000),
         "snapshot_rows": (2, 7, 50),
         "swept_rows": (1, 2, 7),
+        "cleared_rows": (1, 2, 7),
         "copy_bytes": (1, 300, 3_000),
         "recent_bytes": (0, 300, 3_000),
     }

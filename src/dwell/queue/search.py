@@ -14,7 +14,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor, Page
 from dwell.errors import StoreError
-from dwell.message import MAX_BATCH_MESSAGES, U64, Result, State
+from dwell.message import MAX_BATCH_MESSAGES, U64, State
 from dwell.queue.matcher import EVERYTHING, Matcher
 from dwell.store.base import Store
 from dwell.tasks import finished, whole
@@ -200,22 +200,14 @@ async def _give_back(store: Store, taken: list[Batch]) -> None:
 async def clear(store: Store, topic: str, *, most: int = EVERYTHING) -> tuple[int, bool]:
     """Cancel messages that nobody has taken; return how many, and whether those were all.
 
-    It stops when it has cancelled ``most``, or a few more.
+    It stops when it has cancelled ``most``, or some more.
     """
-    count = 0
-    for state in (State.DELAYED, State.READY, State.DEAD):
-        cursor: Cursor | None = None
-        while count < most:
-            page = await store.scan(topic, state, cursor, _PAGE)
-            ids = [id_.encode() for id_ in page.messages.ids]
-            results = await store.cancel(topic, ids) if ids else np.zeros(0, np.uint8)
-            cancelled = int(np.count_nonzero(results == Result.CANCELLED))
-            count += cancelled
-            # What stays, as it was taken meanwhile, must not be met again and again.
-            cursor = None if cancelled else page.cursor
-            if cursor is None and not cancelled:
-                break
-            await asyncio.sleep(0)
-        else:
-            return count, False
-    return count, True
+    count, place = 0, 0
+    while count < most:
+        cancelled, following = await store.clear_part(topic, place)
+        count += cancelled
+        if following is None:
+            return count, True
+        place = following
+        await asyncio.sleep(0)
+    return count, False

@@ -41,6 +41,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
 from dwell.batch.events import EventPage
@@ -52,7 +54,16 @@ from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
 from dwell.histogram import Histogram
-from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Message, State, TopicSettings
+from dwell.message import (
+    I64,
+    MAX_BATCH_MESSAGES,
+    U8,
+    U64,
+    Message,
+    Result,
+    State,
+    TopicSettings,
+)
 
 #: What a release is told of its messages: one delay in milliseconds for all or one for each, None
 #: for the topic's own; and one error for all or one for each, None to keep what there is.
@@ -223,6 +234,18 @@ class Store(ABC):
         of a sweep is given once, and parts of one can run side by side. An answer may hold fewer
         than ``limit`` messages, or none, and yet not be the last.
         """
+
+    async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
+        """Cancel messages of a topic that nobody has taken, some from a place on.
+
+        Returns how many, and the place to go on with, None after the last. Each message that is
+        there during all of it is cancelled, whatever comes and goes.
+        """
+        wanted = Wanted(topics=(topic,), states=(State.DELAYED, State.READY, State.DEAD))
+        sweep = await self.sweep(wanted, place, 2**63 - 1, MAX_BATCH_MESSAGES)
+        ids = [id_.encode() for id_ in sweep.messages.ids]
+        results = await self.cancel(topic, ids) if ids else np.zeros(0, np.uint8)
+        return int(np.count_nonzero(results == Result.CANCELLED)), sweep.next_place
 
     @abstractmethod
     async def events(self, position: int, limit: int) -> EventPage:

@@ -33,6 +33,7 @@ class Limits:
     for that within ``snapshot_every_ms`` of the last.
     ``room_rows``: more messages before the room for their snapshot is looked for.
     ``swept_rows``: rows that a sweep looks at in one call.
+    ``cleared_rows``: messages that a clear cancels in one call.
     ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
     ``passed_rows``: ready messages that one take passes over, as others of their keys are taken.
     ``errors_bytes``: errors that a record of released messages has, of which each may have its own;
@@ -64,6 +65,7 @@ class Limits:
     snapshot_every_ms: int = 5_000
     room_rows: int = 1_024
     swept_rows: int = 1 << 18
+    cleared_rows: int = 1 << 13
     keyed_rows: int = 1 << 13
     passed_rows: int = 1 << 14
     errors_bytes: int = 40_000

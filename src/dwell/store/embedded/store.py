@@ -439,6 +439,21 @@ class EmbeddedStore(Counting):
             batch = with_key(batch, wanted.key)
         return Sweep(batch, place, self._table.top)
 
+    async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
+        """Cancel messages of a topic by place, which is the row (see the contract)."""
+        count, following = await self._in_room(lambda: self._clear_part(topic, place))
+        await self.core.committed()
+        return count, following
+
+    def _clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
+        now_ms = self._time.look()
+        wanted = Wanted(topics=(topic,), states=(State.DELAYED, State.READY, State.DEAD))
+        most = self.core.limits.cleared_rows
+        rows, following = swept(self._machine, wanted, place, 2**63 - 1, most, self.core.limits)
+        if len(rows):
+            self._time.write(Record(RecordKind.CANCEL, now_ms, {"rows": rows}))
+        return len(rows), following
+
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events in order (see the contract)."""
         self._time.look()

@@ -103,3 +103,40 @@ class Sweeps(Suite):
         """An empty store has nothing to give."""
         found = await rig.store.sweep(EVERY, 0, _EVERYWHERE, 10)
         assert (len(found.messages), found.next_place) == (0, None)
+
+    @scenario
+    async def test_clear__other_states_and_topics__stay(self, rig: Rig) -> None:
+        """Clear cancels what nobody has taken, and leaves what is leased and other topics."""
+        await one_in_each_state(rig)
+        await rig.put("other", topic="u")
+        assert await clear(rig) == 3
+        assert sorted(await sweep_all(rig)) == ["leased", "other"]
+        assert await clear(rig) == 0
+        assert await clear(rig, "unknown") == 0
+
+    @scenario
+    async def test_clear__messages_that_come_and_go__each_is_cancelled_once(self, rig: Rig) -> None:
+        """What is there all the time is cancelled; what others cancel is not counted."""
+        await rig.put(*map(str, range(40)), delay_ms=5)
+        count, place, come = 0, 0, 0
+        following: int | None = 0
+        while following is not None:
+            place = following
+            cancelled, following = await rig.store.clear_part("t", place)
+            count += cancelled
+            count += (await rig.cancel(str(39 - come))).count("cancelled")
+            await rig.put(f"new {come}")
+            come += 1
+        left = await sweep_all(rig)
+        assert all(id_.startswith("new") for id_ in left)
+        assert count + len(left) == 40 + come
+
+
+async def clear(rig: Rig, topic: str = "t") -> int:
+    """Cancel all messages of a topic that nobody has taken; return how many."""
+    count = 0
+    place: int | None = 0
+    while place is not None:
+        cancelled, place = await rig.store.clear_part(topic, place)
+        count += cancelled
+    return count
