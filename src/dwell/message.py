@@ -46,6 +46,11 @@ MAX_RATE = 1_000_000_000
 
 DEFAULT_PRIORITY = 1024
 
+#: The ``last_error`` of messages that time ended: nobody took it in time, or nobody acked it before
+#: its last lease ended.
+EXPIRED = "expired"
+LEASE_ENDED = "lease ended"
+
 #: The first character of every id that the queue makes; a caller's own id may not start with it.
 QUEUE_ID_MARK = "~"
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dwell.errors import IdExists, TopicFull
-from dwell.message import Kind, Result, State, TopicSettings
+from dwell.message import Result, State, TopicSettings
 from dwell.testing.model import Entry, Fact, Item, Model
 from dwell.testing.views import Views, deaths_of, settled, view_of_model
 
@@ -56,18 +56,13 @@ class SteppedModel(Model):
         """Let leases end."""
         self.now_ms = now_ms
         for item in self.items.values():
-            if item.lease and item.lease_until_ms <= now_ms:
-                self._end_lease(item)
-                self._give_up(item) if self._is_used_up(item) else self._note(Kind.LAPSE, item)
-                item.died_of_time = item.died_ms > 0
+            self.lapse(item)
 
-    def expire(self, now_ms: int) -> None:
+    def expire_all(self, now_ms: int) -> None:
         """Let messages expire, and ids be forgotten."""
         self.now_ms = now_ms
         for item in self.items.values():
-            if 0 < item.expires_ms <= now_ms and not item.lease and not item.died_ms:
-                item.died_ms, item.died_of_time, item.error = now_ms, True, "expired"
-                self._note(Kind.EXPIRE, item)
+            self.expire(item)
         self._forget()
 
     def _forget(self) -> None:
@@ -77,7 +72,7 @@ class SteppedModel(Model):
     def tick(self, now_ms: int) -> None:
         """Let it be now."""
         self.end_leases(now_ms)
-        self.expire(now_ms)
+        self.expire_all(now_ms)
 
     def put_as(
         self, topic: str, entries: list[Entry], on_conflict: str, results: list[Result]
@@ -151,7 +146,7 @@ class History:
     def tick(self, now_ms: int) -> None:
         """Let it be now."""
         self.do(lambda model: model.end_leases(now_ms), "leases end")
-        self.do(lambda model: model.expire(now_ms), "expiry")
+        self.do(lambda model: model.expire_all(now_ms), "expiry")
 
     def answered(self, place: int) -> None:
         """Note that everything up to a place was promised."""

@@ -446,7 +446,7 @@ class ObservedStore(EmbeddedStore):
         if after[0] != before[0]:
             self.history.do(lambda model: model.end_leases(now_ms), "leases end")
         if after[1] != before[1]:
-            self.history.do(lambda model: model.expire(now_ms), "expiry")
+            self.history.do(lambda model: model.expire_all(now_ms), "expiry")
         return None
 
     @property

@@ -18,6 +18,10 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   does a release that neither counts nor delays;
 * replace starts the message anew (attempt 0, no last_error) with everything that the put says;
 * a waiting message whose ``expires_ms`` is at or before now is dead, with last_error "expired";
+  one whose last lease ended is dead, with last_error "lease ended";
+* no verb lets a message fall due when it will have expired: kick and reschedule clear an expiry
+  that is not after the new due, and a release for which it is buries the message, with last_error
+  "expired" unless the release has an error of its own;
 * ``lease_ms`` 0 and ``max_attempts`` 0 of a message mean what its topic's
   settings say when it matters;
 * ids that the queue made are not remembered; ids of the caller's are, for the topic's remember_ms
@@ -170,7 +174,7 @@ class Store(ABC):
         counted: bool,
         priority: int | None = None,
     ) -> U8:
-        """Give messages back: ``released``, ``buried`` (attempts used up) or ``stale``.
+        """Give messages back: ``released``, ``buried`` (attempts used up, or expired) or ``stale``.
 
         The due becomes now + ``delay_ms``, one for all or one for each; None takes the topic's
         retry delay for the attempt.
@@ -195,9 +199,9 @@ class Store(ABC):
     async def kick(
         self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
     ) -> U8:
-        """Bring dead messages back, due now + ``delay_ms``, attempt 0: ``kicked`` or ``unknown``.
+        """Bring dead messages back, due now + ``delay_ms``: ``kicked`` or ``unknown``.
 
-        An expiry that has passed is cleared.
+        Their attempts count from 0 again.
         """
 
     @abstractmethod

@@ -80,17 +80,29 @@ class Model:
         """Let it be now: leases end, messages expire, acked ids are forgotten."""
         self.now_ms = now_ms
         for item in list(self.items.values()):
-            if item.lease and item.lease_until_ms <= now_ms:
-                self._end_lease(item)
-                self._give_up(item) if self._is_used_up(item) else self._note(Kind.LAPSE, item)
-                item.died_of_time = item.died_ms > 0
-            if not item.lease and not item.died_ms and 0 < item.expires_ms <= now_ms:
-                item.died_ms, item.died_of_time, item.error = now_ms, True, "expired"
-                self._note(Kind.EXPIRE, item)
+            self.lapse(item)
+            self.expire(item)
         for name, until_ms in list(self.remembered.items()):
             if until_ms <= now_ms:
                 del self.remembered[name]
                 self.forgotten_ms = max(self.forgotten_ms, until_ms)
+
+    def lapse(self, item: Item) -> None:
+        """Let a lease end, if that is over."""
+        if not item.lease or item.lease_until_ms > self.now_ms:
+            return
+        self._end_lease(item)
+        if self._is_used_up(item):
+            item.error, item.died_of_time = "lease ended", True
+            self._give_up(item)
+        else:
+            self._note(Kind.LAPSE, item)
+
+    def expire(self, item: Item) -> None:
+        """Let a message die that nobody took in time."""
+        if not item.lease and not item.died_ms and 0 < item.expires_ms <= self.now_ms:
+            item.died_ms, item.died_of_time, item.error = self.now_ms, True, "expired"
+            self._note(Kind.EXPIRE, item)
 
     def hear_of_deaths(self, died_ms: Mapping[tuple[str, str], int]) -> None:
         """Believe a store that was opened anew when time ended a message.
@@ -238,8 +250,15 @@ class Model:
                 return Result.BURIED
             retry_ms = retry_delay_ms(self.topic(item.topic).retry_delays_ms, item.attempt)
             own_ms = retry_ms if delays_ms is None else delays_ms[at]
+            due_ms = item.due_ms
             if counted or delays_ms is None or own_ms:
-                item.due_ms = self.now_ms + own_ms
+                due_ms = self.now_ms + own_ms
+            if 0 < item.expires_ms <= max(due_ms, self.now_ms):
+                item.error = "expired" if own is None else own
+                item.died_ms = self.now_ms
+                self._note(Kind.BURY, item)
+                return Result.BURIED
+            item.due_ms = due_ms
             item.attempt -= 0 if counted else 1
             self._note(Kind.RELEASE, item)
             return Result.RELEASED
@@ -277,9 +296,9 @@ class Model:
         def kick(item: Item) -> Result:
             if not item.died_ms:
                 return Result.UNKNOWN
-            item.died_ms, item.attempt, item.due_ms = 0, 0, self.now_ms + delay_ms
+            item.died_ms, item.attempt = 0, 0
             item.died_of_time = False
-            item.expires_ms = item.expires_ms if item.expires_ms > self.now_ms else 0
+            self._move_to(item, self.now_ms + delay_ms)
             self._note(Kind.KICK, item)
             return Result.KICKED
 
@@ -305,7 +324,7 @@ class Model:
             due = dues.pop(0)
             if item is None or item.lease or item.died_ms:
                 return Result.LEASED if item and item.lease else Result.UNKNOWN
-            item.due_ms = due
+            self._move_to(item, due)
             self._note(Kind.MOVE, item)
             return Result.MOVED
 
@@ -400,6 +419,10 @@ class Model:
     def _give_up(self, item: Item) -> None:
         item.died_ms = self.now_ms
         self._note(Kind.EXHAUST, item)
+
+    def _move_to(self, item: Item, due_ms: int) -> None:
+        item.due_ms = due_ms
+        item.expires_ms = item.expires_ms if item.expires_ms > due_ms else 0
 
     def _end_lease(self, item: Item) -> None:
         item.lease, item.lease_until_ms, item.owner = 0, 0, ""

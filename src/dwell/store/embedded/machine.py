@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from dwell.errors import StoreDamaged, StoreFull
-from dwell.message import I64, U32, Kind, Rows, State
+from dwell.message import I64, LEASE_ENDED, U32, Kind, Rows, State
 from dwell.store.embedded.admission import Admission, Opened
 from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import distinct
@@ -382,7 +382,9 @@ class Machine:
         self._wait_or_die(Kind.RELEASE, record, rows, used_up)
 
     def _lapse(self, record: Record) -> None:
-        self._wait_or_die(Kind.LAPSE, record, record.rows, self._are_used_up(record.rows))
+        used_up = self._are_used_up(record.rows)
+        self.errors.update(dict.fromkeys(record.rows[used_up].tolist(), LEASE_ENDED))
+        self._wait_or_die(Kind.LAPSE, record, record.rows, used_up)
 
     def _are_used_up(self, rows: Rows) -> np.ndarray:
         used_up: np.ndarray = self.table.attempt[rows] >= self.terms.max_attempts(rows)
@@ -415,15 +417,14 @@ class Machine:
         self.table.lease_until_ms[rows] = time_ms
 
     def _kick(self, record: Record) -> None:
-        rows, table = record.rows, self.table
-        table.attempt[rows] = 0
-        expires_ms = table.expires_ms[rows]
-        table.expires_ms[rows] = np.where(expires_ms > record.time_ms, expires_ms, 0)
+        self.table.attempt[record.rows] = 0
         self._move_to(Kind.KICK, record)
 
     def _move_to(self, kind: Kind, record: Record) -> None:
-        rows = record.rows
-        self.table.due_ms[rows] = record.columns["due_ms"]
+        rows, due_ms = record.rows, record.columns["due_ms"]
+        self.table.due_ms[rows] = due_ms
+        expires_ms = self.table.expires_ms[rows]
+        self.table.expires_ms[rows] = np.where(expires_ms > due_ms, expires_ms, 0)
         self._tell(kind, record, rows)
         self._wait(rows, record.time_ms)
 

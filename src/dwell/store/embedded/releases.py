@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import structs
 
 from dwell.batch.blobs import text_bytes
-from dwell.message import Rows
+from dwell.message import EXPIRED, Rows
 from dwell.slices import places
 from dwell.store.base import Delays, Errors
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
@@ -31,23 +31,36 @@ def releases_of(
     ``most_bytes`` long.
     """
     delay_ms, error = told
-    going = rows[good]
+    going, places_of = rows[good], np.flatnonzero(good)
     if isinstance(delay_ms, np.ndarray):
         delay_ms = delay_ms[good]
     due_ms = terms.release_dues(going, now_ms, delay_ms, counted=meta.counted)
-    if error is None or isinstance(error, str):
-        columns = {"rows": going, "due_ms": due_ms}
-        return [Record(RecordKind.RELEASE, now_ms, columns, structs.replace(meta, error=error))]
-    own = [error[place] for place in np.flatnonzero(good).tolist()]
-    return [
-        Record(
-            RecordKind.RELEASE,
-            now_ms,
-            {"rows": going[part], "due_ms": due_ms[part]},
-            structs.replace(meta, errors=own[part]),
-        )
-        for part in places(map(_size_bytes, own), most_bytes)
-    ]
+    # What will have expired when it falls due is not to wait for that.
+    dies = terms.will_expire(going, np.maximum(due_ms, now_ms), counted=meta.counted)
+    records: list[Record] = []
+    for kind, which in ((RecordKind.RELEASE, ~dies), (RecordKind.BURY, dies)):
+        if not which.any():
+            continue
+        columns, usual = {"rows": going[which], "due_ms": due_ms[which]}, None
+        if kind is RecordKind.BURY:
+            usual = EXPIRED
+            del columns["due_ms"]
+        if error is None or isinstance(error, str):
+            plain = structs.replace(meta, error=usual if error is None else error)
+            records.append(Record(kind, now_ms, columns, plain))
+            continue
+        told_of = [error[place] for place in places_of[which].tolist()]
+        own = [usual if one is None else one for one in told_of]
+        records += [
+            Record(
+                kind,
+                now_ms,
+                {name: column[part] for name, column in columns.items()},
+                structs.replace(meta, errors=own[part]),
+            )
+            for part in places(map(_size_bytes, own), most_bytes)
+        ]
+    return records
 
 
 def size_bytes_of(records: Sequence[Record]) -> int:

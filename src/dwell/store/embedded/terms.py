@@ -40,6 +40,14 @@ class Terms:
             return now_ms + delays_ms
         return np.where(delays_ms > 0, now_ms + delays_ms, self._table.due_ms[rows])
 
+    def will_expire(self, rows: Rows, due_ms: I64, *, counted: bool) -> np.ndarray:
+        """Tell which messages expire before a due, of those that have attempts left if counted."""
+        expires_ms = self._table.expires_ms[rows]
+        will: np.ndarray = (expires_ms > 0) & (expires_ms <= due_ms)
+        if counted and will.any():
+            will &= self._table.attempt[rows] < self.max_attempts(rows)
+        return will
+
     def _retry_delays(self, rows: Rows) -> I64:
         topics = map(self._topics.settings_of, self._table.topic[rows].tolist())
         attempts = self._table.attempt[rows].tolist()

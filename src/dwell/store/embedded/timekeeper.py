@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from dwell.clock import Clock
 from dwell.errors import DiskFull
+from dwell.message import EXPIRED
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
@@ -84,7 +85,7 @@ class Timekeeper:
         full: DiskFull | None = None
         for wheel, kind, error in (
             (machine.leases, RecordKind.LAPSE, None),
-            (machine.expiries, RecordKind.EXPIRE, "expired"),
+            (machine.expiries, RecordKind.EXPIRE, EXPIRED),
         ):
             try:
                 self._run_out(wheel, kind, error, now_ms)

@@ -66,6 +66,11 @@ class Row:
         """Tell whether nobody took the message in time."""
         return 0 < self.expires_ms <= now_ms
 
+    def move_to(self, due_ms: int) -> None:
+        """Set the due; an expiry that is not after it is cleared."""
+        self.due_ms = due_ms
+        self.expires_ms = 0 if self.is_expired(due_ms) else self.expires_ms
+
     def is_used_up(self) -> bool:
         """Tell whether no attempt is left."""
         return self.attempt >= (self.max_attempts or self.topic.settings.max_attempts)

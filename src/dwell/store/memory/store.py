@@ -20,7 +20,9 @@ from dwell.batch.puts import PutAnswer, Puts
 from dwell.clock import Clock
 from dwell.errors import StoreClosed
 from dwell.message import (
+    EXPIRED,
     I64,
+    LEASE_ENDED,
     MAX_BATCH_BYTES,
     QUEUE_ID_MARK,
     U8,
@@ -166,10 +168,8 @@ class MemoryStore(Reading):
         errors = [error] * len(receipts) if error is None or isinstance(error, str) else error
 
         def release(row: Row, at: int) -> Result:
-            own = errors[at]
-            row.error = row.error if own is None else own
             row.priority = row.priority if priority is None else priority
-            return self._release(row, delays_ms and delays_ms[at], counted, now_ms)
+            return self._release(row, delays_ms and delays_ms[at], errors[at], counted, now_ms)
 
         return self._each_receipt(receipts, release)
 
@@ -205,8 +205,8 @@ class MemoryStore(Reading):
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
         for at, row in enumerate(self._find(topic, ids, versions)):
             if row is not None and row.state is State.DEAD:
-                row.due_ms, row.attempt = now_ms + delay_ms, 0
-                row.expires_ms = 0 if row.is_expired(now_ms) else row.expires_ms
+                row.attempt = 0
+                row.move_to(now_ms + delay_ms)
                 self._wait(row, now_ms)
                 self._log.note(Kind.KICK, row, now_ms)
                 results[at] = Result.KICKED
@@ -238,7 +238,7 @@ class MemoryStore(Reading):
             if row is not None and row.state is State.LEASED:
                 results[at] = Result.LEASED
             elif row is not None and row.state is not State.DEAD:
-                row.due_ms = due
+                row.move_to(due)
                 self._wait(row, now_ms)
                 self._log.note(Kind.MOVE, row, now_ms)
                 results[at] = Result.MOVED
@@ -312,10 +312,11 @@ class MemoryStore(Reading):
         if row.state is State.LEASED:
             self._end_lease(row)
             if row.is_used_up():
+                row.error = LEASE_ENDED
                 return self._bury(row, Kind.EXHAUST, now_ms)
             self._log.note(Kind.LAPSE, row, now_ms)
         if row.is_expired(now_ms):
-            row.error = "expired"
+            row.error = EXPIRED
             return self._bury(row, Kind.EXPIRE, now_ms)
         return self._wait(row, now_ms)
 
@@ -420,15 +421,24 @@ class MemoryStore(Reading):
             heapq.heappush(self._memories, (until_ms, row.topic.name, row.id))
         return Result.ACKED
 
-    def _release(self, row: Row, delay_ms: int | None, counted: bool, now_ms: int) -> Result:
+    def _release(
+        self, row: Row, delay_ms: int | None, error: str | None, counted: bool, now_ms: int
+    ) -> Result:
         self._end_lease(row)
+        row.error = row.error if error is None else error
         if counted and row.is_used_up():
             self._bury(row, Kind.EXHAUST, now_ms)
             return Result.BURIED
         # With neither a delay nor the topic's own, which may be 0, the message is as it was.
+        due_ms = row.due_ms
         if counted or delay_ms != 0:
             retry_ms = retry_delay_ms(row.topic.settings.retry_delays_ms, row.attempt)
-            row.due_ms = now_ms + (retry_ms if delay_ms is None else delay_ms)
+            due_ms = now_ms + (retry_ms if delay_ms is None else delay_ms)
+        if row.is_expired(max(due_ms, now_ms)):
+            row.error = EXPIRED if error is None else error
+            self._bury(row, Kind.BURY, now_ms)
+            return Result.BURIED
+        row.due_ms = due_ms
         row.attempt -= not counted
         self._wait(row, now_ms)
         self._log.note(Kind.RELEASE, row, now_ms)

@@ -150,6 +150,64 @@ class ByIdVerbs(Suite):
         assert await rig.take_ids() == ["expired"]
         assert await rig.state("buried") is State.DEAD
 
+    @pytest.mark.parametrize("verb", ["kick", "reschedule"])
+    @scenario
+    async def test_expiry__new_due_after_it__is_cleared(self, rig: Rig, verb: str) -> None:
+        """A message that is moved past its expiry is there when it falls due."""
+        await rig.put("before", "at", "after", expires_in_ms=1_000)
+        if verb == "kick":
+            await rig.bury(receipts_of(await rig.take()))
+        for id_, delay_ms in (("before", 999), ("at", 1_000), ("after", 2_000)):
+            await getattr(rig, verb)(id_, delay_ms=delay_ms)
+        expiries = [(await rig.get(id_)).expires_ms for id_ in ("before", "at", "after")]
+        assert expiries == [rig.now_ms + 1_000, 0, 0]
+        rig.advance(2_000)
+        assert sorted(await rig.take_ids()) == ["after", "at"]
+
+    @pytest.mark.parametrize("counted", [True, False])
+    @scenario
+    async def test_expiry__release_until_after_it__buries(self, rig: Rig, counted: bool) -> None:
+        """A message that will have expired when it is to be tried again is dead, and says why."""
+        await rig.put("now", "told", "untold", expires_in_ms=1_000)
+        await rig.put("lasting")
+        taken = receipts_of(await rig.take_by_ids("now", "told", "untold", "lasting"))
+        delays = np.array([999, 1_000, 5_000, 5_000])
+        errors = ["soon", "451 greylisted", None, None]
+        answers = await rig.release(taken, delays, errors, counted=counted)
+        assert answers == ["released", "buried", "buried", "released"]
+        found = [await rig.get(id_) for id_ in ("now", "told", "untold", "lasting")]
+        reasons = [message.last_error for message in found]
+        assert reasons == ["soon", "451 greylisted", "expired", None]
+        assert [message.state for message in found] == [
+            State.DELAYED,
+            State.DEAD,
+            State.DEAD,
+            State.DELAYED,
+        ]
+        assert found[1].due_ms == rig.now_ms
+
+    @scenario
+    async def test_expiry__passed_while_leased__release_buries(self, rig: Rig) -> None:
+        """A message that expired under its lease is not given back."""
+        await rig.put("x", "y", expires_in_ms=1_000)
+        taken = receipts_of(await rig.take_by_ids("x", "y"))
+        rig.advance(1_000)
+        assert await rig.release(taken[:1], 0, "why") == ["buried"]
+        assert await rig.release(taken[1:], 0, counted=False) == ["buried"]
+        assert (await rig.get("x")).last_error == "why"
+        assert (await rig.get("y")).last_error == "expired"
+
+    @scenario
+    async def test_last_lease__ends_without_an_ack__is_the_reason(self, rig: Rig) -> None:
+        """A message whose last lease ended says so, and not what an earlier attempt met."""
+        await rig.configure(max_attempts=2)
+        await rig.put("x")
+        await rig.release(receipts_of(await rig.take()), 0, "the bank is closed")
+        await rig.take(lease_ms=1_000)
+        rig.advance(1_000)
+        message = await rig.get("x")
+        assert (message.state, message.last_error) == (State.DEAD, "lease ended")
+
     @scenario
     async def test_get_in_the_order_of_the_ids(self, rig: Rig) -> None:
         """Each id has its answer, also one that stands twice or is unknown."""
