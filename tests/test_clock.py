@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import dwell
 from dwell.clock import RealClock, SimulatedClock
 from dwell.clock.alarm import Alarm
 
@@ -97,3 +99,14 @@ async def test_simulated_sleeper_that_was_cancelled_is_passed_over() -> None:
     await stays
     assert gone.cancelled()
     assert woken == [10]
+
+
+def test_a_simulated_clock_that_another_thread_moves_wakes_a_blocking_take():
+    clock = dwell.SimulatedClock()
+    with dwell.open("memory:", clock=clock) as queue, ThreadPoolExecutor(1) as pool:
+        queue.put("t", b"x", delay="1h")
+        taking = pool.submit(queue.take, "t", wait="2h")
+        while not queue._queue.waiting:
+            time.sleep(0.001)
+        clock.advance(3_600_000)
+        assert [message.body for message in taking.result(timeout=60)] == [b"x"]

@@ -1,3 +1,4 @@
+import math
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
@@ -643,6 +644,21 @@ def test_extras_of_one_and_of_many():
 def test_error_text_is_cut_and_made_storable():
     assert values.error_text("x" * 2000) == "x" * 1000
     assert values.error_text("\ud800") == "\\ud800"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "body", [lambda n: n, lambda n: {"a": [1, {"b": n}]}, lambda n: [None, (n,)]]
+)
+def test_numbers_that_json_cannot_say_are_refused(number, body):
+    with pytest.raises(dwell.InvalidBody, match=r"body: got .*nan and infinite"):
+        values.body(body(number))
+
+
+def test_null_and_its_text_are_bodies():
+    assert values.body(None) == b"null"
+    assert values.body({"a": "null", "b": None, "c": 1.5}) == b'{"a":"null","b":null,"c":1.5}'
+    assert values.body("null nan") == b"null nan"
 
 
 def test_setting_changes_have_only_what_was_named():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import dwell
-from dwell.errors import StoreDamaged
+from dwell.errors import StoreDamaged, StoreTooNew
 from dwell.message import Result
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
@@ -194,3 +194,20 @@ async def test_zeros_where_messages_lie_are_not_handed_out(tmp_path, frames):
             assert message.body == f"body {number:03}".encode() * 40
         with pytest.raises(StoreDamaged, match=path.name):
             await queue.get("t", "id 099")
+
+
+async def test_each_flipped_bit_of_the_label_is_refused_or_changes_nothing(tmp_path):
+    async with dwell.open(tmp_path / "s") as queue:
+        await queue.put("t", b"x", id="a")
+    path = tmp_path / "s" / "dwell.json"
+    whole = path.read_bytes()
+    for bit in range(0, 8 * len(whole), 7):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        try:
+            async with dwell.open(tmp_path / "s") as queue:
+                assert (await queue.get("t", "a")).body == b"x"
+        except (StoreDamaged, StoreTooNew):
+            continue
+        whole = path.read_bytes()

@@ -5,8 +5,10 @@ sleeping is monotonic, so a wall clock that jumps wakes nobody early.
 """
 
 import asyncio
+import contextlib
 import heapq
 import itertools
+import threading
 import time
 from collections.abc import Awaitable
 from typing import Protocol
@@ -54,12 +56,13 @@ class RealClock:
 
 
 class SimulatedClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that stands still until a test moves it, in any thread."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
         self._order = itertools.count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._lock = threading.Lock()
 
     def now_ms(self) -> int:
         """Return the simulated time, in milliseconds since the epoch."""
@@ -79,18 +82,40 @@ class SimulatedClock:
         A coroutine would count from its first step, and miss a move in between.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (self._now_ms + max(delay_ms, 0), next(self._order), future)
-        heapq.heappush(self._sleepers, entry)
+        with self._lock:
+            entry = (self._now_ms + max(delay_ms, 0), next(self._order), future)
+            heapq.heappush(self._sleepers, entry)
         self._wake()
         return future
 
     def advance(self, delta_ms: int) -> None:
         """Move the clock by ``delta_ms`` (back when negative) and wake who has slept enough."""
-        self._now_ms += delta_ms
+        with self._lock:
+            self._now_ms += delta_ms
         self._wake()
 
     def _wake(self) -> None:
-        while self._sleepers and self._sleepers[0][0] <= self._now_ms:
-            future = heapq.heappop(self._sleepers)[2]
-            if not future.done():
-                future.set_result(None)
+        while (future := self._next_awake()) is not None:
+            if future.get_loop() is _running_loop():
+                _end(future)
+            else:
+                # A loop that was closed has nobody left to wake.
+                with contextlib.suppress(RuntimeError):
+                    future.get_loop().call_soon_threadsafe(_end, future)
+
+    def _next_awake(self) -> "asyncio.Future[None] | None":
+        with self._lock:
+            if self._sleepers and self._sleepers[0][0] <= self._now_ms:
+                return heapq.heappop(self._sleepers)[2]
+        return None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
+def _end(sleep: "asyncio.Future[None]") -> None:
+    if not sleep.done():
+        sleep.set_result(None)

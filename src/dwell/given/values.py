@@ -4,6 +4,7 @@ Each function takes one value and the name of its field, and raises the error cl
 A message reads "field: got what came, expected what is allowed".
 """
 
+import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -217,10 +218,29 @@ def _encoded(value: object, field: str) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     try:
-        return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        data = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        # Numbers that JSON has no word for are written as null.
+        if b"null" in data and not isinstance(value, str) and not _is_finite(value):
+            raise ValueError("nan and infinite numbers are not part of JSON")
+        return data
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         allowed = f"bytes, text, or what JSON can say ({error})"
         raise refusal(InvalidBody, field, value, allowed) from None
+
+
+def _is_finite(value: object) -> bool:
+    """Tell whether all numbers in what JSON can say are finite."""
+    todo = [msgspec.to_builtins(value)]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            return False
+        if isinstance(one, dict):
+            todo += one.keys()
+            todo += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            todo += one
+    return True
 
 
 def error_text(value: object, field: str = "error") -> str | None:

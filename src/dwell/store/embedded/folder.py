@@ -7,6 +7,7 @@ format is read, one of a newer format is refused; tests/data keeps a store of ev
 """
 
 import contextlib
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -19,13 +20,16 @@ FORMAT = 3
 #: The hash of callers' ids in new stores; each keeps the one that it was made with.
 _IDS = 2
 LABEL = "dwell.json"
+#: The first format whose labels have a checksum.
+_CHECKED_FORMAT = 3
 
 
 class Label(msgspec.Struct, frozen=True):
     """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed.
 
     ``openings`` says by whom its events are. Older versions of this format pass over that, and what
-    happens while they have the store open counts as the last opening's.
+    happens while they have the store open counts as the last opening's. ``crc`` is the CRC-32 of
+    the label as it is written with a crc of 0; format 3 began with it.
     """
 
     dwell: int
@@ -34,6 +38,7 @@ class Label(msgspec.Struct, frozen=True):
     segment_bytes: int
     ids: int = 1
     openings: tuple[Opening, ...] = ()
+    crc: int = 0
 
     @property
     def secret(self) -> bytes:
@@ -75,6 +80,8 @@ def _read(disk: Disk, folder: Path) -> Label:
         label = msgspec.convert(raw, Label)
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError):
         raise StoreDamaged(f"{folder / LABEL}: is not a store's label") from None
+    if found >= _CHECKED_FORMAT and label.crc != _crc_of(label):
+        raise StoreDamaged(f"{folder / LABEL}: is damaged, its checksum is not that of the rest")
     if found < FORMAT:
         # What is written from now on an older version would read wrongly.
         label = msgspec.structs.replace(label, dwell=FORMAT)
@@ -105,5 +112,14 @@ def drawn_number(disk: Disk) -> int:
 def write_label(disk: Disk, folder: Path, label: Label) -> None:
     """Let a store have this label, for good."""
     new = folder / f"{LABEL}.new"
-    disk.write_file(new, [msgspec.json.encode(label)])
+    disk.write_file(new, [label_bytes(label)])
     disk.rename(new, folder / LABEL)
+
+
+def label_bytes(label: Label) -> bytes:
+    """Return a label as ``dwell.json`` holds it."""
+    return msgspec.json.encode(msgspec.structs.replace(label, crc=_crc_of(label)))
+
+
+def _crc_of(label: Label) -> int:
+    return zlib.crc32(msgspec.json.encode(msgspec.structs.replace(label, crc=0)))

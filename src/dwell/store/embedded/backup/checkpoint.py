@@ -14,7 +14,7 @@ from dwell.message import State
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct
-from dwell.store.embedded.folder import LABEL, drawn_number
+from dwell.store.embedded.folder import LABEL, drawn_number, label_bytes
 from dwell.store.embedded.journal.segment import segment_number
 from dwell.store.embedded.snapshot import Snapshot, snapshot_path
 from dwell.store.embedded.thread import in_thread
@@ -107,7 +107,7 @@ def _hold_label(checkpoint: Checkpoint, core: Core) -> None:
     Both will give the next numbers to other messages, so one receipt would name one in each.
     """
     label = msgspec.structs.replace(core.label, number=drawn_number(core.disk))
-    data, new = msgspec.json.encode(label), _unfinished(core)
+    data, new = label_bytes(label), _unfinished(core)
     fd = core.disk.create(new, len(data))
     checkpoint.files.append(Held(LABEL, fd, len(data), len(data)))
     core.disk.remove(new)
