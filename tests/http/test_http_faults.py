@@ -643,7 +643,7 @@ async def test_a_full_disk(tmp_path):
         assert (await ask(server, request("GET", "/readyz"))).status == 200
 
 
-async def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
+async def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of(caplog):
     disk = FaultyDisk(size_bytes=6 * 64 * 1024)
     limits = Limits(snapshot_rows=64, room_rows=64)
     store = EmbeddedStore("/stores/store", disk=disk, segment_bytes=64 * 1024, limits=limits)
@@ -669,10 +669,24 @@ async def test_a_disk_that_is_full_hinders_no_reads_and_is_told_of():
             assert (await wire.ask(request(method, path, what))).status == 200, path
         ready = await wire.ask(request("GET", "/readyz"))
         assert (ready.status, ready.data.startswith(b"DiskFull: ")) == (503, True)
+        health = (await wire.ask(request("GET", "/v1/health"))).value
+        assert health["problem"].startswith("DiskFull: ")
+        assert health["store"]["disk_free_bytes"] < health["store"]["journal_bytes"]
+        metrics = (await wire.ask(request("GET", "/metrics"))).data.decode()
+        assert "dwell_ready 0.0" in metrics
+        assert "dwell_store_disk_free_bytes " in metrics
         disk.system.size_bytes *= 4
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
         await until_async(lambda: is_put(server))
         assert (await wire.ask(request("GET", "/readyz"))).status == 200
+        assert "dwell_ready 1.0" in (await wire.ask(request("GET", "/metrics"))).data.decode()
+        while len(told := [r.getMessage() for r in caplog.records if "disk" in r.message]) < 2:
+            # Another segment is made when the one before it is full.
+            await wire.ask(put_of("x" * 500))
+    assert [text.partition(": ")[2] for text in told] == [
+        "the disk is full; messages can be acked, and none put",
+        "the disk has room again",
+    ]
 
 
 @pytest.mark.parametrize("fault", ["sync", "write"])

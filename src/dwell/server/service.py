@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.errors import InvalidBody, ServerBusy, ServerDraining
+from dwell.errors import DwellError, InvalidBody, ServerBusy, ServerDraining
 from dwell.histogram import Histogram
 from dwell.message import MAX_BODY_BYTES
 from dwell.queue import Queue
@@ -44,6 +44,15 @@ class Service:
     def __post_init__(self) -> None:
         self.board = Board(self.queue)
         self.queue.space_takes(TAKE_SPACING_MS)
+
+    def problem(self) -> str | None:
+        """Return why new messages are refused, or verbs fail; None where all is well."""
+        try:
+            self.check_puts()
+            self.queue.store.check()
+        except DwellError as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def share_of(self, token: str) -> Share:
         """Return what a token has under way, by its name; all callers without one share one."""

@@ -19,13 +19,12 @@ async def health(call: Call) -> Answer:
 async def health_of(call: Call) -> HealthAnswer:
     """Return how the server and its store are; a store that has failed says less."""
     call.allow(None)
-    service, problem, told = call.service, None, dict[str, int | str]()
+    service, told = call.service, dict[str, int | str]()
+    problem = service.problem()
     try:
-        service.check_puts()
-        call.queue.store.check()
         told = await call.queue.store.condition()
     except DwellError as error:
-        problem = f"{type(error).__name__}: {error}"
+        problem = problem or f"{type(error).__name__}: {error}"
     timings = {"lateness": service.lateness, **call.queue.store.timings}
     return HealthAnswer(
         problem,

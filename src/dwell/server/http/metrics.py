@@ -32,8 +32,11 @@ async def exposition(service: Service, waiting: int) -> bytes:
     """Return all figures of a service."""
     stats = await service.queue.stats()
     oldest = await _oldest_ready(service.queue)
+    condition: dict[str, int | str] = {}
+    with contextlib.suppress(StoreError):
+        condition = await service.queue.store.condition()
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(service, stats, oldest, waiting))
+    registry.register(_Figures(service, stats, oldest, waiting, condition))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
@@ -52,18 +55,25 @@ class _Figures(Collector):
     """What one scrape shows."""
 
     def __init__(
-        self, service: Service, stats: Stats, oldest: dict[str, float], waiting: int
+        self,
+        service: Service,
+        stats: Stats,
+        oldest: dict[str, float],
+        waiting: int,
+        condition: dict[str, int | str],
     ) -> None:
         self._service = service
         self._stats = stats
         self._oldest = oldest
         self._waiting = waiting
+        self._condition = condition
 
     def collect(self) -> Iterable[Metric]:
         """Yield the figures."""
         yield from self._messages()
         yield from self._takers()
         yield from self._server()
+        yield from self._store()
         yield _histogram(
             "dwell_lateness_seconds",
             "From a message's due to its first take.",
@@ -117,6 +127,15 @@ class _Figures(Collector):
         yield CounterMetricFamily(
             "dwell_refused_requests", "Requests refused as too many.", value=in_flight.refused
         )
+
+    def _store(self) -> Iterable[Metric]:
+        is_ready = float(self._service.problem() is None)
+        text = "1 while new messages are taken; /readyz and /v1/health say why they are not."
+        yield GaugeMetricFamily("dwell_ready", text, value=is_ready)
+        for name, value in self._condition.items():
+            if isinstance(value, int):
+                text = f"{name} of the store, as /v1/health has it."
+                yield GaugeMetricFamily(f"dwell_store_{name}", text, value=float(value))
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:

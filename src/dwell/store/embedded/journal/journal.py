@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -23,6 +24,7 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 _REWRITE_BYTES = 4 * 1024 * 1024
 #: What a process runs out of, and not a disk; it may have some again at any time.
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -384,9 +386,9 @@ class Journal:
                 self.segments[number].lengthen(self.segment_bytes)
                 return
             self._create(number)
-            self.room.is_starved = False
+            self._note_room(is_starved=False)
         except DiskFull:
-            self.room.is_starved = True
+            self._note_room(is_starved=True)
             raise
         except OSError as error:
             if error.errno in _PASSING:
@@ -405,6 +407,14 @@ class Journal:
             fd = self._disk.create(path, self.segment_bytes)
             self._made[number] = Segment(self._disk, path, number, fd)
 
+    def _note_room(self, *, is_starved: bool) -> None:
+        """Note whether the disk has no room for another segment, and log when that changes."""
+        if is_starved and not self.room.is_starved:
+            _log.error("%s: the disk is full; messages can be acked, and none put", self._folder)
+        elif self.room.is_starved and not is_starved:
+            _log.warning("%s: the disk has room again", self._folder)
+        self.room.is_starved = is_starved
+
     def make_ahead(self) -> None:
         """Begin to make the next segment in a thread, if it will be needed soon."""
         number = self.position // self.segment_bytes + 1
@@ -414,10 +424,10 @@ class Journal:
     async def _make_ahead(self, number: int) -> None:
         try:
             await in_thread(self._create, number)
-            self.room.is_starved = False
+            self._note_room(is_starved=False)
         except DiskFull:
             # Said here and not by the thread: what a verb has reserved must stay as it was.
-            self.room.is_starved = True
+            self._note_room(is_starved=True)
         except (OSError, StoreError):
             # It is tried again when it is needed.
             pass
@@ -458,6 +468,8 @@ class Journal:
 
     def fail(self, error: BaseException) -> None:
         """Take no more writes, and tell everybody who waits."""
+        if self.failure is None:
+            _log.error("%s: the store takes no more writes: %s", self._folder, error)
         self.failure = error
         waiting = [*self._waiting, self._group]
         self._waiting, self._group = [], []
