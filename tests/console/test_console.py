@@ -170,6 +170,20 @@ async def test_all_that_match_are_counted_before_they_are_changed(consoled):
         )  # fmt: skip
 
 
+async def test_dead_letters__more_die__are_shown_by_reason(consoled):
+    async with consoled() as console:
+        page, queue = console.page, console.queue
+        await queue.put_many("t", ["x"] * 10)
+        await queue.bury(await queue.take("t", 3), reason="timeout")
+        await console.open("#/dead?topic=t")
+        status = page.get_by_role("status").filter(has_text="reason")
+        await expect(status).to_have_text("3 messages for 1 reason.")
+        await queue.bury(await queue.take("t", 5), reason="404")
+        await expect(status).to_have_text("8 messages for 2 reasons.")
+        await queue.kick("t", limit=100)
+        await expect(status).to_have_text("0 messages for 0 reasons.")
+
+
 async def test_dead_letters_are_redriven_by_reason_and_with_pace(consoled):
     async with consoled() as console:
         page, queue = console.page, console.queue

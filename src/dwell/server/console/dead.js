@@ -60,6 +60,16 @@ async function reasonsPage(page, topic) {
     more.hidden = place === null;
   }
   await look();
+  // The counts are those of a look; another one is due when there are more dead letters, or fewer.
+  let known = null;
+  page.watch({ overview: { match: topic, limit: 200 } }, async (kind, data) => {
+    const dead = data.topics.find((row) => row.name === topic)?.dead ?? 0;
+    if (dead === known || more.disabled) return;
+    known = dead;
+    reasons.clear();
+    place = 0;
+    await look();
+  });
   return [page.title("Dead letters of ", their(topic)), status,
     el("div", { class: "row" }, button("Kick all …", () => redrive(topic, { states: ["dead"] }, `all dead letters of ${topic}`)), link("All topics", "dead")),
     table.node, more];
