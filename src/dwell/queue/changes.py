@@ -13,7 +13,6 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
 from dwell.batch.page import Cursor
-from dwell.batch.results import results_of
 from dwell.message import (
     I64,
     MAX_BATCH_BYTES,
@@ -44,14 +43,6 @@ class Seen(NamedTuple):
         """Return some of them, in a row."""
         part = slice(start, stop)
         return Seen(self.ids[part], self.dues_ms[part], self.versions[part])
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Seen]") -> "Seen":
-        """Return the messages of all parts."""
-        ids = [id_ for part in parts for id_ in part.ids]
-        dues_ms = np.concatenate([np.empty(0, np.int64), *(part.dues_ms for part in parts)])
-        versions = np.concatenate([np.empty(0, np.uint64), *(part.versions for part in parts)])
-        return cls(ids, dues_ms, versions)
 
 
 _Verb: TypeAlias = Callable[[Store, str, Seen], Awaitable[U8]]
@@ -147,25 +138,33 @@ async def change(
     no longer matches when it is to be changed is ``unknown``, or ``leased`` if it was taken.
     """
     states = matcher.selection.states or how.states
-    seen, following = await _seen(store, topic, matcher, states, limit, start)
+    parts, following = await _seen(store, topic, matcher, states, limit, start)
+    matched, results = sum(len(part.ids) for part in parts), Counter[Result]()
     if dry_run:
-        return Changed(len(seen.ids), Counter(), following is None), following
-    codes = await _apply(store, topic, how, seen)
+        return Changed(matched, results, following is None), following
+    missed = await _apply(store, topic, how, parts, results)
     for _ in range(_MOST_LOOKS):
-        missed = np.flatnonzero(codes == Result.UNKNOWN).tolist()
-        places = {seen.ids[at]: at for at in missed}
-        if not await _match_still(store, topic, matcher, states, list(places)):
+        if not await _match_still(store, topic, matcher, states, list(missed)):
             break
-        again, _ = await _seen(store, topic, matcher, states, len(places), start, places)
-        codes[[places[id_] for id_ in again.ids]] = await _apply(store, topic, how, again)
-    return Changed(len(codes), Counter(results_of(codes)), following is None), following
+        again, _ = await _seen(store, topic, matcher, states, len(missed), start, missed)
+        results[Result.UNKNOWN] -= sum(len(part.ids) for part in again)
+        missed.difference_update(*(part.ids for part in again))
+        missed |= await _apply(store, topic, how, again, results)
+    return Changed(matched, +results, following is None), following
 
 
-async def _apply(store: Store, topic: str, how: Change, seen: Seen) -> U8:
-    starts = range(0, len(seen.ids), MAX_BATCH_MESSAGES)
-    parts = [seen.part(at, at + MAX_BATCH_MESSAGES) for at in starts]
-    codes = [await how.apply(store, topic, part) for part in parts]
-    return np.concatenate([np.zeros(0, np.uint8), *codes])
+async def _apply(
+    store: Store, topic: str, how: Change, parts: Sequence[Seen], results: Counter[Result]
+) -> set[bytes]:
+    """Change messages, count the results, and return the ids of those that have changed since."""
+    missed: set[bytes] = set()
+    for part in parts:
+        codes = await how.apply(store, topic, part)
+        for code, count in enumerate(np.bincount(codes).tolist()):
+            if count:
+                results[Result(code)] += count
+        missed.update(part.ids[at] for at in np.flatnonzero(codes == Result.UNKNOWN).tolist())
+    return missed
 
 
 async def _match_still(
@@ -188,8 +187,11 @@ async def _seen(
     limit: int,
     start: Place | None,
     only: Collection[bytes] | None = None,
-) -> tuple[Seen, Place | None]:
-    """Return messages that match, of ``only`` some ids if given, and where more may be."""
+) -> tuple[list[Seen], Place | None]:
+    """Return messages that match, of ``only`` some ids if given, and where more may be.
+
+    A part has as many as a verb by id takes at once.
+    """
     parts: list[Seen] = []
     for state in states:
         cursor = BEGINNING
@@ -201,10 +203,11 @@ async def _seen(
         while place is not None:
             missing = limit - sum(len(part.ids) for part in parts)
             if missing <= 0 or matcher.is_spent:
-                return Seen.joined(parts), place
-            part, place = await _page(store, topic, matcher, place, missing, only)
+                return parts, place
+            most = min(missing, MAX_BATCH_MESSAGES)
+            part, place = await _page(store, topic, matcher, place, most, only)
             parts.append(part)
-    return Seen.joined(parts), None
+    return parts, None
 
 
 async def _page(
