@@ -63,11 +63,11 @@ async def test_a_commit_that_failed_is_made_again(topics, is_partial):
                 found += await source.read(10)
         source._consumer = Failing(source._consumer, is_partial=is_partial)
         await source.done(found)
-        assert not any(source.is_committed(one.origin) for one in found)
+        assert not any(source.is_committed(one.lane, one.origin) for one in found)
 
         async def are_committed():
             assert not await source.read(10)
-            return all(source.is_committed(one.origin) for one in found)
+            return all(source.is_committed(one.lane, one.origin) for one in found)
 
         await until_async(are_committed)
         assert source._consumer.fails == 0
