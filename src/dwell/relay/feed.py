@@ -121,8 +121,9 @@ class Feed:
         if is_another:
             raise InvalidSettings(
                 f"--hold: the events before position {place.position} are not those that were "
-                f"sent, as after a backup was restored or a log lost its end; cancel {_NAME!r} in the topic "
-                f"{self._hold} to send all that are there, or name another topic"
+                "sent, as after a backup was restored or a log lost its end; cancel "
+                f"{_NAME!r} in the topic {self._hold} to send all that are there, or name another "
+                "topic"
             )
 
     async def _send(self, events: Sequence[Event]) -> None:

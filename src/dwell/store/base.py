@@ -82,6 +82,10 @@ class Store(ABC):
     #: Returns the topics that somebody waits for, for a store that other instances share.
     waiting: Callable[[], Collection[str]] = staticmethod(tuple)
 
+    async def is_made(self) -> bool:
+        """Tell whether there is a store to open; nothing is written. Raises StoreError."""
+        return True
+
     @abstractmethod
     async def open(self) -> None:
         """Make the store ready; raises StoreError."""

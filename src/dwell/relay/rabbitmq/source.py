@@ -52,6 +52,8 @@ class RabbitMQSource:
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
         self._is_stream = False
+        #: How many messages came that the broker had delivered before, and that no id tells apart.
+        self.again = 0
         self._came = asyncio.Event()
 
     @property
@@ -119,6 +121,7 @@ class RabbitMQSource:
             # What an old channel had still to say is delivered again on the new one.
             if generation == self._connection.generation:
                 self._is_stream |= _STREAM in (message.header.properties.headers or {})
+                self.again += message.delivery.redelivered and not self._address.is_by_message_id
                 self._records.append(self._read_record(message, generation))
                 self._came.set()
 
