@@ -6,7 +6,7 @@ import typer
 
 from dwell.cli.exits import require
 from dwell.cli.session import session_of
-from dwell.errors import DwellError
+from dwell.errors import DwellError, InvalidInput
 from dwell.takeover.contract import Counts
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Report
@@ -49,6 +49,8 @@ def takeover(
             report = run(
                 session.store, source, topics=topic or (), into=into, dry_run=dry_run, tell=tell
             )
+        except InvalidInput:
+            raise
         except DwellError:
             session.out.note(f"{moved:,} moved before this; run it again")
             raise

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from aiormq.exceptions import ChannelPreconditionFailed
+
 from dwell.errors import InvalidInput, InvalidUrl
 from dwell.given import values
 from dwell.message import MAX_DELAY_MS
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _REST_S = 1.0
 _ASK_S = 10.0
-#: What a stream says of each delivery. It is read from its first message on, so that one comes.
+#: The argument of consumers of streams; other queues refuse it.
 _STREAM = "x-stream-offset"
 #: What an interceptor of RabbitMQ writes, when it is told to: when the broker got the message.
 _AT = "timestamp_in_ms"
@@ -51,7 +53,7 @@ class RabbitMQSource:
         self._records: deque[Record] = deque()
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
-        self._is_stream = False
+        self._is_queue = False
         #: How many messages came that the broker had delivered before, and that no id tells apart.
         self.again = 0
         self._came = asyncio.Event()
@@ -83,14 +85,11 @@ class RabbitMQSource:
     async def read(self, limit: int) -> Sequence[Record]:
         """Return the messages that were delivered; what an earlier connection gave comes again.
 
-        Raises InvalidUrl for a stream: acks do not remove its messages, and no place of a reader is
-        kept there, so a relay would hold all of them again at each start.
+        Raises InvalidUrl for a stream.
         """
+        if not self._is_queue:
+            await self._refuse_stream()
         channel = await self._channel()
-        if self._is_stream:
-            raise InvalidUrl(
-                f"--from: got the stream {self._address.queue!r:.80}, expected a queue"
-            )
         if self._deferred and time.monotonic() >= self._rested_s:
             self._records.extendleft(reversed(self._deferred))
             self._deferred.clear()
@@ -107,6 +106,28 @@ class RabbitMQSource:
         count = min(limit, len(self._records))
         return [self._records.popleft() for _ in range(count)]
 
+    async def _refuse_stream(self) -> None:
+        """Raise InvalidUrl for a stream: it is read from its end, and keeps no place of a reader.
+
+        What a queue is cannot be asked, but only a stream takes a consumer that says an offset.
+        """
+        asking = Connection(self._address)
+        try:
+            channel = await asking.channel()
+            async with asyncio.timeout(_ASK_S):
+                await channel.basic_qos(prefetch_count=1)
+                await channel.basic_consume(
+                    self._address.queue, _passed_over, arguments={_STREAM: "first"}
+                )
+        except ChannelPreconditionFailed:
+            self._is_queue = True
+            return
+        except FAULTS as error:
+            raise asking.unreachable(error) from None
+        finally:
+            await asking.close()
+        raise InvalidUrl(f"--from: got the stream {self._address.queue!r:.80}, expected a queue")
+
     async def _channel(self) -> Any:
         """Return the channel that messages come by, a new one where the last is gone."""
         if self._connection.is_open:
@@ -120,7 +141,6 @@ class RabbitMQSource:
         async def came(message: Any) -> None:
             # What an old channel had still to say is delivered again on the new one.
             if generation == self._connection.generation:
-                self._is_stream |= _STREAM in (message.header.properties.headers or {})
                 self.again += message.delivery.redelivered and not self._address.is_by_message_id
                 self._records.append(self._read_record(message, generation))
                 self._came.set()
@@ -128,9 +148,7 @@ class RabbitMQSource:
         try:
             async with asyncio.timeout(_ASK_S):
                 await channel.basic_qos(prefetch_count=self._prefetch)
-                told = await channel.basic_consume(
-                    self._address.queue, came, arguments={_STREAM: "first"}
-                )
+                told = await channel.basic_consume(self._address.queue, came)
         except FAULTS as error:
             unreachable = self._connection.unreachable(error)
             await self._connection.close()
@@ -239,6 +257,10 @@ class RabbitMQSource:
     async def close(self) -> None:
         """Let go of what was not acked, which the broker gives to others."""
         await self._connection.close()
+
+
+async def _passed_over(_message: Any) -> None:
+    """Leave a message to the next reader, as nobody acks it."""
 
 
 def _after_ms(expiration: str | None) -> int | None:
