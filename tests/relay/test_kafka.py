@@ -144,6 +144,34 @@ def test_a_topic_that_was_made_anew_repeats_no_record(topics, tmp_path):
         assert [one.value() for one in mine.read(mine.goes, 1)] == [b"new"]
 
 
+@pytest.mark.parametrize("count", [5, 25], ids=["shorter", "longer"])
+def test_a_topic_that_is_made_anew_under_a_relay_is_read_from_its_beginning(
+    topics, tmp_path, count
+):
+    """It has fewer partitions than before, and holds up no other topic."""
+    mine, other = topics(2), topics(1)
+    source = f"{mine.source}".replace(mine.came, f"{mine.came},{other.came}")
+    options = ["--from", source, "--to", mine.sink, "--hold", mine.name]
+    soon = {"dwell-delay": "1ms"}
+    for at in range(20):
+        mine.say(b"%d" % at, soon, partition=at % 2)
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log"):
+        mine.read(mine.goes, 20)
+        until(lambda: committed(mine) == 20)
+        admin = AdminClient({"bootstrap.servers": mine.hosts})
+        admin.delete_topics([mine.came])[mine.came].result(60)
+        until(lambda: is_made(admin, mine.came))
+        producer = Producer({"bootstrap.servers": mine.hosts})
+        for at in range(100, 100 + count):
+            producer.produce(mine.came, b"%d" % at, headers=soon)
+        assert producer.flush(60) == 0
+        mine.say(b"1000", soon, topic=other.came)
+        mine.flush()
+        found = numbers(mine.read(mine.goes, 21 + count))
+    assert sorted(found) == [*range(20), *range(100, 100 + count), 1000]
+
+
 def is_made(admin: AdminClient, topic: str) -> bool:
     """Make a topic, once what had the name is gone."""
     try:
