@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -44,6 +45,11 @@ _GONE = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
+
+#: For a name that is no UTF-8 the client returns a list with a hole, and leaves an error behind.
+#: A call by the interpreter's fast path does not look for that, and the hole ends the process; this
+#: call always looks, and raises SystemError.
+_headers_of = methodcaller("headers")
 
 _Part = tuple[str, int]
 #: A record's partition, offset and the mark of its topic.
@@ -207,7 +213,7 @@ class KafkaSource:
     def _read_record(self, one: Any) -> Record:
         """Return a record as it came; one with headers that cannot be read is broken."""
         try:
-            headers, broken = self._ids.cancelling(one.headers() or []), ""
+            headers, broken = self._ids.cancelling(_headers_of(one) or []), ""
         except Exception as error:
             headers, broken = [], f"headers: cannot be read: {type(error).__name__}: {error}"
         lane, topic, offset = self._lane(one), one.topic(), one.offset()
