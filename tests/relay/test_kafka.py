@@ -339,6 +339,32 @@ def test_what_the_broker_refuses_for_good_is_a_dead_letter(topics, tmp_path):
             assert (found.ready, found.leased, found.dead) == (0, 0, 0)
 
 
+def test_what_kafka_takes_by_default_leaves(topics, tmp_path):
+    """Its limit is for what is sent, the record's own fields with it, and above the client's."""
+    mine = topics(1)
+    large = Producer({"bootstrap.servers": mine.hosts, "message.max.bytes": 2_000_000})
+    bodies = [b"x" * size for size in (999_000, 1_000_001, 1_048_400)]
+    for body in bodies:
+        large.produce(mine.came, body, headers={"dwell-delay": "1ms"})
+    assert large.flush(60) == 0
+    options = ["--from", mine.source, "--to", mine.sink, "--dead", mine.dead]
+    with relaying(tmp_path / "store", options, tmp_path / "log"):
+        assert [one.value() for one in mine.read(mine.goes, 3)] == bodies
+
+
+def test_the_newer_protocol_of_groups_may_be_chosen(topics, tmp_path):
+    mine = topics(2)
+    for at in range(10):
+        mine.say(b"%d" % at, {"dwell-delay": "1ms"}, partition=at % 2)
+    mine.flush()
+    source = f"{mine.source}&group.protocol=consumer"
+    options = ["--from", source, "--to", mine.sink, "--hold", mine.name]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert sorted(numbers(mine.read(mine.goes, 10))) == list(range(10))
+        until(lambda: committed(mine) == 10)
+        assert relay.end() == 0
+
+
 def test_a_letter_that_kafka_refuses_is_kept_in_the_store(topics, tmp_path):
     mine = topics(1)
     make_topic(mine.hosts, f"{mine.name}-tiny", {"max.message.bytes": "500"})
