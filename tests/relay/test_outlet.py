@@ -40,3 +40,24 @@ async def test_what_waits_for_a_broker_is_kept_and_sent_once():
         await asyncio.gather(*running)
     assert sink.sent == [b"1", b"2"]
     assert tally.sent == 2
+
+
+class Counted(MemoryStore):
+    """A store that is not to be asked for the counts of all topics."""
+
+    async def stats(self):
+        raise AssertionError("a lane that waits asks for its own topic alone")
+
+
+async def test_who_waits_for_a_lane_counts_no_other_topic():
+    async with Queue(Counted(RealClock())) as queue:
+        tally = Tally()
+        dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
+        await queue.put("t", b"1")
+        taken = await queue.take("t")
+        outlet = Outlet(Way(queue, "t", 60_000, "to"), Slow(), dead, tally)
+        waiting = asyncio.create_task(outlet.alone())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await queue.ack(taken)
+        await asyncio.wait_for(waiting, 60)
