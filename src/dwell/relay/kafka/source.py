@@ -66,7 +66,7 @@ class KafkaSource:
         if not self._address.topics:
             raise InvalidUrl("--from: got no topic, expected one or more after the host")
         self._ids = TopicIds(self._address)
-        self._ids_read_s = 0.0
+        self._ids_due_s = 0.0
         self._found: list[Any] = []
         self._consumer: Consumer | None = None
         self._lanes: Lanes
@@ -140,20 +140,16 @@ class KafkaSource:
         ]
 
     def _learn(self, consumer: Consumer) -> None:
-        """Ask for topic ids and committed offsets of new lanes, outside of the rebalance."""
+        """Ask what is committed of new lanes, which a rebalance should not wait for."""
         if not self._unknown:
             return
         try:
-            self._ids.refresh({part.topic for part in self._unknown})
             for part in consumer.committed(self._unknown, _ASK_S):
                 lane = lane_of(part.topic, part.partition)
                 first = part.offset if part.offset >= 0 else _oldest(consumer, part)
                 self._committed[lane] = max(first - 1, self._committed.get(lane, -1))
-                self._marks[lane] = self._ids.mark(part.topic)
         except KafkaException as error:
             _log.warning("kafka: %s", reason(error))
-        except BrokerUnreachable as error:
-            _log.warning("%s", error)
         else:
             self._unknown = []
 
@@ -165,22 +161,26 @@ class KafkaSource:
             went_back |= offset <= self._read_to.get(lane, -1)
             self._read_to[lane] = offset
         self._ids.learn({one.topic() for one in found})
-        age_s = time.monotonic() - self._ids_read_s
-        if not went_back and age_s < (_IDS_S if found else _IDLE_IDS_S):
+        now_s = time.monotonic()
+        if not went_back and now_s < self._ids_due_s - (_IDLE_IDS_S - _IDS_S if found else 0):
             return ()
+        self._ids_due_s = now_s + _IDLE_IDS_S
         try:
-            self._ids.refresh({topic for topic, _ in self._mine.values()})
-        except BrokerUnreachable:
-            if found:
+            self._ids.refresh({topic for topic, _ in self._mine.values()}, _LOOK_S)
+        except BrokerUnreachable as error:
+            if went_back:
+                self._ids_due_s = 0.0
                 raise
-        self._ids_read_s = time.monotonic()
-        anew = [
-            lane
-            for lane, mark in self._marks.items()
-            if lane in self._mine and mark != self._ids.mark(self._mine[lane][0])
-        ]
-        for lane in anew:
-            self._begin_anew(consumer, lane)
+            # The ids of a moment ago serve while nobody can tell newer ones.
+            self._ids_due_s += _IDLE_IDS_S
+            _log.info("%s", error)
+            return ()
+        anew = []
+        for lane, (topic, _) in self._mine.items():
+            mark = self._ids.known(topic)
+            if mark is not None and self._marks.setdefault(lane, mark) != mark:
+                self._begin_anew(consumer, lane)
+                anew.append(lane)
         return anew
 
     def _begin_anew(self, consumer: Consumer, lane: str) -> None:
@@ -340,9 +340,12 @@ class KafkaSource:
         self._unknown += parts
         mine = {lane_of(part.topic, part.partition): (part.topic, part.partition) for part in parts}
         self._forget(mine)
-        self._mine |= mine
         # One that was deleted and made again is another.
-        self._ids_read_s = 0.0
+        self._ids.forget(
+            {part.topic for part in parts} - {topic for topic, _ in self._mine.values()}
+        )
+        self._mine |= mine
+        self._ids_due_s = 0.0
         self._wait(self._lanes.open(list(mine)))
 
     def _revoked(self, consumer: Consumer, parts: list[TopicPartition]) -> None:

@@ -39,10 +39,19 @@ class TopicIds:
 
     def learn(self, topics: Collection[str]) -> None:
         """Ask for those that are not known; raises BrokerUnreachable."""
-        self.refresh([topic for topic in topics if topic not in self._marks])
+        new = [topic for topic in topics if topic not in self._marks]
+        self.refresh(new, self._ask_s)
+        for topic in new:
+            if topic not in self._marks:
+                # An id of its own, as its records are no repetitions of any others.
+                _log.warning("kafka: topic %s: was deleted before its id was read", topic)
+                self._marks[topic] = f"{MARK}{uuid.uuid4().hex[:_LENGTH]}"
 
-    def refresh(self, topics: Collection[str]) -> None:
-        """Ask for the ids of some topics; raises BrokerUnreachable."""
+    def refresh(self, topics: Collection[str], ask_s: float) -> None:
+        """Ask for the ids of some topics, for so long; raises BrokerUnreachable.
+
+        A topic that is not there keeps the id that it had.
+        """
         if not topics:
             return
         options: dict[str, Any] = self._address.options | {"logger": _log}
@@ -50,25 +59,25 @@ class TopicIds:
             if self._admin is None:
                 self._admin = AdminClient(options)
             asked = self._admin.describe_topics(
-                TopicCollection(list(topics)), request_timeout=self._ask_s
+                TopicCollection(list(topics)), request_timeout=ask_s
             )
             for topic, answer in asked.items():
                 try:
-                    id_ = str(told(answer, self._ask_s).topic_id)
+                    id_ = str(told(answer, ask_s).topic_id)
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
-                    self._note_missing(topic)
                 else:
                     self._marks[topic] = f"{MARK}{id_[:_LENGTH]}"
         except KafkaException as error:
+            # A client whose controller is gone waits for it and for no other.
+            self._admin = None
             raise BrokerUnreachable(f"kafka: ids of topics: {reason(error)}") from None
 
-    def _note_missing(self, topic: str) -> None:
-        """Keep the id of a topic that is gone; one that is not known gets an id of its own."""
-        if topic not in self._marks:
-            _log.warning("kafka: topic %s: deleted before its id was read", topic)
-            self._marks[topic] = f"{MARK}{uuid.uuid4().hex[:_LENGTH]}"
+    def forget(self, topics: Collection[str]) -> None:
+        """Ask again for some before the next of their records."""
+        for topic in topics:
+            self._marks.pop(topic, None)
 
     def known(self, topic: str) -> str | None:
         """Return the mark of a topic, or None before the broker has told its id."""
