@@ -82,7 +82,8 @@ def source(request):
 async def test_a_full_topic_holds_up_no_other_and_loses_nothing(source, tmp_path):
     async with dwell.open("memory:") as queue:
         await queue.configure("full", max_pending=7, on_full="refuse")
-        async with moving_to_workers(queue, source) as relay:
+        # Smaller than what has no room, which would fill each read.
+        async with moving_to_workers(queue, source, batch=10) as relay:
             await until_async(lambda: ready_of(queue, {"full": 7, "other": COUNT}))
             assert "is full" in relay.why_not_ready()
             bodies = await drained(queue, "full", COUNT)
