@@ -15,7 +15,7 @@ from dwell.relay.dead import DeadLetters
 from dwell.relay.house import QueueSink
 from dwell.relay.intake import Intake
 from dwell.relay.outlet import OnceOutlet, Outlet, Way
-from dwell.relay.patience import patiently
+from dwell.relay.patience import AGAIN_S, patiently
 from dwell.relay.rules import Cancelled, Held
 from dwell.relay.tally import NOT_YET, Tally
 
@@ -185,7 +185,7 @@ class Relay:
             while not outlet.is_stopping and not await outlet.patiently(
                 lambda: self._prepare(self._hold_of(lane))
             ):
-                pass
+                await asyncio.sleep(AGAIN_S)
             if self._source.has_lanes:
                 await outlet.alone()
         try:

@@ -83,7 +83,10 @@ class Store(ABC):
     waiting: Callable[[], Collection[str]] = staticmethod(tuple)
 
     async def is_made(self) -> bool:
-        """Tell whether there is a store to open; nothing is written. Raises StoreError."""
+        """Tell, before it is opened, whether the store is there; nothing is written.
+
+        Raises StoreError.
+        """
         return True
 
     @abstractmethod
