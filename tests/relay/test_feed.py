@@ -156,6 +156,17 @@ async def test_events_that_are_gone_are_counted():
     assert len(sink.sent) == 4
 
 
+async def test_a_log_that_lost_its_end_is_told():
+    """Its next events would have the positions of those that were sent."""
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.put("orders", b"")
+        place = {"position": 1_000, "history": ""}
+        await queue.put("h", place, id="position", delay="1h")
+        feed = Feed(queue, Stopping(), to="t", hold="h", batch=100)
+        with pytest.raises(InvalidSettings, match="lost its end"):
+            await asyncio.wait_for(feed.run(asyncio.Event()), 60)
+
+
 class Stopping:
     """A sink that lets the feed stop once it got something."""
 

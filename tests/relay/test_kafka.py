@@ -144,6 +144,34 @@ def test_a_topic_that_was_made_anew_repeats_no_record(topics, tmp_path):
         assert [one.value() for one in mine.read(mine.goes, 1)] == [b"new"]
 
 
+@pytest.mark.parametrize("count", [5, 25], ids=["shorter", "longer"])
+def test_a_topic_that_is_made_anew_under_a_relay_is_read_from_its_beginning(
+    topics, tmp_path, count
+):
+    """It has fewer partitions than before, and holds up no other topic."""
+    mine, other = topics(2), topics(1)
+    source = f"{mine.source}".replace(mine.came, f"{mine.came},{other.came}")
+    options = ["--from", source, "--to", mine.sink, "--hold", mine.name]
+    soon = {"dwell-delay": "1ms"}
+    for at in range(20):
+        mine.say(b"%d" % at, soon, partition=at % 2)
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log"):
+        mine.read(mine.goes, 20)
+        until(lambda: committed(mine) == 20)
+        admin = AdminClient({"bootstrap.servers": mine.hosts})
+        admin.delete_topics([mine.came])[mine.came].result(60)
+        until(lambda: is_made(admin, mine.came))
+        producer = Producer({"bootstrap.servers": mine.hosts})
+        for at in range(100, 100 + count):
+            producer.produce(mine.came, b"%d" % at, headers=soon)
+        assert producer.flush(60) == 0
+        mine.say(b"1000", soon, topic=other.came)
+        mine.flush()
+        found = numbers(mine.read(mine.goes, 21 + count))
+    assert sorted(found) == [*range(20), *range(100, 100 + count), 1000]
+
+
 def is_made(admin: AdminClient, topic: str) -> bool:
     """Make a topic, once what had the name is gone."""
     try:
@@ -309,6 +337,32 @@ def test_what_the_broker_refuses_for_good_is_a_dead_letter(topics, tmp_path):
         with dwell.open(store) as queue:
             found = queue.stats().topics[f"{name}.{mine.came}-0"]
             assert (found.ready, found.leased, found.dead) == (0, 0, 0)
+
+
+def test_what_kafka_takes_by_default_leaves(topics, tmp_path):
+    """Its limit is for what is sent, the record's own fields with it, and above the client's."""
+    mine = topics(1)
+    large = Producer({"bootstrap.servers": mine.hosts, "message.max.bytes": 2_000_000})
+    bodies = [b"x" * size for size in (999_000, 1_000_001, 1_048_400)]
+    for body in bodies:
+        large.produce(mine.came, body, headers={"dwell-delay": "1ms"})
+    assert large.flush(60) == 0
+    options = ["--from", mine.source, "--to", mine.sink, "--dead", mine.dead]
+    with relaying(tmp_path / "store", options, tmp_path / "log"):
+        assert [one.value() for one in mine.read(mine.goes, 3)] == bodies
+
+
+def test_the_newer_protocol_of_groups_may_be_chosen(topics, tmp_path):
+    mine = topics(2)
+    for at in range(10):
+        mine.say(b"%d" % at, {"dwell-delay": "1ms"}, partition=at % 2)
+    mine.flush()
+    source = f"{mine.source}&group.protocol=consumer"
+    options = ["--from", source, "--to", mine.sink, "--hold", mine.name]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert sorted(numbers(mine.read(mine.goes, 10))) == list(range(10))
+        until(lambda: committed(mine) == 10)
+        assert relay.end() == 0
 
 
 def test_a_letter_that_kafka_refuses_is_kept_in_the_store(topics, tmp_path):

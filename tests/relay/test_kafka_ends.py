@@ -3,7 +3,6 @@
 import asyncio
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -11,6 +10,7 @@ from dwell.relay.contract import LaneLost
 from dwell.relay.kafka.once import OnceKafkaSink
 from dwell.relay.kafka.source import KafkaSource
 from dwell.relay.record import Record
+from dwell.relay.sent import Owner, name_of
 from tests.waiting import until_async
 
 
@@ -63,14 +63,20 @@ async def test_a_commit_that_failed_is_made_again(topics, is_partial):
                 found += await source.read(10)
         source._consumer = Failing(source._consumer, is_partial=is_partial)
         await source.done(found)
-        assert not any(source.is_committed(one.origin) for one in found)
+        assert not any(source.is_committed(one.lane, one.origin) for one in found)
 
         async def are_committed():
             assert not await source.read(10)
-            return all(source.is_committed(one.origin) for one in found)
+            return all(source.is_committed(one.lane, one.origin) for one in found)
 
         await until_async(are_committed)
         assert source._consumer.fails == 0
+        lane, origin = found[0].lane, found[0].origin
+        mark = origin[-9:]
+        assert not source.is_committed(lane, f"{lane}-9{mark}")
+        # None of these is a record that the lane may still give.
+        for no_record in ("by-hand", f"{lane}-9@otherone", f"{lane}x-9{mark}"):
+            assert source.is_committed(lane, no_record)
     finally:
         await source.close()
     assert not lanes.open_ones
@@ -78,20 +84,21 @@ async def test_a_commit_that_failed_is_made_again(topics, is_partial):
 
 async def test_a_lane_that_is_entered_knows_what_was_sent_of_it_by_whomever(topics):
     mine = topics(1)
-    numbers = {lane: np.array([at, at + 7], np.uint64) for at, lane in enumerate("abc")}
-    first, second = (OnceKafkaSink(mine.sink, 10_000, mine.name) for _ in range(2))
+    names = {lane: [name_of(at, lane), name_of(at + 7, lane)] for at, lane in enumerate("abc")}
+    owner = Owner(mine.name, "group", 7)
+    first, second = (OnceKafkaSink(mine.sink, 10_000, owner) for _ in range(2))
     for sink in (first, second):
         await sink.open()
-    for lane, sent in numbers.items():
-        assert not len(await first.enter(lane))
+    for lane, sent in names.items():
+        assert not await first.enter(lane)
         records = [Record(mine.goes, "", lane.encode())]
         assert not any(await first.send_once(lane, records, sent))
-    for lane, sent in numbers.items():
-        assert (await second.enter(lane)).tolist() == sent.tolist()
-    later = np.array([99], np.uint64)
+    for lane, sent in names.items():
+        assert await second.enter(lane) == sent
+    later = [name_of(99, "d")]
     assert not any(await second.send_once("b", [Record(mine.goes, "", b"d")], later))
     # It has read the topic before, and not what came since.
-    assert (await first.enter("b")).tolist() == [99]
+    assert await first.enter("b") == later
     with pytest.raises(LaneLost):
         await second.send_once("b", [Record(mine.goes, "", b"e")], later)
     assert len(mine.read(mine.goes, 4)) == 4

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import time
 import uuid
 import zlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -44,6 +46,26 @@ async def test_what_is_rolled_back_was_never_put(box):
         box.outbox.put_many(link, "t", ["two", "three"])
         link.rollback()
         box.outbox.put(link, "t", "four", id="there")
+        link.commit()
+    async with dwell.open("memory:") as queue:
+        await moved(box, queue)
+        assert [one.id for one in await held(queue, "t")] == ["there"]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_savepoint_is_part_of_its_transaction(box, is_first):
+    """Also where it is the first that a transaction has to do."""
+    with box.engine.connect() as link:
+        if not is_first:
+            box.outbox.put(link, "t", "zero", id="gone-0")
+        with link.begin_nested():
+            box.outbox.put(link, "t", "one", id="gone-1")
+        link.rollback()
+        with link.begin_nested():
+            box.outbox.put(link, "t", "two", id="there")
+        inner = link.begin_nested()
+        box.outbox.put(link, "t", "three", id="gone-2")
+        inner.rollback()
         link.commit()
     async with dwell.open("memory:") as queue:
         await moved(box, queue)
@@ -386,6 +408,21 @@ async def test_rows_that_nobody_can_read_are_dead_letters_and_stop_nothing(box):
     first = of_row[f"{box.outbox.table.name}-1"]
     assert "topic='a b'" in first.headers["dwell-row"]
     assert first.body == b"b"
+
+
+async def test_a_file_that_is_replaced_is_opened_again(sqlite, tmp_path):
+    """As a backup is put back."""
+    file = Path(sqlite.engine.url.database)
+    sqlite.put("t", b"old")
+    backup = tmp_path / "backup.db"
+    shutil.copy(file, backup)
+    async with dwell.open("memory:") as queue, moving(queue, sqlite.address):
+        await until_async(lambda: asyncio.to_thread(lambda: sqlite.count() == 0))
+        sqlite.engine.dispose()
+        backup.replace(file)
+        sqlite.put("t", b"new")
+        await until_async(lambda: asyncio.to_thread(lambda: sqlite.count() == 0))
+        assert [one.body for one in await held(queue, "t")] == [b"old", b"new"]
 
 
 async def test_columns_have_defaults_for_rows_of_other_languages(box):

@@ -40,3 +40,32 @@ async def test_what_waits_for_a_broker_is_kept_and_sent_once():
         await asyncio.gather(*running)
     assert sink.sent == [b"1", b"2"]
     assert tally.sent == 2
+
+
+class Counted(MemoryStore):
+    """A store that notes who asks for the counts of all topics."""
+
+    looks = 0
+
+    async def stats(self):
+        self.looks += 1
+        return await super().stats()
+
+    async def sizes(self, topic):
+        found = (await super().stats()).topics.get(topic)
+        return [] if found is None else [found]
+
+
+async def test_who_waits_for_a_lane_counts_no_other_topic():
+    store, tally = Counted(RealClock()), Tally()
+    async with Queue(store) as queue:
+        dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
+        await queue.put("t", b"1")
+        taken = await queue.take("t")
+        outlet = Outlet(Way(queue, "t", 60_000, "to"), Slow(), dead, tally)
+        waiting = asyncio.create_task(outlet.alone())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await queue.ack(taken)
+        await asyncio.wait_for(waiting, 60)
+        assert not store.looks

@@ -402,6 +402,15 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter(queues, tmp_path, monkey
     assert mine.ready(mine.came) == 0
 
 
+def test_a_stream_is_refused(queues, tmp_path):
+    mine = queues()
+    mine.declare(stream := f"{mine.name}-stream", **{"x-queue-type": "stream"})
+    options = ["--from", f"{mine.hosts}/?queue={stream}", "--to", mine.sink]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert relay.process.wait(60) == 2
+    assert f"got the stream '{stream}', expected a queue" in relay.log
+
+
 def test_a_count_of_deaths_may_be_any_number(queues, tmp_path):
     mine = queues()
     deaths = [{"queue": mine.came, "reason": "expired", "count": 2**63 - 1}]

@@ -13,12 +13,13 @@ import pytest
 import dwell
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput, InvalidUrl, ServerUnreachable, StoreError
-from dwell.message import MAX_BODY_BYTES, State
+from dwell.message import MAX_BODY_BYTES, MAX_DELAY_MS, State
 from dwell.takeover.beanstalk import BeanstalkPlace
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Takeover
 from tests.beanstalk.served import beanstalkd
 from tests.server.process import ServerProcess
+from tests.spark.conftest import ServerProcess as StoreServer
 from tests.waiting import until
 
 JOBS = 3_000
@@ -199,13 +200,60 @@ def test_what_no_beanstalkd_answers_is_told(answer, tmp_path):
         said.result()
 
 
-def test_a_server_that_drains_itself_is_told(tmp_path):
-    with beanstalkd() as number:
-        with greenstalk.Client(("127.0.0.1", number)) as client:
-            os.kill(client.stats()["pid"], signal.SIGUSR1)
-            until(lambda: client.stats()["draining"] in ("true", True))
-        with pytest.raises(StoreError, match="DRAINING"):
-            moved(tmp_path, address(number))
+def test_a_server_that_drains_itself_is_emptied(client, number, tmp_path):
+    fill(client, count=300)
+    client.use("mails")
+    client.put(b"", delay=100)
+    os.kill(client.stats()["pid"], signal.SIGUSR1)
+    until(lambda: client.stats()["draining"] in ("true", True))
+    report = moved(tmp_path, address(number, "orders", "mails"))
+    assert (report.moved, report.left.here) == (301, 0)
+    assert report.balances
+    assert report.is_whole
+
+
+def test_a_delay_that_means_never_holds_up_no_other(client, number, tmp_path):
+    client.use("orders")
+    for delay in (0, 2**32 - 1, 3_600):
+        client.put(b"%d" % delay, delay=delay)
+    server = StoreServer(tmp_path)
+    try:
+        assert moved(server.url, address(number)).moved == 3
+        now_ms = time.time_ns() // 1_000_000
+        with dwell.open(server.url) as queue:
+            latest = max(one.due_ms for one in queue.scan("orders", "delayed").messages)
+    finally:
+        server.stop()
+    day_ms = 24 * 3_600_000
+    assert now_ms + MAX_DELAY_MS - 2 * day_ms < latest <= now_ms + MAX_DELAY_MS
+
+
+def test_a_job_that_is_given_back_with_a_delay_is_not_early(client, number, tmp_path):
+    """A worker has it between the look and the reservation of the takeover."""
+
+    class Slow(BeanstalkPlace):
+        async def _look(self, numbers):
+            jobs = await super()._look(numbers)
+            looks.append(jobs)
+            # The first finds the job, and the second is that of the reservation.
+            if len(looks) == 2:
+                client.release(client.reserve(), delay=3_600)
+            return jobs
+
+    async def moving():
+        async with dwell.open(tmp_path) as queue:
+            place = Slow(address(number, "orders"), RealClock())
+            return await Takeover(place, queue, lambda report: None).run()
+
+    looks = []
+    fill(client, count=1)
+    client.watch("orders")
+    before_ms = time.time_ns() // 1_000_000
+    assert asyncio.run(moving()).moved == 1
+    with dwell.open(tmp_path) as queue:
+        (message,) = queue.scan("orders", "delayed").messages
+    assert len(looks) > 2
+    assert message.due_ms >= before_ms + 3_600_000 - 1_000
 
 
 def test_a_second_run_puts_nothing_twice(client, number, tmp_path):

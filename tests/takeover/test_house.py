@@ -7,15 +7,20 @@ import time
 from collections import Counter
 
 import pytest
+import redis
 
 import dwell
 from dwell.batch.stats import TopicStats
-from dwell.errors import InvalidSettings, TopicFull
+from dwell.clock import RealClock
+from dwell.errors import InvalidBody, InvalidSettings, InvalidUrl, TopicFull
 from dwell.message import State
+from dwell.queue import Queue
+from dwell.store.memory import MemoryStore
 from dwell.takeover.house import HousePlace
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Takeover
 from tests.redis.servers import redis_server
+from tests.relay.conftest import redis_url  # noqa: F401 - a fixture
 from tests.spark.conftest import ServerProcess
 
 MESSAGES = 2_500
@@ -135,6 +140,41 @@ def test_a_dry_run_moves_nothing(old, new):
         queue.put_many("orders", [b"1", b"2"], delay=["0s", "1h"])
     report = moved(new, old, dry_run=True)
     assert (report.found.delayed, report.found.ready, report.moved) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_where_no_store_is_none_is_made(tmp_path, new, redis_url, dry_run):  # noqa: F811
+    address = f"{redis_url}?prefix=none{dry_run}"
+    for old in (str(tmp_path / "none"), address):
+        with pytest.raises(InvalidUrl, match="no store of Dwell's"):
+            moved(new, old, dry_run=dry_run)
+    assert not (tmp_path / "none").exists()
+    assert not redis.Redis.from_url(redis_url).keys(f"none{dry_run}*")
+
+
+class Choosy(MemoryStore):
+    """A store that refuses some bodies, as one with smaller bounds does."""
+
+    async def put(self, puts, on_conflict):
+        if any(body.startswith(b"bad") for body in puts.bodies):
+            raise InvalidBody("body: got one that is bad, expected none")
+        return await super().put(puts, on_conflict)
+
+
+async def test_what_the_queue_refuses_stays_and_holds_up_no_other():
+    bodies = [b"bad" if at % 7 == 3 else b"%d" % at for at in range(40)]
+    async with dwell.open("memory:") as there, Queue(Choosy(RealClock())) as here:
+        await there.put_many("t", bodies[:20])
+        await there.put_many("t", bodies[20:], delay="1h")
+        place = HousePlace(there, "old")
+        report = await Takeover(place, here, lambda report: None).run()
+        stay = bodies.count(b"bad")
+        assert (report.moved, report.refused) == (40 - stay, stay)
+        assert report.is_whole
+        assert report.balances
+        assert "expected none" in report.reason
+        found = (await there.stats()).topics["t"]
+        assert found.ready + found.delayed == stay
 
 
 def test_what_is_paused_there_stays_if_it_is_due(old, new):

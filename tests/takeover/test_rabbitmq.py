@@ -11,6 +11,7 @@ from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable
 from dwell.takeover.process import run
 from tests.relay.conftest import queues, rabbitmq_hosts  # noqa: F401 - fixtures
+from tests.waiting import until
 
 MESSAGES = 3_000
 
@@ -61,6 +62,28 @@ def test_a_queue_or_a_broker_that_is_not_there_is_told(queues, tmp_path):  # noq
         moved(tmp_path, "amqp://127.0.0.1:1/?queue=a")
     with pytest.raises(InvalidUrl, match="needs --into"):
         moved(tmp_path, f"{mine.hosts}/?queue=a%2Fb")
+
+
+def test_what_was_delivered_before_is_told(queues, tmp_path):  # noqa: F811
+    """Nobody can say whether a takeover that was killed had put it."""
+    mine = queues()
+    mine.say_all([(b"%d" % at, None) for at in range(10)])
+
+    async def leave(channel):
+        for _ in range(4):
+            await channel.basic_get(mine.came)
+
+    mine.by_channel(leave)
+    until(lambda: mine.ready(mine.came) == 10)
+    report = moved(tmp_path, mine.source)
+    assert (report.moved, report.again) == (10, 4)
+
+
+def test_a_stream_is_refused(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    mine.declare(stream := f"{mine.name}-stream", **{"x-queue-type": "stream"})
+    with pytest.raises(InvalidUrl, match="stream"):
+        moved(tmp_path, f"{mine.hosts}/?queue={stream}")
 
 
 def test_what_cancels_another_comes_to_nothing_and_ends_nothing(queues, tmp_path):  # noqa: F811

@@ -6,7 +6,7 @@ import typer
 
 from dwell.cli.exits import require
 from dwell.cli.session import session_of
-from dwell.errors import DwellError
+from dwell.errors import DwellError, InvalidInput
 from dwell.takeover.contract import Counts
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Report
@@ -49,11 +49,14 @@ def takeover(
             report = run(
                 session.store, source, topics=topic or (), into=into, dry_run=dry_run, tell=tell
             )
+        except InvalidInput:
+            raise
         except DwellError:
             session.out.note(f"{moved:,} moved before this; run it again")
             raise
     session.out.confirm(_object(report), _text(report, dry_run=dry_run))
-    require(dry_run or (report.balances and report.is_whole and not report.others))
+    stay = report.others + report.refused
+    require(dry_run or (report.balances and report.is_whole and not stay))
 
 
 def _object(report: Report) -> dict[str, Any]:
@@ -62,6 +65,9 @@ def _object(report: Report) -> dict[str, Any]:
         "put": dict(report.put),
         "elsewhere": report.elsewhere,
         "others": report.others,
+        "refused": report.refused,
+        "reason": report.reason,
+        "again": report.again,
         "found": report.found and report.found._asdict(),
         "left": report.left and report.left._asdict(),
         "came": report.came,
@@ -82,6 +88,12 @@ def _text(report: Report, *, dry_run: bool) -> str:
         lines.append(f"{report.elsewhere:,} others had got there by then: they may be done twice")
     if report.others:
         lines.append(f"{report.others:,} stay there: their ids are those of other messages here")
+    if report.refused:
+        lines.append(f"{report.refused:,} stay there, as the queue refuses them: {report.reason}")
+    if report.again:
+        lines.append(
+            f"{report.again:,} were delivered before, and are here twice if a takeover had put them"
+        )
     if report.found is not None:
         lines.append(f"there were {found}; {report.came:,} came, {report.gone:,} were finished")
         lines.append(f"left there: {_counts_text(report.left)}")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from sqlalchemy import Connection, Engine, MetaData, func, select
+from sqlalchemy import Connection, Engine, MetaData, event, func, select
 from sqlalchemy.orm import Session, scoped_session
 
 from dwell.batch.puts import Puts, Row
@@ -22,6 +22,20 @@ from dwell.queue.bulk import puts_of
 Transaction: TypeAlias = Connection | Session | scoped_session[Any]
 
 _NUL = "\0"
+
+
+@event.listens_for(Engine, "savepoint")
+def _begin_before_savepoint(link: Connection, _name: str | None) -> None:
+    """Begin the transaction that a savepoint is part of, as SQLite's driver does not.
+
+    A savepoint outside of a transaction is one itself there: its release would commit a put that
+    the application rolls back. Where the driver leaves transactions to others nothing is done.
+    """
+    if link.dialect.name != "sqlite":
+        return
+    raw: Any = link.connection.driver_connection
+    if getattr(raw, "isolation_level", None) is not None and not raw.in_transaction:
+        link.exec_driver_sql("BEGIN")
 
 
 class Outbox:

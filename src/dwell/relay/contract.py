@@ -5,11 +5,10 @@ says what the broker has for sure. Both belong to one event loop. They raise
 :class:`BrokerUnreachable` when the broker cannot do its work now, which is worth another try.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 from dwell.errors import DwellError
-from dwell.message import U64
 from dwell.relay.record import Record, Refusal
 from dwell.relay.rules import Cancelled, Held
 
@@ -54,8 +53,15 @@ class Source(Protocol):
     async def done(self, records: Sequence[Record]) -> None:
         """Commit records that were read: they are held, and need not come again."""
 
-    def is_committed(self, origin: str) -> bool:
-        """Tell whether a record of one of this relay's lanes does not come again."""
+    async def defer(self, records: Sequence[Record]) -> None:
+        """Give records again later, as they cannot be held now, and others meanwhile.
+
+        In a lane what comes after a deferred record is deferred with it. It is called before
+        :meth:`done` is told of the rest of what one read gave.
+        """
+
+    def is_committed(self, lane: str, origin: str) -> bool:
+        """Tell whether the record of a message in a lane of this relay does not come again."""
 
     async def close(self) -> None:
         """Let go of what was not committed, for others."""
@@ -93,16 +99,16 @@ class SaidSource(Source, Protocol):
 class OnceSink(Sink, Protocol):
     """A sink that a relay's lane sends to exactly once, in transactions."""
 
-    async def enter(self, lane: str) -> U64:
-        """Shut out who had the lane before; return the numbers of the messages that it sent last.
+    async def enter(self, lane: str) -> Collection[bytes]:
+        """Shut out who had the lane before; return the names of the messages that it sent last.
 
         Raises BrokerUnreachable.
         """
 
     async def send_once(
-        self, lane: str, records: Sequence[Record], numbers: U64
+        self, lane: str, records: Sequence[Record], names: Collection[bytes]
     ) -> Sequence[Refusal | None]:
-        """Send all records of a lane, or none, and keep the numbers of messages with them.
+        """Send all records of a lane, or none, and keep the names of messages with them.
 
         When one is refused none is sent. Raises LaneLost; or BrokerUnreachable, after which the
         lane has to be entered again, as nobody knows what became of them.

@@ -1,6 +1,5 @@
 """Dead letters: records that no time, no target or no broker was found for, with the reason."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -13,9 +12,11 @@ _log = logging.getLogger(__name__)
 
 REASON = "dwell-reason"
 _WHO = "dead letters"
-_AGAIN_S = 0.5
 #: What of a reason is kept, characters.
 _MOST_REASON = 1_000
+
+#: A record and the letter that is sent in its place.
+_Pair = tuple[Record, Record]
 
 
 class DeadLetters:
@@ -25,12 +26,7 @@ class DeadLetters:
         self._sink = sink
         self._tally = tally
         self._last = last
-        self._is_stopping = False
         self.topic = topic
-
-    def stop(self) -> None:
-        """Wait no more for a broker that is away."""
-        self._is_stopping = True
 
     def letter(self, record: Record, reason: str) -> Record:
         """Return what is sent in place of a record: the record, why, and where it came from."""
@@ -48,43 +44,55 @@ class DeadLetters:
             properties=record.properties,
         )
 
-    async def send_surely(self, dead: Sequence[tuple[Record, str]]) -> None:
-        """Send letters until the broker has them; of what nobody takes, keep the reason.
+    async def send(self, dead: Sequence[tuple[Record, str]]) -> list[Record]:
+        """Send letters of records; return the records whose letters cannot be kept now.
 
-        Raises BrokerUnreachable when it is to stop meanwhile.
+        A letter that is refused for good is kept by the last sink, at the least its reason.
         """
-        letters = [self.letter(record, reason) for record, reason in dead]
-        refused = await self._surely(self._sink, letters)
-        refused = await self._surely(self._last, refused)
-        # The body is worth more than headers that have no room.
-        bare = [Record(self.topic, one.id, one.body, None, one.headers[-2:]) for one in refused]
-        refused = await self._surely(self._last, bare)
-        short = [Record(self.topic, one.id, None, None, one.headers) for one in refused]
-        for one in await self._surely(self._last, short):
-            _log.error("%s is no dead letter either", (one.headers[-1][1] or b"").decode())
+        letters = [(record, self.letter(record, reason)) for record, reason in dead]
+        refused, left = await self._try(self._sink, letters)
+        for shorter in (_whole, _bare, _without_body):
+            refused, more = await self._try(
+                self._last, [(record, shorter(letter)) for record, letter in refused]
+            )
+            left += more
+        for record, letter in refused:
+            reason = (letter.headers[0][1] or b"").decode()
+            _log.error(
+                "%s: dropped, as no dead letter of it can be kept: %s", record.origin, reason
+            )
+        if not left:
+            self._tally.trouble.pop(_WHO, None)
+        return left
 
-    async def _surely(self, sink: Sink, letters: list[Record]) -> list[Record]:
-        """Send letters until the sink has them; return those that it refuses for good."""
-        lost: list[Record] = []
-        while letters:
-            try:
-                refused = await sink.send(letters)
-            except BrokerUnreachable as error:
-                if self._is_stopping:
-                    raise
-                await self._wait(letters, str(error))
-                continue
-            told = [(one, why) for one, why in zip(letters, refused, strict=True) if why]
-            lost += [one for one, why in told if why.is_final]
-            letters = [one for one, why in told if not why.is_final]
-            if letters:
-                if self._is_stopping:
-                    raise BrokerUnreachable(told[0][1].reason)
-                await self._wait(letters, told[0][1].reason)
-        self._tally.trouble.pop(_WHO, None)
-        return lost
+    async def _try(self, sink: Sink, pairs: list[_Pair]) -> tuple[list[_Pair], list[Record]]:
+        """Send letters; return those refused for good, and the records of those refused for now."""
+        if not pairs:
+            return [], []
+        try:
+            refused = await sink.send([letter for _, letter in pairs])
+        except BrokerUnreachable as error:
+            self._note(len(pairs), str(error))
+            return [], [record for record, _ in pairs]
+        told = [(pair, why) for pair, why in zip(pairs, refused, strict=True) if why is not None]
+        left = [record for (record, _), why in told if not why.is_final]
+        if left:
+            self._note(len(left), next(why.reason for _, why in told if not why.is_final))
+        return [pair for pair, why in told if why.is_final], left
 
-    async def _wait(self, letters: Sequence[Record], reason: str) -> None:
+    def _note(self, count: int, reason: str) -> None:
         if self._tally.is_news(_WHO, reason):
-            _log.warning("%d dead letters wait: %s", len(letters), reason)
-        await asyncio.sleep(_AGAIN_S)
+            _log.warning("%d dead letters wait: %s", count, reason)
+
+
+def _whole(letter: Record) -> Record:
+    return letter
+
+
+def _bare(letter: Record) -> Record:
+    """Return a letter without key and headers, as the body is worth more than these."""
+    return Record(letter.topic, letter.id, letter.body, None, letter.headers[-2:])
+
+
+def _without_body(letter: Record) -> Record:
+    return Record(letter.topic, letter.id, None, None, letter.headers)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.relay.contract import Sink, Source
+from dwell.relay.sent import Owner
 from dwell.urls import shown
 
 
@@ -36,14 +37,19 @@ class End:
         """The topics that the address names; raises InvalidUrl."""
         return ()
 
+    @property
+    def group(self) -> str:
+        """The group that relays of one source read in; raises InvalidUrl."""
+        return ""
+
     def source(self) -> Source:
         """Return the source; raises InvalidUrl."""
         raise NotImplementedError
 
-    def sink(self, *, most_ms: int, once: str | None = None) -> Sink:
+    def sink(self, *, most_ms: int, once: Owner | None = None) -> Sink:
         """Return the sink, which the broker may take so long for.
 
-        With ``once`` it is the one that sends exactly once, under that name.
+        With ``once`` it is the one that sends that owner's messages exactly once.
         """
         raise NotImplementedError
 
@@ -67,12 +73,18 @@ class _KafkaEnd(End):
             from dwell.relay.kafka.address import Address
         return Address.of(self.url).topics
 
+    @property
+    def group(self) -> str:
+        with self._needed():
+            from dwell.relay.kafka.address import Address
+        return Address.of(self.url).group
+
     def source(self) -> Source:
         with self._needed():
             from dwell.relay.kafka.source import KafkaSource
         return KafkaSource(self.url)
 
-    def sink(self, *, most_ms: int, once: str | None = None) -> Sink:
+    def sink(self, *, most_ms: int, once: Owner | None = None) -> Sink:
         with self._needed():
             from dwell.relay.kafka.once import OnceKafkaSink
             from dwell.relay.kafka.sink import KafkaSink
@@ -95,7 +107,7 @@ class _RabbitMQEnd(End):
             from dwell.relay.rabbitmq.source import RabbitMQSource
         return RabbitMQSource(self.url)
 
-    def sink(self, *, most_ms: int, once: str | None = None) -> Sink:
+    def sink(self, *, most_ms: int, once: Owner | None = None) -> Sink:
         with self._needed():
             from dwell.relay.rabbitmq.sink import RabbitMQSink
         return RabbitMQSink(self.url, most_ms)
@@ -111,7 +123,7 @@ class _OutboxEnd(End):
             from dwell.relay.outbox.place import source_at
         return source_at(self.url)
 
-    def sink(self, *, most_ms: int, once: str | None = None) -> Sink:
+    def sink(self, *, most_ms: int, once: Owner | None = None) -> Sink:
         raise InvalidSettings("--to: got an outbox, expected a broker; an outbox is only read")
 
 

@@ -9,7 +9,8 @@ tells those that arrive twice.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -19,12 +20,14 @@ from dwell.given.values import Millis
 from dwell.message import MAX_DELAY_MS
 from dwell.queue import Queue
 from dwell.relay.contract import BrokerUnreachable, Sink
+from dwell.relay.patience import patiently
 from dwell.relay.record import Record, Refusal
 from dwell.relay.tally import Tally
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_S = 0.5
+T = TypeVar("T")
+
 #: How often the queue is asked whether something happened.
 _LOOK_S = 0.05
 _NAME = "position"
@@ -64,8 +67,13 @@ class Feed:
         self._is_running = True
         try:
             place = await self._begin()
-            while place is not None and not stopping.is_set():
+            while not stopping.is_set():
                 place = await self._go_on(place)
+        except (InvalidInput, StoreClosed):
+            raise
+        except DwellError:
+            if not stopping.is_set():
+                raise
         finally:
             self._is_running = False
             await self._sink.close()
@@ -76,38 +84,23 @@ class Feed:
             return "not running"
         return next(iter(self.tally.trouble.values()), None)
 
-    async def _begin(self) -> _Place | None:
-        """Return where it goes on, once the broker and the queue are there; None if stopped."""
-        while not self._stopping.is_set():
-            try:
-                await self._sink.open()
-                found = await self._queue.get(self._hold, _NAME)
-            except (InvalidInput, StoreClosed):
-                raise
-            except DwellError as error:
-                await self._wait("start", error)
-            else:
-                self.tally.trouble.pop("start", None)
-                return _Place() if found is None else _places.decode(found.body)
-        return None
+    async def _begin(self) -> _Place:
+        """Return where it goes on, once the broker and the queue are there."""
+        await self._patiently("start", self._sink.open)
+        found = await self._patiently("start", lambda: self._queue.get(self._hold, _NAME))
+        return _Place() if found is None else _places.decode(found.body)
 
     async def _go_on(self, place: _Place) -> _Place:
         """Send what comes next; return where that ended."""
-        try:
-            page = await self._queue.events(place.position, self._batch)
-        except StoreClosed:
-            raise
-        except DwellError as error:
-            await self._wait("queue", error)
-            return place
-        self.tally.trouble.pop("queue", None)
+        page = await self._patiently(
+            "queue", lambda: self._queue.events(place.position, self._batch)
+        )
         self._check(place, page)
         if not len(page.events):
             await self._pause(_LOOK_S)
             return place
         self.tally.read += len(page.events)
-        if not await self._send(page.events):
-            return place
+        await self._send(page.events)
         after = _Place(page.next_position, page.history)
         # That it was written is an event as well, which is sent, and not a reason to write again.
         if set(page.events.topics) != {self._hold}:
@@ -116,59 +109,55 @@ class Feed:
 
     def _check(self, place: _Place, page: EventPage) -> None:
         """Tell of events that are gone; raises InvalidSettings where others are in their place."""
-        if place.position < page.first_position:
+        is_another = bool(place.history and page.since and place.history != page.since)
+        if place.position > page.end_position:
+            # The store has lost the end of its log, and will give these positions to other events.
+            is_another = True
+        elif place.position < page.first_position:
             lost = page.first_position - place.position
             self.tally.lost += lost
             _log.warning("%d events from position %d on are gone", lost, place.position)
-        elif place.history and page.since and place.history != page.since:
+            return
+        if is_another:
             raise InvalidSettings(
                 f"--hold: the events before position {place.position} are not those that were "
-                f"sent, as after a backup was restored; cancel {_NAME!r} in the topic "
-                f"{self._hold} to send all that are there, or name another topic"
+                "sent, as after a backup was restored or a log lost its end; cancel "
+                f"{_NAME!r} in the topic {self._hold} to send all that are there, or name another "
+                "topic"
             )
 
-    async def _send(self, events: Sequence[Event]) -> bool:
+    async def _send(self, events: Sequence[Event]) -> None:
         records = [self._record(event) for event in events]
-        while not self._stopping.is_set():
-            try:
-                refused = [why for why in await self._sink.send(records) if why is not None]
-            except BrokerUnreachable as error:
-                await self._wait("broker", error)
-                continue
-            if not refused:
-                self.tally.trouble.pop("broker", None)
-                self.tally.sent += len(records)
-                return True
-            await self._wait("broker", _worst(refused))
-        return False
+
+        async def send() -> None:
+            refused = [why for why in await self._sink.send(records) if why is not None]
+            if refused:
+                raise _unsent(refused)
+
+        await self._patiently("broker", send)
+        self.tally.sent += len(records)
 
     def _record(self, event: Event) -> Record:
         fields = {**msgspec.structs.asdict(event), "kind": str(event.kind)}
         return Record(self._to, "", _encoder.encode(fields), event.id.encode())
 
     async def _save(self, place: _Place) -> None:
-        while not self._stopping.is_set():
-            try:
-                await self._queue.put(
-                    self._hold,
-                    msgspec.json.encode(place),
-                    id=_NAME,
-                    delay=Millis(MAX_DELAY_MS - _YEAR_MS),
-                    on_conflict="replace",
-                )
-            except StoreClosed:
-                raise
-            except DwellError as error:
-                await self._wait("queue", error)
-            else:
-                self.tally.trouble.pop("queue", None)
-                return
+        await self._patiently(
+            "queue",
+            lambda: self._queue.put(
+                self._hold,
+                msgspec.json.encode(place),
+                id=_NAME,
+                delay=Millis(MAX_DELAY_MS - _YEAR_MS),
+                on_conflict="replace",
+            ),
+        )
 
-    async def _wait(self, who: str, error: object) -> None:
-        if who not in self.tally.trouble:
-            _log.warning("events wait: %s", error)
-        self.tally.trouble[who] = str(error)
-        await self._pause(_AGAIN_S)
+    async def _patiently(self, who: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work until it succeeds; raises its last error when told to stop."""
+        return await patiently(
+            work, self.tally, who, is_over=self._stopping.is_set, pause=self._pause
+        )
 
     async def _pause(self, seconds: float) -> None:
         """Wait for so long, or until told to stop."""
@@ -178,9 +167,9 @@ class Feed:
             return
 
 
-def _worst(refused: Sequence[Refusal]) -> str:
-    """Return a reason; raises InvalidSettings for what no later try mends."""
-    for refusal in refused:
-        if refusal.is_final:
-            raise InvalidSettings(f"--to: {refusal.reason}")
-    return refused[0].reason
+def _unsent(refused: Sequence[Refusal]) -> DwellError:
+    """Return what to raise: InvalidSettings for what no later try mends."""
+    final = next((refusal for refusal in refused if refusal.is_final), None)
+    if final is not None:
+        return InvalidSettings(f"--to: {final.reason}")
+    return BrokerUnreachable(refused[0].reason)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dwell.batch.puts import Row
-from dwell.errors import DwellError, InvalidInput
+from dwell.errors import DwellError, InvalidInput, TopicFull
 from dwell.given import values
 from dwell.given.rows import row_of
 from dwell.queue import Queue
@@ -60,15 +60,23 @@ class QueueSink:
         places: Sequence[int],
         refused: list[Refusal | None],
     ) -> None:
-        """Put rows; where a batch is refused, for its size or for one of them, put it by halves."""
+        """Put rows in their order, by halves where a batch is refused for one of them or for room.
+
+        Once one has no room, neither has what follows it.
+        """
         try:
             await self._queue.put_rows(values.topic(topic), rows)
-        except InvalidInput as error:
+        except (InvalidInput, TopicFull) as error:
             half = len(rows) // 2
             if not half:
-                refused[places[0]] = Refusal(str(error), is_final=True)
+                refused[places[0]] = Refusal(str(error), isinstance(error, InvalidInput))
                 return
             await self._put_rows(topic, rows[:half], places[:half], refused)
+            last = refused[places[half - 1]]
+            if last is not None and not last.is_final:
+                for at in places[half:]:
+                    refused[at] = last
+                return
             await self._put_rows(topic, rows[half:], places[half:], refused)
         except DwellError as error:
             raise BrokerUnreachable(f"dwell: {error}") from None

@@ -9,19 +9,17 @@ import numpy as np
 
 from dwell.batch.blobs import Sized
 from dwell.batch.puts import Puts
-from dwell.errors import DwellError, InvalidInput, StoreClosed
+from dwell.errors import DwellError, InvalidInput, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
-from dwell.relay.contract import BrokerUnreachable, Reader, Source
+from dwell.relay.contract import Reader, Source
 from dwell.relay.dead import DeadLetters
+from dwell.relay.patience import patiently
 from dwell.relay.record import Record
 from dwell.relay.rules import Cancelled, Held
 from dwell.relay.tally import Tally
 
 _log = logging.getLogger(__name__)
-
-#: How long to wait before what could not be done is tried again, seconds.
-_AGAIN_S = 0.5
 
 #: How much is put at once, with as much again for headers.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
@@ -58,26 +56,31 @@ class Intake:
         self._topics = topics
         self._limit = limit
         self._holding: asyncio.Task[None] | None = None
+        #: Lanes in which the source goes back with its next read.
+        self._deferred_lanes: set[str] = set()
+        #: The origins of records that are held though one before them in their lane is not.
+        self._ahead: set[str] = set()
         self._is_stopping = False
 
     async def run(self) -> None:
         """Read until stopped; raises StoreClosed."""
         while not self._is_stopping:
             try:
-                records = await self._source.read(self._limit)
-            except BrokerUnreachable as error:
-                if self._tally.is_news("source", error):
-                    _log.warning("%s; trying again", error)
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            self._tally.trouble.pop("source", None)
-            try:
+                records = await patiently(
+                    lambda: self._source.read(self._limit),
+                    self._tally,
+                    "source",
+                    is_over=lambda: self._is_stopping,
+                )
                 await self.idle()
             except DwellError:
                 if not self._is_stopping:
                     raise
                 # What is not held is not committed, and comes again.
                 return
+            # These were read before the source went back in their lanes.
+            records = [one for one in records if one.lane not in self._deferred_lanes]
+            self._deferred_lanes = set()
             if records and not self._is_stopping:
                 self._tally.read += len(records)
                 self._holding = asyncio.get_running_loop().create_task(self._hold(records))
@@ -93,14 +96,51 @@ class Intake:
             self._holding.result()
 
     async def _hold(self, records: Sequence[Record]) -> None:
-        good = await self._sorted(records)
+        fresh = (
+            [one for one in records if one.origin not in self._ahead] if self._ahead else records
+        )
+        good, left = await self._sorted(fresh)
+        full: set[str] = set()
         for topic, step in self._steps(good):
-            await self._patiently(topic, step)
+            rest = step if topic in full else await self._done(topic, step)
+            if rest:
+                full.add(topic)
+                left += [one.record for one in rest]
+        if left:
+            records = await self._defer(records, left)
         await self._source.done(records)
+        self._ahead.difference_update([one.origin for one in records] if self._ahead else ())
         self._tally.settled += len(records)
 
-    async def _sorted(self, records: Sequence[Record]) -> list[Held | Cancelled]:
-        """Return what becomes of the records; those that say no time or target are dead letters."""
+    async def _defer(self, records: Sequence[Record], left: Sequence[Record]) -> list[Record]:
+        """Defer what is left of some records, and what follows it in its lane; return the others.
+
+        What follows and is held already is remembered, so that it is not held twice.
+        """
+        waiting, lanes = set(map(id, left)), set[str]()
+        good, deferred = list[Record](), list[Record]()
+        for record in records:
+            is_left = id(record) in waiting
+            if is_left and record.lane:
+                lanes.add(record.lane)
+            if not is_left and record.lane not in lanes:
+                good.append(record)
+                continue
+            deferred.append(record)
+            if not is_left:
+                self._ahead.add(record.origin)
+        self._deferred_lanes = lanes
+        self._tally.read -= len(deferred)
+        await self._source.defer(deferred)
+        return good
+
+    async def _sorted(
+        self, records: Sequence[Record]
+    ) -> tuple[list[Held | Cancelled], list[Record]]:
+        """Return what becomes of the records, and those that are to come again.
+
+        Those that cannot be read, or say no time or target, are dead letters.
+        """
         now_ms = self._queue.clock.now_ms()
         read, good, bad = self._rules.read, list[Held | Cancelled](), list[tuple[Record, str]]()
         for record in records:
@@ -108,10 +148,19 @@ class Intake:
                 good.append(read(record, now_ms))
             except InvalidInput as error:
                 bad.append((record, str(error)))
-        if bad:
-            self._tally.dead["source"] += len(bad)
-            await self._dead.send_surely(bad)
-        return good
+            except Exception as error:
+                # Whatever a record is, it must not keep the others from being held.
+                _log.exception("%s: cannot be read", record.origin)
+                bad.append((record, f"record: cannot be read: {type(error).__name__}: {error}"))
+        return good, await self._buried(bad)
+
+    async def _buried(self, bad: Sequence[tuple[Record, str]]) -> list[Record]:
+        """Make dead letters of records; return those of which none can be kept now."""
+        if not bad:
+            return []
+        left = await self._dead.send(bad)
+        self._tally.dead["source"] += len(bad) - len(left)
+        return left
 
     def _steps(self, good: list[Held | Cancelled]) -> list[tuple[str, Step]]:
         """Return what is to be done in each topic: a cancel comes after what came before it."""
@@ -123,48 +172,63 @@ class Intake:
             mine[-1].append(one)  # type: ignore[arg-type]
         return [(topic, step) for topic, mine in steps.items() for step in mine]
 
-    async def _patiently(self, topic: str, step: Step) -> None:
-        """Do a step, however long the queue cannot: what is not held is not committed."""
-        while True:
-            try:
-                if isinstance(step[0], Cancelled):
-                    await self._cancel(topic, [one.id for one in step])
-                else:
-                    await self._put(topic, step)
-            except StoreClosed:
-                raise
-            except InvalidInput as error:
-                await self._isolate(topic, step, str(error))
-                return
-            except DwellError as error:
-                if self._is_stopping:
-                    raise
-                if self._tally.is_news("queue", error):
-                    _log.warning("%d records wait to be held: %s", len(step), error)
-                await asyncio.sleep(_AGAIN_S)
-            else:
-                self._tally.trouble.pop("queue", None)
-                return
+    async def _done(self, topic: str, step: Step) -> Step:
+        """Do a step, however long the queue cannot; return what the topic has no room for."""
+        try:
+            return await patiently(
+                lambda: self._try(topic, step),
+                self._tally,
+                "queue",
+                is_over=lambda: self._is_stopping,
+            )
+        except InvalidInput as error:
+            return await self._isolate(topic, step, str(error))
 
-    async def _isolate(self, topic: str, step: Step, reason: str) -> None:
+    async def _try(self, topic: str, step: Step) -> Step:
+        if isinstance(step[0], Cancelled):
+            await self._cancel(topic, [one.id for one in step])
+            return []
+        return await self._put(topic, step)
+
+    async def _isolate(self, topic: str, step: Step, reason: str) -> Step:
         """Find by halves which records the queue refuses for good; those are dead letters.
 
         What was put with the first try is known by its id when it is put again.
         """
         half = len(step) // 2
-        if half:
-            await self._patiently(topic, step[:half])
-            await self._patiently(topic, step[half:])
-            return
-        self._tally.dead["source"] += 1
-        await self._dead.send_surely([(step[0].record, reason)])
+        if not half:
+            return step if await self._buried([(step[0].record, reason)]) else []
+        left = await self._done(topic, step[:half])
+        return [*left, *step[half:]] if left else await self._done(topic, step[half:])
 
-    async def _put(self, topic: str, held: Sequence[Held]) -> None:
+    async def _put(self, topic: str, held: Sequence[Held]) -> list[Held]:
+        """Put records; return those that the topic has no room for."""
+        left: list[Held] = []
         for part in _chunks(held):
-            answer = await self._queue.put_puts(_puts(topic, part))
-            for code, count in enumerate(np.bincount(answer.results).tolist()):
-                if count:
-                    self._tally.held[str(Result(code))] += count
+            left += part if left else await self._put_part(topic, part)
+        who = f"topic {topic}"
+        if not left:
+            self._tally.trouble.pop(who, None)
+            return left
+        self._tally.held["no room"] += len(left)
+        if self._tally.is_news(who, f"{topic}: is full"):
+            _log.warning("%s: is full: %d records wait, and come again", topic, len(left))
+        return left
+
+    async def _put_part(self, topic: str, held: Sequence[Held]) -> Sequence[Held]:
+        """Put as many records as there is room for, in their order; return the others."""
+        try:
+            answer = await self._queue.put_puts(_puts(topic, held))
+        except TopicFull:
+            half = len(held) // 2
+            if not half:
+                return held
+            left = await self._put_part(topic, held[:half])
+            return [*left, *held[half:]] if left else await self._put_part(topic, held[half:])
+        for code, count in enumerate(np.bincount(answer.results).tolist()):
+            if count:
+                self._tally.held[str(Result(code))] += count
+        return []
 
     async def _cancel(self, topic: str, ids: list[str]) -> None:
         left = await self._cancel_in(topic, list(dict.fromkeys(ids)))

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence, Set
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,12 +12,14 @@ from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import DwellError, StoreClosed
 from dwell.given.values import Millis
-from dwell.message import U64, Result
+from dwell.message import Result
 from dwell.queue import Queue
 from dwell.relay import envelope
 from dwell.relay.contract import BrokerUnreachable, LaneLost, OnceSink, Sink
 from dwell.relay.dead import DeadLetters
+from dwell.relay.patience import AGAIN_S, patiently
 from dwell.relay.record import Record, Refusal
+from dwell.relay.sent import name_of, names_of, numbers_of
 from dwell.relay.tally import Tally
 
 T = TypeVar("T")
@@ -25,8 +27,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
-#: How long to wait before what could not be done is tried again, seconds.
-_AGAIN_S = 0.5
 _LOOK_S = 0.1
 #: How soon a lease is made longer while a broker takes its time, as a part of it.
 _KEEP_EVERY = 0.25
@@ -64,15 +64,13 @@ class Outlet:
         """Take and send until stopped; raises StoreClosed."""
         while not self._is_stopping:
             try:
-                batch = await self._take()
-            except StoreClosed:
-                raise
-            except DwellError as error:
-                if self._tally.is_news(self._queue_name, error):
-                    _log.warning("%s: nothing can be taken: %s", self._topic, error)
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            self._tally.trouble.pop(self._queue_name, None)
+                batch = await patiently(
+                    self._take, self._tally, self._queue_name, is_over=lambda: self._is_stopping
+                )
+            except DwellError:
+                if not self._is_stopping:
+                    raise
+                return
             if len(batch):
                 await self._pass_on(batch)
 
@@ -137,8 +135,7 @@ class Outlet:
         for reason, places in lost.items():
             self._tally.dead["sink"] += len(places)
             await self._bury(batch.picked(places), reason)
-        good = [at for at, record in enumerate(records) if record.topic and not record.broken]
-        return batch.picked(good), [records[at] for at in good]
+        return _without([at for places in lost.values() for at in places], batch, records)
 
     async def _settle(
         self, batch: Batch, records: Sequence[Record], refused: Sequence[Refusal | None]
@@ -201,7 +198,7 @@ class Outlet:
         await self.patiently(
             lambda: self._queue.release(batch, 0, counted=False, error=reason[:200])
         )
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(AGAIN_S)
 
     async def _bury(self, batch: Batch, reason: str) -> None:
         await self.patiently(lambda: self._queue.bury(batch, reason))
@@ -214,20 +211,19 @@ class Outlet:
 
     async def patiently(self, verb: Callable[[], Awaitable[T]]) -> T | None:
         """Do a verb until it is done; None when the leases are over, or it is to stop meanwhile."""
-        until_ms, is_told = self._queue.clock.now_ms() + self._lease_ms, False
-        while True:
-            try:
-                return await verb()
-            except StoreClosed:
-                raise
-            except DwellError as error:
-                if self._is_stopping or self._queue.clock.now_ms() > until_ms:
-                    _log.warning("%s: the leases end by themselves: %s", self._topic, error)
-                    return None
-                if not is_told:
-                    _log.warning("%s: trying again: %s", self._topic, error)
-                is_told = True
-                await asyncio.sleep(_AGAIN_S)
+        until_ms = self._queue.clock.now_ms() + self._lease_ms
+        try:
+            return await patiently(
+                verb,
+                self._tally,
+                self._queue_name,
+                is_over=lambda: self._is_stopping or self._queue.clock.now_ms() > until_ms,
+            )
+        except StoreClosed:
+            raise
+        except DwellError as error:
+            _log.warning("%s: the leases end by themselves: %s", self._topic, error)
+            return None
 
     async def alone(self) -> None:
         """Return when nobody else has a message of the topic: it was sent, or its lease is over.
@@ -237,8 +233,7 @@ class Outlet:
         until_ms = self._queue.clock.now_ms() + self._lease_ms
         while not self._is_stopping and self._queue.clock.now_ms() <= until_ms:
             with contextlib.suppress(DwellError):
-                found = (await self._queue.stats()).topics.get(self._topic)
-                if found is None or not found.leased:
+                if not any(shard.leased for shard in await self._queue.sizes(self._topic)):
                     return
             await asyncio.sleep(_LOOK_S)
 
@@ -246,8 +241,8 @@ class Outlet:
 class OnceOutlet(Outlet):
     """Sends what one lane holds exactly once, to a sink that has transactions.
 
-    ``is_committed`` tells whether the source knows that a message is held: until then it may give
-    it again, and the queue need not remember what has left already.
+    ``is_committed`` tells whether the source knows that a message of a lane is held: until then it
+    may give it again, and the queue need not remember what has left already.
     """
 
     def __init__(
@@ -257,108 +252,129 @@ class OnceOutlet(Outlet):
         dead: DeadLetters,
         tally: Tally,
         lane: str,
-        is_committed: Callable[[str], bool],
+        is_committed: Callable[[str, str], bool],
     ) -> None:
         super().__init__(way, sink, dead, tally)
         self._once = sink
         self._lane = lane
         self._is_committed = is_committed
-        #: The numbers of messages that were sent and may be in the queue all the same.
-        self._numbers: U64 | None = None
+        #: The names of messages that were sent and may be in the queue all the same.
+        self._names: Set[bytes] | None = None
 
     async def _pass_on(self, batch: Batch) -> None:
         try:
-            numbers = await self._kept(batch, self._entered())
+            names = await self._kept(batch, self._entered())
         except StoreClosed:
             raise
         except DwellError as error:
             await self._give_back(batch, str(error))
             return
-        again = np.isin(batch.numbers, numbers)
+        again = np.array([name in names for name in names_of(batch)], bool)
         if again.any():
             self._tally.repeated += int(again.sum())
             await self._acked(batch.picked(np.flatnonzero(again).tolist()))
             batch = batch.picked(np.flatnonzero(~again).tolist())
         batch, records = await self._records(batch)
-        if len(batch) and await self._wait_for_commits(batch):
+        batch, records = await self._committed(batch, records)
+        if len(batch):
             await self._send_once(batch, records)
 
-    async def _entered(self) -> U64:
+    async def _entered(self) -> Set[bytes]:
         """Return what was sent and may still be here, once the lane is this relay's."""
-        if self._numbers is None:
-            told = await self._once.enter(self._lane)
-            self._numbers = await self._living(told)
-        return self._numbers
+        if self._names is None:
+            self._names = await self._living(await self._once.enter(self._lane))
+        return self._names
 
-    async def _living(self, numbers: U64) -> U64:
-        if not len(numbers):
-            return numbers
-        names = await self._queue.named(numbers)
-        return numbers[[name is not None for name in names]]
+    async def _living(self, names: Collection[bytes]) -> Set[bytes]:
+        """Return the names of those that are in the queue."""
+        if not names:
+            return set()
+        numbers = numbers_of(names)
+        found = await self._queue.named(numbers)
+        pairs = zip(numbers, found, strict=True)
+        living = {name_of(number, message[1]) for number, message in pairs if message is not None}
+        return living.intersection(names)
 
-    async def _wait_for_commits(self, batch: Batch) -> bool:
-        """Return True when all are committed; what takes too long is given back."""
+    async def _committed(self, batch: Batch, records: list[Record]) -> tuple[Batch, list[Record]]:
+        """Return what the source does not give again; the rest goes back after a while."""
         until_ms = self._queue.clock.now_ms() + self._lease_ms // 4
         origins = envelope.origins_of(batch)
-        while not all(map(self._is_committed, origins)):
+        while late := [
+            at for at, origin in enumerate(origins) if not self._is_committed(self._lane, origin)
+        ]:
             if self._queue.clock.now_ms() > until_ms or self._is_stopping:
-                await self._give_back(batch, "the source has not committed them yet")
-                return False
+                await self._give_back(batch.picked(late), "the source has not committed them yet")
+                return _without(late, batch, records)
             await asyncio.sleep(_LOOK_S / 10)
-        return True
+        return batch, records
 
     async def _send_once(self, batch: Batch, records: list[Record]) -> None:
-        assert self._numbers is not None
-        numbers = np.concatenate([self._numbers, batch.numbers])
-        dead = 0
-        while True:
+        assert self._names is not None
+        while len(batch):
+            names = self._names | set(names_of(batch))
             try:
-                sending = self._once.send_once(self._lane, records, numbers)
+                sending = self._once.send_once(self._lane, records, names)
                 refused = await self._kept(batch, sending)
             except (BrokerUnreachable, LaneLost) as error:
                 # Whether they were sent is known when the lane was entered again.
-                self._numbers = None
+                self._names = None
                 await self._give_back(batch, str(error))
                 return
             if not any(refused):
-                break
-            waiting = next((r for r in refused if r is not None and not r.is_final), None)
-            count = 0 if waiting else self._replaced(batch, records, refused)
-            if not count:
-                await self._give_back(batch, waiting.reason if waiting else "refused")
+                self._names = names
+                self._tally.dead["sink"] += sum(map(self._is_letter, records))
+                self._count_sent(batch)
+                await self._acked(batch)
                 return
-            dead += count
-        self._numbers = numbers
-        self._tally.dead["sink"] += dead
-        self._count_sent(batch)
-        await self._acked(batch)
+            waiting = next((r for r in refused if r is not None and not r.is_final), None)
+            if waiting is not None:
+                await self._give_back(batch, waiting.reason)
+                return
+            batch, records = await self._replaced(batch, records, refused)
 
-    def _replaced(
+    def _is_letter(self, record: Record) -> bool:
+        return record.topic == self._dead.topic
+
+    async def _replaced(
         self, batch: Batch, records: list[Record], refused: Sequence[Refusal | None]
-    ) -> int:
-        """Put letters in the place of records that were refused; return how many.
+    ) -> tuple[Batch, list[Record]]:
+        """Put letters in the place of records that were refused, and bury refused letters.
 
-        That is 0 where one was a letter itself.
+        Returns what is left to send.
         """
         told = [(at, records[at], why) for at, why in enumerate(refused) if why is not None]
-        if any(record.topic == self._dead.topic for _, record, _ in told):
-            return 0
+        buried = [(at, why) for at, record, why in told if self._is_letter(record)]
+        told = [one for one in told if not self._is_letter(one[1])]
         for (at, _, _), letter in zip(told, self._letters(batch, told), strict=True):
             records[at] = letter
-        return len(told)
+        for at, why in buried:
+            self._tally.dead["sink"] += 1
+            await self._bury(batch.picked([at]), why.reason)
+        return _without([at for at, _ in buried], batch, records)
 
     async def _acked(self, batch: Batch) -> None:
         """Ack messages; those that were are never seen again, so they are forgotten."""
         results = await self._ack(batch)
-        assert self._numbers is not None
+        assert self._names is not None
         if results is not None:
-            gone = batch.numbers[results.codes == Result.ACKED]
-            self._numbers = self._numbers[~np.isin(self._numbers, gone)]
-        if len(self._numbers) > self._limit:
+            acked = batch.picked(np.flatnonzero(results.codes == Result.ACKED).tolist())
+            self._names = self._names - set(names_of(acked))
+        if len(self._names) > self._limit:
             # Somebody may have cancelled what was sent and could not be acked.
             with contextlib.suppress(DwellError):
-                self._numbers = await self._living(self._numbers)
+                self._names = await self._living(self._names)
 
     async def leave(self) -> None:
         """End with the lane."""
         await self._once.leave(self._lane)
+
+
+def _without(
+    places: Collection[int], batch: Batch, records: Sequence[Record]
+) -> tuple[Batch, list[Record]]:
+    """Return a batch and its records without those at some places."""
+    if not places:
+        return batch, list(records)
+    gone = set(places)
+    left = [at for at in range(len(batch)) if at not in gone]
+    return batch.picked(left), [records[at] for at in left]

@@ -18,6 +18,7 @@ from dwell.relay.feed import Feed
 from dwell.relay.house import QueueSink
 from dwell.relay.relay import Plan, Relay
 from dwell.relay.rules import Rules
+from dwell.relay.sent import Owner
 from dwell.relay.settings import RelaySettings
 from dwell.urls import shown
 
@@ -89,7 +90,9 @@ def relay_of(queue: Queue, settings: RelaySettings) -> Relay:
     if isinstance(source, SaidSource):
         _check_said(settings)
         rules = source.reader(is_named=goes is not None)
-    once = f"dwell-{settings.hold}" if settings.exactly_once else None
+    once = None
+    if settings.exactly_once and came is not None:
+        once = Owner(settings.hold, came.group, queue.store.number)
     lease_ms = values.lease_ms(settings.lease)
     # What a broker has not said by then is given back while it is still this relay's.
     sink = None if goes is None else goes.sink(most_ms=lease_ms * 2 // 3, once=once)

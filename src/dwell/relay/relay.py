@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from dwell.relay.dead import DeadLetters
 from dwell.relay.house import QueueSink
 from dwell.relay.intake import Intake
 from dwell.relay.outlet import OnceOutlet, Outlet, Way
+from dwell.relay.patience import AGAIN_S, patiently
 from dwell.relay.rules import Cancelled, Held
 from dwell.relay.tally import NOT_YET, Tally
 
@@ -22,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 #: A relay that is killed again and again must not use up what a message has: it never failed.
 _MAX_ATTEMPTS = 65_535
-_AGAIN_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,10 @@ class Relay:
 
     async def _work(self) -> None:
         for sink in self._sinks:
-            await self._patiently(sink.open)
+            try:
+                await patiently(sink.open, self.tally, "broker", is_over=lambda: self._is_stopping)
+            except BrokerUnreachable:
+                return
         if self._source is None or self._intake is None:
             await self.open(self._plan.topics)
             return
@@ -122,18 +125,6 @@ class Relay:
         if not self._source.has_lanes:
             await self.open([""])
         await self._intake.run()
-
-    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
-        while not self._is_stopping:
-            try:
-                await work()
-            except BrokerUnreachable as error:
-                if self.tally.is_news("broker", error):
-                    _log.warning("%s; trying again", error)
-                await asyncio.sleep(_AGAIN_S)
-            else:
-                self.tally.trouble.pop("broker", None)
-                return
 
     def why_not_ready(self) -> str | None:
         """Return what cannot be done just now, or None when all goes on."""
@@ -143,7 +134,6 @@ class Relay:
 
     async def _end(self, working: "asyncio.Task[None]") -> None:
         self._is_stopping = True
-        self._dead.stop()
         if self._intake is not None:
             self._intake.stop()
         await asyncio.wait([working])
@@ -195,7 +185,7 @@ class Relay:
             while not outlet.is_stopping and not await outlet.patiently(
                 lambda: self._prepare(self._hold_of(lane))
             ):
-                pass
+                await asyncio.sleep(AGAIN_S)
             if self._source.has_lanes:
                 await outlet.alone()
         try:

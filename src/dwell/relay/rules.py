@@ -118,8 +118,8 @@ class Rules:
     def _content(self, record: Record) -> object:
         try:
             return msgspec.json.decode(record.body or b"")
-        except msgspec.MsgspecError as error:
-            raise InvalidInput(f"body: is not JSON ({error})") from None
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise InvalidInput(f"body: is not JSON that can be read ({error})") from None
 
     def _due_ms(self, record: Record, said: dict[str, bytes], content: object, now_ms: int) -> int:
         from_ms = min(record.at_ms, now_ms) if record.at_ms > 0 else now_ms

@@ -99,6 +99,13 @@ class Store(ABC):
     #: Returns the topics that somebody waits for, for a store that other instances share.
     waiting: Callable[[], Collection[str]] = staticmethod(tuple)
 
+    async def is_made(self) -> bool:
+        """Tell, before it is opened, whether the store is there; nothing is written.
+
+        Raises StoreError.
+        """
+        return True
+
     @abstractmethod
     async def open(self) -> None:
         """Make the store ready; raises StoreError."""

@@ -1,11 +1,12 @@
 """A beanstalkd as a place that jobs leave: ready and delayed ones, with the delay that is left.
 
 Jobs are found by their numbers, from 1 to that of a job which is put for this and deleted at once;
-so what is put after the takeover began stays, for the next one. A ready job is reserved, put and
-deleted. A delayed one is put and deleted without that: beanstalkd would make it ready, too early,
-if the connection of who has reserved it ended. One that falls due within seconds is left until it
-is ready. Times are whole seconds there, so a job that was delayed may be a second later, and is
-never early.
+so what is put after the takeover began stays, for the next one. A server that drains itself takes
+no job; there the numbers end with the highest of those that it shows. A ready job is reserved, put
+and deleted. A delayed one is put and deleted without that: beanstalkd would make it ready, too
+early, if the connection of who has reserved it ended. One that falls due within seconds is left
+until it is ready, and so is one that a worker gave back between the look and the reservation. Times
+are whole seconds there, so a job that was delayed may be a second later, and is never early.
 
 The id of a message is made of the server's own id and the job's number. That id changes when the
 server starts again, so a takeover that died in between may then double what it had not deleted yet.
@@ -28,7 +29,13 @@ from dwell.batch.puts import Puts, uniform
 from dwell.clock import Clock
 from dwell.errors import DwellError, InvalidInput, InvalidUrl, ServerUnreachable
 from dwell.given import values
-from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, MAX_LEASE_MS, TopicSettings
+from dwell.message import (
+    MAX_BATCH_BYTES,
+    MAX_BODY_BYTES,
+    MAX_DELAY_MS,
+    MAX_LEASE_MS,
+    TopicSettings,
+)
 from dwell.takeover.contract import Counts, Load
 from dwell.urls import shown
 
@@ -40,6 +47,8 @@ _SCAN = 1_000
 #: A delayed job with less left, seconds, is waited for: a worker may be about to get it.
 _SOON_S = 5
 _PROBE = "dwell-takeover"
+#: The longest delay that is asked for, as the queue's clock may be behind this one.
+_MOST_DELAY_MS = MAX_DELAY_MS - 24 * 3_600_000
 #: No answer is larger: what is no beanstalkd may say any size.
 _MOST_BYTES = 1 << 28
 
@@ -53,6 +62,8 @@ class _Job(NamedTuple):
     ttr_s: int
     is_delayed: bool
     due_ms: int
+    #: How often workers have given it back.
+    releases: int
 
 
 class BeanstalkPlace:
@@ -74,8 +85,9 @@ class BeanstalkPlace:
         self._server = ""
         self._batch = 1
         self._next, self._last = 1, 0
-        self._found: list[_Job] = []
+        self._found: list[int] = []
         self._soon: list[int] = []
+        self._is_draining = False
 
     async def open(self) -> None:
         """Connect, and watch the tubes: one that nobody uses would lose its counts when empty."""
@@ -95,13 +107,23 @@ class BeanstalkPlace:
             self._tubes = [line.removeprefix("- ").strip('"') for line in listed[1:]]
         for tube in self._tubes:
             self._topic_of(tube)
+        await self._link.ask([f"watch {tube}" for tube in self._tubes])
         probe = [f"use {_PROBE}", "put 0 3600 1 0\r\n"]
         put = (await self._link.ask(probe))[1]
+        self._is_draining = put == b"DRAINING"
+        if self._is_draining:
+            self._last = max(int(said["total-jobs"]), await self._highest())
+            return
         if not put.startswith(b"INSERTED"):
-            # A server that is told to drain itself says so; it gives out jobs as before.
             raise self._link.gone(put.decode())
         self._last = int(put.split()[1]) - 1
-        await self._link.ask([f"delete {self._last + 1}", *(f"watch {t}" for t in self._tubes)])
+        await self._link.ask([f"delete {self._last + 1}"])
+
+    async def _highest(self) -> int:
+        """Return the highest number among the next jobs of the tubes, 0 where there is none."""
+        verbs = [[f"use {tube}", "peek-ready", "peek-delayed"] for tube in self._tubes]
+        told = await self._link.ask([verb for some in verbs for verb in some])
+        return max((int(one.split()[1]) for one in told if one.startswith(b"FOUND")), default=0)
 
     def _topic_of(self, tube: str) -> str:
         if self._topic is not None:
@@ -130,21 +152,26 @@ class BeanstalkPlace:
             return await self._lend(limit)
 
     async def _lend(self, limit: int) -> Sequence[Load] | None:
-        while not self._found:
-            if self._next > self._last:
-                if not self._soon:
-                    return None
+        count = min(limit, self._batch)
+        while True:
+            if self._found:
+                # Looked at once more, as the last of them were found a while ago.
+                numbers, self._found = self._found[:count], self._found[count:]
+                if loads := await self._loads(await self._look(numbers)):
+                    return loads
+            elif self._next <= self._last:
+                scan = range(self._next, min(self._next + _SCAN, self._last + 1))
+                self._next = scan.stop
+                self._found = [job.number for job in await self._look(scan)]
+            elif self._soon:
                 soon, self._soon = self._soon, []
-                self._found = await self._look(soon)
+                self._found = [job.number for job in await self._look(soon)]
                 if not self._found:
                     return ()
-                break
-            numbers = range(self._next, min(self._next + _SCAN, self._last + 1))
-            self._next = numbers.stop
-            self._found = await self._look(numbers)
-        count = min(limit, self._batch)
-        jobs, self._found = self._found[:count], self._found[count:]
-        return await self._loads(jobs)
+            elif self._is_draining and (highest := await self._highest()) > self._last:
+                self._last = highest
+            else:
+                return None
 
     async def _look(self, numbers: Sequence[int]) -> list[_Job]:
         """Return those of some jobs that can be moved now."""
@@ -161,21 +188,40 @@ class BeanstalkPlace:
                 self._soon.append(number)
                 continue
             is_delayed = state == "delayed"
-            due_ms = now_ms + (left_s + 1) * 1000 if is_delayed else now_ms
-            ttr_s = int(said["ttr"])
-            jobs.append(_Job(number, tube, int(said["pri"]), ttr_s, is_delayed, due_ms))
+            # A longer delay than a message may have says never, so it ends with the longest.
+            delay_ms = min((left_s + 1) * 1000, _MOST_DELAY_MS) if is_delayed else 0
+            jobs.append(
+                _Job(
+                    number,
+                    tube,
+                    int(said["pri"]),
+                    int(said["ttr"]),
+                    is_delayed,
+                    now_ms + delay_ms,
+                    int(said["releases"]),
+                )
+            )
         return jobs
 
     async def _loads(self, jobs: Sequence[_Job]) -> list[Load]:
-        verbs = [f"{'peek' if job.is_delayed else 'reserve-job'} {job.number}" for job in jobs]
+        verbs = [
+            verb
+            for job in jobs
+            for verb in (
+                f"{'peek' if job.is_delayed else 'reserve-job'} {job.number}",
+                f"stats-job {job.number}",
+            )
+        ]
         told = await self._link.ask(verbs)
         topics: dict[str, list[tuple[_Job, bytes]]] = {}
         large = []
-        for job, answer in zip(jobs, told, strict=True):
+        for job, answer, stats in zip(jobs, told[::2], told[1::2], strict=True):
             if answer == b"UNKNOWN_COMMAND":
                 raise self._link.gone("is older than 1.12: it has no reserve-job")
             head, _, body = answer.partition(b"\r\n")
             if not head.startswith((b"FOUND", b"RESERVED")):
+                continue
+            if await self._is_given_back(job, stats):
                 continue
             if len(body) > MAX_BODY_BYTES:
                 large.append(job)
@@ -183,6 +229,19 @@ class BeanstalkPlace:
                 topics.setdefault(self._topic_of(job.tube), []).append((job, body))
         await self._release(large)
         return [self._load(topic, pairs) for topic, pairs in topics.items()]
+
+    async def _is_given_back(self, job: _Job, stats: bytes) -> bool:
+        """Tell whether a worker has given a job back since it was looked at, maybe with a delay.
+
+        Such a job goes back with that delay, and is looked at again.
+        """
+        said = _fields(stats) if stats.startswith(b"---") else {}
+        if int(said.get("releases", 0)) == job.releases:
+            return False
+        if not job.is_delayed:
+            await self._link.ask([f"release {job.number} {said['pri']} {said['delay']}"])
+        self._soon.append(job.number)
+        return True
 
     def _load(self, topic: str, pairs: Sequence[tuple[_Job, bytes]]) -> Load:
         jobs, bodies = [job for job, _ in pairs], [body for _, body in pairs]

@@ -77,6 +77,7 @@ class Drain:
         self.report.put.clear()
         self.report.put.update(tally.held)
         self.report.put["dead"] = tally.dead.total()
+        self.report.again = self._source.again
         self._tell(self.report)
 
     async def _close_books(self) -> None:

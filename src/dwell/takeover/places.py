@@ -49,7 +49,12 @@ async def mover_from(
     elif scheme in ("amqp", "amqps"):
         yield _drain(url, queue, tell, into)
     else:
-        async with Queue(store_at(url, queue.clock, {})) as there:
+        store = store_at(url, queue.clock, {})
+        if not await store.is_made():
+            raise InvalidUrl(
+                f"from: got {shown(url)!r:.80}, where no store of Dwell's is, expected one"
+            )
+        async with Queue(store) as there:
             if await is_same_store(there, queue):
                 raise InvalidSettings(
                     f"from: got {shown(url)!r:.80}, which is --store by another name; expected "

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from dwell.errors import DwellError, TopicFull
+from dwell.errors import DwellError, InvalidInput, TopicFull
 from dwell.message import U8, Message, Result, TopicSettings, decode_extra
 from dwell.queue import Queue
 from dwell.takeover.contract import Counts, Load, Place
@@ -26,7 +26,9 @@ class Report:
     ``put`` counts what the queue said of each message: ``created``, ``kept`` where a takeover
     before this one had put it, or ``dead`` for what is no message. ``elsewhere`` are those that
     somebody else there had got by then. ``others`` stay there, since the queue has other messages
-    of their ids. ``is_whole`` says that nothing else is left to move.
+    of their ids; so do ``refused`` ones, the last of them for ``reason``. ``again`` are those that
+    the place had given out before, which may be in the queue twice. ``is_whole`` says that nothing
+    else is left to move.
     """
 
     found: Counts | None = None
@@ -34,6 +36,9 @@ class Report:
     put: Counter[str] = field(default_factory=Counter)
     elsewhere: int = 0
     others: int = 0
+    refused: int = 0
+    reason: str = ""
+    again: int = 0
     is_whole: bool = False
 
     @property
@@ -118,28 +123,49 @@ class Takeover:
 
     async def _take_over(self, load: Load) -> None:
         everything = range(len(load.puts))
+        results = np.full(len(load.puts), Result.UNKNOWN, np.uint8)
         try:
-            answer = await self._queue.put_puts(load.puts)
+            refused = await self._put(load, everything, results)
         except DwellError:
             await self._place.take_back(load, everything)
             raise
-        others = await self._others(load, answer.results)
-        results = np.delete(answer.results, others)
-        for code, count in enumerate(np.bincount(results).tolist()):
+        others = await self._others(load, results)
+        self.report.others += len(others)
+        self.report.refused += len(refused)
+        stay = [*others, *refused]
+        for code, count in enumerate(np.bincount(np.delete(results, stay)).tolist()):
             if count:
                 self.report.put[str(Result(code))] += count
-        if others:
-            self.report.others += len(others)
-            await self._place.leave(load, others)
-        is_put = np.isin(answer.results, _MOVED)
-        is_put[others] = False
+        if stay:
+            await self._place.leave(load, stay)
+        is_put = np.isin(results, _MOVED)
+        is_put[stay] = False
         places = np.flatnonzero(is_put).tolist()
         if places:
             self.report.elsewhere += await self._place.let_go(load, places)
-        is_put[others] = True
+        is_put[stay] = True
         if not is_put.all():
             await self._place.take_back(load, np.flatnonzero(~is_put).tolist())
             raise TopicFull(f"topic: {load.puts.topic} is full and drops what comes; it went back")
+
+    async def _put(self, load: Load, places: Sequence[int], results: U8) -> list[int]:
+        """Put those of a load at some places; return the places of what the queue never takes.
+
+        A batch is refused as a whole, so the message that is meant is found by halves.
+        """
+        puts = load.puts
+        if len(places) < len(puts):
+            puts = puts.picked(np.array(places))
+        try:
+            results[list(places)] = (await self._queue.put_puts(puts)).results
+        except InvalidInput as error:
+            half = len(places) // 2
+            if not half:
+                self.report.reason = str(error)
+                return list(places)
+            first = await self._put(load, places[:half], results)
+            return [*first, *await self._put(load, places[half:], results)]
+        return []
 
     async def _others(self, load: Load, results: U8) -> list[int]:
         """Return the places of those whose ids are other messages' here.

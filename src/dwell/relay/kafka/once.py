@@ -1,9 +1,9 @@
 """Exactly once into Kafka: what a lane sends, and what it sent last, in one transaction.
 
-Each lane has a transactional id of its own, so whoever has the lane now shuts out whoever had it
-before. The numbers of the messages that were sent stand in a compacted topic, one record a lane,
-written in the same transaction: when a relay dies after the commit and before the queue was told,
-the next one reads there what it must not send again.
+Each lane of an owner has a transactional id, so whoever has the lane now shuts out whoever had it
+before. The names of the messages that were sent stand in a compacted topic, one record for each
+lane of an owner, written in the same transaction: when a relay dies after the commit and before the
+queue was told, the next one reads there what it must not send again.
 """
 
 import asyncio
@@ -11,12 +11,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -28,11 +27,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dwell.message import U64
 from dwell.relay.contract import BrokerUnreachable, LaneLost
-from dwell.relay.kafka.sink import Flight, KafkaSink, producer_of, single_out
+from dwell.relay.kafka.sink import Flight, KafkaSink, producer_of, single_out, state_of
 from dwell.relay.kafka.words import reason, told
 from dwell.relay.record import Record, Refusal
+from dwell.relay.sent import Owner, decoded, encoded
 
 T = TypeVar("T")
 
@@ -56,16 +55,17 @@ _STATE_CONFIG = {
 
 
 class OnceKafkaSink(KafkaSink):
-    """The topics of an address, sent to in transactions; ``name`` is the same for all relays."""
+    """The topics of an address, sent to in transactions, for one owner of messages."""
 
-    def __init__(self, url: str, most_ms: int, name: str) -> None:
+    def __init__(self, url: str, most_ms: int, owner: Owner) -> None:
         super().__init__(url, most_ms)
-        self._name = name
-        self._state = f"{name}-sent"
+        self._name = f"dwell-{owner.hold}"
+        self._owner = owner
+        self._state = state_of(owner.hold)
         self._by_lane: dict[str, Producer] = {}
         self._threads = ThreadPoolExecutor(_LANES_AT_ONCE, "dwell-kafka-once")
-        #: What the lanes had sent last, by what was read of the topic so far, and where that ended.
-        self._states: dict[str, bytes] = {}
+        #: What the owner's lanes had sent last, as far as the topic was read, and where that ended.
+        self._states: dict[bytes, bytes] = {}
         self._read_to = 0
         self._reading = threading.Lock()
 
@@ -74,15 +74,15 @@ class OnceKafkaSink(KafkaSink):
         await super().open()
         await asyncio.to_thread(self._make_topic)
 
-    async def enter(self, lane: str) -> U64:
-        """Shut out who had the lane before; return the numbers that it sent last."""
+    async def enter(self, lane: str) -> Collection[bytes]:
+        """Shut out who had the lane before; return the names of what it sent last."""
         return await self._in_thread(self._enter, lane)
 
     async def send_once(
-        self, lane: str, records: Sequence[Record], numbers: U64
+        self, lane: str, records: Sequence[Record], names: Collection[bytes]
     ) -> Sequence[Refusal | None]:
-        """Send all records of a lane, or none, and keep the numbers with them."""
-        return await self._in_thread(self._send_once, lane, records, numbers)
+        """Send all records of a lane, or none, and keep the names with them."""
+        return await self._in_thread(self._send_once, lane, records, names)
 
     async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
         # A lane may wait long for a broker, and what else runs in threads is not to wait for it.
@@ -108,12 +108,15 @@ class OnceKafkaSink(KafkaSink):
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnreachable(f"kafka: {self._state}: {reason(error)}") from None
 
-    def _enter(self, lane: str) -> U64:
+    def _key(self, lane: str) -> bytes:
+        return f"{self._owner}.{lane}".encode()
+
+    def _enter(self, lane: str) -> list[bytes]:
         producer = producer_of(
             self._address,
             self._most_ms,
             **{
-                "transactional.id": f"{self._name}.{lane}",
+                "transactional.id": f"{self._name}.{self._owner}.{lane}",
                 "transaction.timeout.ms": self._most_ms,
             },
         )
@@ -121,11 +124,16 @@ class OnceKafkaSink(KafkaSink):
         self._by_lane[lane] = producer
         return self._sent(lane)
 
-    def _sent(self, lane: str) -> U64:
+    def _sent(self, lane: str) -> list[bytes]:
         """Return what the lane's last transaction says, once all before it are decided."""
         with self._reading:
             self._catch_up()
-            return np.frombuffer(self._states.get(lane, b""), dtype="<u8").astype(np.uint64)
+            try:
+                return decoded(self._states.get(self._key(lane), b""))
+            except ValueError as error:
+                # Anyone with the right to write to the topic may have written it.
+                _log.error("kafka: %s: the state of %s is ignored: %s", self._state, lane, error)
+                return []
 
     def _catch_up(self) -> None:
         """Read on to what is written by now, which is the same for all lanes."""
@@ -159,7 +167,8 @@ class OnceKafkaSink(KafkaSink):
                 continue
             error = one.error()
             if error is None:
-                self._states[(one.key() or b"").decode()] = one.value() or b""
+                if (key := one.key() or b"").startswith(f"{self._owner}.".encode()):
+                    self._states[key] = one.value() or b""
                 self._read_to = (one.offset() or 0) + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._read_to = max(self._read_to, one.offset() or 0)
@@ -167,14 +176,14 @@ class OnceKafkaSink(KafkaSink):
                 raise KafkaException(error)
 
     def _send_once(
-        self, lane: str, records: Sequence[Record], numbers: U64
+        self, lane: str, records: Sequence[Record], names: Collection[bytes]
     ) -> list[Refusal | None]:
         producer = self._by_lane[lane]
-        state = numbers.astype("<u8").tobytes()
+        state = encoded(names)
         refused = self._transaction(
             producer,
             records,
-            lambda: producer.produce(self._state, state, lane.encode(), partition=0),
+            lambda: producer.produce(self._state, state, self._key(lane), partition=0),
         )
         # Who is refused is found out in transactions that come to nothing.
         single_out(partial(self._transaction, producer), records, refused)

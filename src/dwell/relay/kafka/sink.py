@@ -5,6 +5,7 @@ Keys go to the partitions to which Java's clients send them.
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dwell.errors import InvalidUrl
+from dwell.message import MAX_BODY_BYTES
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.address import Address
 from dwell.relay.kafka.words import reason, refusal
@@ -32,11 +34,19 @@ PRODUCER: dict[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 2,
+    # More than any message can be with its headers: what is too large is the broker's to say.
+    "message.max.bytes": 2 * MAX_BODY_BYTES,
     "queue.buffering.max.messages": 200_000,
     "delivery.report.only.error": True,
     "logger": _log,
 }
-_TUNED = ("linger.ms", "compression.type", "partitioner")
+_TUNED = ("linger.ms", "compression.type", "partitioner", "message.max.bytes")
+_STATE = re.compile(r"dwell-.+-sent")
+
+
+def state_of(hold: str) -> str:
+    """Return the topic in which relays keep what they have sent exactly once."""
+    return f"dwell-{hold}-sent"
 
 
 def producer_of(address: Address, most_ms: int, **more: Any) -> Producer:
@@ -67,11 +77,19 @@ class Flight:
     def launch(self, producer: Producer) -> None:
         """Hand the records to a producer, in their order; blocks while its buffer is full."""
         for at, record in enumerate(self._records):
+            if _STATE.fullmatch(record.topic):
+                # Whoever writes there could make a relay ack what it never sent.
+                self.refused[at] = Refusal(
+                    f"target: got {record.topic!r:.80}, which keeps the state of relays, expected "
+                    "another topic",
+                    is_final=True,
+                )
+                continue
             told = partial(self._told, at)
             try:
                 while not _is_produced(producer, record, told):
                     producer.poll(_POLL_S)
-            except (KafkaException, TypeError, ValueError) as error:
+            except (KafkaException, TypeError, ValueError, SystemError) as error:
                 told(_kafka_error(error), None)
 
     def _told(self, at: int, error: KafkaError | None, _message: object) -> None:

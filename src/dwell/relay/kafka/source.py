@@ -2,16 +2,22 @@
 
 A partition is a lane: records of one key come by one partition, and one member at a time has it.
 Offsets are committed when :meth:`KafkaSource.done` was told of the records.
+
+A topic may be deleted and made anew under a running relay. Offsets say nothing of that, so the ids
+of topics are read again each second while records come: a partition of another topic is read from
+its beginning, and what was done of the old one is not committed.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable, Lanes
@@ -28,9 +34,26 @@ _WAIT_S = 0.1
 _MOST_END_S = 45.0
 _ASK_S = 10.0
 _LOOK_S = 1.0
+#: How old the ids of topics may be where records come, and where none come, seconds.
+_IDS_S = 1.0
+_IDLE_IDS_S = 10.0
+#: How long a lane rests whose records had no room, seconds.
+_REST_S = 1.0
+#: What a broker says of a partition that is not there any more.
+_GONE = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
 
-#: A partition, and the offset of the last record of it that was done.
-_Done = tuple[tuple[str, int], int]
+#: For a name that is no UTF-8 the client returns a list with a hole, and leaves an error behind.
+#: A call by the interpreter's fast path does not look for that, and the hole ends the process; this
+#: call always looks, and raises SystemError.
+_headers_of = methodcaller("headers")
+
+_Part = tuple[str, int]
+#: A record's partition, offset and the mark of its topic.
+_Place = tuple[_Part, int, str]
 
 
 class KafkaSource:
@@ -43,6 +66,7 @@ class KafkaSource:
         if not self._address.topics:
             raise InvalidUrl("--from: got no topic, expected one or more after the host")
         self._ids = TopicIds(self._address)
+        self._ids_due_s = 0.0
         self._found: list[Any] = []
         self._consumer: Consumer | None = None
         self._lanes: Lanes
@@ -52,12 +76,17 @@ class KafkaSource:
         #: Why it is to be looked whether a broker answers; so is it before the first record.
         self._trouble: str | None = "no broker has answered yet"
         self._lock = threading.Lock()
-        self._done: dict[str, _Done] = {}
+        self._done: dict[str, _Place] = {}
+        self._deferred: dict[str, _Place] = {}
         self._is_owing = False
-        self._mine: set[str] = set()
-        self._names: dict[tuple[str, int], str] = {}
+        self._mine: dict[str, _Part] = {}
+        self._names: dict[_Part, str] = {}
+        #: Of each lane the mark of the topic that it is read of, and the last offset that was read.
+        self._marks: dict[str, str] = {}
+        self._read_to: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._unknown: list[TopicPartition] = []
+        self._resting: dict[str, float] = {}
 
     async def open(self, lanes: Lanes) -> None:
         """Join the group."""
@@ -66,15 +95,12 @@ class KafkaSource:
             "group.id": self._address.group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": "cooperative-sticky",
             "isolation.level": "read_committed",
-            "session.timeout.ms": 10_000,
             "error_cb": self._hear,
             "logger": _log,
         }
         try:
-            consumer = Consumer(self._address.options | own | _given(self._address))
+            consumer = Consumer(_defaults(self._address) | self._address.options | own)
             consumer.subscribe(
                 list(self._address.topics),
                 on_assign=self._assigned,
@@ -94,9 +120,10 @@ class KafkaSource:
         assert consumer is not None
         self._commit()
         self._learn(consumer)
+        self._go_back(consumer)
         # What came and could not be named is not given by the client again.
         self._found = found = self._found or _consumed(consumer, limit)
-        self._ids.learn({one.topic() for one in found if one.error() is None})
+        anew = self._made_anew(consumer, [one for one in found if one.error() is None])
         self._found = []
         if not found and self._trouble is not None:
             self._look_again(consumer)
@@ -106,7 +133,11 @@ class KafkaSource:
             raise BrokerUnreachable(f"kafka: {troubles[0].str()}")
         for trouble in troubles:
             _log.warning("kafka: %s", trouble.str())
-        return [self._record(one) for one in found if one.error() is None]
+        return [
+            self._read_record(one)
+            for one in found
+            if one.error() is None and self._lane(one) not in anew
+        ]
 
     def _learn(self, consumer: Consumer) -> None:
         """Ask what is committed of new lanes, which a rebalance should not wait for."""
@@ -115,11 +146,54 @@ class KafkaSource:
         try:
             for part in consumer.committed(self._unknown, _ASK_S):
                 lane = lane_of(part.topic, part.partition)
-                self._committed[lane] = max(part.offset - 1, self._committed.get(lane, -1))
+                first = part.offset if part.offset >= 0 else _oldest(consumer, part)
+                self._committed[lane] = max(first - 1, self._committed.get(lane, -1))
         except KafkaException as error:
             _log.warning("kafka: %s", reason(error))
         else:
             self._unknown = []
+
+    def _made_anew(self, consumer: Consumer, found: Sequence[Any]) -> Collection[str]:
+        """Return lanes whose topic is another by now; they are read from its beginning."""
+        went_back = False
+        for one in found:
+            lane, offset = self._lane(one), one.offset()
+            went_back |= offset <= self._read_to.get(lane, -1)
+            self._read_to[lane] = offset
+        self._ids.learn({one.topic() for one in found})
+        now_s = time.monotonic()
+        if not went_back and now_s < self._ids_due_s - (_IDLE_IDS_S - _IDS_S if found else 0):
+            return ()
+        self._ids_due_s = now_s + _IDLE_IDS_S
+        try:
+            self._ids.refresh({topic for topic, _ in self._mine.values()}, _LOOK_S)
+        except BrokerUnreachable as error:
+            if went_back:
+                self._ids_due_s = 0.0
+                raise
+            # The ids of a moment ago serve while nobody can tell newer ones.
+            self._ids_due_s += _IDLE_IDS_S
+            _log.info("%s", error)
+            return ()
+        anew = []
+        for lane, (topic, _) in self._mine.items():
+            mark = self._ids.known(topic)
+            if mark is not None and self._marks.setdefault(lane, mark) != mark:
+                self._begin_anew(consumer, lane)
+                anew.append(lane)
+        return anew
+
+    def _begin_anew(self, consumer: Consumer, lane: str) -> None:
+        topic, partition = self._mine[lane]
+        try:
+            consumer.seek(TopicPartition(topic, partition, OFFSET_BEGINNING))
+        except KafkaException as error:
+            if error.args[0].code() not in _GONE:
+                raise BrokerUnreachable(f"kafka: {lane}: {reason(error)}") from None
+        _log.warning("kafka: %s: the topic was made anew and is read from its beginning", lane)
+        self._marks[lane] = self._ids.mark(topic)
+        self._committed[lane] = -1
+        self._read_to.pop(lane, None)
 
     def _look_again(self, consumer: Consumer) -> None:
         """Raise BrokerUnreachable while no broker answers."""
@@ -129,25 +203,37 @@ class KafkaSource:
             raise BrokerUnreachable(f"kafka: {self._trouble}") from None
         self._trouble = None
 
-    def _record(self, one: Any) -> Record:
+    def _lane(self, one: Any) -> str:
         part = (one.topic(), one.partition())
         lane = self._names.get(part)
         if lane is None:
             lane = self._names[part] = lane_of(*part)
-        offset = one.offset()
+        return lane
+
+    def _read_record(self, one: Any) -> Record:
+        """Return a record as it came; one with headers that cannot be read is broken."""
+        try:
+            headers, broken = self._ids.cancelling(_headers_of(one) or []), ""
+        except Exception as error:
+            headers, broken = [], f"headers: cannot be read: {type(error).__name__}: {error}"
+        lane, topic, offset = self._lane(one), one.topic(), one.offset()
         kind, at_ms = one.timestamp()
-        origin = f"{lane}-{offset}{self._ids.mark(part[0])}"
+        mark = self._ids.mark(topic)
+        origin = f"{lane}-{offset}{mark}"
         return Record(
-            part[0],
+            topic,
             origin,
             one.value(),
             one.key(),
-            self._ids.cancelling(one.headers() or []),
+            headers,
             at_ms if kind else 0,
             lane,
-            (part, offset),
+            ((topic, one.partition()), offset, mark),
             origin,
+            broken=broken,
         )
+
+    # --- what became of records -----------------------------------------------------------------
 
     async def done(self, records: Sequence[Record]) -> None:
         """Let the offsets after the last record of each lane be committed with the next read.
@@ -157,38 +243,89 @@ class KafkaSource:
         with self._lock:
             self._done |= {record.lane: record.place for record in records}
 
+    async def defer(self, records: Sequence[Record]) -> None:
+        """Let each lane of some records rest, and begin again at its first of them."""
+        with self._lock:
+            for record in reversed(records):
+                self._deferred[record.lane] = record.place
+
+    def _go_back(self, consumer: Consumer) -> None:
+        """Begin with deferred records again, and read on in lanes that have rested."""
+        with self._lock:
+            deferred, self._deferred = self._deferred, {}
+        now_s = time.monotonic()
+        # What was read and has no name yet comes again after them.
+        self._found = [one for one in self._found if one.error() or self._lane(one) not in deferred]
+        for lane, (part, offset, mark) in deferred.items():
+            if lane in self._mine and self._is_current(part, mark):
+                self._rest(consumer, lane, TopicPartition(*part, offset))
+                self._resting[lane] = now_s + _REST_S
+        mine = self._resting.keys() & self._mine.keys()
+        for lane in [lane for lane in mine if self._resting[lane] <= now_s]:
+            del self._resting[lane]
+            consumer.resume([TopicPartition(*self._mine[lane])])
+
+    def _rest(self, consumer: Consumer, lane: str, place: TopicPartition) -> None:
+        consumer.pause([place])
+        try:
+            consumer.seek(place)
+        except KafkaException as error:
+            if error.args[0].code() not in _GONE:
+                # Reading on would commit what is not held.
+                raise
+        self._read_to.pop(lane, None)
+
+    def _is_current(self, part: _Part, mark: str) -> bool:
+        return self._marks.get(lane_of(*part), mark) == mark
+
     def _commit(self) -> None:
         with self._lock:
             done, self._done = self._done, {}
+        # What came of a topic that was made anew since says nothing of the new one.
+        done = {lane: at for lane, at in done.items() if self._is_current(at[0], at[2])}
         if not done or self._consumer is None:
             return
-        offsets = [TopicPartition(*part, at + 1) for part, at in done.values()]
+        offsets = [TopicPartition(*part, at + 1) for part, at, _ in done.values()]
         try:
             told = self._consumer.commit(offsets=offsets, asynchronous=False)
             failed = {lane_of(one.topic, one.partition): one.error for one in told if one.error}
         except KafkaException as error:
             failed = dict.fromkeys(done, error.args[0])
-        self._committed |= {lane: at for lane, (_, at) in done.items() if lane not in failed}
+        self._committed |= {lane: at for lane, (_, at, _) in done.items() if lane not in failed}
         if failed:
             self._owe(failed, done)
         else:
             self._is_owing = False
 
-    def _owe(self, failed: Mapping[str, KafkaError], done: Mapping[str, _Done]) -> None:
+    def _owe(self, failed: Mapping[str, KafkaError], done: Mapping[str, _Place]) -> None:
         """Commit what failed with the next read, as nothing of it may leave before, exactly once.
 
         What another member has by now it reads again, and finds the ids.
         """
         with self._lock:
-            self._done = {lane: done[lane] for lane in failed if lane in self._mine} | self._done
+            self._done = {
+                lane: done[lane]
+                for lane, error in failed.items()
+                if lane in self._mine and error.code() not in _GONE
+            } | self._done
         if not self._is_owing:
             _log.warning("kafka: offsets were not committed: %s", next(iter(failed.values())).str())
         self._is_owing = True
 
-    def is_committed(self, origin: str) -> bool:
-        """Tell whether a record of a lane of this member is not read again."""
-        lane, _, offset = origin.partition(MARK)[0].rpartition("-")
-        return offset.isdigit() and int(offset) <= self._committed.get(lane, -1)
+    def is_committed(self, lane: str, origin: str) -> bool:
+        """Tell whether the record of a message in a lane of this member is not read again.
+
+        What is no record of the lane's topic, as it is now, is never read: somebody has put it
+        there, or the topic was made anew since.
+        """
+        head, _, mark = origin.partition(MARK)
+        name, _, offset = head.rpartition("-")
+        if name != lane or not offset.isdecimal():
+            return True
+        known = self._ids.known(lane.rpartition("-")[0])
+        if known is None:
+            return False
+        return f"{MARK}{mark}" != known or int(offset) <= self._committed.get(lane, -1)
 
     async def close(self) -> None:
         """Leave the group."""
@@ -201,22 +338,32 @@ class KafkaSource:
 
     def _assigned(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
         self._unknown += parts
-        lanes = _lanes_of(parts)
-        self._mine |= set(lanes)
+        mine = {lane_of(part.topic, part.partition): (part.topic, part.partition) for part in parts}
+        self._forget(mine)
         # One that was deleted and made again is another.
-        self._ids.forget({part.topic for part in parts})
-        self._wait(self._lanes.open(lanes))
+        self._ids.forget(
+            {part.topic for part in parts} - {topic for topic, _ in self._mine.values()}
+        )
+        self._mine |= mine
+        self._ids_due_s = 0.0
+        self._wait(self._lanes.open(list(mine)))
 
     def _revoked(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
         lanes = _lanes_of(parts)
         self._wait(self._lanes.close(lanes))
-        self._mine -= set(lanes)
+        self._forget(lanes)
         self._commit()
 
     def _lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
         lanes = _lanes_of(parts)
-        self._mine -= set(lanes)
+        self._forget(lanes)
         self._wait(self._lanes.close(lanes, is_lost=True))
+
+    def _forget(self, lanes: Collection[str]) -> None:
+        """Forget how far lanes are that another member has, or had."""
+        for known in (self._mine, self._marks, self._read_to, self._committed):
+            for lane in lanes:
+                known.pop(lane, None)
 
     def _wait(self, told: Any) -> None:
         try:
@@ -243,11 +390,26 @@ def _consumed(consumer: Consumer, limit: int) -> list[Any]:
         raise BrokerUnreachable(f"kafka: {reason(error)}") from None
 
 
+def _oldest(consumer: Consumer, part: TopicPartition) -> int:
+    """Return the first offset that is kept: nothing before it is read, whatever is committed."""
+    try:
+        first, _ = consumer.get_watermark_offsets(part, _ASK_S, cached=False)
+    except KafkaException as error:
+        if error.args[0].code() not in _GONE:
+            raise
+        return 0
+    return first
+
+
 def _lanes_of(parts: Sequence[TopicPartition]) -> list[str]:
     return [lane_of(part.topic, part.partition) for part in parts]
 
 
-def _given(address: Address) -> dict[str, str]:
-    """Return what the user says of options that have a default here."""
-    mine = ("partition.assignment.strategy", "session.timeout.ms", "auto.offset.reset")
-    return {name: address.options[name] for name in mine if name in address.options}
+def _defaults(address: Address) -> dict[str, Any]:
+    """Return what holds where the address says nothing of it."""
+    options: dict[str, Any] = {"auto.offset.reset": "earliest"}
+    # In the newer protocol the broker decides both, and refuses members that say them.
+    if address.options.get("group.protocol", "classic").lower() != "consumer":
+        options["partition.assignment.strategy"] = "cooperative-sticky"
+        options["session.timeout.ms"] = 10_000
+    return options

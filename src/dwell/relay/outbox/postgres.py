@@ -18,7 +18,7 @@ from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.outbox.address import Address
 from dwell.relay.outbox.entry import MOST_BODY_BYTES, MOST_HEADERS_CHARS, MOST_TEXT_CHARS
-from dwell.relay.outbox.source import Place
+from dwell.relay.outbox.source import PassedOver, Place
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,9 @@ FROM (
             due_ms, priority, lease_ms, max_attempts, expires_ms, left(key, {text}) AS key,
             left(headers, {headers}) AS headers,
             coalesce(length(body), 0) + coalesce(length(headers), 0) AS size
-        FROM {table} ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED
+        FROM {table}
+        WHERE (topic IS NULL OR left(topic, {text}) <> ALL(%s::text[])) AND seq <> ALL(%s::bigint[])
+        ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED
     ) AS locked
 ) AS sized
 WHERE before < %s ORDER BY seq
@@ -84,7 +86,9 @@ class PostgresRows:
         self._woken = asyncio.Event()
         self._hearing: asyncio.Task[None] | None = None
 
-    async def select(self, limit: int, most_bytes: int) -> Sequence[tuple[Any, ...]]:
+    async def select(
+        self, limit: int, most_bytes: int, but: PassedOver
+    ) -> Sequence[tuple[Any, ...]]:
         """Return rows that are locked until they are deleted."""
         if self._hearing is None:
             self._hearing = asyncio.get_running_loop().create_task(self._hear())
@@ -92,7 +96,7 @@ class PostgresRows:
         async with self._connected() as link:
             # The transaction begins on the same way to the server.
             async with link.pipeline():
-                cursor = await link.execute(self._select, (limit, most_bytes), binary=True)
+                cursor = await link.execute(self._select, (*but, limit, most_bytes), binary=True)
             rows: list[tuple[Any, ...]] = await cursor.fetchall()
             self._has_locked = bool(rows)
             if not rows:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dwell.errors import DwellError
 from dwell.message import MAX_BATCH_BYTES
@@ -33,14 +33,25 @@ _LOOK_S = 0.1
 #: How long a database may take before people are told, and as a relay ends, seconds.
 _PATIENCE_S = 5.0
 _END_S = 3.0
+#: How long rows that cannot be held now are passed over, seconds.
+_REST_S = 1.0
 
 Place = tuple[Any, ...]
+
+
+class PassedOver(NamedTuple):
+    """Rows that are not selected: all of some topics, as they are in the table, and some others."""
+
+    topics: list[str | bytes]
+    seqs: list[int]
 
 
 class Rows(Protocol):
     """A table in a database. Each raises BrokerUnreachable when it cannot be done now."""
 
-    async def select(self, limit: int, most_bytes: int) -> Sequence[tuple[Any, ...]]:
+    async def select(
+        self, limit: int, most_bytes: int, but: PassedOver
+    ) -> Sequence[tuple[Any, ...]]:
         """Return the first rows that no other relay has, not much larger than so many bytes."""
 
     async def delete(self, places: Sequence[Place]) -> None:
@@ -63,6 +74,8 @@ class OutboxSource:
         self._rows = rows
         self._given = 0
         self._owed: list[Place] = []
+        #: Topics and rows that are passed over, and until when.
+        self._resting: tuple[dict[str | bytes, float], dict[int, float]] = ({}, {})
         self._turn: asyncio.Task[list[Entry]] | None = None
         self._free = asyncio.Event()
         self._next_s = 0.0
@@ -108,8 +121,16 @@ class OutboxSource:
 
     async def _take_turn(self, limit: int) -> list[Entry]:
         await self._delete()
-        found = await self._rows.select(limit, _MOST_BYTES)
+        found = await self._rows.select(limit, _MOST_BYTES, self._passed_over())
         return [Entry.of(self._name, row) for row in found]
+
+    def _passed_over(self) -> PassedOver:
+        now_s = time.monotonic()
+        topics, seqs = self._resting
+        topics = {topic: until_s for topic, until_s in topics.items() if until_s > now_s}
+        seqs = {seq: until_s for seq, until_s in seqs.items() if until_s > now_s}
+        self._resting = topics, seqs
+        return PassedOver(list(topics), list(seqs))
 
     async def _delete(self) -> None:
         if self._owed:
@@ -123,7 +144,18 @@ class OutboxSource:
         self._free.set()
         self._free = asyncio.Event()
 
-    def is_committed(self, origin: str) -> bool:
+    async def defer(self, records: Sequence[Record]) -> None:
+        """Pass over the topics of rows that have no room, and rows that are no messages."""
+        topics, seqs = self._resting
+        until_s = time.monotonic() + _REST_S
+        for record in records:
+            assert isinstance(record, Entry)
+            if record.topic:
+                topics[record.row[2]] = until_s
+            else:
+                seqs[record.row[0]] = until_s
+
+    def is_committed(self, lane: str, origin: str) -> bool:
         """Say no: nobody asks, as there are no lanes."""
         return False
 

@@ -6,6 +6,7 @@ would wait for the queue. Two relays may put the same rows; their ids make that 
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,11 @@ from typing import Any, TypeVar
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.outbox.address import Address
 from dwell.relay.outbox.entry import MOST_BODY_BYTES, MOST_HEADERS_CHARS, MOST_TEXT_CHARS
-from dwell.relay.outbox.source import Place
+from dwell.relay.outbox.source import PassedOver, Place
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 #: How long to wait for another writer, and between looks at the file's version, seconds.
 _BUSY_S = 5.0
@@ -31,7 +34,10 @@ SELECT seq, CAST(substr(id, 1, {text}) AS BLOB), CAST(substr(topic, 1, {text}) A
     CASE WHEN length(body) > {body} THEN substr(body, 1, {body}) ELSE body END,
     due_ms, priority, lease_ms, max_attempts, expires_ms,
     CAST(substr(key, 1, {text}) AS BLOB), CAST(substr(headers, 1, {headers}) AS BLOB)
-FROM {table} ORDER BY seq LIMIT ?
+FROM {table}
+WHERE (topic IS NULL OR CAST(substr(topic, 1, {text}) AS BLOB) NOT IN ({{topics}}))
+    AND seq NOT IN ({{seqs}})
+ORDER BY seq LIMIT ?
 """
 _DELETE = """
 DELETE FROM {table} WHERE seq = ? AND CAST(substr(id, 1, {text}) AS BLOB) IS ?
@@ -52,11 +58,15 @@ class SqliteRows:
         self._select, self._delete = _SELECT.format(**words), _DELETE.format(**words)
         self._thread = ThreadPoolExecutor(1, "dwell-outbox")
         self._link: sqlite3.Connection | None = None
+        #: Device and inode of the file that is open.
+        self._file = (0, 0)
         self._version = -1
 
-    async def select(self, limit: int, most_bytes: int) -> Sequence[tuple[Any, ...]]:
+    async def select(
+        self, limit: int, most_bytes: int, but: PassedOver
+    ) -> Sequence[tuple[Any, ...]]:
         """Return the first rows."""
-        return await self._done(partial(self._select_now, limit, most_bytes))
+        return await self._done(partial(self._select_now, limit, most_bytes, but))
 
     async def delete(self, places: Sequence[Place]) -> None:
         """Delete rows in a transaction."""
@@ -84,8 +94,14 @@ class SqliteRows:
             raise BrokerUnreachable(f"sqlite: {self._path}: {error}") from None
 
     def _opened(self) -> sqlite3.Connection:
+        """Return the connection to the file at the path; one that was replaced is opened anew."""
+        file = _identity(self._path)
+        if self._link is not None and file != self._file:
+            _log.warning("sqlite: %s: the file was replaced, and is opened again", self._path)
+            self._close_now()
         if self._link is None:
             # A file that is not there is not made: the application does that.
+            self._file = file
             uri = f"{self._path.absolute().as_uri()}?mode=rw"
             self._link = sqlite3.connect(
                 uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
@@ -93,11 +109,13 @@ class SqliteRows:
             self._link.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         return self._link
 
-    def _select_now(self, limit: int, most_bytes: int) -> list[tuple[Any, ...]]:
+    def _select_now(self, limit: int, most_bytes: int, but: PassedOver) -> list[tuple[Any, ...]]:
         link = self._opened()
         # Read before the rows are, so that what comes meanwhile is seen as a change.
         self._version = _version(link)
-        with contextlib.closing(link.execute(self._select, (limit,))) as cursor:
+        topics, seqs = (", ".join("?" * len(some)) for some in but)
+        select = self._select.format(topics=topics, seqs=seqs)
+        with contextlib.closing(link.execute(select, (*but.topics, *but.seqs, limit))) as cursor:
             return list(_until_full(cursor, most_bytes))
 
     def _delete_now(self, places: Sequence[Place]) -> None:
@@ -108,8 +126,8 @@ class SqliteRows:
 
     def _changed_now(self, seconds: float) -> bool:
         # A look costs less than the way to this thread, so the thread sleeps between looks.
-        link, end_s = self._opened(), time.monotonic() + seconds
-        while _version(link) == self._version:
+        end_s = time.monotonic() + seconds
+        while _version(self._opened()) == self._version:
             if time.monotonic() > end_s:
                 return False
             time.sleep(_LOOK_S)
@@ -119,6 +137,14 @@ class SqliteRows:
         if self._link is not None:
             self._link.close()
             self._link, self._version = None, -1
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def _version(link: sqlite3.Connection) -> int:

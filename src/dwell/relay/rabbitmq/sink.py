@@ -154,7 +154,8 @@ def _refusal(error: BaseException) -> Refusal:
         return Refusal(words(error), is_final=True)
     if isinstance(error, (*FAULTS, BrokerUnreachable)):
         return Refusal(words(error), is_final=False)
-    raise error
+    # What the client cannot write is no reason to hold up other messages.
+    return Refusal(f"cannot be sent: {type(error).__name__}: {error}", is_final=True)
 
 
 def _flights(ready: list[_Outgoing]) -> Iterator[list[_Outgoing]]:

@@ -6,10 +6,13 @@ the connection, is held again, unless it has an id that says so.
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
+
+from aiormq.exceptions import ChannelPreconditionFailed
 
 from dwell.errors import InvalidInput, InvalidUrl
 from dwell.given import values
@@ -24,9 +27,12 @@ from dwell.relay.rules import is_said
 
 _log = logging.getLogger(__name__)
 
-#: How long a read waits for the first message, seconds.
+#: How long a read waits for the first message, and a message that had no room, seconds.
 _WAIT_S = 0.1
+_REST_S = 1.0
 _ASK_S = 10.0
+#: The argument of consumers of streams; other queues refuse it.
+_STREAM = "x-stream-offset"
 #: What an interceptor of RabbitMQ writes, when it is told to: when the broker got the message.
 _AT = "timestamp_in_ms"
 
@@ -45,6 +51,11 @@ class RabbitMQSource:
         self._prefetch = self._address.prefetch
         self._was_held = False
         self._records: deque[Record] = deque()
+        self._deferred: deque[Record] = deque()
+        self._rested_s = 0.0
+        self._is_queue = False
+        #: How many messages came that the broker had delivered before, and that no id tells apart.
+        self.again = 0
         self._came = asyncio.Event()
 
     @property
@@ -72,8 +83,16 @@ class RabbitMQSource:
         """Do nothing: the first read connects, and waits for a broker that is away."""
 
     async def read(self, limit: int) -> Sequence[Record]:
-        """Return the messages that were delivered; what an earlier connection gave comes again."""
+        """Return the messages that were delivered; what an earlier connection gave comes again.
+
+        Raises InvalidUrl for a stream.
+        """
+        if not self._is_queue:
+            await self._refuse_stream()
         channel = await self._channel()
+        if self._deferred and time.monotonic() >= self._rested_s:
+            self._records.extendleft(reversed(self._deferred))
+            self._deferred.clear()
         if not self._records:
             self._came.clear()
             try:
@@ -87,11 +106,34 @@ class RabbitMQSource:
         count = min(limit, len(self._records))
         return [self._records.popleft() for _ in range(count)]
 
+    async def _refuse_stream(self) -> None:
+        """Raise InvalidUrl for a stream: it is read from its end, and keeps no place of a reader.
+
+        What a queue is cannot be asked, but only a stream takes a consumer that says an offset.
+        """
+        asking = Connection(self._address)
+        try:
+            channel = await asking.channel()
+            async with asyncio.timeout(_ASK_S):
+                await channel.basic_qos(prefetch_count=1)
+                await channel.basic_consume(
+                    self._address.queue, _passed_over, arguments={_STREAM: "first"}
+                )
+        except ChannelPreconditionFailed:
+            self._is_queue = True
+            return
+        except FAULTS as error:
+            raise asking.unreachable(error) from None
+        finally:
+            await asking.close()
+        raise InvalidUrl(f"--from: got the stream {self._address.queue!r:.80}, expected a queue")
+
     async def _channel(self) -> Any:
         """Return the channel that messages come by, a new one where the last is gone."""
         if self._connection.is_open:
             return await self._connection.channel()
         self._records.clear()
+        self._deferred.clear()
         self._narrow()
         channel = await self._connection.channel()
         generation = self._connection.generation
@@ -99,6 +141,7 @@ class RabbitMQSource:
         async def came(message: Any) -> None:
             # What an old channel had still to say is delivered again on the new one.
             if generation == self._connection.generation:
+                self.again += message.delivery.redelivered and not self._address.is_by_message_id
                 self._records.append(self._read_record(message, generation))
                 self._came.set()
 
@@ -140,7 +183,7 @@ class RabbitMQSource:
                 self._address.queue,
                 name,
                 message.body,
-                place=(generation, message.delivery.delivery_tag),
+                place=(generation, message.delivery.delivery_tag, message),
                 origin=f"{self._address.queue} {name}",
                 broken=f"message: cannot be read: {type(error).__name__}: {error}",
             )
@@ -168,7 +211,7 @@ class RabbitMQSource:
             (delivery.routing_key or "").encode() or None,
             said,
             _at_ms(headers),
-            place=(generation, delivery.delivery_tag),
+            place=(generation, delivery.delivery_tag, message),
             origin=f"{self._address.queue} {found.message_id or name}",
             properties=properties.kept(
                 found, found.message_id or name, headers, expires=is_expiring
@@ -185,24 +228,39 @@ class RabbitMQSource:
             return str(uuid.uuid5(uuid.NAMESPACE_OID, message_id))
 
     async def done(self, records: Sequence[Record]) -> None:
-        """Ack messages: all up to the last, as they are held in the order of their delivery."""
-        generation, tag = records[-1].place
-        if generation != self._connection.generation or not self._connection.is_open:
+        """Ack messages: all up to the last at once, unless some before it were deferred."""
+        mine = [one for one in records if one.place[0] == self._connection.generation]
+        if not mine or not self._connection.is_open:
             return
+        tags = [one.place[1] for one in mine]
+        are_all = not self._deferred or self._deferred[0].place[1] > tags[-1]
         try:
             channel = await self._connection.channel()
-            await channel.basic_ack(tag, multiple=True)
+            for tag in tags[-1:] if are_all else tags:
+                await channel.basic_ack(tag, multiple=are_all)
             self._was_held = True
         except FAULTS as error:
             _log.warning("%s", self._connection.unreachable(error))
 
-    def is_committed(self, origin: str) -> bool:
+    async def defer(self, records: Sequence[Record]) -> None:
+        """Give messages again after a while; the broker counts them as delivered meanwhile."""
+        for one in records:
+            generation, _, message = one.place
+            if generation == self._connection.generation:
+                self._deferred.append(self._read_record(message, generation))
+        self._rested_s = time.monotonic() + _REST_S
+
+    def is_committed(self, lane: str, origin: str) -> bool:
         """Tell nothing of use: there are no lanes."""
         return True
 
     async def close(self) -> None:
         """Let go of what was not acked, which the broker gives to others."""
         await self._connection.close()
+
+
+async def _passed_over(_message: Any) -> None:
+    """Leave a message to the next reader, as nobody acks it."""
 
 
 def _after_ms(expiration: str | None) -> int | None:

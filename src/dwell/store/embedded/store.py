@@ -31,6 +31,7 @@ from dwell.store.embedded.counting import Counting
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.distinct import distinct, first_of_each
 from dwell.store.embedded.finder import waves_of
+from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
@@ -81,6 +82,10 @@ class EmbeddedStore(Counting):
             limits,
         )
         self._time = Timekeeper(self.core, self.clock, lambda: self.plan())
+
+    async def is_made(self) -> bool:
+        """Tell whether the folder has a label, which is the last that is written of a new store."""
+        return self.core.disk.exists(self.core.folder / LABEL)
 
     async def open(self) -> None:
         """Lock the folder, read the newest snapshot and what came after it.

@@ -93,6 +93,14 @@ class Shards:
         self._plan = plan
         self._wakes: Wakes | None = None
 
+    async def is_made(self) -> bool:
+        """Connect, and tell whether something is written that instances agree on."""
+        await self.engine.open()
+        try:
+            return await self.engine.ask("GET", self._config_key) is not None
+        finally:
+            await self.engine.close()
+
     async def open(self, *, is_alone: bool = False) -> None:
         """Connect, and learn or decide what all instances agree on; raises StoreError.
 

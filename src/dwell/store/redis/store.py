@@ -77,6 +77,10 @@ class RedisStore(Store):
         """How many commands were sent to the engine."""
         return self.shards.engine.commands
 
+    async def is_made(self) -> bool:
+        """Connect, and tell whether instances have agreed on a store there."""
+        return await self.shards.is_made()
+
     async def open(self) -> None:
         """Connect, and learn or decide what all instances agree on; raises StoreError."""
         await self.shards.open()

@@ -1,0 +1,57 @@
+"""Which messages a lane has sent: names by which a relay knows those that it must not send again.
+
+A name is the number of a message and a digest of its id. The number alone comes again after a
+store was restored or replaced; the id alone comes again when a sender reuses it.
+"""
+
+from collections.abc import Collection, Iterable
+from hashlib import blake2b
+from typing import NamedTuple
+
+from dwell.batch.batch import Batch
+
+_NUMBER_BYTES = 8
+_DIGEST_BYTES = 8
+_NAME_BYTES = _NUMBER_BYTES + _DIGEST_BYTES
+
+
+class Owner(NamedTuple):
+    """Whose messages are sent exactly once: those of one store, source and ``hold``.
+
+    ``group`` tells relays apart that read for different purposes, ``store`` is the store's number.
+    """
+
+    hold: str
+    group: str
+    store: int
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.store:016x}"
+
+
+def name_of(number: int, id_: str) -> bytes:
+    """Return the name of one message."""
+    digest = blake2b(id_.encode(), digest_size=_DIGEST_BYTES).digest()
+    return number.to_bytes(_NUMBER_BYTES, "little") + digest
+
+
+def names_of(batch: Batch) -> list[bytes]:
+    """Return the names of the messages of a batch."""
+    return list(map(name_of, batch.numbers.tolist(), batch.ids))
+
+
+def numbers_of(names: Iterable[bytes]) -> list[int]:
+    """Return the numbers that stand in names."""
+    return [int.from_bytes(name[:_NUMBER_BYTES], "little") for name in names]
+
+
+def encoded(names: Collection[bytes]) -> bytes:
+    """Return names as a broker keeps them."""
+    return b"".join(names)
+
+
+def decoded(data: bytes) -> list[bytes]:
+    """Return the names that a broker kept; raises ValueError for data that are none."""
+    if len(data) % _NAME_BYTES:
+        raise ValueError(f"got {len(data)} bytes, expected a multiple of {_NAME_BYTES}")
+    return [data[at : at + _NAME_BYTES] for at in range(0, len(data), _NAME_BYTES)]

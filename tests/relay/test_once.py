@@ -1,0 +1,181 @@
+"""Exactly once into Kafka: what was sent is known by store and message; nothing waits forever."""
+
+import asyncio
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+import dwell
+from dwell.clock import RealClock
+from dwell.queue import Queue
+from dwell.relay.dead import DeadLetters
+from dwell.relay.house import QueueSink
+from dwell.relay.kafka.once import OnceKafkaSink
+from dwell.relay.outlet import OnceOutlet, Way
+from dwell.relay.record import Refusal
+from dwell.relay.sent import Owner, name_of, names_of
+from dwell.relay.tally import Tally
+from dwell.store.memory import MemoryStore
+from tests.relay.kafka import Topics, numbers, relaying
+from tests.relay.test_kafka import committed, is_made
+from tests.waiting import until, until_async
+
+COUNT = 60
+SOON = {"dwell-delay": "300ms"}
+
+
+def ends(mine: Topics, goes: str, group: str = "") -> list[str]:
+    source = f"{mine.source}{group}"
+    return ["--from", source, "--to", f"kafka://{mine.hosts}/{goes}", "--exactly-once"]
+
+
+def say(mine: Topics, first: int = 0) -> None:
+    for at in range(first, first + COUNT):
+        mine.say(b"%d" % at, SOON)
+    mine.flush()
+
+
+def test_relays_of_two_stores_keep_their_states_apart(topics, tmp_path):
+    mine, other = topics(1), topics(1)
+    with (
+        relaying(tmp_path / "a", ends(mine, mine.goes), tmp_path / "log-a"),
+        relaying(tmp_path / "b", ends(mine, other.goes, "-b"), tmp_path / "log-b"),
+    ):
+        for first in range(0, 3 * COUNT, COUNT):
+            say(mine, first)
+            for one in (mine, other):
+                found = numbers(one.read(one.goes, first + COUNT))
+                assert sorted(found) == list(range(first + COUNT))
+
+
+def test_a_new_store_sends_what_has_the_numbers_of_what_an_old_one_sent(topics, tmp_path):
+    mine = topics(1)
+    for at, store in enumerate(("old", "new")):
+        with relaying(tmp_path / store, ends(mine, mine.goes), tmp_path / "log") as relay:
+            say(mine, at * COUNT)
+            found = mine.read(mine.goes, (at + 1) * COUNT)
+            assert relay.end() == 0
+    assert sorted(numbers(found)) == list(range(2 * COUNT))
+
+
+def test_records_held_for_a_topic_that_was_made_anew_leave_as_do_others(topics, tmp_path):
+    mine = topics(1)
+    options = [*ends(mine, mine.goes), "--hold", mine.name]
+    hold = f"{mine.name}.{mine.came}-0"
+    for at in range(3):
+        mine.say(b"%d" % at, {"dwell-delay": "1h"})
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        until(lambda: committed(mine) == 3)
+        assert relay.end() == 0
+    admin = AdminClient({"bootstrap.servers": mine.hosts})
+    admin.delete_topics([mine.came])[mine.came].result(60)
+    until(lambda: is_made(admin, mine.came))
+    with dwell.open(tmp_path / "store") as queue:
+        held = [one.id for one in queue.scan(hold, "delayed").messages]
+        queue.reschedule(hold, held, delay=0)
+        # Somebody puts one by hand, which no source ever commits.
+        queue.put(hold, b"3", id="by-hand", headers={"dwell-to": mine.goes})
+    mine.say(b"4", SOON)
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log"):
+        assert sorted(numbers(mine.read(mine.goes, 5))) == [0, 1, 2, 3, 4]
+
+
+class Keeping:
+    """A sink that sends in transactions, and says that some messages were sent before."""
+
+    def __init__(self, names=(), refused=()):
+        self.names, self.refused, self.sent = names, refused, []
+
+    async def enter(self, lane):
+        return self.names
+
+    async def send_once(self, lane, records, names):
+        answer = [
+            Refusal("too large", is_final=True) if record.body in self.refused else None
+            for record in records
+        ]
+        if not any(answer):
+            self.sent += [record.body for record in records]
+        return answer
+
+    async def leave(self, lane):
+        """End with a lane."""
+
+
+async def outgoing(queue, sink, until_left, is_committed=lambda lane, origin: True):
+    """Run the outlet of the topic ``t`` until so many messages are left in it."""
+    tally = Tally()
+    dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
+    outlet = OnceOutlet(Way(queue, "t", 3_000, "to"), sink, dead, tally, "lane", is_committed)
+    running = asyncio.create_task(outlet.run())
+
+    async def is_done():
+        found = (await queue.stats()).topics["t"]
+        return found.ready + found.leased == until_left
+
+    await until_async(is_done)
+    outlet.stop()
+    await running
+    return tally
+
+
+async def test_a_message_is_known_by_its_number_and_its_id():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.put_many("t", [b"0", b"1", b"2"], ids=["a", "b", "c"])
+        taken = await queue.take("t", 3)
+        names = names_of(taken)
+        await queue.release(taken, 0, counted=False)
+        # The second number was another message's in an earlier life of the store.
+        earlier = [names[0], name_of(int(taken.numbers[1]), "other")]
+        sink = Keeping(earlier)
+        tally = await outgoing(queue, sink, 0)
+        assert sink.sent == [b"1", b"2"]
+        assert tally.repeated == 1
+
+
+async def test_what_is_not_committed_holds_up_no_other():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.put_many("t", [b"0", b"1", b"2"], ids=["a", "b", "c"])
+        sink = Keeping()
+        await outgoing(queue, sink, 1, lambda lane, origin: origin != "b")
+        assert sink.sent == [b"0", b"2"]
+
+
+async def test_a_letter_that_is_refused_as_well_holds_up_no_other():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.put_many("t", [b"0", b"large", b"2"], ids=["a", "b", "c"])
+        sink = Keeping(refused={b"large"})
+        tally = await outgoing(queue, sink, 0)
+        assert sink.sent == [b"0", b"2"]
+        (dead,) = (await queue.scan("t", "dead")).messages
+        assert (dead.body, dead.last_error) == (b"large", "too large")
+        assert tally.dead["sink"] == 1
+
+
+async def test_a_state_that_cannot_be_read_is_ignored_and_told(topics, caplog):
+    mine = topics(1)
+    owner = Owner(mine.name, "group", 7)
+    mine.producer.produce(f"dwell-{mine.name}-sent", b"abc", f"{owner}.lane".encode())
+    mine.producer.produce(f"dwell-{mine.name}-sent", b"x" * 16, b"\xff")
+    sink = OnceKafkaSink(mine.sink, 10_000, owner)
+    await sink.open()
+    mine.flush()
+    assert not await sink.enter("lane")
+    assert "got 3 bytes" in caplog.text
+
+
+@pytest.mark.parametrize("is_once", [False, True], ids=["at-least-once", "exactly-once"])
+def test_a_record_cannot_name_the_topic_of_a_state_as_its_target(topics, tmp_path, is_once):
+    mine = topics(1)
+    state = f"dwell-{mine.name}-sent"
+    mine.say(b"0" * 16, {**SOON, "dwell-to": state}, f"{mine.name}.lane")
+    mine.say(b"1", SOON)
+    mine.flush()
+    options = ["--from", mine.source, "--to", mine.sink, "--hold", mine.name, "--dead", mine.dead]
+    more = ["--exactly-once"] if is_once else []
+    with relaying(tmp_path / "store", [*options, *more], tmp_path / "log"):
+        assert numbers(mine.read(mine.goes, 1)) == [1]
+        (dead,) = mine.read(mine.dead, 1)
+    assert "keeps the state of relays" in dict(dead.headers())["dwell-reason"].decode()

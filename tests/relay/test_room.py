@@ -1,0 +1,183 @@
+"""A topic without room holds up only what it is to hold, from whichever source."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+import dwell
+from dwell.errors import DwellError
+from dwell.relay.kafka.source import KafkaSource
+from dwell.relay.process import relay_of
+from dwell.relay.settings import RelaySettings
+from tests.relay.outbox import Box, moving
+from tests.waiting import until_async
+
+COUNT = 40
+
+
+@contextlib.asynccontextmanager
+async def moving_to_workers(queue, source, **more):
+    """Run a relay without a sink until the block ends."""
+    relay = relay_of(queue, RelaySettings(source=source, sink=None, **more))
+    stopping = asyncio.Event()
+    running = asyncio.create_task(relay.run(stopping))
+    try:
+        yield relay
+    finally:
+        stopping.set()
+        await running
+
+
+async def ready(queue, topic):
+    found = (await queue.stats()).topics.get(topic)
+    return 0 if found is None else found.ready
+
+
+async def drained(queue, topic, count):
+    """Take and ack so many messages, a few at a time; return their bodies."""
+    bodies = []
+    while len(bodies) < count:
+        batch = await queue.take(topic, 3, wait="60s")
+        assert len(batch), f"{topic} got {len(bodies)}, expected {count}"
+        bodies += map(bytes, batch.bodies)
+        await queue.ack(batch)
+    return bodies
+
+
+def say_to_kafka(topics):
+    """Write records for two topics by turns into a partition each; return the address."""
+    mine = topics(2)
+    for at in range(COUNT):
+        for lane, topic in enumerate(("full", "other")):
+            headers = {"dwell-to": topic, "dwell-delay": "1ms"}
+            mine.say(b"%d" % at, headers, partition=lane)
+    mine.flush()
+    return mine.source
+
+
+def say_to_rabbitmq(queues):
+    mine = queues()
+    headers = [{"dwell-to": topic, "dwell-delay": "0s"} for topic in ("full", "other")]
+    mine.say_all([(b"%d" % at, one) for at in range(COUNT) for one in headers])
+    return mine.source
+
+
+def say_to_outbox(box: Box):
+    for at in range(COUNT):
+        for topic in ("full", "other"):
+            box.put(topic, b"%d" % at)
+    return box.address
+
+
+@pytest.fixture(params=["kafka", "rabbitmq", "postgres", "sqlite"])
+def source(request):
+    """An address of each kind that gives ``COUNT`` messages for ``full`` and for ``other``."""
+    fixtures = {"kafka": "topics", "rabbitmq": "queues"}
+    says = {"kafka": say_to_kafka, "rabbitmq": say_to_rabbitmq}
+    given = request.getfixturevalue(fixtures.get(request.param, request.param))
+    return says.get(request.param, say_to_outbox)(given)
+
+
+async def test_a_full_topic_holds_up_no_other_and_loses_nothing(source, tmp_path):
+    async with dwell.open("memory:") as queue:
+        await queue.configure("full", max_pending=7, on_full="refuse")
+        # Smaller than what has no room, which would fill each read.
+        async with moving_to_workers(queue, source, batch=10) as relay:
+            await until_async(lambda: ready_of(queue, {"full": 7, "other": COUNT}))
+            assert "is full" in relay.why_not_ready()
+            bodies = await drained(queue, "full", COUNT)
+            await until_async(lambda: relay.why_not_ready() is None)
+            assert relay.tally.read == relay.tally.settled == 2 * COUNT
+        assert bodies == [b"%d" % at for at in range(COUNT)]
+        assert await ready(queue, "full") == 0
+        assert sorted(await drained(queue, "other", COUNT)) == sorted(bodies)
+
+
+async def ready_of(queue, counts):
+    return all([await ready(queue, topic) == count for topic, count in counts.items()])
+
+
+async def test_what_had_room_comes_no_second_time_after_a_restart(source):
+    """Also where it stands behind what had none."""
+    async with dwell.open("memory:") as queue:
+        await queue.configure("full", max_pending=7, on_full="refuse")
+        for _ in range(2):
+            async with moving_to_workers(queue, source):
+                await until_async(lambda: ready_of(queue, {"full": 7, "other": COUNT}))
+        async with moving_to_workers(queue, source):
+            bodies = await drained(queue, "full", COUNT)
+        assert sorted(bodies) == sorted(b"%d" % at for at in range(COUNT))
+
+
+async def test_a_full_topic_of_dead_letters_holds_up_no_good_row(box):
+    """Bad rows wait until there is room for their letters."""
+    bad = "INSERT INTO {table} (id, topic, body, due_ms) VALUES (:id, 'a b', :body, 0)"
+    for at in range(5):
+        box.do(bad, id=f"bad{at}", body=b"bad")
+        box.put("jobs", b"%d" % at)
+    async with dwell.open("memory:") as queue:
+        await queue.configure("relay-dead", max_pending=2, on_full="refuse")
+        async with moving(queue, box.address) as relay:
+            await until_async(lambda: ready_of(queue, {"jobs": 5}))
+            assert relay.why_not_ready() is not None
+            assert await drained(queue, "relay-dead", 5) == [b"bad"] * 5
+            await until_async(lambda: asyncio.to_thread(lambda: box.count() == 0))
+            assert relay.tally.dead["source"] == 5
+
+
+async def test_a_lane_goes_on_at_the_record_that_had_no_room(topics):
+    """What stands behind it in its partition is held, and is not held again."""
+    mine = topics(1)
+    for at in range(COUNT):
+        topic = "full" if at % 4 == 1 else "other"
+        mine.say(b"%d" % at, {"dwell-to": topic, "dwell-delay": "1ms"})
+    mine.flush()
+    others = [at for at in range(COUNT) if at % 4 != 1]
+    async with dwell.open("memory:") as queue:
+        await queue.configure("full", max_pending=1, on_full="refuse")
+        # Ids are forgotten at once, so that whatever is held again is seen.
+        await queue.configure("other", remember_ms=0)
+        async with moving_to_workers(queue, mine.source) as relay:
+            got = await drained(queue, "other", len(others))
+            bodies = await drained(queue, "full", COUNT - len(others))
+            await until_async(lambda: relay.tally.settled == COUNT)
+        assert [int(body) for body in got] == others
+        assert [int(body) for body in bodies] == [at for at in range(COUNT) if at % 4 == 1]
+        assert await ready(queue, "other") == 0
+
+
+async def test_an_offset_behind_a_deferred_record_is_not_committed(topics):
+    mine = topics(1)
+    for at in range(4):
+        mine.say(b"%d" % at)
+    mine.flush()
+    found = []
+    source = KafkaSource(mine.source)
+    await source.open(Nobody())
+    try:
+        async with asyncio.timeout(60):
+            while len(found) < 4:
+                found += await source.read(10)
+            await source.defer(found[1:])
+            await source.done(found[:1])
+            again = []
+            while len(again) < 3:
+                again += await source.read(10)
+        assert [one.origin for one in again] == [one.origin for one in found[1:]]
+        lane = found[0].lane
+        is_committed = [source.is_committed(lane, one.origin) for one in found]
+        assert is_committed == [True, False, False, False]
+    finally:
+        with contextlib.suppress(DwellError):
+            await source.close()
+
+
+class Nobody:
+    """Whoever is told of lanes, and has nothing to do."""
+
+    async def open(self, lanes):
+        """Do nothing."""
+
+    async def close(self, lanes, *, is_lost=False):
+        """Do nothing."""
