@@ -19,12 +19,22 @@ from dwell.store.redis.numbers import SLOTS
 
 #: What the functions share, each on top of those before it; then one file a verb.
 PARTS = (
-    *("call", "places", "fronts", "keyed", "turns", "lanes", "loose", "ids", "blocks", "holding"),
-    *("allowances", "order", "blockkeys", "lining", "forming", "lapses", "finding", "time"),
+    *("call", "lives", "places", "fronts", "keyed", "turns", "lanes", "loose", "ids", "blocks"),
+    *(
+        "holding",
+        "allowances",
+        "order",
+        "blockkeys",
+        "lining",
+        "forming",
+        "lapses",
+        "finding",
+        "time",
+    ),
     "ending",
 )
 VERBS = (
-    *("ack", "adopt", "bury", "cancel", "configure", "disown", "due", "events", "form"),
+    *("ack", "adopt", "bury", "cancel", "claim", "configure", "disown", "due", "events", "form"),
     *("gather", "gathered", "get", "held", "holders", "kick", "memories", "named", "peek", "put"),
     *("recount", "release", "remember", "reschedule", "scan", "stale", "stats", "sweep"),
     *("take", "take_ids", "taken_from", "texts", "tick", "touch", "trim"),

@@ -119,7 +119,7 @@ class _Move:
         n = 0
         while True:
             answer = await self._shards.run(shard, "sweep", n, _EVERY_N, 1_000)
-            entries, n, _ = answer.values
+            entries, _, n, _ = answer.values
             for found in zip(tuples(entries, 2), self._shards.rows(shard, answer), strict=True):
                 yield found
             if not n:

@@ -63,6 +63,7 @@ class RedisStore(Store):
             clock,
             lambda topic, count: self.wake(topic, count),
             lambda: self.plan(),
+            self._agree,
         )
         self.clock = self.shards.clock
         self._putter = Putter(self.shards)
@@ -80,6 +81,8 @@ class RedisStore(Store):
     async def open(self) -> None:
         """Connect, and learn or decide what all instances agree on; raises StoreError."""
         await self.shards.open()
+
+    def _agree(self) -> None:
         self.number, self.secret = self.shards.number, self.shards.secret
 
     async def close(self) -> None:
@@ -254,17 +257,17 @@ class RedisStore(Store):
         self.check()
         count, found, cut, places = self.shards.count, [], stop, 0
         for shard in range(count):
+            # A shard's own places: all shards take turns.
             span = [max(-((shard - place) // count), 0) for place in (start, stop)]
             answer = await self.shards.run(shard, "sweep", *span, min(limit, self._limits.swept))
-            rows = [
-                row
-                for row in self.shards.rows(shard, answer)
+            _, own, more, end = answer.values
+            found += [
+                (place * count + shard, row)
+                for place, row in zip(own, self.shards.rows(shard, answer), strict=True)
                 if wanted.has(row.topic, State(row.state), row.due_ms, row.extra)
             ]
-            found += [((row.number >> 8) * count + shard, row) for row in rows]
-            _, more_n, end_n = answer.values
-            cut = min(cut, more_n * count + shard) if more_n else cut
-            places = max(places, end_n * count)
+            cut = min(cut, more * count + shard) if more else cut
+            places = max(places, end * count)
         found = sorted(pair for pair in found if pair[0] < cut)
         if len(found) > limit:
             cut = found[limit][0]
@@ -364,7 +367,7 @@ class RedisStore(Store):
         """Do what time asks for on every shard, and return when it next asks for something."""
         self.check()
         ticked = await self._ticks.tick(list(self.waiting()))
-        nexts = [self.shards.deadlines_ms[shard] for shard in ticked]
+        nexts = [self.shards.deadlines_ms.get(shard, 0) for shard in ticked]
         deadline_ms = min([next_ms for next_ms in nexts if next_ms], default=None)
         self.shards.planned_ms = deadline_ms or 0
         if self.shards.server_clock is None and len(ticked) == self.shards.count:

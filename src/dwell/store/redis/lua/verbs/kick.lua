@@ -8,7 +8,7 @@ verb('kick', 2, kept(function(topic, delay_ms)
   local function kick(n, r)
     if r.state ~= STATE.dead then return RESULT.unknown end
     lift(n, r)
-    r.due, r.attempt = now + delay_ms, 0
+    r.due, r.attempt, r.take = now + delay_ms, 0, lives.next_take(r.take)
     if r.expires <= now then r.expires = 0 end
     note(KIND.kick, r.topic, r.id, r.due, 0)
     wait(n, r)

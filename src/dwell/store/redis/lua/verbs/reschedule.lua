@@ -12,7 +12,7 @@ verb('reschedule', 2, kept(function(topic, dues)
     -- What moves nowhere stays where it lies.
     if due == r.due then return RESULT.moved end
     r = lifted(n, r)
-    r.due = due
+    r.due, r.take = due, lives.next_take(r.take)
     if settings(topic).forming then keep_front(n, r) end
     wait(n, r)
     save(n, r)

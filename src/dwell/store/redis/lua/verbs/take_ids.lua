@@ -25,7 +25,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
     if turn then call('ZADD', KEY.turns .. topic, turn, lane) end
     r = lifted(n, r, true)
     bound = bound - 1
-    r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, r.take + 1, owner
+    r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, lives.next_take(r.take), owner
     r.ends = lease_end(lease_ms, r.lease, topic)
     call('ZADD', KEY.leased, r.ends, member(n))
     if owner ~= '' then call('SADD', KEY.owner .. owner, member(n)) end
