@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
@@ -285,13 +286,16 @@ class ObservedStore(EmbeddedStore):
             f"reschedule {topic} {names}",
         )
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic, and let the model do so."""
-        await self._observe(
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change what holds for a topic, and let the model do so."""
+        return await self._observe(
             lambda: self.history.do(
-                lambda model: model.configure(topic, settings), f"configure {topic}"
+                lambda model: model.configure(
+                    topic, structs.replace(model.topic(topic), **dict(changes))
+                ),
+                f"configure {topic}",
             ),
-            EmbeddedStore.configure(self, topic, settings),
+            EmbeddedStore.configure(self, topic, changes),
             lambda predicted, answer: None,
             lambda answer: True,
         )

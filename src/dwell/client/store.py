@@ -421,16 +421,18 @@ class HttpStore(Counting):
         found: StaleAnswer = decoded(data, StaleAnswer)
         return found.stale
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic; safe to repeat."""
-        await self._connection.call(
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change what holds for a topic; safe to repeat."""
+        data = await self._connection.call(
             "PATCH",
             f"{_topic(topic)}/settings",
-            _encode(msgspec.to_builtins(settings)),
+            _encode(dict(changes)),
             content=_MSGPACK,
             accept=_MSGPACK,
             is_safe=True,
         )
+        found: TopicSettings = decoded(data, TopicSettings)
+        return found
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""

@@ -464,8 +464,8 @@ class Queue(Counting):
         self.check_open()
         topic = values.topic(topic)
         settings = values.settings(await self._store.settings(topic), changes)
-        await self._store.configure(topic, settings)
-        return settings
+        checked = {name: getattr(settings, name) for name in changes}
+        return await self._store.configure(topic, checked)
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic's messages that do not say otherwise."""

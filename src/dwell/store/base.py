@@ -266,8 +266,11 @@ class Store(ABC):
         return []
 
     @abstractmethod
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic from now on."""
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Merge changes, by field, into what holds for a topic; return what holds then.
+
+        The merge is atomic: of two changes of different fields none is lost.
+        """
 
     @abstractmethod
     async def settings(self, topic: str) -> TopicSettings:

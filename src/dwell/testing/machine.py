@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 
 from dwell.batch.batch import Batch
 from dwell.clock import SimulatedClock
@@ -448,7 +449,7 @@ class StoreMachine(RuleBasedStateMachine):
         settings = self.model.foretold(topic, settings)
         self.do(
             lambda model: model.configure(topic, settings),
-            lambda store: store.configure(topic, settings),
+            lambda store: store.configure(topic, structs.asdict(settings)),
         )
         assert self.run(self.store.settings(topic)) == self.model.topic(topic)
 

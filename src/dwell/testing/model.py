@@ -310,9 +310,10 @@ class Model:
 
         return [reschedule(self.items.get((topic, id_))) for id_ in ids]
 
-    def configure(self, topic: str, settings: TopicSettings) -> None:
+    def configure(self, topic: str, settings: TopicSettings) -> TopicSettings:
         """Set what holds for a topic from now on."""
         self.settings[topic] = settings
+        return settings
 
     def foretold(self, topic: str, settings: TopicSettings) -> TopicSettings:
         """Return settings without a change of order while messages of the topic are taken.

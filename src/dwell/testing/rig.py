@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import Event
@@ -99,7 +100,7 @@ class Rig:
 
     async def configure(self, topic: str = "t", **values: Any) -> None:
         """Set what holds for a topic."""
-        await self.store.configure(topic, TopicSettings(**values))
+        await self.store.configure(topic, structs.asdict(TopicSettings(**values)))
 
     # --- verbs --------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ to the journal, applies it, and answers when it is on disk.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
@@ -452,8 +453,9 @@ class EmbeddedStore(Counting):
             await self.core.committed()
         return answer
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic from now on."""
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change what holds for a topic from now on."""
+        settings = msgspec.structs.replace(await self.settings(topic), **changes)
         if settings.on_full not in ("refuse", "drop"):
             raise InvalidSettings(f"on_full: got {settings.on_full!r}, expected refuse or drop")
         meta = Meta(topic=topic, settings=settings)
@@ -465,6 +467,7 @@ class EmbeddedStore(Counting):
         if not settings.paused and (ready := self._table.count(number, State.READY)):
             self.wake(topic, ready)
         await self.core.committed()
+        return settings
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""

@@ -9,8 +9,10 @@ import heapq
 import itertools
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
@@ -232,16 +234,18 @@ class MemoryStore(Reading):
 
     # --- settings and time --------------------------------------------------------------------
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic from now on."""
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change what holds for a topic from now on."""
         self._enter()
         known = self._topic(topic)
+        settings = msgspec.structs.replace(known.settings, **changes)
         known.configure(settings)
         self._allowances.look_again(topic)
         self._is_nearer = True
         if not settings.paused:
             self._woken[topic] += known.counts[State.READY]
         self._announce()
+        return settings
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""

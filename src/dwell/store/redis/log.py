@@ -36,9 +36,10 @@ class Events(NamedTuple):
     lives: list[Life]
 
     def name(self, position: int) -> str:
-        """Return the name of the life of the event before a position; nothing where none is."""
-        if not 0 < position <= self.end:
-            return ""
+        """Return the name of the life of the event before a position; nothing where none is.
+
+        Who stands beyond the end read events that are lost: the last life is not theirs.
+        """
         return next((life.name for life in reversed(self.lives) if life.start < position), "")
 
 

@@ -1,7 +1,7 @@
 """The store on Redis: every verb is one function on each shard that it touches."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,13 +20,13 @@ from dwell.slices import slices, tuples
 from dwell.store.base import Delays, Errors, Store
 from dwell.store.holding import most_held
 from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of
-from dwell.store.redis.layout import settings_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import Group, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import Leased, Row, batch_of, is_of_block
 from dwell.store.redis.scanning import Scanner
+from dwell.store.redis.settling import Settling
 from dwell.store.redis.shards import Shards, all_of, parts_of
 from dwell.store.redis.stale import StaleFinder
 from dwell.store.redis.taking import Taking, blocks_of
@@ -70,7 +70,10 @@ class RedisStore(Store):
         self._scanner = Scanner(self.shards)
         self._log = Log(self.shards)
         self._taking = Taking(self.shards)
-        self._ticks = Ticks(self.shards, lambda topic, count: self.wake(topic, count))
+        self._settling = Settling(self.shards)
+        self._ticks = Ticks(
+            self.shards, lambda topic, count: self.wake(topic, count), self._settling.begin
+        )
         self._limits = self.shards.limits
 
     @property
@@ -88,6 +91,7 @@ class RedisStore(Store):
     async def close(self) -> None:
         """Give back what is owed, as far as that can be done at once; let go of the engine."""
         await self._ticks.close()
+        await self._settling.close()
         await self._taking.close()
         await self.shards.close()
 
@@ -343,25 +347,15 @@ class RedisStore(Store):
 
     # --- settings and time --------------------------------------------------------------------
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic on every shard; safe to repeat."""
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change what holds for a topic: the first shard decides, and the others follow it."""
         self.check()
-        data = msgspec.msgpack.encode(msgspec.to_builtins(settings))
-        shards = range(self.shards.count)
-        await all_of([self._configure(shard, topic, data) for shard in shards])
-
-    async def _configure(self, shard: int, topic: str, data: bytes) -> None:
-        answer = await self.shards.run(shard, "configure", topic, data)
-        while answer.values[0] == b"form":
-            answer = await self.shards.run(shard, "form", topic)
+        return await self._settling.configure(topic, changes)
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
         self.check()
-        data = await self.shards.engine.ask("HGET", self.shards.engine.keys(0).topics, topic)
-        if data is None:
-            return TopicSettings()
-        return msgspec.msgpack.decode(settings_of(data), type=TopicSettings)
+        return await self._settling.settings(topic)
 
     async def tick(self, now_ms: int) -> int | None:
         """Do what time asks for on every shard, and return when it next asks for something."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from dwell.batch.events import Event
 from dwell.batch.stats import TopicStats
@@ -189,10 +190,13 @@ class Reading(Suite):
         """Each topic has its own, and the usual ones until it is told."""
         settings = TopicSettings(lease_ms=7, retry_delays_ms=(1, 2), on_full="drop", paused=True)
         assert await rig.store.settings("t") == TopicSettings()
-        await rig.store.configure("t", settings)
+        await rig.store.configure("t", structs.asdict(settings))
         assert await rig.store.settings("t") == settings
         assert await rig.store.settings("u") == TopicSettings()
-        await rig.store.configure("t", TopicSettings())
+        changed = structs.replace(settings, max_attempts=2)
+        assert await rig.store.configure("t", {"max_attempts": 2}) == changed
+        assert await rig.store.settings("t") == changed
+        await rig.store.configure("t", structs.asdict(TopicSettings()))
         assert await rig.store.settings("t") == TopicSettings()
 
     @pytest.mark.parametrize("verb", VERBS)

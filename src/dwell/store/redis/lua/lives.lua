@@ -38,6 +38,8 @@ local function begin_life()
   all[is_empty and #all or #all + 1] = life
   META.engine, META.step = engine(), number(18, 8)
   META.step = META.step - META.step % 2 + 1
+  -- Settings may be older than those of other shards, or lost.
+  if SHARDS > 1 then call('HSET', KEY.unsettled, '', life[1]) end
   call('HSET', KEY.meta, 'lives', cmsgpack.pack(all), 'block', life[2], 'engine', META.engine, 'step', META.step)
 end
 
