@@ -1,10 +1,12 @@
 """A page of a scan, and where the next begins."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.message import U64
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
@@ -20,7 +22,11 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Page:
-    """One page of a scan; ``cursor`` asks for the next, and is None after the last."""
+    """One page of a scan; ``cursor`` asks for the next, and is None after the last.
+
+    ``versions`` has a number for each message that is another after any change to it.
+    """
 
     messages: Batch
     cursor: Cursor | None
+    versions: U64 = field(default_factory=lambda: np.empty(0, np.uint64))

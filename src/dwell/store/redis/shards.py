@@ -25,7 +25,7 @@ from dwell.store.redis.engine import Call, Engine
 from dwell.store.redis.limits import USUAL
 from dwell.store.redis.numbers import Group, groups_of, shard_of, shares
 from dwell.store.redis.options import Options
-from dwell.store.redis.records import Row, loose
+from dwell.store.redis.records import Row, loose, packed_versions
 from dwell.store.redis.wakes import Wakes
 
 _log = logging.getLogger(__name__)
@@ -319,13 +319,18 @@ class Shards:
         return results
 
     async def by_id(
-        self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
+        self,
+        verb: str,
+        topic: str,
+        ids: Sequence[bytes],
+        versions: U64 | None,
+        own: Callable[[list[int]], tuple[object, ...]],
     ) -> U8:
         """Run a verb where each id is; what is unknown there is looked for on the other shards.
 
         A message with a key is in the shard of its key. A call may answer for the first ids only;
         it is made again for the others. ``own`` returns what the verb is told beside the ids at
-        some places.
+        some places. A message that has another version than is given is unknown.
         """
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
 
@@ -333,7 +338,8 @@ class Shards:
             for part in slices(places, self.limits.ids):
                 left = part
                 while left:
-                    answer = await self.run(shard, verb, *own(left), *[ids[at] for at in left])
+                    told = (topic, packed_versions(versions, left), *own(left))
+                    answer = await self.run(shard, verb, *told, *[ids[at] for at in left])
                     codes = np.frombuffer(answer.values[0], np.uint8)
                     results[left[: len(codes)]] = codes
                     left = left[len(codes) :]

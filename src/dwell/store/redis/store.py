@@ -1,7 +1,7 @@
 """The store on Redis: every verb is one function on each shard that it touches."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -115,10 +115,18 @@ class RedisStore(Store):
         """Return as many as anybody can ask for: what is ready is known to the engine only."""
         return MAX_BATCH_MESSAGES
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        *,
+        versions: U64 | None = None,
+    ) -> Batch:
         """Lease those of some messages that are ready."""
         self.check()
-        return await self._taking.take_ids(topic, ids, lease_ms, owner)
+        return await self._taking.take_ids(topic, ids, lease_ms, owner, versions)
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
@@ -203,24 +211,27 @@ class RedisStore(Store):
 
     # --- by id --------------------------------------------------------------------------------
 
-    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
-        """Bring dead messages back."""
-        return await self._by_id("kick", ids, lambda _: (topic, delay_ms))
-
-    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
-        """Forget messages that nobody has taken."""
-        return await self._by_id("cancel", ids, lambda _: (topic,))
-
-    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
-        """Change when messages fall due."""
-        dues = _times(due_ms)
-        return await self._by_id("reschedule", ids, lambda places: (topic, dues[places].tobytes()))
-
-    async def _by_id(
-        self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
+    async def kick(
+        self, topic: str, ids: Sequence[bytes], delay_ms: int, *, versions: U64 | None = None
     ) -> U8:
+        """Bring dead messages back."""
         self.check()
-        return await self.shards.by_id(verb, ids, own)
+        return await self.shards.by_id("kick", topic, ids, versions, lambda _: (delay_ms,))
+
+    async def cancel(self, topic: str, ids: Sequence[bytes], *, versions: U64 | None = None) -> U8:
+        """Forget messages that nobody has taken."""
+        self.check()
+        return await self.shards.by_id("cancel", topic, ids, versions, lambda _: ())
+
+    async def reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, *, versions: U64 | None = None
+    ) -> U8:
+        """Change when messages fall due."""
+        self.check()
+        dues = _times(due_ms)
+        return await self.shards.by_id(
+            "reschedule", topic, ids, versions, lambda places: (dues[places].tobytes(),)
+        )
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""

@@ -1,7 +1,7 @@
--- Bring dead messages back.
+-- Bring dead messages back; `versions` as in cancel.
 -- The list: ids. Answers {a byte for each: kicked or unknown; finish()}, of the first only where
 -- messages are large.
-verb('kick', 2, kept(function(topic, delay_ms)
+verb('kick', 3, kept(function(topic, versions, delay_ms)
   settle()
   delay_ms = tonumber(delay_ms)
 
@@ -16,5 +16,5 @@ verb('kick', 2, kept(function(topic, delay_ms)
     return RESULT.kicked
   end
 
-  return {each_named(topic, kick), finish()}
+  return {each_named(topic, versions, kick), finish()}
 end))
