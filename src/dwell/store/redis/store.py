@@ -19,7 +19,7 @@ from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Kind, Message, State
 from dwell.slices import slices, tuples
 from dwell.store.base import Delays, Errors, Store
 from dwell.store.holding import most_held
-from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of
+from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of, oldest_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import Group, shares, split
 from dwell.store.redis.options import options_of
@@ -326,12 +326,14 @@ class RedisStore(Store):
     async def oldest_ready(self) -> dict[str, int]:
         """Return since when the longest waiting has been due, by topic."""
         self.check()
-        oldest = {}
-        for topic in await self._topics_with("ready"):
-            page = await self._scanner.page(topic, State.READY, None, 1)
-            if len(page.messages):
-                oldest[topic] = int(page.messages.due_ms[0])
-        return oldest
+        topics = await self._topics_with("ready")
+        found, others = await oldest_of(self.shards, topics)
+        for some in slices(others, _TOPICS_AT_ONCE):
+            pages = await all_of([self._scanner.page(of, State.READY, None, 1) for of in some])
+            for topic, page in zip(some, pages, strict=True):
+                if len(page.messages):
+                    found[topic] = int(page.messages.due_ms[0])
+        return found
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return who has messages under lease."""
