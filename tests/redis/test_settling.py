@@ -21,6 +21,12 @@ def texts(server, topic: str) -> list[dict[str, object] | None]:
     return [text and msgspec.msgpack.decode(settings_of(text)) for text in found]
 
 
+def unsettled(server) -> int:
+    """Return how many shards have notes of settings that others may not have."""
+    keys = [f"dwell:{{{shard}}}:unsettled" for shard in range(SHARDS)]
+    return sum(server.ask("EXISTS", key) for key in keys)
+
+
 def are_alike(found: Sequence[object]) -> bool:
     return found[0] is not None and all(each == found[0] for each in found)
 
@@ -50,6 +56,8 @@ async def test_a_change_that_was_cut_off_is_ended_by_the_next_tick(monkeypatch) 
     with redis_server() as server:
         async with dwell.open(server.url, shards=SHARDS) as other:
             async with dwell.open(server.url) as killed:
+                # Shards that are new are compared first.
+                await until_async(lambda: not unsettled(server), "shards were not compared")
                 settling, told = killed.store._settling, []
                 real = settling._set
 
