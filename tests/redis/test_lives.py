@@ -320,3 +320,38 @@ async def test_an_instance_that_nobody_saw_is_refused_when_the_store_is_resharde
                     assert {a.result for a in await queue.put_many("t", ["x"] * 60, ids=ids)} == {
                         Result.KEPT
                     }
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+async def test_a_shard_from_before_a_reshard_follows_the_others(shard: int) -> None:
+    """The newer state wins: no instance goes back to the number of shards that there was."""
+    with redis_server() as server, server.client() as client:
+        async with dwell.open(server.url, shards=2) as queue:
+            await queue.put_many("t", ["x"] * 60, ids=[f"i{n}" for n in range(60)])
+        keys = [key for key in client.keys(f"dwell:{{{shard}}}:*") if "calls" not in str(key)]
+        old = {key: client.dump(key) for key in keys}
+        await reshard(server.url, 3)
+        async with dwell.open(server.url) as queue:
+            number = queue.store.number
+            for key, value in old.items():
+                client.restore(key, 0, value, replace=True)
+            async with dwell.open(server.url) as other:
+                for each in (queue, other):
+                    assert (await each.put("t", "x", id=str(id(each)))).result is Result.CREATED
+                    assert (each.store.number, each.store.shards.count) == (number, 3)
+            assert (await queue.stats()).topics["t"].ready >= 62
+
+
+async def test_a_store_is_not_resharded_into_another_one() -> None:
+    with redis_server() as server, server.client() as client:
+        async with dwell.open(server.url, shards=3) as queue:
+            await queue.put_many("t", ["x"] * 60, ids=[f"i{n}" for n in range(60)])
+        for key in client.keys("dwell:{0}:*"):
+            client.delete(key)
+        client.hdel("dwell:{1}:meta", "config", "store")
+        async with dwell.open(server.url, shards=1) as queue:
+            await queue.put("t", "x", id="i1")
+        with pytest.raises(dwell.StoreError, match="belongs to another store"):
+            await reshard(server.url, 3)
+        async with dwell.open(server.url) as queue:
+            assert (await queue.put("t", "x", id="i1")).result is Result.KEPT

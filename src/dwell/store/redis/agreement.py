@@ -6,6 +6,7 @@ new store is made, with a number that no receipt from before has.
 """
 
 import asyncio
+import logging
 import secrets
 
 import msgspec
@@ -15,6 +16,8 @@ from dwell.slices import slices
 from dwell.store.redis.engine import Engine
 from dwell.store.redis.numbers import MOST_SHARDS
 
+_log = logging.getLogger(__name__)
+
 FORMAT = 2
 
 #: How many shards are asked at a time which store they belong to.
@@ -22,12 +25,16 @@ _AT_ONCE = 32
 
 
 class Config(msgspec.Struct, array_like=True, frozen=True):
-    """What all instances of a store agree on; ``target`` is not 0 while messages move."""
+    """What all instances of a store agree on.
+
+    ``target`` is not 0 while messages move, and ``moves`` is how often they have been moved.
+    """
 
     format: int
     number: int
     shards: int
     target: int = 0
+    moves: int = 0
 
 
 class Agreement:
@@ -46,11 +53,16 @@ class Agreement:
     async def config(self, known: Config | None = None) -> Config:
         """Return the configuration; make a new store, with as many shards as known, if none is."""
         data = await self._engine.ask("GET", self._key)
+        newest = await self._newest_copy(known, range(1, 2) if data else self._all(known))
         if data is None:
-            new = await self._of_others(known) or self._new(known)
+            new = newest or self._new(known)
             await self._engine.ask("SET", self._key, msgspec.msgpack.encode(new), "NX")
             data = await self._engine.ask("GET", self._key)
         config = _config(data, self._key)
+        if newest and newest.moves > config.moves:
+            _log.warning("%s: is from before a reshard, and the other shards are not", self._key)
+            await self.write(newest)
+            config = newest
         if config.format < FORMAT:
             config = msgspec.structs.replace(config, format=FORMAT)
             await self.write(config)
@@ -79,17 +91,23 @@ class Agreement:
     def _new(self, known: Config | None) -> Config:
         return Config(FORMAT, drawn(), self._asked or (known.shards if known else 1))
 
-    async def _of_others(self, known: Config | None) -> Config | None:
-        """Return the copy of another shard, when the first shard has lost all; None if all have."""
-        count = known.shards if known else MOST_SHARDS if self._is_cluster else 1
+    def _all(self, known: Config | None) -> range:
+        """Return the shards but the first that the store may have."""
+        return range(1, known.shards if known else MOST_SHARDS if self._is_cluster else 1)
+
+    async def _newest_copy(self, known: Config | None, shards: range) -> Config | None:
+        """Return the newest of the copies that some shards have, and of those the known one."""
         found = []
-        for some in slices(range(1, count), _AT_ONCE):
-            keys = [self._engine.keys(shard).meta for shard in some]
-            told = await asyncio.gather(*(self._engine.ask("HGET", key, "config") for key in keys))
-            found += [_config(data, key) for data, key in zip(told, keys, strict=True) if data]
-        if known in found:
-            return known
-        return found[0] if found else None
+        for some in slices(shards, _AT_ONCE):
+            found += await asyncio.gather(*(self.copy(shard) for shard in some))
+        copies = [copy for copy in found if copy]
+        return max(copies, key=lambda copy: (copy.moves, copy == known), default=None)
+
+    async def copy(self, shard: int) -> Config | None:
+        """Return the configuration that a shard follows; None if it is new or has lost all."""
+        key = self._engine.keys(shard).meta
+        data = await self._engine.ask("HGET", key, "config")
+        return _config(data, key) if data else None
 
 
 def _config(data: bytes, key: str) -> Config:

@@ -167,11 +167,15 @@ class Shards:
         number, _ = await self.engine.run(
             shard, "claim", self._now_ms(), *told, data, int(is_forced)
         )
-        if int(number) != config.number:
+        if int(number) == config.number:
+            return
+        meta, copy = self.engine.keys(shard).meta, await self._agreement.copy(shard)
+        if copy is None or copy.moves >= config.moves:
             raise StoreError(
-                f"{self.engine.keys(shard).meta}: belongs to the store {int(number):08x}, expected "
-                f"{config.number:08x}; the shard has an older state than the others"
+                f"{meta}: belongs to the store {int(number):08x}, expected {config.number:08x}"
             )
+        _log.warning("%s: is from before a reshard; what was moved from it comes again", meta)
+        await self._claim(shard, config, is_forced=True)
 
     def _now_ms(self) -> int:
         """Return the time of a call: 0 lets the engine take its own."""
@@ -189,12 +193,21 @@ class Shards:
                 f"shards: got {target}, and the store is on its way to {config.target}; "
                 "end that first"
             )
-        number = config.number if config.target else drawn()
-        await self._move_to(Config(FORMAT, number, self.count, target), target)
+        if not config.target:
+            config = Config(FORMAT, drawn(), self.count, target, config.moves + 1)
+            for shard in range(self.count, target):
+                if await self._agreement.copy(shard):
+                    raise StoreError(
+                        f"{self.engine.keys(shard).meta}: belongs to another store; remove the "
+                        "keys of that shard first"
+                    )
+        await self._move_to(config, target)
 
     async def end_move(self, target: int) -> None:
         """Write down the new number of shards."""
-        await self._move_to(Config(FORMAT, self.number, target), target)
+        assert self._config is not None
+        config = msgspec.structs.replace(self._config, shards=target, target=0)
+        await self._move_to(config, target)
 
     async def _move_to(self, config: Config, shards: int) -> None:
         self._agree_on(msgspec.structs.replace(config, shards=self.count))

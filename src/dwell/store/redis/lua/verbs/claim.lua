@@ -3,11 +3,7 @@
 verb('claim', 2, function(config, is_forced)
   local was = META.store
   if was ~= META.own and was and is_forced ~= '1' then return {was, {now, 0, {}}} end
-  if was ~= META.own then
-    -- What is put from here on is newer than all that the store before had.
-    call('HSET', KEY.meta, 'store', META.own, 'claimed', call('HGET', KEY.meta, 'block') or 0)
-  end
+  call('HSET', KEY.meta, 'store', META.own, 'config', config)
   lives.check()
-  call('HSET', KEY.meta, 'config', config)
   return {META.own, finish()}
 end)
