@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 import dwell
 from dwell import Result
+from dwell.server.sealed import sealed
+from dwell.store.redis import RedisStore
 from dwell.store.redis.agreement import FORMAT, Config, drawn
 from dwell.store.redis.resharding import reshard
+from dwell.testing.model import Entry
+from dwell.testing.views import puts_of
 from tests import RUNS
 from tests.redis.servers import redis_cluster, redis_server
 from tests.waiting import until_async
@@ -91,6 +95,25 @@ async def test_another_number_of_shards_is_told_once() -> None:
             async with dwell.open(f"{server.url}?shards=3") as new:
                 assert (await new.put("t", "x", id="one")).result is Result.CREATED
                 assert (await follower.put("t", "x", id="one")).result is Result.KEPT
+
+
+async def test_servers_on_a_store_that_was_made_anew_know_each_others_receipts() -> None:
+    with redis_server() as server:
+        one, two = (sealed(RedisStore(server.url)) for _ in range(2))
+        await one.open()
+        await one.put(puts_of("t", [Entry("x", b"x", 0)]), "keep")
+        lost = await one.take(["t"], 1, 60_000, "")
+        assert (await one.ack(lost.receipts)).tolist() == [Result.ACKED]
+        made = server.client().pipeline()
+        made.flushall()
+        made.set("dwell:{0}:secret", bytes(16))
+        made.execute()
+        await two.open()
+        await one.put(puts_of("t", [Entry("x", b"x", 0)]), "keep")
+        taken = await one.take(["t"], 1, 60_000, "")
+        assert (await two.ack(taken.receipts)).tolist() == [Result.ACKED]
+        for store in (one, two):
+            await store.close()
 
 
 async def test_shards_of_a_cluster_that_come_back_empty_follow_the_others() -> None:
