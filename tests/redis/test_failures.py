@@ -62,6 +62,26 @@ async def test_functions_that_were_flushed_are_loaded_again():
             assert len(await queue.take("t", 100)) == 64
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_verbs_that_add_no_message_go_on_when_memory_is_full(shards):
+    with redis_server(maxmemory="100mb", maxmemory_policy="noeviction") as server:
+        async with dwell.open(server.url, shards=shards) as queue:
+            ids = [f"i{n}" for n in range(20)]
+            await queue.put_many("later", ["x"] * 20, ids=ids, delay="1h")
+            await queue.put_many("dead", ["x"] * 20, ids=ids)
+            assert len(await queue.bury(await queue.take("dead", 20))) == 20
+            server.ask("CONFIG", "SET", "maxmemory", "1mb")
+            with pytest.raises(dwell.StoreFull):
+                await queue.put("t", "x")
+            assert set(await queue.kick("dead", ids)) == {Result.KICKED}
+            assert set(await queue.reschedule("later", ids, delay=0)) == {Result.MOVED}
+            assert (await queue.configure("t", max_attempts=3)).max_attempts == 3
+            assert len((await queue.events(0, 1_000)).events) == 120
+            taken = await queue.take(["dead", "later"], 100)
+            assert len(taken) == 40
+            assert set(await queue.ack(taken)) == {Result.ACKED}
+
+
 async def test_a_full_memory_that_keeps_the_library_out_is_told():
     with redis_server(maxmemory="6mb", maxmemory_policy="noeviction") as server:
         async with dwell.open(server.url) as queue:

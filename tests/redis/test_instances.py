@@ -104,10 +104,14 @@ def seldom(monkeypatch):
 
 
 async def listening(count: int, *servers: Server) -> None:
-    """Wait until so many connections listen to the channel of the first shard."""
-    channel = "dwell:{0}:wake"
+    """Wait until so many connections listen to the channel of the first shard of a store."""
+
+    def number(server: Server) -> int:
+        channels = server.ask("PUBSUB", "CHANNELS", "dwell:{0}:wake:*")
+        return sum(server.ask("PUBSUB", "NUMSUB", channel)[1] for channel in channels)
+
     await until_async(
-        lambda: sum(server.ask("PUBSUB", "NUMSUB", channel)[1] for server in servers) >= count,
+        lambda: sum(map(number, servers)) >= count,
         "nobody asked for a new connection",
         pause_s=0.02,
     )
@@ -277,7 +281,7 @@ async def test_what_strangers_say_on_the_channel_is_not_heard(said):
             await listening(2, server)
             data = said if isinstance(said, bytes) else msgspec.msgpack.encode(said)
             with server.client() as client:
-                assert client.publish("dwell:{0}:wake", data) == 2
+                assert client.publish(f"dwell:{{0}}:wake:{one.store.number}", data) == 2
             waiting = waiting_on(other)
             await asyncio.sleep(0.1)
             due_ms = one.clock.now_ms()

@@ -18,11 +18,13 @@ class _SealedStore:
     """Gives and takes sealed receipts; everything else is the store's own."""
 
     _store: Store
-    _seal: Seal
+    #: The last secret, and the seal of it.
+    _last: tuple[bytes, Seal]
 
     def __init__(self, store: Store) -> None:
         # What each call asks for is looked up here, and not by way of __getattr__.
         self.__dict__.update(_store=store, clock=store.clock, ready=store.ready, put=store.put)
+        self.__dict__["_last"] = (b"", Seal(b""))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -30,10 +32,15 @@ class _SealedStore:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._store, name, value)
 
-    async def open(self) -> None:
-        """Make the store ready, and learn its secret; raises StoreError."""
-        await self._store.open()
-        self.__dict__["_seal"] = Seal(self._store.secret)
+    @property
+    def _seal(self) -> Seal:
+        """The seal of the secret that the store has: one on Redis may be made anew meanwhile."""
+        secret, seal = self._last
+        if secret != self._store.secret:
+            secret = self._store.secret
+            seal = Seal(secret)
+            self.__dict__["_last"] = (secret, seal)
+        return seal
 
     # --- giving ---------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dwell.batch.spans import Spans
 from dwell.message import I64
-from dwell.slices import tuples
+from dwell.slices import slices, tuples
 from dwell.store.redis.shards import Shards
 
 
@@ -41,6 +41,24 @@ async def due_of(shards: Shards, topic: str, spans: Spans) -> I64:
             if not where:
                 break
     return counts
+
+
+async def oldest_of(shards: Shards, topics: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Return since when the first ready message of each topic has been due.
+
+    Beside it stand the topics of which only a scan can tell.
+    """
+    oldest: dict[str, int] = {}
+    others: dict[str, None] = {}
+    for some in slices(topics, shards.limits.topics):
+        for shard in range(shards.count):
+            answer = await shards.run(shard, "oldest", *some)
+            for topic, due_ms in zip(some, answer.values[0], strict=True):
+                if due_ms > 0:
+                    oldest[topic] = min(due_ms, oldest.get(topic, due_ms))
+                elif due_ms < 0:
+                    others[topic] = None
+    return {topic: due for topic, due in oldest.items() if topic not in others}, list(others)
 
 
 async def leases_of(shards: Shards) -> AsyncIterator[tuple[str, str, int, int]]:

@@ -192,6 +192,21 @@ class Engine:
         """Return how long to try: as long as is asked for, and not longer than the time-out."""
         return self.timeout_s if asked_s is None else min(asked_s, self.timeout_s)
 
+    async def listeners(self, channel: str) -> int:
+        """Return how many connections to any node listen to a channel."""
+
+        async def once() -> int:
+            self.check()
+            asked = [node.execute_command("PUBSUB", "NUMSUB", channel) for node in self._nodes()]
+            return sum(_number_of(found) for found in await asyncio.gather(*asked))
+
+        count: int = await self._patiently(once)
+        return count
+
+    def _nodes(self) -> list[Any]:
+        """Return what runs a command on each node; those of a cluster that hold no slots, too."""
+        return self._client.get_nodes() if self.address.kind == "cluster" else [self._client]
+
     async def ask(self, *command: object, patience_s: float | None = None) -> Any:
         """Run one plain command that is safe to repeat, on the first shard's node."""
 
@@ -368,7 +383,7 @@ class Engine:
             facts = [await self._client.info("all")]
         check_facts(facts)
         # A verb that may not publish would be broken off at its end. Nobody hears an empty word.
-        await self._client.execute_command("PUBLISH", self.keys(0).wake, b"")
+        await self._client.execute_command("PUBLISH", f"{self.keys(0).wake}:0", b"")
 
 
 def check_facts(facts: Iterable[dict[str, Any]]) -> None:
@@ -382,6 +397,11 @@ def check_facts(facts: Iterable[dict[str, Any]]) -> None:
             raise InvalidInput(
                 f"maxmemory-policy: got {policy}, expected noeviction: it would drop messages"
             )
+
+
+def _number_of(found: Any) -> int:
+    """Return how many listen to the one channel that was asked for."""
+    return int(found[0][1] if isinstance(found[0], tuple) else found[1])
 
 
 def _cancelled() -> int:

@@ -19,18 +19,40 @@ from dwell.store.redis.numbers import SLOTS
 
 #: What the functions share, each on top of those before it; then one file a verb.
 PARTS = (
-    *("call", "places", "fronts", "keyed", "turns", "lanes", "loose", "ids", "blocks", "holding"),
-    *("allowances", "order", "blockkeys", "lining", "forming", "lapses", "finding", "time"),
+    *("call", "lives", "places", "fronts", "keyed", "turns", "lanes", "loose", "ids", "blocks"),
+    *(
+        "holding",
+        "allowances",
+        "order",
+        "blockkeys",
+        "lining",
+        "forming",
+        "lapses",
+        "finding",
+        "time",
+    ),
     "ending",
 )
 VERBS = (
-    *("ack", "adopt", "bury", "cancel", "configure", "disown", "due", "events", "form"),
-    *("gather", "gathered", "get", "held", "holders", "kick", "memories", "named", "peek", "put"),
+    *("ack", "adopt", "bury", "cancel", "claim", "configure", "disown", "due", "events", "form"),
+    *(
+        "gather",
+        "gathered",
+        "get",
+        "held",
+        "holders",
+        "kick",
+        "memories",
+        "named",
+        "oldest",
+        "peek",
+        "put",
+    ),
     *("recount", "release", "remember", "reschedule", "scan", "stale", "stats", "sweep"),
     *("take", "take_ids", "taken_from", "texts", "tick", "touch", "trim"),
 )
-#: Those that Redis does not run when its memory is full; the others free some, or only look.
-_NOT_WHEN_FULL = ("adopt", "configure", "form", "gather", "kick", "put", "remember", "reschedule")
+#: Those that Redis refuses when its memory is full: they add messages. The others add little.
+_NOT_WHEN_FULL = ("adopt", "put", "remember")
 
 #: What stands in a text of Lua as it is.
 _PLAIN = f"{string.ascii_letters}{string.digits} >_"

@@ -16,6 +16,8 @@ class Keys:
         self.secret = f"{base}:secret"
         self.meta = f"{base}:meta"
         self.topics = f"{base}:topics"
+        self.versions = f"{base}:versions"
+        self.unsettled = f"{base}:unsettled"
         self.known = f"{base}:known"
         # Messages: loose ones, and those that are packed in blocks.
         self.messages = f"{base}:messages"

@@ -193,6 +193,30 @@ def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
     )
 
 
+def versions_of(rows: Sequence[Row]) -> U64:
+    """Return numbers of messages that are others after any change: the take, and a sum below it.
+
+    A take, a replacement, a kick and a move change the take; whatever else happens changes one of
+    the numbers that the sum is of. ``finding.lua`` compares it.
+    """
+    columns = np.array(
+        [(row.number, row.due_ms, row.until_ms, row.attempt, row.state, row.take) for row in rows],
+        np.uint64,
+    ).reshape(-1, 6)
+    numbers, dues, ends, attempts, states, takes = columns.T
+    # Whether a message that waits is due by now is no change of it.
+    states = np.where(states == State.READY, np.uint64(State.DELAYED), states)
+    factors = np.array([1, 3, 5, 65_537, 1 << 28], np.uint64)
+    sums = np.stack([numbers >> np.uint64(8), dues, ends, attempts, states], axis=1) @ factors
+    versions: U64 = (takes << np.uint64(32)) | (sums & np.uint64(0xFFFF_FFFF))
+    return versions
+
+
+def packed_versions(versions: U64 | None, places: Sequence[int]) -> bytes:
+    """Return some versions as a function is told them; nothing where none are given."""
+    return b"" if versions is None else versions[list(places)].astype(">u8").tobytes()
+
+
 class Names:
     """What blocks of one shard say of those of their messages that are still there, in columns.
 

@@ -15,12 +15,12 @@ from msgspec import msgpack
 from dwell.errors import InvalidInput, StoreLocked
 from dwell.message import QUEUE_ID_MARK, State
 from dwell.slices import tuples
-from dwell.store.redis.layout import settings_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import MOST_SHARDS, receipts_of
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import shard_for
 from dwell.store.redis.records import Row
+from dwell.store.redis.settling import Settling
 from dwell.store.redis.shards import Shards
 
 #: How many messages one call takes in: as many as a block of numbers has.
@@ -55,6 +55,7 @@ class _Move:
                 f"at most {MOST_SHARDS}"
             )
         self._shards = shards
+        self._settling = Settling(shards)
         self._before = shards.count
         self._target = target
         self._moved = 0
@@ -65,7 +66,7 @@ class _Move:
             raise StoreLocked("an instance has the store open; stop all of them first")
         await self._check_lanes()
         await self._shards.announce_move(self._target)
-        await self._copy_settings()
+        await self._settling.compare(self._target)
         # What is remembered comes first: a message that is taken in keeps what was of its id.
         for shard in range(self._before):
             await self._copy_memories(shard)
@@ -76,20 +77,13 @@ class _Move:
         await self._shards.end_move(self._target)
         return self._moved
 
-    async def _settings(self) -> dict[bytes, bytes]:
-        """Return the settings of topics, as MessagePack."""
-        engine = self._shards.engine
-        found = await engine.ask("HGETALL", engine.keys(0).topics)
-        pairs = zip(found[::2], found[1::2], strict=True) if isinstance(found, list) else found
-        return {topic: settings_of(data) for topic, data in dict(pairs).items()}
-
     async def _check_lanes(self) -> None:
         """Raise InvalidInput for a message that would be left behind in the old shard of its key.
 
         Later ones of the key would be put into the new one, and overtake it.
         """
-        settings = (await self._settings()).items()
-        ordered = {topic.decode() for topic, data in settings if msgpack.decode(data)["ordered"]}
+        known = (await self._settling.versions(0)).items()
+        ordered = {topic.decode() for topic, (_, data) in known if msgpack.decode(data)["ordered"]}
         for shard in range(self._before) if ordered else ():
             async for _, row in self._messages(shard):
                 is_made = row.id.startswith(QUEUE_ID_MARK) and row.topic in ordered
@@ -99,11 +93,6 @@ class _Move:
                         "made, which cannot move to the new shards of their keys; let workers "
                         "finish them, or set ordered off, before it gets more shards"
                     )
-
-    async def _copy_settings(self) -> None:
-        for topic, data in (await self._settings()).items():
-            for shard in range(self._before, self._target):
-                await self._shards.run(shard, "configure", topic, data)
 
     def _home(self, shard: int, row: Row, *, is_bound: bool = True) -> int:
         """Return the shard that a message belongs to by the new number.
@@ -119,7 +108,7 @@ class _Move:
         n = 0
         while True:
             answer = await self._shards.run(shard, "sweep", n, _EVERY_N, 1_000)
-            entries, n, _ = answer.values
+            entries, _, n, _ = answer.values
             for found in zip(tuples(entries, 2), self._shards.rows(shard, answer), strict=True):
                 yield found
             if not n:

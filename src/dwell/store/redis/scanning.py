@@ -7,7 +7,7 @@ from dwell.batch.page import Cursor, Page
 from dwell.message import MAX_BATCH_BYTES, State
 from dwell.slices import slices, tuples
 from dwell.store.redis.numbers import number, shares, split
-from dwell.store.redis.records import Row, batch_of
+from dwell.store.redis.records import Row, batch_of, versions_of
 from dwell.store.redis.shards import Shards
 
 _FIRST, _LAST = (-(2**62), 0), (2**62, 0)
@@ -30,7 +30,7 @@ class Scanner:
         names = heapq.nsmallest(limit + 1, names)
         rows, read = await self._whole(topic, state, [of for _, of in names[:limit]])
         more = Cursor(*names[read - 1]) if len(names) > read else None
-        return Page(batch_of(rows), more)
+        return Page(batch_of(rows), more, versions_of(rows))
 
     async def first(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""

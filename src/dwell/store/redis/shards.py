@@ -1,7 +1,7 @@
 """Shards: the parts of a store, and how a verb is run on each of them that it concerns."""
 
 import asyncio
-import secrets
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,36 +14,23 @@ from dwell.errors import (
     DwellError,
     ForeignReceipt,
     InvalidInput,
+    ServerUnreachable,
     StoreError,
     StoreLocked,
-    StoreTooNew,
 )
 from dwell.message import U8, U64, Result
 from dwell.slices import slices, tuples
+from dwell.store.redis.agreement import FORMAT, Agreement, Config, drawn
 from dwell.store.redis.engine import Call, Engine
 from dwell.store.redis.limits import USUAL
 from dwell.store.redis.numbers import Group, groups_of, shard_of, shares
 from dwell.store.redis.options import Options
-from dwell.store.redis.records import Row, loose
+from dwell.store.redis.records import Row, loose, packed_versions
 from dwell.store.redis.wakes import Wakes
 
-FORMAT = 1
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Config(msgspec.Struct, array_like=True):
-    """What all instances of a store agree on; ``target`` is not 0 while messages move.
-
-    ``history`` is that of its events, which go on when a store that was resharded has another
-    number; 0 where it is the number.
-    """
-
-    format: int
-    number: int
-    shards: int
-    target: int = 0
-    history: int = 0
 
 
 class Answer(NamedTuple):
@@ -60,7 +47,10 @@ class Answer(NamedTuple):
 
 
 class Shards:
-    """The shards of one store; ``wake`` and ``plan`` are those of the store."""
+    """The shards of one store; ``wake`` and ``plan`` are those of the store.
+
+    ``agreed`` is called when the number or the secret of the store may be others than before.
+    """
 
     def __init__(
         self,
@@ -68,6 +58,7 @@ class Shards:
         clock: Clock | None,
         wake: Callable[[str, int], None],
         plan: Callable[[], None],
+        agreed: Callable[[], None] = lambda: None,
     ) -> None:
         self.engine = Engine(options)
         self.is_cluster = options.address.kind == "cluster"
@@ -82,7 +73,6 @@ class Shards:
         self._limits = msgspec.msgpack.encode(options.limits.of_functions()) if own else b""
         self.number = 0
         self.secret = b""
-        self.history = 0
         self.count = 0
         #: The next deadline of each shard, 0 for none.
         self.deadlines_ms: dict[int, int] = {}
@@ -91,13 +81,18 @@ class Shards:
         self._options = options
         self._wake = wake
         self._plan = plan
+        self._agreed = agreed
         self._wakes: Wakes | None = None
+        self._agreement = Agreement(self.engine, options.shards, is_cluster=self.is_cluster)
+        self._agreeing = asyncio.Lock()
+        self._config: Config | None = None
+        self._is_alone = False
 
     async def is_made(self) -> bool:
         """Connect, and tell whether something is written that instances agree on."""
         await self.engine.open()
         try:
-            return await self.engine.ask("GET", self._config_key) is not None
+            return await self._agreement.is_made()
         finally:
             await self.engine.close()
 
@@ -106,98 +101,138 @@ class Shards:
 
         Who is alone may open a store whose messages move, and hears nothing of others.
         """
+        self._is_alone = is_alone
         await self.engine.open()
         try:
-            config = await self._agree()
-            if config.target and not is_alone:
-                raise StoreLocked(
-                    f"the store is on its way to {config.target} shards; `dwell reshard` ends that"
-                )
-            self.number, self.count = config.number, config.shards
-            self.history = config.history or config.number
-            self.secret = await self._agreed_secret()
-            self.deadlines_ms, self.planned_ms = {}, 0
-            if self.server_clock is not None:
-                # The nodes of a cluster need not agree on the time, so each shard has a clock.
-                self._clocks = {shard: ServerClock() for shard in range(self.count)}
-                self._clocks[self._options.home % self.count] = self.server_clock
+            await self._agree()
             await self.run(self._options.home % self.count, "tick")
         except BaseException:
             await self.engine.close()
             raise
-        if not is_alone:
-            self._wakes = Wakes(self.engine, range(self.count), self._hear)
-            self._wakes.start()
+        self._listen()
 
     async def close(self) -> None:
         """Let go of the engine."""
-        if self._wakes is not None:
-            await self._wakes.stop()
-            self._wakes = None
+        await self._stop_listening()
         await self.engine.close()
 
-    async def listeners(self) -> int:
-        """Return how many instances listen, as far as one node knows."""
-        channel = self.engine.keys(0).wake
-        found = await self.engine.ask("PUBSUB NUMSUB", channel)
-        return int(
-            dict(found)[channel.encode()] if found and isinstance(found[0], tuple) else found[1]
+    def _listen(self) -> None:
+        if not self._is_alone:
+            channels = {self._channel(shard).encode(): shard for shard in range(self.count)}
+            self._wakes = Wakes(self.engine, channels, self._hear)
+            self._wakes.start()
+
+    async def _stop_listening(self) -> None:
+        wakes, self._wakes = self._wakes, None
+        if wakes is not None:
+            await wakes.stop()
+
+    # --- agreeing -----------------------------------------------------------------------------
+
+    async def _agree(self) -> None:
+        """Learn what holds for all instances, or decide it where nothing does."""
+        config = await self._agreement.config(self._config)
+        if config.target and not self._is_alone:
+            raise StoreLocked(
+                f"the store is on its way to {config.target} shards; `dwell reshard` ends that"
+            )
+        secret = await self._agreement.secret(self.secret)
+        self._agree_on(config)
+        self.secret = secret
+        self._agreed()
+
+    def _agree_on(self, config: Config) -> None:
+        if config == self._config:
+            return
+        self._config, self.number, self.count = config, config.number, config.shards
+        self.deadlines_ms, self.planned_ms = {}, 0
+        if self.server_clock is not None:
+            # The nodes of a cluster need not agree on the time, so each shard has a clock.
+            self._clocks = {shard: ServerClock() for shard in range(self.count)}
+            self._clocks[self._options.home % self.count] = self.server_clock
+
+    async def _agree_anew(self, shard: int, number: int) -> None:
+        """Agree again on what holds, as a shard does not belong to the store ``number``."""
+        async with self._agreeing:
+            if self.number == number:
+                await self._agree()
+                if self.number != number:
+                    _log.warning(
+                        "%s: the store %08x is gone, and %08x is in its place, with %d shards",
+                        *(self.engine.address, number, self.number, self.count),
+                    )
+                    if self._wakes is not None:
+                        await self._stop_listening()
+                        self._listen()
+            if shard < self.count:
+                assert self._config is not None
+                await self._claim(shard, self._config)
+
+    async def _claim(self, shard: int, config: Config, *, is_forced: bool = False) -> None:
+        """Let a shard belong to the store, if it is new or has lost all."""
+        data = msgspec.msgpack.encode(config)
+        told = (self.count, self._options.max_events, self._limits, config.number)
+        number, _ = await self.engine.run(
+            shard, "claim", self._now_ms(), *told, data, int(is_forced)
         )
+        if int(number) == config.number:
+            return
+        meta, copy = self.engine.keys(shard).meta, await self._agreement.copy(shard)
+        if copy is None or copy.moves >= config.moves:
+            raise StoreError(
+                f"{meta}: belongs to the store {int(number):08x}, expected {config.number:08x}"
+            )
+        _log.warning("%s: is from before a reshard; what was moved from it comes again", meta)
+        await self._claim(shard, config, is_forced=True)
+
+    def _now_ms(self) -> int:
+        """Return the time of a call: 0 lets the engine take its own."""
+        return self.clock.now_ms() if self.server_clock is None else 0
 
     async def announce_move(self, target: int) -> None:
-        """Write down that messages move; raises InvalidInput when they move elsewhere already."""
-        config = await self._agree()
+        """Write down that messages move; raises InvalidInput when they move elsewhere already.
+
+        The store gets a new number: receipts from before are refused, and every shard refuses
+        the calls of an instance that still has the store open.
+        """
+        config = await self._agreement.config()
         if config.target not in (0, target):
             raise InvalidInput(
                 f"shards: got {target}, and the store is on its way to {config.target}; "
                 "end that first"
             )
-        await self._write(Config(FORMAT, self.number, self.count, target, self.history))
+        if not config.target:
+            config = Config(FORMAT, drawn(), self.count, target, config.moves + 1)
+            for shard in range(self.count, target):
+                if await self._agreement.copy(shard):
+                    raise StoreError(
+                        f"{self.engine.keys(shard).meta}: belongs to another store; remove the "
+                        "keys of that shard first"
+                    )
+        await self._move_to(config, target)
 
     async def end_move(self, target: int) -> None:
-        """Write down the new number of shards, and that it is another store by now.
+        """Write down the new number of shards."""
+        assert self._config is not None
+        config = msgspec.structs.replace(self._config, shards=target, target=0)
+        await self._move_to(config, target)
 
-        No receipt of before is good any more, as leases have ended and messages have moved.
-        """
-        await self._write(Config(FORMAT, _drawn(), target, 0, self.history))
+    async def _move_to(self, config: Config, shards: int) -> None:
+        self._agree_on(msgspec.structs.replace(config, shards=self.count))
+        if config.target:
+            await self._agreement.write(config)
+        for shard in range(shards):
+            await self._claim(shard, config, is_forced=True)
+        # The first shard says it last: who opens the store before is told that messages move.
+        await self._agreement.write(config)
 
-    async def _write(self, config: Config) -> None:
-        await self.engine.ask("SET", self._config_key, msgspec.msgpack.encode(config))
+    async def listeners(self) -> int:
+        """Return how many instances listen."""
+        return await self.engine.listeners(self._channel(0))
 
-    async def _agreed_secret(self) -> bytes:
-        """Return what whoever was first has drawn."""
-        key = self.engine.keys(0).secret
-        found = await self.engine.ask("GET", key)
-        if found is None:
-            await self.engine.ask("SET", key, secrets.token_bytes(16), "NX")
-            found = await self.engine.ask("GET", key)
-        if not found:
-            raise StoreError(f"{key}: got nothing, expected what was just written there")
-        return bytes(found)
-
-    @property
-    def _config_key(self) -> str:
-        return self.engine.keys(0).store
-
-    async def _agree(self) -> Config:
-        key, asked = self._config_key, self._options.shards
-        data = await self.engine.ask("GET", key)
-        if data is None:
-            new = Config(FORMAT, _drawn(), asked or 1)
-            await self.engine.ask("SET", key, msgspec.msgpack.encode(new), "NX")
-            data = await self.engine.ask("GET", key)
-        try:
-            config = msgspec.msgpack.decode(data, type=Config)
-        except (msgspec.MsgspecError, TypeError):
-            raise StoreError(f"{key}: got what no Dwell store has there") from None
-        if config.format > FORMAT:
-            raise StoreTooNew(f"{key}: format {config.format}, this version reads {FORMAT}")
-        if asked and config.shards != asked:
-            raise InvalidInput(
-                f"shards: got {asked}, and the store has {config.shards}; "
-                "`dwell reshard` raises the number"
-            )
-        return config
+    def _channel(self, shard: int) -> str:
+        """Return the channel of a shard; several stores of one engine share the names of keys."""
+        return f"{self.engine.keys(shard).wake}:{self.number}"
 
     def round(self) -> Iterator[int]:
         """Yield all shards, from the home shard of this instance on."""
@@ -228,11 +263,19 @@ class Shards:
         """
         while True:
             asked_at = asyncio.get_running_loop().time()
-            now_ms = self.clock.now_ms() if self.server_clock is None else 0
-            told = (self.count, self._options.max_events, self._limits, *own)
+            number, count = self.number, self.count
+            told = (count, self._options.max_events, self._limits, number, *own)
             *values, end = await self.engine.run(
-                shard, name, now_ms, *told, large=large, call=call, patience_s=patience_s
+                shard, name, self._now_ms(), *told, large=large, call=call, patience_s=patience_s
             )
+            if values[0] == b"another":
+                await self._agree_anew(shard, number)
+                if self.count != count:
+                    raise ServerUnreachable(
+                        f"{self.engine.address}: the store has {self.count} shards by now, and had "
+                        f"{count} when this was asked"
+                    )
+                continue
             answer = Answer(values, *end)
             if self.server_clock is not None:
                 self._clocks.setdefault(shard, ServerClock()).hear(answer.now_ms, asked_at)
@@ -297,13 +340,18 @@ class Shards:
         return results
 
     async def by_id(
-        self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
+        self,
+        verb: str,
+        topic: str,
+        ids: Sequence[bytes],
+        versions: U64 | None,
+        own: Callable[[list[int]], tuple[object, ...]],
     ) -> U8:
         """Run a verb where each id is; what is unknown there is looked for on the other shards.
 
         A message with a key is in the shard of its key. A call may answer for the first ids only;
         it is made again for the others. ``own`` returns what the verb is told beside the ids at
-        some places.
+        some places. A message that has another version than is given is unknown.
         """
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
 
@@ -311,7 +359,8 @@ class Shards:
             for part in slices(places, self.limits.ids):
                 left = part
                 while left:
-                    answer = await self.run(shard, verb, *own(left), *[ids[at] for at in left])
+                    told = (topic, packed_versions(versions, left), *own(left))
+                    answer = await self.run(shard, verb, *told, *[ids[at] for at in left])
                     codes = np.frombuffer(answer.values[0], np.uint8)
                     results[left[: len(codes)]] = codes
                     left = left[len(codes) :]
@@ -361,7 +410,3 @@ def parts_of(groups: Sequence[Group], most: int) -> Iterator[list[Group]]:
             part, count = [], 0
     if part:
         yield part
-
-
-def _drawn() -> int:
-    return secrets.randbelow(2**31 - 1) + 1

@@ -1,7 +1,7 @@
 """The store on Redis: every verb is one function on each shard that it touches."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,14 +19,14 @@ from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Kind, Message, State
 from dwell.slices import slices, tuples
 from dwell.store.base import Delays, Errors, Store
 from dwell.store.holding import most_held
-from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of
-from dwell.store.redis.layout import settings_of
+from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of, oldest_of
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import Group, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import Leased, Row, batch_of, is_of_block
 from dwell.store.redis.scanning import Scanner
+from dwell.store.redis.settling import Settling
 from dwell.store.redis.shards import Shards, all_of, parts_of
 from dwell.store.redis.stale import StaleFinder
 from dwell.store.redis.taking import Taking, blocks_of
@@ -63,13 +63,17 @@ class RedisStore(Store):
             clock,
             lambda topic, count: self.wake(topic, count),
             lambda: self.plan(),
+            self._agree,
         )
         self.clock = self.shards.clock
         self._putter = Putter(self.shards)
         self._scanner = Scanner(self.shards)
         self._log = Log(self.shards)
         self._taking = Taking(self.shards)
-        self._ticks = Ticks(self.shards, lambda topic, count: self.wake(topic, count))
+        self._settling = Settling(self.shards)
+        self._ticks = Ticks(
+            self.shards, lambda topic, count: self.wake(topic, count), self._settling.begin
+        )
         self._limits = self.shards.limits
 
     @property
@@ -84,11 +88,14 @@ class RedisStore(Store):
     async def open(self) -> None:
         """Connect, and learn or decide what all instances agree on; raises StoreError."""
         await self.shards.open()
+
+    def _agree(self) -> None:
         self.number, self.secret = self.shards.number, self.shards.secret
 
     async def close(self) -> None:
         """Give back what is owed, as far as that can be done at once; let go of the engine."""
         await self._ticks.close()
+        await self._settling.close()
         await self._taking.close()
         await self.shards.close()
 
@@ -112,10 +119,17 @@ class RedisStore(Store):
         """Return as many as anybody can ask for: what is ready is known to the engine only."""
         return MAX_BATCH_MESSAGES
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None = None,
+    ) -> Batch:
         """Lease those of some messages that are ready."""
         self.check()
-        return await self._taking.take_ids(topic, ids, lease_ms, owner)
+        return await self._taking.take_ids(topic, ids, lease_ms, owner, versions)
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
@@ -200,24 +214,27 @@ class RedisStore(Store):
 
     # --- by id --------------------------------------------------------------------------------
 
-    async def kick(self, topic: str, ids: Sequence[bytes], delay_ms: int) -> U8:
-        """Bring dead messages back."""
-        return await self._by_id("kick", ids, lambda _: (topic, delay_ms))
-
-    async def cancel(self, topic: str, ids: Sequence[bytes]) -> U8:
-        """Forget messages that nobody has taken."""
-        return await self._by_id("cancel", ids, lambda _: (topic,))
-
-    async def reschedule(self, topic: str, ids: Sequence[bytes], due_ms: I64) -> U8:
-        """Change when messages fall due."""
-        dues = _times(due_ms)
-        return await self._by_id("reschedule", ids, lambda places: (topic, dues[places].tobytes()))
-
-    async def _by_id(
-        self, verb: str, ids: Sequence[bytes], own: Callable[[list[int]], tuple[object, ...]]
+    async def kick(
+        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
     ) -> U8:
+        """Bring dead messages back."""
         self.check()
-        return await self.shards.by_id(verb, ids, own)
+        return await self.shards.by_id("kick", topic, ids, versions, lambda _: (delay_ms,))
+
+    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
+        """Forget messages that nobody has taken."""
+        self.check()
+        return await self.shards.by_id("cancel", topic, ids, versions, lambda _: ())
+
+    async def reschedule(
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+    ) -> U8:
+        """Change when messages fall due."""
+        self.check()
+        dues = _times(due_ms)
+        return await self.shards.by_id(
+            "reschedule", topic, ids, versions, lambda places: (dues[places].tobytes(),)
+        )
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""
@@ -258,17 +275,17 @@ class RedisStore(Store):
         self.check()
         count, found, cut, places = self.shards.count, [], stop, 0
         for shard in range(count):
+            # A shard's own places: all shards take turns.
             span = [max(-((shard - place) // count), 0) for place in (start, stop)]
             answer = await self.shards.run(shard, "sweep", *span, min(limit, self._limits.swept))
-            rows = [
-                row
-                for row in self.shards.rows(shard, answer)
+            _, own, more, end = answer.values
+            found += [
+                (place * count + shard, row)
+                for place, row in zip(own, self.shards.rows(shard, answer), strict=True)
                 if wanted.has(row.topic, State(row.state), row.due_ms, row.extra)
             ]
-            found += [((row.number >> 8) * count + shard, row) for row in rows]
-            _, more_n, end_n = answer.values
-            cut = min(cut, more_n * count + shard) if more_n else cut
-            places = max(places, end_n * count)
+            cut = min(cut, more * count + shard) if more else cut
+            places = max(places, end * count)
         found = sorted(pair for pair in found if pair[0] < cut)
         if len(found) > limit:
             cut = found[limit][0]
@@ -312,12 +329,14 @@ class RedisStore(Store):
     async def oldest_ready(self) -> dict[str, int]:
         """Return since when the longest waiting has been due, by topic."""
         self.check()
-        oldest = {}
-        for topic in await self._topics_with("ready"):
-            page = await self._scanner.page(topic, State.READY, None, 1)
-            if len(page.messages):
-                oldest[topic] = int(page.messages.due_ms[0])
-        return oldest
+        topics = await self._topics_with("ready")
+        found, others = await oldest_of(self.shards, topics)
+        for some in slices(others, _TOPICS_AT_ONCE):
+            pages = await all_of([self._scanner.page(of, State.READY, None, 1) for of in some])
+            for topic, page in zip(some, pages, strict=True):
+                if len(page.messages):
+                    found[topic] = int(page.messages.due_ms[0])
+        return found
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return who has messages under lease."""
@@ -344,31 +363,21 @@ class RedisStore(Store):
 
     # --- settings and time --------------------------------------------------------------------
 
-    async def configure(self, topic: str, settings: TopicSettings) -> None:
-        """Set what holds for a topic on every shard; safe to repeat."""
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Change what holds for a topic: the first shard decides, and the others follow it."""
         self.check()
-        data = msgspec.msgpack.encode(msgspec.to_builtins(settings))
-        shards = range(self.shards.count)
-        await all_of([self._configure(shard, topic, data) for shard in shards])
-
-    async def _configure(self, shard: int, topic: str, data: bytes) -> None:
-        answer = await self.shards.run(shard, "configure", topic, data)
-        while answer.values[0] == b"form":
-            answer = await self.shards.run(shard, "form", topic)
+        return await self._settling.configure(topic, changes)
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""
         self.check()
-        data = await self.shards.engine.ask("HGET", self.shards.engine.keys(0).topics, topic)
-        if data is None:
-            return TopicSettings()
-        return msgspec.msgpack.decode(settings_of(data), type=TopicSettings)
+        return await self._settling.settings(topic)
 
     async def tick(self, now_ms: int) -> int | None:
         """Do what time asks for on every shard, and return when it next asks for something."""
         self.check()
         ticked = await self._ticks.tick(list(self.waiting()))
-        nexts = [self.shards.deadlines_ms[shard] for shard in ticked]
+        nexts = [self.shards.deadlines_ms.get(shard, 0) for shard in ticked]
         deadline_ms = min([next_ms for next_ms in nexts if next_ms], default=None)
         self.shards.planned_ms = deadline_ms or 0
         if self.shards.server_clock is None and len(ticked) == self.shards.count:

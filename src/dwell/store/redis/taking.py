@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from dwell.batch.batch import Batch
 from dwell.errors import DwellError, ServerUnreachable
-from dwell.message import MAX_BATCH_BYTES
+from dwell.message import MAX_BATCH_BYTES, U64
 from dwell.slices import slices
 from dwell.store.redis.debts import Debts
 from dwell.store.redis.numbers import SLOTS
-from dwell.store.redis.records import Leased, is_of_block
+from dwell.store.redis.records import Leased, is_of_block, packed_versions
 from dwell.store.redis.shards import Shards
 
 #: How much of the store's time limit one of several shards may keep those waiting who can ask
@@ -48,14 +48,23 @@ class Taking:
         await part.gather(ask)
         return leased.batch(self._shards.clock_of)
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None,
+    ) -> Batch:
         """Lease those of some messages that are ready, in the order of their ids here."""
         part = _Part(self._shards, self._debts)
-        none = (topic, lease_ms, owner)
+        none = (topic, b"", lease_ms, owner)
 
         async def ask(shard: int) -> None:
-            for some in slices(ids, self._shards.limits.ids):
-                await part.lease(shard, "take_ids", (*none, *some), none)
+            for places in slices(range(len(ids)), self._shards.limits.ids):
+                told = (topic, packed_versions(versions, places), lease_ms, owner)
+                some = [ids[at] for at in places]
+                await part.lease(shard, "take_ids", (*told, *some), none)
 
         await part.gather(ask)
         batch = part.leased.batch(self._shards.clock_of)

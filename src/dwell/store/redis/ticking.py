@@ -12,10 +12,19 @@ _PATIENCE = 0.05
 
 
 class Ticks:
-    """The ticks of all shards; one that was left behind is not begun again until it ends."""
+    """The ticks of all shards; one that was left behind is not begun again until it ends.
 
-    def __init__(self, shards: Shards, wake: Callable[[str, int], None]) -> None:
+    ``unsettled`` is called when the settings of a shard may differ from those of others.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        wake: Callable[[str, int], None],
+        unsettled: Callable[[], None],
+    ) -> None:
         self._shards = shards
+        self._unsettled = unsettled
         self._wake = wake
         self._late: dict[int, asyncio.Task[None]] = {}
 
@@ -70,7 +79,9 @@ class Ticks:
     async def _tick_some(self, shard: int, topics: Sequence[str]) -> None:
         while True:
             answer = await self._shards.run(shard, "tick", *topics)
-            is_settled, ready = answer.values
+            is_settled, ready, is_unsettled = answer.values
+            if is_unsettled:
+                self._unsettled()
             woken = {topic for topic, _ in tuples(answer.new, 2)}
             for topic, count in tuples(ready, 2):
                 if topic not in woken:

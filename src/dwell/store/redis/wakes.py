@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,12 +23,12 @@ _Pairs = list[tuple[str, int]]
 
 
 class Wakes:
-    """Listens to the channel of every shard. What is lost is found by the next tick."""
+    """Listens to channels, one of each shard. What is lost is found by the next tick."""
 
-    def __init__(self, engine: Engine, shards: Iterable[int], heard: Heard) -> None:
+    def __init__(self, engine: Engine, shards: Mapping[bytes, int], heard: Heard) -> None:
         self._engine = engine
         self._heard = heard
-        self._shards = {engine.keys(shard).wake.encode(): shard for shard in shards}
+        self._shards = shards
         self._standing = Standing(self._run)
 
     def start(self) -> None:

@@ -1,5 +1,9 @@
 """Queries: the size of a topic shard by shard, and whether the parts of a store agree."""
 
+from typing import Any
+
+import pytest
+
 from dwell.batch.spans import Spans
 from dwell.batch.stats import Holder, TopicStats
 from dwell.message import State
@@ -123,6 +127,19 @@ class Queries(Suite):
         assert await rig.store.oldest_ready() == {"t": first, "u": first + 10}
         await rig.take_ids(1)
         assert await rig.store.oldest_ready() == {"u": first + 10}
+
+    @pytest.mark.parametrize("how", [{"ordered": True}, {"fair": True}, {"paused": True}])
+    @scenario
+    async def test_oldest_of_topics_of_each_kind(self, rig: Rig, how: dict[str, Any]) -> None:
+        """What is held back, and what other priorities come before, is looked at as well."""
+        await rig.configure(**how)
+        first = rig.now_ms
+        for step in range(20):
+            await rig.put(f"{step}", priority=100 - step, key=f"{step % 3}")
+            rig.advance(10)
+        assert await rig.store.oldest_ready() == {"t": first}
+        await rig.cancel("0")
+        assert await rig.store.oldest_ready() == {"t": first + 10}
 
     @scenario
     async def test_who_holds_how_much(self, rig: Rig) -> None:

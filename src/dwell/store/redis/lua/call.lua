@@ -2,7 +2,9 @@
 -- lie in its slot.
 -- ARGV: 1 the time in ms, 0 for the server's own; 2 the instance that calls; 3 the shard's index;
 -- 4 which of its calls under way this is; 5 the number of the call, which only grows; 6 how many
--- shards there are; 7 how many events each keeps; 8 limits as MessagePack, '' for the usual ones.
+-- shards there are; 7 how many events each keeps; 8 limits as MessagePack, '' for the usual ones; 9 the number of the
+-- store that the caller works on. A shard that does not belong to that store does nothing and answers
+-- {'another', {now, 0, {}}}.
 -- What the verb is told by name comes after these, from `rest` on what it is told as a list.
 --
 -- A message is loose, a field of `messages` by its number n; or packed with others of its put in
@@ -11,11 +13,13 @@
 --
 -- The library outlives the call: what belongs to one call is set anew by `begin`; while the library is
 -- loaded no library of Lua is there.
-local OWN = 9
+local OWN = 10
 -- So many bytes that are read cost as much as one message.
 local BYTES_AS_ONE = 2^15
 local call, pack, unpack_from, floor, now, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
 local CALLS
+-- What `meta` has of the store, of the engine's process and of time: read when a call begins.
+local META
 -- The names of the shard's keys, what ends with a colon goes on with a topic, a place or the like;
 -- and those of each shard of this engine.
 local KEY
@@ -46,7 +50,15 @@ local function begin(keys, args, own)
     names_of[keys[1]] = KEY
   end
   CALLS = KEY.calls .. INSTANCE
+  local of = call('HMGET', KEY.meta, 'store', 'engine', 'step', 'seen', 'turn', 'next')
+  META = {
+    own = args[9], store = of[1], engine = of[2], step = tonumber(of[3] or 1),
+    seen = tonumber(of[4] or 0), turn = of[5], next = tonumber(of[6] or 0),
+  }
 end
+
+-- What lives.lua knows of the lives of a shard.
+local lives = {}
 
 -- Let a verb be called: `run` is told so many values by name.
 local function verb(name, own, run)
@@ -55,6 +67,10 @@ local function verb(name, own, run)
     flags = NOT_WHEN_FULL[name] and {} or {'allow-oom'},
     callback = function(keys, args)
       begin(keys, args, own)
+      if name ~= 'claim' then
+        if META.store ~= META.own then return {'another', {now, 0, {}}} end
+        lives.check()
+      end
       return run(unpack(args, OWN, OWN + own - 1))
     end,
   }

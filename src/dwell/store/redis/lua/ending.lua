@@ -1,4 +1,6 @@
 -- The end of a call: what changed is written down, and an answer that may be asked for again.
+local finish
+do
 local function first_score(name)
   local first = call('ZRANGE', name, 0, 0, 'WITHSCORES')
   return first[2] and tonumber(first[2]) or nil
@@ -26,7 +28,7 @@ local function wake_for_ended()
 end
 
 -- Write down what changed; return the next deadline, and pairs of topic and how many are new.
-local function finish()
+function finish()
   open_lanes()
   wake_for_ended()
   write_log()
@@ -47,12 +49,14 @@ local function finish()
     new[#new + 1] = topic
     new[#new + 1] = number
   end
-  local before = tonumber(call('HGET', KEY.meta, 'next') or 0)
+  local before = META.next
   if next ~= before then call('HSET', KEY.meta, 'next', next) end
+  META.next = next
   if #new > 0 or (next > 0 and (before == 0 or next < before)) then
-    call('PUBLISH', KEY.wake, cmsgpack.pack({INSTANCE, next, new}))
+    call('PUBLISH', KEY.wake .. ':' .. META.own, cmsgpack.pack({INSTANCE, next, new}))
   end
   return {now, next, new}
+end
 end
 
 -- A call that is repeated, as its answer was lost, is answered as before and does nothing again;

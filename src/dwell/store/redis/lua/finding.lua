@@ -31,14 +31,23 @@ local function number_of(topic, id)
   return n and not remembered_until(n) and unpack_from('>I6', n) or nil
 end
 
--- Do something with each message of a topic that an id names; return a byte for each, or for the first of them, when the
--- messages are large: who calls asks again for the others, unless it is to be all at once.
-local function each_named(topic, act, is_all)
+-- Tell whether a message has another version than the one at a place of `versions`, 8 bytes each; '' names none. A version
+-- is made of all that a change alters, as records.py has it: its take, and a sum of the other numbers.
+local function is_changed(n, r, versions, place)
+  if versions == '' then return false end
+  local take, sum = unpack_from('>I4I4', versions, 8 * place + 1)
+  return r.take ~= take or (n + 3 * r.due + 5 * r.ends + 65537 * r.attempt + 2^28 * r.state) % 2^32 ~= sum
+end
+
+-- Do something with each message of a topic that an id names, and that has the version that is given, if any are; return a
+-- byte for each, or for the first of them, when the messages are large: who calls asks again for the others, unless it is
+-- to be all at once.
+local function each_named(topic, versions, act, is_all)
   local results, left = {}, is_all and math.huge or LIMITS.looked
   for i = rest, #ARGV do
     local n = number_of(topic, ARGV[i])
     local r = n and find(n)
-    if r and r.topic == topic and r.id == ARGV[i] then
+    if r and r.topic == topic and r.id == ARGV[i] and (r.state == STATE.leased or not is_changed(n, r, versions, i - rest)) then
       results[#results + 1] = act(n, r, i)
       left = left - (r.body and #r.body or 0) / BYTES_AS_ONE
     else

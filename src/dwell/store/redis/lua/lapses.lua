@@ -6,7 +6,10 @@ end
 
 local function lapse(n, r)
   lift(n, r)
-  if is_used_up(r.attempt, r.most, r.topic) then return bury(n, r, KIND.exhaust) end
+  if is_used_up(r.attempt, r.most, r.topic) then
+    r.error = 'lease ended'
+    return bury(n, r, KIND.exhaust)
+  end
   note(KIND.lapse, r.topic, r.id, r.due, r.attempt)
   if r.expires > 0 and r.expires <= now then return expire(n, r) end
   wait(n, r)

@@ -165,10 +165,9 @@ end
 
 -- Do what time asks for, as much of it as one call may; tell whether that was all.
 function settle()
-  local was = call('HMGET', KEY.meta, 'seen', 'turn')
-  local seen = tonumber(was[1] or 0)
+  local seen, turn = META.seen, META.turn
   if now ~= seen then call('HSET', KEY.meta, 'seen', now) end
-  if (now < seen or was[2]) and not turn_back(was[2], now < seen) then return false, false end
+  if (now < seen or turn) and not turn_back(turn, now < seen) then return false, false end
   forget_some(2)
   local budget = end_leases(LIMITS.budget)
   local has_lapsed = budget > 0

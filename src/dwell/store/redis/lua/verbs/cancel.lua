@@ -1,7 +1,7 @@
--- Forget messages that nobody has taken.
+-- Forget messages that nobody has taken; `versions` are those that they must have, 8 bytes each, or ''.
 -- The list: ids. Answers {a byte for each: cancelled, leased or unknown; finish()}, of the first only where
 -- messages are large.
-verb('cancel', 1, kept(function(topic)
+verb('cancel', 2, kept(function(topic, versions)
   settle()
 
   -- Forget a message where it lies, in a block.
@@ -25,5 +25,5 @@ verb('cancel', 1, kept(function(topic)
     return RESULT.cancelled
   end
 
-  return {each_named(topic, cancel), finish()}
+  return {each_named(topic, versions, cancel), finish()}
 end))

@@ -1,8 +1,21 @@
--- Set what holds for a topic from now on; `data` are its settings as MessagePack.
--- Answers {'form' where messages have to stand anew by them, else 'ok'; finish()}.
-verb('configure', 2, function(topic, data)
+-- Change what holds for a topic from now on. `data` are settings as MessagePack: those that change, where `version` is '',
+-- else all of them as another shard has them, which count if they are newer than those here.
+-- Answers {'form' where messages have to stand anew by them, else 'ok'; all settings as MessagePack; their version;
+-- finish()}. A version grows with each change; it is a time, so that it is higher than any that was lost.
+verb('configure', 3, kept(function(topic, data, version)
   settle()
-  local was, of = settings(topic), cmsgpack.unpack(data)
+  local was, own = settings(topic), tonumber(call('HGET', KEY.versions, topic) or 0)
+  if version ~= '' and tonumber(version) <= own then return {was.forming and 'form' or 'ok', data, version, finish()} end
+  local of = {}
+  for name, value in pairs(was) do of[name] = value end
+  for name, value in pairs(cmsgpack.unpack(data)) do of[name] = value end
+  of.forming = nil
+  if version == '' then
+    data, version = cmsgpack.pack(of), string.format('%.0f', math.max(own + 1, now))
+    -- It stands there until the other shards follow.
+    if SHARDS > 1 then call('HSET', KEY.unsettled, topic, version) end
+  end
+  call('HSET', KEY.versions, topic, version)
   -- What is left of a rate stays; if it went with the settings, each change would allow more.
   if (was.rate or 0) > 0 then keep_tokens(topic, tokens_of(topic, was.rate / SHARDS)) end
   call('HDEL', KEY.counts .. topic, 'again_ms')
@@ -15,5 +28,14 @@ verb('configure', 2, function(topic, data)
     local ready = call('HGET', KEY.counts .. topic, 'ready') or 0
     wake(topic, ready + (counts[topic] and counts[topic].ready or 0))
   end
-  return {is_to_form and 'form' or 'ok', finish()}
+  return {is_to_form and 'form' or 'ok', data, version, finish()}
+end))
+
+-- Note that all shards have settings by now. The list: topic and version, as `unsettled` has them, in turn.
+-- Answers {'ok', finish()}.
+verb('settled', 0, function()
+  for i = rest, #ARGV, 2 do
+    if call('HGET', KEY.unsettled, ARGV[i]) == ARGV[i + 1] then call('HDEL', KEY.unsettled, ARGV[i]) end
+  end
+  return {'ok', finish()}
 end)

@@ -1,7 +1,7 @@
 -- Return what happened, from a position on, `at_least` events where there are so many; `stream` is
 -- 'events' of this shard, or 'log' of all.
 -- Answers {entries of the stream, the position of the oldest event that is kept, that of the next
--- to happen, finish()}, or {'again', finish()}.
+-- to happen, names of lives and the position at which each begins in turn, finish()}, or {'again', finish()}.
 verb('events', 3, looking(function(position, at_least, stream)
   local done = finish()
   local name, limit = KEY[stream], tonumber(at_least)
@@ -19,5 +19,10 @@ verb('events', 3, looking(function(position, at_least, stream)
     if #found < 64 then break end
     from = '(' .. found[#found][1]
   end
-  return {entries, first, ends, done}
+  local names = {}
+  for _, life in ipairs(lives.all()) do
+    names[#names + 1] = life[1]
+    names[#names + 1] = stream == 'log' and life[5] or life[4]
+  end
+  return {entries, first, ends, names, done}
 end))

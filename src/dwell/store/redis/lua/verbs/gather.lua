@@ -1,7 +1,7 @@
--- Move events of a shard into the log, unless another instance has: those from the position
--- `moved` to `ends`. The shard has dropped `lost` before anybody read them, whose positions stay empty.
--- The list: count, time in ms and text of each entry. Answers {'ok', finish()}.
-verb('gather', 4, kept(function(shard, moved, ends, lost)
+-- Move events of a shard into the log, unless another instance has: those from where `moved` says, as `gathered` answered
+-- it, to the position `ends` of the life `life`. The shard has `lost` events that nobody read, or that were undone, whose
+-- positions stay empty. The list: count, time in ms and text of each entry. Answers {'ok', finish()}.
+verb('gather', 5, kept(function(shard, moved, ends, life, lost)
   local name = KEY.gathered
   if (call('HGET', name, shard) or '0') == moved then
     call('HINCRBY', KEY.meta, 'logged', lost)
@@ -11,7 +11,7 @@ verb('gather', 4, kept(function(shard, moved, ends, lost)
       if oldest > 0 then call('XTRIM', KEY.log, 'MINID', '~', oldest .. '-1') end
       call('XADD', KEY.log, last .. '-0', 'n', ARGV[i], 't', ARGV[i + 1], 'e', ARGV[i + 2], 's', shard)
     end
-    call('HSET', name, shard, ends)
+    call('HSET', name, shard, ends .. ':' .. life)
   end
   return {'ok', finish()}
 end))

@@ -151,7 +151,8 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       local was = fresh[old] and decode(call('HGET', KEY.messages, member(old))) or find(old)
       if was.state == STATE.leased then return RESULT.leased end
       was = lifted(old, was)
-      r.take = was.take
+      -- Another take, so that a change of what it says is seen as one.
+      r.take = lives.next_take(was.take)
       n = old
     elseif room <= 0 then
       return RESULT.dropped

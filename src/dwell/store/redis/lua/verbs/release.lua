@@ -25,7 +25,14 @@ verb('release', 4, kept(function(delays, errors, counts, priority)
       bury(n, r, KIND.exhaust)
       return RESULT.buried
     end
-    if is_counted or delay_ms ~= 0 then r.due = now + (delay_ms or retry_ms(r)) end
+    local due = (is_counted or delay_ms ~= 0) and now + (delay_ms or retry_ms(r)) or r.due
+    if r.expires > 0 and r.expires <= math.max(due, now) then
+      -- It will have expired when it is to be tried again.
+      r.error = error or 'expired'
+      bury(n, r, KIND.bury)
+      return RESULT.buried
+    end
+    r.due = due
     if not is_counted then r.attempt = r.attempt - 1 end
     note(KIND.release, r.topic, r.id, r.due, r.attempt)
     wait(n, r)

@@ -1,7 +1,7 @@
--- Change when messages fall due; `dues` are times in ms, 6 bytes each.
+-- Change when messages fall due; `dues` are times in ms, 6 bytes each; `versions` as in cancel.
 -- The list: ids. Answers {a byte for each: moved, leased or unknown; finish()}, of the first only where
 -- messages are large.
-verb('reschedule', 2, kept(function(topic, dues)
+verb('reschedule', 3, kept(function(topic, versions, dues)
   settle()
 
   local function move(n, r, i)
@@ -12,12 +12,13 @@ verb('reschedule', 2, kept(function(topic, dues)
     -- What moves nowhere stays where it lies.
     if due == r.due then return RESULT.moved end
     r = lifted(n, r)
-    r.due = due
+    r.due, r.take = due, lives.next_take(r.take)
+    if r.expires <= due then r.expires = 0 end
     if settings(topic).forming then keep_front(n, r) end
     wait(n, r)
     save(n, r)
     return RESULT.moved
   end
 
-  return {each_named(topic, move), finish()}
+  return {each_named(topic, versions, move), finish()}
 end))

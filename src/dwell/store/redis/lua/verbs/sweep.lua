@@ -1,10 +1,12 @@
--- Return messages by number, from `start` to before `stop`, `limit` at most or a few more.
--- Answers {pairs of n and text; next n or 0; the n after the last there ever was; finish()}, or
--- {'again', finish()}.
+-- Return messages by place, from `start` to before `stop`, `limit` at most or a few more.
+-- Answers {pairs of n and text; the place of each; next place or 0; the place after the last there ever was; finish()},
+-- or {'again', finish()}.
 verb('sweep', 3, looking(function(start, stop, limit)
   start, stop, limit = tonumber(start), tonumber(stop), tonumber(limit)
-  local places = (tonumber(call('HGET', KEY.meta, 'block') or 0) + 1) * 64
-  local entries, next_n = {}, 0
+  local all = lives.all()
+  local last = lives.place_of((tonumber(call('HGET', KEY.meta, 'block') or 0) + 1) * 64, all)
+  start, stop = lives.number_at(start, all), lives.number_at(stop, all)
+  local entries, places, next_n = {}, {}, nil
 
   local function add_all(dir)
     local found = {}
@@ -28,6 +30,7 @@ verb('sweep', 3, looking(function(start, stop, limit)
       end
       entries[#entries + 1] = found[i][1]
       entries[#entries + 1] = found[i][2]
+      places[#places + 1] = lives.place_of(found[i][1], all)
     end
     return true
   end
@@ -38,5 +41,5 @@ verb('sweep', 3, looking(function(start, stop, limit)
       if i == 5 then next_n = math.max(dirs[i] * 512, start) elseif not add_all(tonumber(dirs[i])) then break end
     end
   end
-  return {entries, next_n, places, finish()}
+  return {entries, places, next_n and lives.place_of(next_n, all) or 0, last, finish()}
 end))

@@ -23,12 +23,13 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   local function lease_block(n, b)
     local ends = lease_end(lease_ms, b.lease, b.topic)
     local flags = b.flags % 2 + (owner ~= '' and 2 or 0)
-    set_lease(n, b, STATE.leased, flags, b.attempt + 1, b.take + 1, ends)
+    local new_take = lives.next_take(b.take)
+    set_lease(n, b, STATE.leased, flags, b.attempt + 1, new_take, ends)
     if owner ~= '' then own_block(n, owner) end
     local entry = member(n) .. 'b'
     leases[#leases + 1] = ends
     leases[#leases + 1] = entry
-    entries[#entries + 1] = entry .. pack('>I4', b.take + 1)
+    entries[#entries + 1] = entry .. pack('>I4', new_take)
     entries[#entries + 1] = ''
     note_block(KIND.take, n, b, b.attempt + 1, names_at(n, b))
     left = left - b.live
@@ -37,12 +38,12 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
 
   local function lease(n, text, topic)
     local state, attempt, take, ends, due, priority, expires, own = unpack_from(LOOSE.until_lease, text)
-    ends = lease_end(lease_ms, own, topic)
+    ends, take = lease_end(lease_ms, own, topic), lives.next_take(take)
     if owner == '' then
-      text = pack(LOOSE.lease, STATE.leased, attempt + 1, take + 1, ends) .. text:sub(LOOSE.lease_size + 1)
+      text = pack(LOOSE.lease, STATE.leased, attempt + 1, take, ends) .. text:sub(LOOSE.lease_size + 1)
     else
       local r = decode(text)
-      r.state, r.attempt, r.take, r.ends, r.owner = STATE.leased, attempt + 1, take + 1, ends, owner
+      r.state, r.attempt, r.take, r.ends, r.owner = STATE.leased, attempt + 1, take, ends, owner
       text = encode(r)
       call('SADD', KEY.owner .. owner, member(n))
     end
@@ -51,7 +52,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     leases[#leases + 1] = member(n)
     fields[#fields + 1] = member(n)
     fields[#fields + 1] = text
-    entries[#entries + 1] = member(n) .. pack('>I4', take + 1)
+    entries[#entries + 1] = member(n) .. pack('>I4', take)
     entries[#entries + 1] = text
     local id_size = unpack_from('>I2', text, LOOSE.id_size_at + 1)
     note(KIND.take, topic, text:sub(LOOSE.size + #topic + 1, LOOSE.size + #topic + id_size), due, attempt + 1)

@@ -1,6 +1,6 @@
--- Lease those of some messages that are ready; `lease_ms` is 0 for each message's own.
+-- Lease those of some messages that are ready; `lease_ms` is 0 for each message's own; `versions` as in cancel.
 -- The list: ids. Answers {'ok', entries, finish()} or {'again', finish()} as take does.
-verb('take_ids', 3, function(topic, lease_ms, owner)
+verb('take_ids', 4, function(topic, versions, lease_ms, owner)
   local taken = answered()
   if taken and taken[1] == 'late' then return taken end
   if taken then
@@ -25,7 +25,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
     if turn then call('ZADD', KEY.turns .. topic, turn, lane) end
     r = lifted(n, r, true)
     bound = bound - 1
-    r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, r.take + 1, owner
+    r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, lives.next_take(r.take), owner
     r.ends = lease_end(lease_ms, r.lease, topic)
     call('ZADD', KEY.leased, r.ends, member(n))
     if owner ~= '' then call('SADD', KEY.owner .. owner, member(n)) end
@@ -40,7 +40,7 @@ verb('take_ids', 3, function(topic, lease_ms, owner)
     return ''
   end
 
-  each_named(topic, lease, true)
+  each_named(topic, versions, lease, true)
   spend(topic, #said / 2)
   -- No turn has come, but when nobody waits any more all keys are forgotten.
   if of.fair and #said > 0 then

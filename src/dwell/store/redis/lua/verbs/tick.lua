@@ -1,5 +1,6 @@
 -- Do what time asks for. The list: topics that somebody waits for.
--- Answers {whether all is done, pairs of such a topic and how many messages are ready, finish()}.
+-- Answers {whether all is done, pairs of such a topic and how many messages are ready, 1 if settings may differ from
+-- those of other shards, finish()}.
 verb('tick', 0, function()
   local is_settled = settle()
   local done = finish()
@@ -52,5 +53,5 @@ verb('tick', 0, function()
       end
     end
   end
-  return {is_settled and 1 or 0, ready, done}
+  return {is_settled and 1 or 0, ready, call('EXISTS', KEY.unsettled), done}
 end)

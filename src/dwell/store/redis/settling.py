@@ -1,0 +1,112 @@
+"""Settling: the settings of topics, which the first shard decides and the other shards follow.
+
+A change is merged into the settings where they are recorded, in one call on the first shard, and
+gets a version. Every shard keeps the newest version that it was told. The first shard keeps a note
+of each change until all shards have it, and a shard notes that its engine came back with other
+data. The next tick of any instance sees such a note, and the settings of all shards are compared.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dwell.errors import DwellError
+from dwell.message import TopicSettings
+from dwell.slices import slices
+from dwell.store.redis.layout import settings_of
+from dwell.store.redis.shards import Shards, all_of
+
+_log = logging.getLogger(__name__)
+
+#: Version and MessagePack of the settings of each topic.
+Versions = dict[bytes, tuple[int, bytes]]
+_NONE = (0, b"")
+
+
+class Settling:
+    """Changes the settings of topics on all shards."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._task: asyncio.Task[None] | None = None
+
+    async def settings(self, topic: str) -> TopicSettings:
+        """Return what holds for a topic."""
+        engine = self._shards.engine
+        data = await engine.ask("HGET", engine.keys(0).topics, topic)
+        return TopicSettings() if data is None else _decoded(settings_of(data))
+
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        """Merge changes into the settings of a topic; return what holds then."""
+        data, version = await self._set(0, topic, msgspec.msgpack.encode(changes), "")
+        others = range(1, self._shards.count)
+        await all_of([self._set(shard, topic, data, version) for shard in others])
+        if others:
+            await self._shards.run(0, "settled", topic, version)
+        return _decoded(data)
+
+    async def _set(
+        self, shard: int, topic: str | bytes, data: bytes, version: str
+    ) -> tuple[bytes, str]:
+        answer = await self._shards.run(shard, "configure", topic, data, version)
+        word, data, told = answer.values
+        while word == b"form":
+            word, *_ = (await self._shards.run(shard, "form", topic)).values
+        return data, told.decode()
+
+    # --- comparing ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to compare the settings of all shards, unless that is under way."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._compare())
+
+    async def close(self) -> None:
+        """Let go of a comparison that is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _compare(self) -> None:
+        try:
+            await self.compare()
+        except DwellError as error:
+            _log.warning("settings cannot be compared between shards, trying again: %s", error)
+
+    async def compare(self, count: int = 0) -> None:
+        """Let each of ``count`` shards, usually all, have the newest settings of each topic."""
+        engine, shards = self._shards.engine, range(count or self._shards.count)
+        notes = [_pairs(await engine.ask("HGETALL", engine.keys(of).unsettled)) for of in shards]
+        found = [await self.versions(shard) for shard in shards]
+        for topic in sorted({topic for of in found for topic in of}):
+            newest = max(of.get(topic, _NONE) for of in found)
+            behind = [at for at in shards if found[at].get(topic, _NONE)[0] < newest[0]]
+            for shard in behind:
+                await self._set(shard, topic, newest[1], str(newest[0]))
+            if behind:
+                _log.info("settings of topic %r: shards %s were behind", topic.decode(), behind)
+        for shard in shards:
+            for some in slices(list(notes[shard].items()), self._shards.limits.topics):
+                told = [part for pair in some for part in pair]
+                await self._shards.run(shard, "settled", *told)
+
+    async def versions(self, shard: int) -> Versions:
+        """Return the settings of all topics as a shard has them."""
+        engine, keys = self._shards.engine, self._shards.engine.keys(shard)
+        numbers = _pairs(await engine.ask("HGETALL", keys.versions))
+        topics = _pairs(await engine.ask("HGETALL", keys.topics))
+        return {
+            topic: (int(numbers.get(topic, 1)), settings_of(data)) for topic, data in topics.items()
+        }
+
+
+def _decoded(data: bytes) -> TopicSettings:
+    return msgspec.msgpack.decode(data, type=TopicSettings)
+
+
+def _pairs(found: Any) -> dict[bytes, bytes]:
+    """Return what HGETALL answers: a dict, or fields and values in turn."""
+    return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
