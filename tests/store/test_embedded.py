@@ -55,6 +55,7 @@ SMALL = st.fixed_dictionaries(
         "swept_rows": st.sampled_from((1, 3)),
         "cleared_rows": st.sampled_from((1, 3)),
         "keyed_rows": st.sampled_from((1, 3)),
+        "formed_rows": st.sampled_from((1, 3)),
         "errors_bytes": st.sampled_from((1, 20)),
         "copy_bytes": st.sampled_from((1, 300)),
         "recent_bytes": st.sampled_from((0, 300)),

@@ -100,3 +100,46 @@ async def test_other_settings_may_come_while_keys_are_read() -> None:
         await queue.put_many("t", [b"x"] * 5, key="k")
         await first
         assert len(await taken(queue)) == 1
+
+
+async def test_forming__other_calls_meanwhile__see_no_message_out_of_order() -> None:
+    """While messages are put in their new order, the topic gives none, and others go on."""
+    async with queue_on(FaultyDisk(), formed_rows=2) as queue:
+        keys = [f"k{number % 5}" for number in range(40)]
+        await queue.put_many("t", [b"x"] * 40, ids=[f"{n:02}" for n in range(40)], key=keys)
+        await queue.put("other", b"y")
+        changes = [{"ordered": True}, {"fair": True}, {"ordered": False}, {"ordered": True}]
+        running = [asyncio.create_task(queue.configure("t", **change)) for change in changes]
+        leased: list[str | None] = []
+        looks = 0
+        while not all(task.done() for task in running):
+            await asyncio.sleep(0)
+            assert len(await queue.peek("other", 1)) == 1
+            if "t" in forming(queue):
+                assert len(await queue.take("t", 40)) == len(await queue.peek("t", 40)) == 0
+                assert len(await queue.take_ids("t", ["00"])) == 0
+                looks += 1
+            if looks == 3:
+                await queue.cancel("t", "07")
+                await queue.put("t", b"x", id="40", key="k0")
+        assert looks >= 3
+        await asyncio.gather(*running)
+        settings = await queue.settings("t")
+        assert settings.ordered
+        assert settings.fair
+        taken = []
+        while batch := await queue.take("t", 40):
+            leased = [message.key for message in batch]
+            assert len(set(leased)) == len(leased), "two of a key at once"
+            taken += [message.id for message in batch]
+            await queue.ack(batch)
+        assert sorted(taken) == [f"{n:02}" for n in range(41) if n != 7]
+        for key in range(5):
+            of_key = [id_ for id_ in taken if int(id_) % 5 == key]
+            assert of_key == sorted(of_key)
+
+
+def forming(queue: Queue) -> list[str]:
+    """Return the topics whose messages do not stand yet as their settings say."""
+    machine = embedded(queue).core.machine
+    return [machine.topics.names[number] for number in machine.forming]

@@ -99,15 +99,24 @@ class Admission:
         """Note that they are not all known."""
         self._expected.discard(topic)
 
-    def begin(self, topic: int, rows: Rows) -> None:
-        """Begin anew with the messages of a topic, of which nothing is parked."""
+    def begin(self, topic: int, begun: Rows) -> None:
+        """Begin anew with a topic of which nothing is parked; some of its messages were taken."""
         self._make_room()
-        self._kept.parking[rows] = self._kept.turn[rows] = 0
+        top = self._table.top
+        its = self._table.topic[:top] == topic
+        self._kept.parking[:top][its] = self._kept.turn[:top][its] = 0
         if topic in self._turns:
             self._turns[topic] = LaneTurns()
         if topic in self._lanes:
             lanes = self._lanes[topic] = Lanes(self._table, self._kept)
-            lanes.begin(rows)
+            lanes.begin(begun)
+
+    def not_standing(self, rows: Rows) -> Rows:
+        """Return those of some ready messages that have no turn and are not parked."""
+        if not self.is_used:
+            return rows
+        left: Rows = rows[(self._kept.turn[rows] == 0) & (self._kept.parking[rows] == 0)]
+        return left
 
     def learn_none(self, rows: Rows) -> None:
         """Note that messages have no keys."""

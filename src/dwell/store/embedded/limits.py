@@ -35,6 +35,7 @@ class Limits:
     ``swept_rows``: rows that a sweep looks at in one call.
     ``cleared_rows``: messages that a clear cancels in one call.
     ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
+    ``formed_rows``: ready messages that stand anew before others go on, when settings change.
     ``passed_rows``: ready messages that one take passes over, as others of their keys are taken.
     ``errors_bytes``: errors that a record of released messages has, of which each may have its own;
     with the longest one more they have to fit the record's meta, 64 KiB.
@@ -67,6 +68,7 @@ class Limits:
     swept_rows: int = 1 << 18
     cleared_rows: int = 1 << 13
     keyed_rows: int = 1 << 13
+    formed_rows: int = 1 << 13
     passed_rows: int = 1 << 14
     errors_bytes: int = 40_000
     copy_bytes: int = 1 << 20

@@ -55,7 +55,10 @@ class Machine:
         self.topics = Topics(limits)
         self.terms = Terms(self.table, self.topics)
         self.admission = Admission(self.table)
-        self.ready = Ready(self.table, self.topics, self.admission, limits)
+        #: The topics whose ready messages do not stand yet as their settings say: none is taken.
+        #: They are here with the number of the record that changed the settings.
+        self.forming: dict[int, int] = {}
+        self.ready = Ready(self.table, self.topics, self.admission, self.forming, limits)
         #: Where messages are by their arrival, once somebody has asked.
         self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits)
@@ -216,7 +219,9 @@ class Machine:
         for start in range(0, table.top, _REBUILD_STEP):
             self.place(np.arange(start, min(start + _REBUILD_STEP, table.top)), now_ms)
         for number in self.admission.keyed():
-            self._form_anew(number)
+            self._begin_forming(number)
+            self.form(number, self.to_form(number))
+        self.forming.clear()
 
     def place(self, rows: Rows, now_ms: int) -> None:
         """Let messages stand in the wheels and the ready runs, where their states say."""
@@ -432,17 +437,36 @@ class Machine:
         assert record.meta.settings is not None
         number = self.topics.configure(record.meta.topic, record.meta.settings)
         if not self.replaying and self.admission.configure(number, record.meta.settings):
-            self._form_anew(number)
+            self._begin_forming(number)
 
-    def _form_anew(self, topic: int) -> None:
-        """Let the ready messages of a topic stand as its settings say, which have changed."""
+    def _begin_forming(self, topic: int) -> None:
+        """Begin to let the ready messages of a topic stand as its settings say, which have changed.
+
+        What follows for each is done by :meth:`form`.
+        """
         table = self.table
-        rows = table.rows_where(lambda part: (table.topic[part] == topic) & (table.state[part] > 0))
-        self.admission.begin(topic, rows)
+        self.admission.begin(
+            topic,
+            table.rows_where(lambda part: (table.topic[part] == topic) & table.are_begun(part)),
+        )
         self.topics.empty_runs(topic)
-        ready = rows[table.state[rows] == State.READY]
-        if len(ready):
-            self.ready.add(ready)
+        self.forming[topic] = self.applied
+
+    def to_form(self, topic: int) -> Rows:
+        """Return the ready messages of a topic, in order; in any thread."""
+        table = self.table
+        rows = table.rows_where(
+            lambda part: (table.topic[part] == topic) & (table.state[part] == State.READY)
+        )
+        columns = (table.seq[rows], table.due_ms[rows], table.priority[rows])
+        return rows[np.lexsort(columns)]
+
+    def form(self, topic: int, rows: Rows) -> None:
+        """Let some messages of a topic stand among the ready ones, if they are ready still."""
+        rows = rows[(self.table.state[rows] == State.READY) & (self.table.topic[rows] == topic)]
+        rows = self.admission.not_standing(rows)
+        if len(rows):
+            self.ready.add(rows)
 
     def _tell(self, kind: Kind, record: Record, rows: Rows) -> None:
         self.events.add(kind, record.time_ms, rows, self.table)

@@ -4,7 +4,7 @@ What leaves a topic otherwise than by a take (it is cancelled, or taken by its i
 until its turn comes, and is recognised and thrown away then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -21,7 +21,15 @@ from dwell.store.embedded.topics import Topics
 class Ready:
     """The ready messages of all topics; a topic is named by its number."""
 
-    def __init__(self, table: Table, topics: Topics, admission: Admission, limits: Limits) -> None:
+    def __init__(
+        self,
+        table: Table,
+        topics: Topics,
+        admission: Admission,
+        forming: Collection[int],
+        limits: Limits,
+    ) -> None:
+        self._forming = forming
         self._table = table
         self._topics = topics
         self._admission = admission
@@ -71,7 +79,11 @@ class Ready:
         found: dict[int, int] = {}
         for name in topics:
             number = self._topics.find(name)
-            if number is not None and not self._topics.settings_of(number).paused:
+            if (
+                number is not None
+                and number not in self._forming
+                and not self._topics.settings_of(number).paused
+            ):
                 count = self._table.count(number, State.READY)
                 if count and self._admission.is_used:
                     count = self._admission.left(number, count, now_ms)

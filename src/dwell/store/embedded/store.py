@@ -42,8 +42,10 @@ from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
 from dwell.store.embedded.sweeping import paged, swept, with_key
 from dwell.store.embedded.syncoption import sync_every_ms
+from dwell.store.embedded.thread import in_thread
 from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
 from dwell.store.embedded.versions import versions_of
+from dwell.tasks import finished, whole
 
 T = TypeVar("T")
 _GoodAndLeased: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -196,7 +198,7 @@ class EmbeddedStore(Counting):
         self, topic: str, ids: Sequence[bytes], versions: U64 | None, lease_ms: int, owner: str
     ) -> Rows:
         now_ms = self._time.begin()
-        if self._machine.topics.settings(topic).paused:
+        if self._machine.topics.settings(topic).paused or self._is_forming(topic):
             return _NO_ROWS
         rows, _, free = self._find(topic, ids, versions)
         good = first_of_each(rows, free & (self._table.state[rows] == State.READY))
@@ -229,6 +231,8 @@ class EmbeddedStore(Counting):
         """Return the ready messages that a take would give first (see the contract)."""
         self._time.look()
         number = self._machine.topics.find(topic)
+        if self._is_forming(topic):
+            return Batch.empty(receipts=False)
         while number is not None and (ready := self._table.count(number, State.READY)):
             rows, has_more = self._machine.ready.peek(number, min(limit, ready))
             if len(rows) or not has_more:
@@ -512,11 +516,30 @@ class EmbeddedStore(Counting):
             raise InvalidSettings(f"on_full: got {on_full!r}, expected refuse or drop")
         async with self.core.known_keys(topic, changed()):
             settings = await self._in_room(write)
+            if self._is_forming(topic):
+                await finished(whole(self._form(topic)))
         number = self._machine.topics.number(topic)
         if not settings.paused and (ready := self._table.count(number, State.READY)):
             self.wake(topic, ready)
         await self.core.committed()
         return settings
+
+    def _is_forming(self, topic: str) -> bool:
+        return self._machine.topics.find(topic) in self._machine.forming
+
+    async def _form(self, topic: str) -> None:
+        """Let the ready messages of a topic stand as its new settings say, a part at a time."""
+        machine, number = self._machine, self._machine.topics.number(topic)
+        change, step = machine.forming[number], self.core.limits.formed_rows
+        rows = await in_thread(machine.to_form, number)
+        for start in range(0, len(rows), step):
+            if machine.forming.get(number) != change:
+                # The settings have changed again, and whoever did that goes on.
+                return
+            machine.form(number, rows[start : start + step])
+            await asyncio.sleep(0)
+        if machine.forming.get(number) == change:
+            del machine.forming[number]
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""

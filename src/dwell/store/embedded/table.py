@@ -112,7 +112,7 @@ class Table(Pool):
         counts: I64 = self._counts[:topics, list(states)]
         return counts
 
-    def are_begun(self, rows: Rows) -> np.ndarray:
+    def are_begun(self, rows: Rows | slice) -> np.ndarray:
         """Tell which messages were taken and are not done."""
         state = self.state[rows]
         waiting = (state == State.DELAYED) | (state == State.READY)
