@@ -11,7 +11,7 @@ import secrets
 
 import msgspec
 
-from dwell.errors import InvalidInput, StoreError, StoreTooNew
+from dwell.errors import InvalidInput, ServerUnreachable, StoreError, StoreTooNew
 from dwell.slices import slices
 from dwell.store.redis.engine import Engine
 from dwell.store.redis.numbers import MOST_SHARDS
@@ -22,6 +22,8 @@ FORMAT = 2
 
 #: How many shards are asked at a time which store they belong to.
 _AT_ONCE = 32
+#: How much of the store's time limit the second shard may hold up who opens the store.
+_PATIENCE = 0.1
 
 
 class Config(msgspec.Struct, array_like=True, frozen=True):
@@ -57,16 +59,16 @@ class Agreement:
     async def config(self, known: Config | None = None) -> Config:
         """Return the configuration; make a new store, with as many shards as known, if none is."""
         data = await self._engine.ask("GET", self._key)
-        newest = await self._newest_copy(known, range(1, 2) if data else self._all(known))
         if data is None:
-            new = newest or self._new(known)
+            new = await self._newest_copy(known) or self._new(known)
             await self._engine.ask("SET", self._key, msgspec.msgpack.encode(new), "NX")
             data = await self._engine.ask("GET", self._key)
         config = _config(data, self._key)
-        if newest and newest.moves > config.moves:
+        newer = None if config == known else await self._newer_copy(config)
+        if newer:
             _log.warning("%s: is from before a reshard, and the other shards are not", self._key)
-            await self.write(newest)
-            config = newest
+            await self.write(newer)
+            config = newer
         if config.format < FORMAT:
             config = msgspec.structs.replace(config, format=FORMAT)
             await self.write(config)
@@ -99,18 +101,27 @@ class Agreement:
         """Return the shards but the first that the store may have."""
         return range(1, known.shards if known else MOST_SHARDS if self._is_cluster else 1)
 
-    async def _newest_copy(self, known: Config | None, shards: range) -> Config | None:
-        """Return the newest of the copies that some shards have, and of those the known one."""
+    async def _newer_copy(self, config: Config) -> Config | None:
+        """Return what the second shard follows, when that saw more reshards than the first."""
+        try:
+            copy = await self.copy(1, _PATIENCE * self._engine.timeout_s)
+        except ServerUnreachable:
+            # It is told when it is called.
+            return None
+        return copy if copy and copy.moves > config.moves else None
+
+    async def _newest_copy(self, known: Config | None) -> Config | None:
+        """Return the newest of the copies that other shards have, and of those the known one."""
         found = []
-        for some in slices(shards, _AT_ONCE):
+        for some in slices(self._all(known), _AT_ONCE):
             found += await asyncio.gather(*(self.copy(shard) for shard in some))
         copies = [copy for copy in found if copy]
         return max(copies, key=lambda copy: (copy.moves, copy == known), default=None)
 
-    async def copy(self, shard: int) -> Config | None:
+    async def copy(self, shard: int, patience_s: float | None = None) -> Config | None:
         """Return the configuration that a shard follows; None if it is new or has lost all."""
         key = self._engine.keys(shard).meta
-        data = await self._engine.ask("HGET", key, "config")
+        data = await self._engine.ask("HGET", key, "config", patience_s=patience_s)
         return _config(data, key) if data else None
 
 

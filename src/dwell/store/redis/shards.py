@@ -164,9 +164,10 @@ class Shards:
                     if self._wakes is not None:
                         await self._stop_listening()
                         self._listen()
-            if shard < self.count:
-                assert self._config is not None
-                await self._claim(shard, self._config)
+        # A shard that cannot be reached does not hold up the others.
+        if shard < self.count:
+            assert self._config is not None
+            await self._claim(shard, self._config)
 
     async def _claim(self, shard: int, config: Config, *, is_forced: bool = False) -> None:
         """Let a shard belong to the store, if it is new or has lost all."""
