@@ -12,7 +12,7 @@ from dwell.store.embedded.wheel import Wheel
 def _wheel_rows() -> list[np.ndarray]:
     wheel = Wheel(lambda rows: np.ones(len(rows), dtype=np.int64))
     wheel.add(np.arange(3), np.ones(3, dtype=np.int64))
-    kept, popped = wheel.rows(), wheel.pop(1)
+    kept, popped = wheel.rows(), wheel.pop(1, 100)
     assert popped is not None
     return [kept, popped]
 

@@ -30,6 +30,8 @@ from dwell.store.base import Store
 
 #: How often messages are looked at again that others change all the time.
 _MOST_LOOKS = 10
+#: How many messages are changed before others go on.
+_AT_ONCE = 4_000
 
 
 class Seen(NamedTuple):
@@ -204,7 +206,7 @@ async def _seen(
             missing = limit - sum(len(part.ids) for part in parts)
             if missing <= 0 or matcher.is_spent:
                 return parts, place
-            most = min(missing, MAX_BATCH_MESSAGES)
+            most = min(missing, _AT_ONCE)
             part, place = await _page(store, topic, matcher, place, most, only)
             parts.append(part)
     return parts, None

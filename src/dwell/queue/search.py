@@ -14,12 +14,14 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor, Page
 from dwell.errors import StoreError
-from dwell.message import MAX_BATCH_MESSAGES, U64, State
+from dwell.message import U64, State
 from dwell.queue.matcher import EVERYTHING, Matcher
 from dwell.store.base import Store
 from dwell.tasks import finished, whole
 
-_PAGE = 1000
+#: How many messages a page has at first, and at most: they are looked at before others go on.
+_PAGE = 1_000
+_MOST = 5_000
 
 #: Before every message that a scan can give.
 BEGINNING = Cursor(-1, 0)
@@ -69,7 +71,7 @@ async def find(
         del page
         # To find a page costs more in some stores than to read it, so those far from the first
         # match are larger.
-        step = min(2 * step, MAX_BATCH_MESSAGES)
+        step = min(2 * step, _MOST)
         await asyncio.sleep(0)
     return Page(Batch.joined(found, receipts=False), cursor, np.concatenate(versions))
 

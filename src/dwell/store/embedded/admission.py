@@ -48,6 +48,7 @@ class Admission:
         self._lanes: dict[int, Lanes] = {}
         self._turns: dict[int, LaneTurns] = {}
         self._expected: set[int] = set()
+        self._retired: list[Lanes] = []
         self.allowances: Allowances[int] = Allowances()
 
     @property
@@ -85,8 +86,8 @@ class Admission:
             self._lanes[topic] = Lanes(self._table, self._kept)
         if settings.fair and not had_turns:
             self._turns[topic] = LaneTurns()
-        if not settings.ordered:
-            self._lanes.pop(topic, None)
+        if not settings.ordered and had_lanes:
+            self._retired.append(self._lanes.pop(topic))
         if not settings.fair:
             self._turns.pop(topic, None)
         return (had_lanes, had_turns) != (settings.ordered, settings.fair)
@@ -108,8 +109,20 @@ class Admission:
         if topic in self._turns:
             self._turns[topic] = LaneTurns()
         if topic in self._lanes:
+            self._retired.append(self._lanes[topic])
             lanes = self._lanes[topic] = Lanes(self._table, self._kept)
             lanes.begin(begun)
+
+    def free(self, most: int) -> bool:
+        """Free some of what lanes hold that are not used any more; tell whether there is more.
+
+        Freed at once, millions of entries would keep everybody else waiting.
+        """
+        while self._retired and most > 0:
+            most -= self._retired[-1].free(most)
+            if most > 0:
+                self._retired.pop()
+        return bool(self._retired)
 
     def not_standing(self, rows: Rows) -> Rows:
         """Return those of some ready messages that have no turn and are not parked."""

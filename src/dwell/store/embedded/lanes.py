@@ -62,6 +62,21 @@ class Lanes:
         #: How many ready messages nobody may take.
         self.parked = 0
 
+    def free(self, most: int) -> int:
+        """Free at most ``most`` parked entries and fronts; return how many."""
+        freed = 0
+        while self._heaps and freed < most:
+            lane, heap = self._heaps.popitem()
+            count = len(heap)
+            del heap[freed - most :]
+            freed += count - len(heap) + (not heap)
+            if heap:
+                self._heaps[lane] = heap
+        while self._fronts and freed < most:
+            self._fronts.popitem()
+            freed += 1
+        return freed
+
     def begin(self, rows: Rows) -> None:
         """Let those of the topic's messages be fronts that were taken and are not done."""
         lanes = self._kept.lane[rows]

@@ -32,6 +32,10 @@ class Limits:
     ``snapshot_records``: records after which a snapshot is made, however small they are; but none
     for that within ``snapshot_every_ms`` of the last.
     ``room_rows``: more messages before the room for their snapshot is looked for.
+    ``timed_rows``: messages that fall due, or whose leases or times end, before others go on.
+    ``loaded_rows``: rows of a minute that is near which are sorted before others go on.
+    ``merged_rows``: rows in a run of ready messages that no longer grows by merging.
+    ``scanned_rows``: rows that a scan looks at together.
     ``swept_rows``: rows that a sweep looks at in one call.
     ``cleared_rows``: messages that a clear cancels in one call.
     ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
@@ -65,7 +69,11 @@ class Limits:
     snapshot_records: int = 2_000
     snapshot_every_ms: int = 5_000
     room_rows: int = 1_024
+    scanned_rows: int = 1 << 16
     swept_rows: int = 1 << 18
+    timed_rows: int = 1 << 14
+    loaded_rows: int = 1 << 16
+    merged_rows: int = 1 << 16
     cleared_rows: int = 1 << 13
     keyed_rows: int = 1 << 13
     formed_rows: int = 1 << 13

@@ -192,6 +192,15 @@ class Machine:
         times = (self.leases.next_ms(), self.expiries.next_ms())
         return any(time is not None and time <= now_ms for time in times)
 
+    def unexpired(self, rows: Rows, now_ms: int) -> Rows:
+        """Return those of some messages that have not expired, which may not be recorded yet."""
+        next_ms = self.expiries.next_ms()
+        if next_ms is None or next_ms > now_ms:
+            return rows
+        expires_ms = self.table.expires_ms[rows]
+        left: Rows = rows[(expires_ms == 0) | (expires_ms > now_ms)]
+        return left
+
     def next_deadline_ms(self) -> int | None:
         """Return when something may happen next."""
         timed = (self.delays, self.leases, self.expiries, self.admission.allowances)

@@ -12,7 +12,7 @@ from collections import deque
 import numpy as np
 
 from dwell.message import I64, U32, U64
-from dwell.store.embedded.limits import LIMITS
+from dwell.store.embedded.limits import LIMITS, Limits
 
 
 class Chunk:
@@ -158,11 +158,12 @@ class Later:
 class Runs:
     """A priority queue of entries: push batches, pop the first ones."""
 
-    __slots__ = ("_runs", "_small_chunk")
+    __slots__ = ("_merged_rows", "_runs", "_small_chunk")
 
-    def __init__(self, small_chunk: int = LIMITS.small_chunk) -> None:
+    def __init__(self, limits: Limits = LIMITS) -> None:
         self._runs: list[Run] = []
-        self._small_chunk = small_chunk
+        self._small_chunk = limits.small_chunk
+        self._merged_rows = limits.merged_rows
 
     def push(self, chunk: Chunk) -> None:
         """Add entries, in any order."""
@@ -173,7 +174,12 @@ class Runs:
             self._runs[-1].append(chunk)
             return
         self._runs.append(Run(chunk, self._small_chunk))
-        while len(self._runs) > 1 and self._runs[-2].size <= 2 * self._runs[-1].size:
+        # A merge of very long runs would keep everybody else waiting.
+        while (
+            len(self._runs) > 1
+            and self._runs[-2].size <= 2 * self._runs[-1].size
+            and self._runs[-1].size <= self._merged_rows
+        ):
             newer, older = self._runs.pop(), self._runs.pop()
             chunk = joined([*older.chunks, *newer.chunks]).ordered()
             self._runs.append(Run(chunk, self._small_chunk))

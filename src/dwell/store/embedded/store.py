@@ -172,6 +172,9 @@ class EmbeddedStore(Counting):
             # What is popped here must be written, so the room for it comes first.
             self.core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
             rows, has_more = machine.ready.pop_first(ready, limit)
+            popped = len(rows)
+            rows = machine.unexpired(rows, now_ms)
+            has_more |= len(rows) < popped
         if len(rows):
             machine.admission.take_turns(rows)
             self._lease(rows, lease_ms, owner, now_ms)
@@ -202,7 +205,7 @@ class EmbeddedStore(Counting):
             return _NO_ROWS
         rows, _, free = self._find(topic, ids, versions)
         good = first_of_each(rows, free & (self._table.state[rows] == State.READY))
-        going: Rows = rows[good]
+        going: Rows = self._machine.unexpired(rows[good], now_ms)
         if (admission := self._machine.admission).is_used and len(going):
             going = admission.take_ids(int(self._table.topic[going[0]]), going, now_ms)
         if len(going):
@@ -540,6 +543,8 @@ class EmbeddedStore(Counting):
             await asyncio.sleep(0)
         if machine.forming.get(number) == change:
             del machine.forming[number]
+        while machine.admission.free(step):
+            await asyncio.sleep(0)
 
     async def settings(self, topic: str) -> TopicSettings:
         """Return what holds for a topic."""

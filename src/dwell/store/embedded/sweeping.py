@@ -30,19 +30,41 @@ def swept(
     return rows, end if end < stop else None
 
 
-def ordered(table: Table, topic: int, state: State, cursor: Cursor | None, limit: int) -> Rows:
-    """Return the first rows of a topic and a state behind a cursor, by due and arrival."""
+def ordered(
+    table: Table, topic: int, state: State, cursor: Cursor | None, limit: int, step: int
+) -> Rows:
+    """Return the first rows of a topic and a state behind a cursor, by due and arrival.
 
-    def wanted(part: slice) -> np.ndarray:
+    It looks at ``step`` rows at a time; what comes behind the last of as many as are wanted is
+    passed over in the parts that follow.
+    """
+    found: Rows = np.zeros(0, np.intp)
+    last: Cursor | None = None
+    for start in range(0, table.top, step):
+        part = slice(start, min(start + step, table.top))
         fits: np.ndarray = (table.topic[part] == topic) & (table.state[part] == state)
         if cursor is not None:
-            due_ms = table.due_ms[part]
-            later = table.seq[part] > np.uint64(cursor.arrival)
-            fits &= (due_ms > cursor.due_ms) | ((due_ms == cursor.due_ms) & later)
-        return fits
+            fits &= _is_behind(table, part, cursor)
+        if last is not None:
+            fits &= ~_is_behind(table, part, last)
+        rows = np.flatnonzero(fits) + start
+        if len(rows):
+            found = _first(table, np.concatenate([found, rows]), limit)
+        if len(found) == limit > 0:
+            last = Cursor(int(table.due_ms[found[-1]]), int(table.seq[found[-1]]))
+    return found
 
-    rows = table.rows_where(wanted)
-    if len(rows) > limit:
+
+def _is_behind(table: Table, part: slice, cursor: Cursor) -> np.ndarray:
+    due_ms = table.due_ms[part]
+    behind: np.ndarray = due_ms == cursor.due_ms
+    behind &= table.seq[part] > np.uint64(cursor.arrival)
+    behind |= due_ms > cursor.due_ms
+    return behind
+
+
+def _first(table: Table, rows: Rows, limit: int) -> Rows:
+    if len(rows) > limit > 0:
         # Only those up to the limit's due have to be sorted.
         bound = np.partition(table.due_ms[rows], limit - 1)[limit - 1]
         rows = rows[table.due_ms[rows] <= bound]
@@ -81,7 +103,7 @@ def paged(
     table: Table, topic: int, state: State, cursor: Cursor | None, limit: int, limits: Limits
 ) -> tuple[Rows, Cursor | None]:
     """Return the rows of a page in order of due, and where the next begins if there is one."""
-    rows = ordered(table, topic, state, cursor, limit + 1)
+    rows = ordered(table, topic, state, cursor, limit + 1, limits.scanned_rows)
     count = min(limit, within(table.size_bytes[rows], limits.answer_bytes))
     if len(rows) <= count:
         return rows, None

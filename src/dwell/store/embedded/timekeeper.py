@@ -79,7 +79,10 @@ class Timekeeper:
         self._latest_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Do what time asks for; raises DiskFull when there was no room to write all of it."""
+        """Do what time asks for, or a part of it where that is much.
+
+        The deadline is over then. Raises DiskFull when there was no room to write all of it.
+        """
         machine = self._machine
         self._note_time(now_ms)
         full: DiskFull | None = None
@@ -91,7 +94,7 @@ class Timekeeper:
                 self._run_out(wheel, kind, error, now_ms)
             except DiskFull as no_room:
                 full = no_room
-        rows = machine.delays.pop(now_ms)
+        rows = machine.delays.pop(now_ms, self._core.limits.timed_rows)
         if rows is not None and len(rows):
             machine.make_ready(rows)
         machine.come_again(now_ms)
@@ -104,7 +107,7 @@ class Timekeeper:
 
     def _run_out(self, wheel: Wheel, kind: RecordKind, error: str | None, now_ms: int) -> None:
         """Write what a wheel says has ended by now, in as many records as that takes."""
-        rows = wheel.pop(now_ms)
+        rows = wheel.pop(now_ms, self._core.limits.timed_rows)
         if rows is None:
             return
         room_bytes = self._core.journal.room.most_record_bytes - RECORD_BYTES

@@ -122,7 +122,7 @@ class Topics:
         """Return the messages of a topic that can be taken."""
         runs = self._ready.get(number)
         if runs is None:
-            runs = self._ready[number] = Runs(self._limits.small_chunk)
+            runs = self._ready[number] = Runs(self._limits)
         later = self._later.pop(number)
         if later is not None:
             runs.push(later)

@@ -14,6 +14,7 @@ nothing the wheel is swept.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +39,9 @@ class Wheel:
         self._undealt_first_ms = _NEVER
         self._slots: dict[int, array[int]] = {}
         self._first_slot = _NEVER
+        # What has come near, and is not sorted yet.
+        self._coming: deque[U32] = deque()
+        self._load_at_once = limits.loaded_rows
         self._runs: list[tuple[I64, U32]] = []
         self._loaded_until_ms = 0
         self._entries = 0
@@ -60,16 +64,21 @@ class Wheel:
         if len(self._undealt) >= self._deal_at:
             self._deal()
 
-    def pop(self, now_ms: int) -> Rows | None:
-        """Remove and return the distinct rows whose time has come; None when there are none."""
+    def pop(self, now_ms: int, most: int) -> Rows | None:
+        """Remove and return distinct rows whose time has come; None when there are none.
+
+        They are the earliest, ``most`` at most; :meth:`next_ms` tells whether there are more.
+        """
         self._load(now_ms)
+        counts = [int(np.searchsorted(at_ms, now_ms, side="right")) for at_ms, _ in self._runs]
+        if sum(counts) > most:
+            counts = self._earliest(counts, most)
         due = []
-        for index, (at_ms, rows) in enumerate(self._runs):
-            if at_ms[0] > now_ms:
-                continue
-            count = int(np.searchsorted(at_ms, now_ms, side="right"))
-            due.append(rows[:count])
-            self._runs[index] = (at_ms[count:], rows[count:])
+        for index, count in enumerate(counts):
+            if count:
+                at_ms, rows = self._runs[index]
+                due.append(rows[:count])
+                self._runs[index] = (at_ms[count:], rows[count:])
         if not due:
             return None
         self._runs = [run for run in self._runs if len(run[1])]
@@ -78,12 +87,26 @@ class Wheel:
         at_ms = self._current(found)
         return found[(at_ms > 0) & (at_ms <= now_ms)]
 
+    def _earliest(self, counts: list[int], most: int) -> list[int]:
+        """Return how many of the first rows of each run are among the earliest ones."""
+        heads = [at_ms[: min(n, most)] for (at_ms, _), n in zip(self._runs, counts, strict=True)]
+        last_ms = np.partition(np.concatenate(heads), most - 1)[most - 1]
+        earlier = [int(np.searchsorted(head, last_ms)) for head in heads]
+        left, found = most - sum(earlier), []
+        for head, before in zip(heads, earlier, strict=True):
+            at_last = min(int(np.searchsorted(head, last_ms, side="right")) - before, left)
+            found.append(before + at_last)
+            left -= at_last
+        return found
+
     def put_back(self, rows: Rows) -> None:
         """Let ``pop`` return rows again that it has returned."""
         self.add(rows, self._current(rows))
 
     def next_ms(self) -> int | None:
         """Return a time at or before the next one at which ``pop`` returns something."""
+        if self._coming:
+            return 0
         times = [int(at_ms[0]) for at_ms, _ in self._runs]
         if self._slots:
             times.append(self._first_slot * SLOT_MS)
@@ -105,6 +128,7 @@ class Wheel:
     def rows(self) -> Rows:
         """Return the distinct rows that have an entry, whether it means anything or not."""
         rows = [run[1] for run in self._runs]
+        rows += self._coming
         parts = (self._undealt, *self._slots.values())
         rows += [np.frombuffer(part, dtype=np.uint32) for part in parts if part]
         return distinct(np.concatenate(rows)).astype(np.intp) if rows else np.zeros(0, np.intp)
@@ -113,6 +137,7 @@ class Wheel:
         """Forget every entry."""
         self._undealt, self._undealt_first_ms = array("I"), _NEVER
         self._slots, self._first_slot, self._runs = {}, _NEVER, []
+        self._coming.clear()
         self._loaded_until_ms = self._entries = 0
 
     def _add_run(self, at_ms: I64, rows: U32) -> None:
@@ -158,22 +183,28 @@ class Wheel:
         self._first_slot = min(self._slots, default=_NEVER)
 
     def _load(self, now_ms: int) -> None:
-        """Bring every slot that has begun near, as one run."""
+        """Bring every slot that has begun near, and sort a part of it into a run."""
         until_ms = (now_ms // SLOT_MS + 1) * SLOT_MS
-        if until_ms <= self._loaded_until_ms:
+        if until_ms > self._loaded_until_ms:
+            if self._undealt_first_ms < until_ms:
+                self._deal()
+            begun = sorted(slot for slot in self._slots if slot * SLOT_MS < until_ms)
+            self._loaded_until_ms = until_ms
+            self._coming += [np.frombuffer(self._slots.pop(s), dtype=np.uint32) for s in begun]
+            self._first_slot = min(self._slots, default=_NEVER)
+        missing, parts = self._load_at_once, list[U32]()
+        while self._coming and missing:
+            part = self._coming.popleft()
+            if len(part) > missing:
+                self._coming.appendleft(part[missing:])
+            parts.append(part[:missing])
+            missing -= len(parts[-1])
+        if not parts:
             return
-        if self._undealt_first_ms < until_ms:
-            self._deal()
-        begun = [slot for slot in self._slots if slot * SLOT_MS < until_ms]
-        self._loaded_until_ms = until_ms
-        if not begun:
-            return
-        parts = [np.frombuffer(self._slots.pop(slot), dtype=np.uint32) for slot in begun]
-        self._first_slot = min(self._slots, default=_NEVER)
         entries = np.concatenate(parts)
         rows = distinct(entries)
         at_ms = self._current(rows.astype(np.intp))
-        near = (at_ms > 0) & (at_ms < until_ms)
+        near = (at_ms > 0) & (at_ms < self._loaded_until_ms)
         self._entries -= len(entries) - int(np.count_nonzero(near))
         self._add_run(at_ms[near], rows[near])
 
