@@ -73,9 +73,17 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
             "sync_ms": 300,
             "ids": "queue",
             "topics": 60_000,
+            "large": 1_000_000,
             "rounds": 1,
         },
-        {"pending": 20_000, "rate": 2_000, "seconds": 3, "sync_ms": 20, "topics": 500},
+        {
+            "pending": 20_000,
+            "rate": 2_000,
+            "seconds": 3,
+            "sync_ms": 20,
+            "topics": 500,
+            "large": 20_000,
+        },
     ),
     "http": (
         http.run,

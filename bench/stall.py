@@ -1,8 +1,9 @@
 """The longest stop of the event loop, in milliseconds: while snapshots and files are made.
 
 Many messages are pending, others live and go, and each sync of the disk takes a third of a second.
-Then as many topics as may be have a message each that falls due in the same millisecond. Beside it
-a process does nothing but sleep: how late that wakes is the machine's doing.
+Then as many topics as may be have a message each that falls due in the same millisecond, and verbs
+and time touch all messages of one large topic. Beside the first a process does nothing but sleep:
+how late that wakes is the machine's doing.
 """
 
 import asyncio
@@ -15,8 +16,10 @@ from contextlib import contextmanager, suppress
 
 import dwell
 from bench.filled import put_pending
+from bench.largetopic import stops_of
 from bench.lifecycle import BODY, own_ids
 from bench.result import Result, percentile
+from bench.watch import Watch
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.disk import Disk
 
@@ -34,27 +37,6 @@ class SlowDisk(Disk):
         """Return late."""
         time.sleep(self.sync_s)
         super().sync(fd)
-
-
-class Watch:
-    """Notes how late the event loop is for a sleep of a millisecond."""
-
-    def __init__(self) -> None:
-        self.late_ms: list[float] = []
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def _run(self) -> None:
-        while True:
-            start = time.perf_counter()
-            await asyncio.sleep(0.001)
-            self.late_ms.append((time.perf_counter() - start) * 1000 - 1)
-
-    async def stop(self) -> list[float]:
-        """Return what it noted, in order."""
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-        return sorted(self.late_ms)
 
 
 @contextmanager
@@ -80,14 +62,23 @@ def _sleep(ended, late_ms) -> None:  # type: ignore[no-untyped-def]
 
 
 def run(
-    *, pending: int, rate: int, seconds: int, sync_ms: int, ids: str, topics: int, rounds: int
+    *,
+    pending: int,
+    rate: int,
+    seconds: int,
+    sync_ms: int,
+    ids: str,
+    topics: int,
+    large: int,
+    rounds: int,
 ) -> Result:
-    """Measure both; ``rounds`` is how often."""
+    """Measure all; ``large`` is the size of the large topic, and ``rounds`` how often."""
     params = {"pending": pending, "rate": rate, "seconds": seconds, "sync_ms": sync_ms, "ids": ids}
-    result = Result("stall", {**params, "topics": topics}, "ms")
+    result = Result("stall", {**params, "topics": topics, "large": large}, "ms")
     for _ in range(rounds):
         asyncio.run(_measure(result, pending, rate, seconds, sync_ms, ids))
         asyncio.run(_measure_topics(result, topics))
+        asyncio.run(_measure_large(result, large))
     return result
 
 
@@ -172,6 +163,13 @@ async def _measure_topics(result: Result, topics: int) -> None:
             await asyncio.sleep(0.5)
             late_ms = await watch.stop()
     result.more["topics_ms"] = round(late_ms[-1], 2)
+
+
+async def _measure_large(result: Result, messages: int) -> None:
+    stops_ms, clear_s = await stops_of(messages, 3 + messages / 100_000)
+    result.more["large_ms"] = max(stops_ms.values())
+    result.more["clear_s"] = round(clear_s, 3)
+    result.more |= {f"{name}_ms": ms for name, ms in stops_ms.items()}
 
 
 async def _until(reached: Callable[[], bool]) -> None:
