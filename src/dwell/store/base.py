@@ -74,6 +74,9 @@ from dwell.message import (
 Delays: TypeAlias = int | I64 | None
 Errors: TypeAlias = str | Sequence[str | None] | None
 
+#: How many messages a store cancels in one part of a clear, if it has no way of its own.
+_CLEARED = 1_000
+
 
 class Store(ABC):
     """What keeps the messages. Every verb is a batch; the docstrings say only what is special.
@@ -253,7 +256,7 @@ class Store(ABC):
         there during all of it is cancelled, whatever comes and goes.
         """
         wanted = Wanted(topics=(topic,), states=(State.DELAYED, State.READY, State.DEAD))
-        sweep = await self.sweep(wanted, place, 2**63 - 1, MAX_BATCH_MESSAGES)
+        sweep = await self.sweep(wanted, place, 2**63 - 1, _CLEARED)
         ids = [id_.encode() for id_ in sweep.messages.ids]
         results = await self.cancel(topic, ids) if ids else np.zeros(0, np.uint8)
         return int(np.count_nonzero(results == Result.CANCELLED)), sweep.next_place
