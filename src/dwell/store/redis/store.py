@@ -21,7 +21,7 @@ from dwell.store.base import Delays, Errors, Store
 from dwell.store.holding import most_held
 from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of, oldest_of
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import Group, shares, split
+from dwell.store.redis.numbers import MOST_SHARDS, Group, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import Leased, Row, batch_of, is_of_block
@@ -291,6 +291,18 @@ class RedisStore(Store):
             cut = found[limit][0]
         more = cut if start < cut < stop else None
         return Sweep(batch_of([row for _, row in found[:limit]]), more, places)
+
+    async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
+        """Cancel messages of a topic, shard after shard (see the contract).
+
+        A place is the number that comes after all that were there at first, and the shard.
+        """
+        self.check()
+        bound, shard = divmod(place, MOST_SHARDS)
+        cancelled, has_more, bound = (await self.shards.run(shard, "clear", topic, bound)).values
+        if has_more:
+            return int(cancelled), int(bound) * MOST_SHARDS + shard
+        return int(cancelled), shard + 1 if shard + 1 < self.shards.count else None
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
