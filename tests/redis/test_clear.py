@@ -5,6 +5,8 @@ import random
 import pytest
 
 import dwell
+from dwell.store.redis import RedisStore
+from dwell.store.redis.limits import Limits
 from tests.redis.servers import redis_server
 
 KINDS = [{}, {"ordered": True}, {"fair": True}, {"ordered": True, "fair": True}]
@@ -29,6 +31,8 @@ async def test_clear__every_kind_of_topic__leaves_what_is_leased_and_nothing_sta
                 key = [f"k{draw.randrange(7)}" for _ in range(count)]
                 delay = draw.choice(["0s", "1h"])
                 await queue.put_many("t", [b"x"] * count, ids=ids, key=key, delay=delay)
+            for _ in range(20):
+                await queue.put("t", b"x", key="k1")
             await queue.bury(await queue.take("t", 3), "why")
             await queue.release(await queue.take("t", 5), delay="2h")
             held = await queue.take("t", 4)
@@ -52,7 +56,8 @@ async def test_clear__every_kind_of_topic__leaves_what_is_leased_and_nothing_sta
 
 async def test_clear__puts_meanwhile__ends_and_leaves_those() -> None:
     with redis_server() as server:
-        async with dwell.open(server.url) as queue:
+        store = RedisStore(server.url, limits=Limits(loose=8))
+        async with dwell.Queue(store) as queue:
             await queue.put_many("t", [b"x"] * 3_000, delay="1h")
             cancelled, place, puts = 0, 0, 0
             following: int | None = 0

@@ -71,7 +71,7 @@ verb('clear', 2, kept(function(topic, bound)
         local n = unpack_from('>I7', found[i], from)
         local b = #found[i] == block_size and head_at(n)
         if n >= bound then
-          passed, left = passed + 1, left - 0.1
+          passed, left = passed + 1, left - 0.01
         elseif b and not is_laned(topic) then
           clear_block(n, b)
         elseif b then
@@ -91,8 +91,9 @@ verb('clear', 2, kept(function(topic, bound)
   clear_set(KEY.delayed .. topic, 1, 12)
   clear_set(KEY.ready .. topic, 7, 14)
   clear_set(KEY.dead .. topic, 1, 0)
-  -- Where one of each key stands in the sets, the next ones do so from now on.
-  local has_more = left <= 0 or (number > 0 and is_laned(topic))
+  -- Where one of each key stands in the sets, the next ones may do so from now on. Who finds only what has come since,
+  -- and very much of that, is at the end.
+  local has_more = number > 0 and (left <= 0 or is_laned(topic))
   return {number, has_more and '1' or '', string.format('%.0f', bound), finish()}
 end))
 end
