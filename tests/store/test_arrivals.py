@@ -96,8 +96,11 @@ def test_numbers_are_in_a_row_in_each_opening_and_stay_after_it(tmp_path):
             asked = [0, numbers[0] - 1, *numbers, numbers[-1] + 1]
             found = [name is not None for name in queue.named(asked)]
             assert found == [number in numbers for number in asked]
+            # The index was made of few, and is filled from here on.
+            numbers.append(queue.put("t", b"x").number)
+            assert all(queue.named(numbers))
     assert numbers == sorted(numbers)
-    assert numbers[3] > numbers[2] + 1
+    assert numbers[4] > numbers[3] + 1
     with dwell.open(tmp_path / "store") as queue:
         (message, *_) = queue.take("t", 2)
         queue.ack(message)
@@ -105,7 +108,6 @@ def test_numbers_are_in_a_row_in_each_opening_and_stay_after_it(tmp_path):
         more = queue.put("t", b"x").number
         assert queue.named(numbers[:1]) == [None]
         assert all(queue.named([numbers[1], more]))
-        # The index was made of few, and is filled from here on.
         assert queue.put("t", b"x").number == more + 1
         assert all(queue.named([numbers[1], more, more + 1]))
 
