@@ -80,10 +80,18 @@ async def test_a_worker_declares_schedules_and_takes_back_what_its_code_no_longe
             clock.advance(60_000)
             await until_async(lambda: done)
         assert done == ["tick@2027-01-15T08:01:00Z"]
+
+        async def left():
+            return {p.schedule.name: p.schedule.every_ms async for p in queue.schedules.each()}
+
+        async def are_taken_back():
+            clock.advance(30_000)
+            return await left() == {"by-hand": 3_600_000, "tick": 120_000}
+
         async with serving(worker_of(tick={"span": "2m"})):
             await until_async(lambda: TOPIC in queue.waiting)
-        left = {p.schedule.name: p.schedule.every_ms async for p in queue.schedules.each()}
-        assert left == {"by-hand": 3_600_000, "tick": 120_000}
+            assert (await left()).keys() == {"by-hand", "tick", "nightly"}
+            await until_async(are_taken_back)
 
 
 async def test_a_worker_does_not_take_the_schedule_of_another():

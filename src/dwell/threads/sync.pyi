@@ -2,7 +2,7 @@
 # queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
@@ -260,6 +260,7 @@ class SyncSchedules:
         ttl: Delay | None = None,
         app: str = "",
     ) -> Result: ...
+    def change(self, name: str, **words: Any) -> Result: ...
     def get(self, name: str) -> Planned | None: ...
     def each(self, app: str | None = None) -> Iterator[Planned]: ...
     def next(self, name: str, count: int = 5) -> list[datetime]: ...
