@@ -2,7 +2,7 @@
 # queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload

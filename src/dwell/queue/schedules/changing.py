@@ -126,7 +126,7 @@ class Changing:
         now_ms = self._queue.clock.now_ms()
         if message is None or old is None or old.paused:
             return now_ms
-        told_ms, first_ms = since_ms(message), next_ms(message)
+        told_ms, first_ms = since_ms(message, now_ms), next_ms(message)
         if told_ms is not None:
             # It may be due later only because what it puts was refused.
             found_ms = await asyncio.to_thread(old.times.after, told_ms)

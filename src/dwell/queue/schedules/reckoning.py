@@ -120,14 +120,14 @@ def _reckoned(message: Message, now_ms: int) -> Work | Bad:
 
 def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:
     how = (schedule.misfire, schedule.grace_ms)
-    found = plan(schedule.times, after_ms(message), now_ms, *how, ahead_ms=AHEAD_MS)
+    found = plan(schedule.times, after_ms(message, now_ms), now_ms, *how, ahead_ms=AHEAD_MS)
     if found.next_ms is not None and found.next_ms - now_ms > MAX_DELAY_MS:
         raise InvalidSchedule(f"schedule {message.id}: fires next in more than 100 years")
     return found
 
 
-def after_ms(message: Message) -> int:
+def after_ms(message: Message, now_ms: int) -> int:
     """Return after when a schedule is to fire."""
-    told_ms = since_ms(message)
+    told_ms = since_ms(message, now_ms)
     # One that says nothing was put to be due at its first moment.
     return next_ms(message) - 1 if told_ms is None else told_ms
