@@ -105,7 +105,8 @@ def check(rule, expected, change):
             break
         found.append(ms)
     assert found == expected
-    for last, ms in pairwise(expected):
+    pairs = list(pairwise(expected))
+    for last, ms in pairs[:: len(pairs) // 20 + 1]:
         assert rule.before(last) == rule.before(ms - 1) == last
         assert next(rule.following(last)) == next(rule.following(ms - 1)) == ms
 

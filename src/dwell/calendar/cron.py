@@ -78,7 +78,11 @@ class _Lines:
             day += step * _DAY
 
     def _of_day(self, day: date, start: datetime, stop: datetime, step: int) -> Iterator[datetime]:
-        for hour, minute in product(self._hours[::step], self._minutes[::step]):
+        # Hours of the first and the last day that are outside need no look at their minutes.
+        least = start.hour if day == start.date() else 0
+        most = stop.hour if day == stop.date() else 23
+        hours = [hour for hour in self._hours[::step] if least <= hour <= most]
+        for hour, minute in product(hours, self._minutes[::step]):
             at = datetime(day.year, day.month, day.day, hour, minute)
             if start - _MINUTE < at <= stop:
                 for second in self._seconds[::step]:
