@@ -22,6 +22,7 @@ from dwell.queue.schedules.reckoning import Bad, Reckoning, Work, after_ms
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     CHANGING,
+    SETBACK_MS,
     TOPIC,
     Schedule,
     fired_text,
@@ -62,6 +63,7 @@ class Firer:
         self._said_at: dict[str, float] = {}
         self._slow: set[asyncio.Task[None]] = set()
         self._setback = Setback(queue)
+        self._unsaid: dict[str, tuple[bytes, int]] = {}
 
     async def run(self) -> None:
         """Fire until the task is cancelled, or the queue is closed.
@@ -115,7 +117,7 @@ class Firer:
         # Some rules take long to reckon, and the event loop has other work.
         now_ms = self._queue.clock.now_ms()
         self._setback.note(now_ms)
-        reckoning = Reckoning(list(batch), now_ms)
+        reckoning = Reckoning(list(batch), now_ms, self._fired(batch, now_ms))
         await reckoning.wait(_RECKONING_S)
         found, slow, left = reckoning.cut()
         if slow is not None:
@@ -203,13 +205,29 @@ class Firer:
 
     async def _give_back(self, message: Message, to_do: Plan) -> None:
         if to_do.next_ms is None:
-            await self._queue.ack(message)
-            return
-        told = _told(message, to_do)
-        if to_do.fired_ms is not None:
-            told = fired_text(to_do.fired_ms)
-        delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
-        await self._queue.release(message, delay, error=told, counted=False)
+            said = await self._queue.ack(message)
+        else:
+            told = _told(message, to_do)
+            if to_do.fired_ms is not None:
+                told = fired_text(to_do.fired_ms)
+            delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
+            said = await self._queue.release(message, delay, error=told, counted=False)
+        if said is Result.STALE:
+            # The lease has ended meanwhile. What was put is not put again, also where its id has
+            # been forgotten by the next take, as by steps of a simulated clock.
+            self._unsaid[message.id] = (message.body, to_do.fired_ms or to_do.since_ms)
+        else:
+            self._unsaid.pop(message.id, None)
+
+    def _fired(self, batch: Batch, now_ms: int) -> dict[str, int]:
+        """Return up to when schedules have fired that could not be told so."""
+        found = {message.id: self._unsaid.get(message.id, (b"", -1)) for message in batch}
+        bodies = {message.id: message.body for message in batch}
+        return {
+            id_: ms
+            for id_, (body, ms) in found.items()
+            if body == bodies[id_] and ms <= now_ms + SETBACK_MS
+        }
 
 
 def _is_held(one: Work | Bad, until_ms: float) -> bool:
