@@ -25,7 +25,7 @@ _HEAD = """# Made by `python -m tools.stubs` from queue/{queue,selecting,typed,v
 # queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 from dwell.queue import Queue

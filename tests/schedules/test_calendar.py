@@ -1,5 +1,6 @@
 """When rules fire: every zone's changes of clocks, all of cron and RFC 5545 that is allowed."""
 
+import re
 import zoneinfo
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -72,6 +73,34 @@ def test_rules_fire_when_they_say(rule, begin, expected):
         ("cron", "", "fields"),
         ("cron", "61 * * * *", "minute"),
         ("cron", "*" * 2000, "at most 1000"),
+        ("cron", "@every 1h30m", 'every="1h30m"'),
+        ("cron", "@reboot", "a time"),
+        ("cron", "CRON_TZ=Europe/Berlin 0 9 * * *", 'zone="Europe/Berlin" beside'),
+        ("cron", "TZ=Asia/Tokyo 0 9 * * *", 'zone="Asia/Tokyo" beside'),
+        ("cron", "rate(5 minutes)", 'every="5m"'),
+        ("cron", "cron(0 10 ? * MON-FRI *)", "five fields"),
+        ("cron", "0 9 15W * *", "LW, the last weekday"),
+        ("cron", "0 9 L-3 * *", "L-3 is not known"),
+        ("cron", "0 9 * * L5", "5L for the last"),
+        ("cron", "0 9 * * friL", "such as 5L"),
+        ("cron", "0 9 * * fri-mon", "in place of fri-mon"),
+        ("cron", "0 9 * * 5-1", "in place of 5-1"),
+        ("cron", "61 9 * * mon-fri", "minute"),
+        ("cron", "*/90 * * * *", 'at most 60 in place of /90, or every="90m"'),
+        ("cron", "0 */25 * * *", 'every="25h"'),
+        ("cron", "0 0 1 */13 *", "at most 12"),
+        ("cron", "*/61 0 0 1 1 *", 'every="61s"'),
+        ("rrule", "FREQ=MONTHLY;BYMONTHDAY=0", "BYMONTHDAY without 0"),
+        ("rrule", "FREQ=YEARLY;BYMONTHDAY=1,-0", "BYMONTHDAY without 0"),
+        ("rrule", "FREQ=YEARLY;BYYEARDAY=0", "BYYEARDAY without 0"),
+        ("rrule", "FREQ=YEARLY;BYWEEKNO=0", "BYWEEKNO without 0"),
+        ("rrule", "FREQ=MONTHLY;BYDAY=MO;BYSETPOS=0", "BYSETPOS without 0"),
+        ("rrule", "FREQ=MONTHLY;BYDAY=0MO", "BYDAY without 0"),
+        ("rrule", "FREQ=WEEKLY;BYDAY=2MO", "without a number"),
+        ("rrule", "FREQ=DAILY;BYDAY=-1FR", "without a number"),
+        ("rrule", "FREQ=YEARLY;BYWEEKNO=3;BYDAY=1MO", "without a number"),
+        ("rrule", "DTSTART:20270101T090000\nRRULE:FREQ=DAILY", "without DTSTART"),
+        ("rrule", "FREQ=DAILY\nEXDATE;TZID=Europe/Berlin:20270102T090000", "without EXDATE"),
         ("rrule", "", "FREQ"),
         ("rrule", "hello", "FREQ"),
         ("rrule", "FREQ=SECONDLY", "every"),
@@ -79,20 +108,41 @@ def test_rules_fire_when_they_say(rule, begin, expected):
         ("rrule", "FREQ=DAILY;COUNT=99999", "COUNT from 1"),
         ("rrule", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "BYMONTHDAY"),
         ("rrule", "FREQ=MINUTELY;BYMONTHDAY=3", "no BYMONTHDAY"),
-        ("rrule", "FREQ=DAILY\nRDATE=20270101", "FREQ"),
+        ("rrule", "FREQ=DAILY\nRDATE=20270101", "without RDATE"),
         ("rrule", "FREQ=DAILY;BYHOUR=99", "hour"),
         ("rrule", "FREQ=DAILY;UNTIL=2030", "UNTIL"),
         ("rrule", "FREQ=DAILY;UNTIL=20309999T000000Z", "UNTIL"),
         ("rrule", "FREQ=DAILY;UNTIL=soon", "UNTIL"),
         ("rrule", "FREQ=DAILY;BYHOUR=2 3", "spaces"),
         ("rrule", "FREQ=MINUTELY;INTERVAL=1440;BYHOUR=3", "empty"),
-        ("rrule", "FREQ=DAILY;DTSTART=20200101", "DTSTART"),
+        ("rrule", "FREQ=DAILY;DTSTART=20200101", "without DTSTART"),
         ("rrule", f"FREQ=DAILY;BYMINUTE={','.join(map(str, range(60)))};BYHOUR=1,2,3,4,5", "288"),
     ],
 )
 def test_what_cannot_be_read_or_never_fires_is_refused(kind, text, told):
-    with pytest.raises(InvalidSchedule, match=rf"^{kind}: got .*{told}"):
+    with pytest.raises(InvalidSchedule, match=rf"(?s)^{kind}: got .*{re.escape(told)}"):
         rule_of(kind, text, "UTC", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "same"),
+    [
+        ("cron", "@daily", "0 0 * * *"),
+        ("cron", " @Midnight", "0 0 * * *"),
+        ("cron", "@hourly", "0 * * * *"),
+        ("cron", "@weekly", "0 0 * * 0"),
+        ("cron", "@monthly", "0 0 1 * *"),
+        ("cron", "@yearly", "0 0 1 1 *"),
+        ("cron", "@annually", "0 0 1 1 *"),
+        ("cron", "0 9 ? * MON-FRI", "0 9 * * mon-fri"),
+        ("cron", "0 0 9 15 * ?", "0 9 15 * *"),
+        ("rrule", "FREQ=DAILY;BYHOUR=9;", "RRULE:FREQ=DAILY;BYHOUR=9"),
+        ("rrule", "FREQ=WEEKLY;BYDAY=MO\n", "FREQ=WEEKLY;BYDAY=MO"),
+    ],
+)
+def test_what_others_write_is_read(kind, text, same):
+    first, second = (rule_of(kind, one, "Europe/Berlin", NOW_MS) for one in (text, same))
+    assert moments_of(first, NOW_MS, 20) == moments_of(second, NOW_MS, 20)
 
 
 @pytest.mark.parametrize(

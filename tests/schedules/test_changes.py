@@ -4,7 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from dwell.errors import InvalidInput
 from dwell.message import Result, State
 from dwell.queue.schedules import TOPIC
 from dwell.queue.schedules.schedule import CHANGING
@@ -135,3 +137,53 @@ async def test_each_schedule_is_listed_once_however_it_moves_on(start, still, mo
 
         monkeypatch.setattr(queue, "pages", moving)
         assert [found.schedule.name async for found in queue.schedules.each()] == ["s"]
+
+
+@STORES
+async def test_a_change_changes_what_it_names_and_no_more(store):
+    async with opened(0, store) as (queue, _):
+        assert await queue.schedules.change("s", ttl="1h") is Result.UNKNOWN
+        words = {"zone": "Asia/Tokyo", "ttl": "10m", "headers": {"a": "1"}, "key": "k"}
+        await queue.schedules.put("s", "t", b"old", cron="0 9 * * *", **words, app="shop")
+        before = (await queue.schedules.get("s")).schedule
+        assert await queue.schedules.change("s", every="1h", body=b"new") is Result.REPLACED
+        after = (await queue.schedules.get("s")).schedule
+        assert after == replace(before, cron=None, every_ms=3_600_000, body=b"new")
+        assert await queue.schedules.change("s", body=b"new", every="1h") is Result.KEPT
+        assert await queue.schedules.change("s", key=None, ttl=None) is Result.REPLACED
+        assert (await queue.schedules.get("s")).schedule == replace(after, key=None, ttl_ms=0)
+
+
+@STORES
+async def test_changes_at_the_same_time_are_all_made(store):
+    async with opened(0, store) as (queue, _):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        changes = [{"ttl": "1h"}, {"key": "k"}, {"jitter": "1s"}, {"every": "2h"}, {"body": b"new"}]
+        await asyncio.gather(
+            *(queue.schedules.change("s", **words) for words in changes), queue.schedules.pause("s")
+        )
+        found = (await queue.schedules.get("s")).schedule
+        assert (found.ttl_ms, found.key, found.jitter_ms) == (3_600_000, "k", 1_000)
+        assert (found.every_ms, found.body, found.paused) == (7_200_000, b"new", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"colour": "red"}, "schedule: got 'colour', expected topic, body, cron"),
+        ({"cron": "0 0 30 2 *"}, "cron: got"),
+        ({"cron": "* * * * *", "every": "1h"}, "got cron and every"),
+        ({"every": None}, "got none"),
+        ({"zone": "x"}, "zone"),
+        ({"body": float("nan")}, "body"),
+        ({"topic": None}, "topic"),
+        ({"end": 1}, "never fires"),
+    ],
+)
+async def test_a_change_that_would_be_refused_as_a_put_changes_nothing(words, told):
+    async with opened(0) as (queue, _):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        before = await queue.schedules.get("s")
+        with pytest.raises(InvalidInput, match=told):
+            await queue.schedules.change("s", **words)
+        assert await queue.schedules.get("s") == before

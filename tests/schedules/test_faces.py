@@ -35,6 +35,30 @@ async def test_the_life_of_a_schedule_over_http():
         assert caller.status == 404
 
 
+async def test_a_change_over_http_leaves_what_it_does_not_name():
+    async with calling() as caller:
+        path = "/v1/schedules/report"
+        await caller.ask("PATCH", path, {"ttl": "1h"})
+        assert caller.data == b'{"result":"unknown"}'
+        ask = {"topic": "jobs", "body": {"a": 1}, "cron": "0 9 * * *", "zone": "Asia/Tokyo"}
+        await caller.ask("PUT", path, {**ask, "ttl": "10m", "jitter_ms": 5000, "key": "k"})
+        change = {"cron": "0 10 * * *", "jitter": "2s", "key": None}
+        assert await caller.ask("PATCH", path, change) == {"result": "replaced"}
+        assert await caller.ask("PATCH", path, change) == {"result": "kept"}
+        found = await caller.get(path)
+        assert (found["cron"], found["zone"]) == ("0 10 * * *", "Asia/Tokyo")
+        assert (found["ttl_ms"], found["jitter_ms"], "key" in found) == (600_000, 2000, False)
+        assert found["body"] == '{"a": 1}'
+        assert await caller.ask("PATCH", path, {"body": "new", "ttl_ms": None}) == {
+            "result": "replaced"
+        }
+        found = await caller.get(path)
+        assert (found["body"], "ttl_ms" in found) == ("new", False)
+        for bad in ({"ttl": "1h", "ttl_ms": 1}, {"colour": 1}, {"cron": "nonsense"}):
+            await caller.ask("PATCH", path, bad)
+            assert caller.status == 400
+
+
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
@@ -80,10 +104,18 @@ async def test_a_worker_declares_schedules_and_takes_back_what_its_code_no_longe
             clock.advance(60_000)
             await until_async(lambda: done)
         assert done == ["tick@2027-01-15T08:01:00Z"]
+
+        async def left():
+            return {p.schedule.name: p.schedule.every_ms async for p in queue.schedules.each()}
+
+        async def are_taken_back():
+            clock.advance(30_000)
+            return await left() == {"by-hand": 3_600_000, "tick": 120_000}
+
         async with serving(worker_of(tick={"span": "2m"})):
             await until_async(lambda: TOPIC in queue.waiting)
-        left = {p.schedule.name: p.schedule.every_ms async for p in queue.schedules.each()}
-        assert left == {"by-hand": 3_600_000, "tick": 120_000}
+            assert (await left()).keys() == {"by-hand", "tick", "nightly"}
+            await until_async(are_taken_back)
 
 
 async def test_a_worker_does_not_take_the_schedule_of_another():
@@ -134,6 +166,10 @@ async def test_schedules_are_for_those_who_may_administer_them(tmp_path, rights,
         ask = {"topic": "t", "body": "x", "every": "1m"}
         await caller.ask("PUT", "/v1/schedules/mine", ask, **mine)
         assert caller.status == status
+        for change, topic in (({}, "t"), ({"body": "x"}, "t"), ({"topic": "other"}, "other")):
+            await caller.ask("PATCH", "/v1/schedules/theirs", change, **mine)
+            may_change = TOPIC in rights["admin"] and topic in rights["put"]
+            assert caller.status == (200 if may_change else 403)
         may_look = 200 if TOPIC in rights["admin"] else 403
         await caller.get("/v1/schedules", **mine)
         assert caller.status == may_look

@@ -529,6 +529,55 @@ async def test_who_fires_and_ends_is_followed_by_another_within_the_lease():
         assert await ids(queue) == names(2)
 
 
+class Stepping:
+    """A queue whose clock steps on by more than a lease after each put, so many times."""
+
+    def __init__(self, queue, clock, steps):
+        self._queue, self._clock, self.steps = queue, clock, steps
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+    async def put_rows(self, *args, **words):
+        found = await self._queue.put_rows(*args, **words)
+        self.step()
+        return found
+
+    async def release(self, *args, **words):
+        self.step()
+        return await self._queue.release(*args, **words)
+
+    def step(self):
+        if self.steps:
+            self.steps -= 1
+            self._clock.advance(11_000)
+
+
+@pytest.mark.parametrize("end", [None, NINE_MS + 60 * MINUTE_MS])
+async def test_a_clock_that_steps_faster_than_the_loop_puts_a_moment_once(end):
+    """The lease ends before the schedule can be told that it has fired, and ids are forgotten."""
+    async with opened(0) as (queue, clock):
+        await queue.configure("t", remember_ms=0)
+        await queue.schedules.put("s", "t", b"", every="1h", end=end)
+        stepping = Stepping(queue, clock, 5)
+        firing = asyncio.create_task(Firer(stepping).run())
+        clock.advance(60 * MINUTE_MS)
+        found = []
+
+        async def is_over():
+            found.extend(await ids(queue))
+            planned = await queue.schedules.get("s")
+            return (stepping.steps == 0 or end) and (
+                planned is None or (planned.next_ms > clock.now_ms() and found)
+            )
+
+        await until_async(is_over)
+        await asyncio.sleep(0.1)
+        found += await ids(queue)
+        assert found == ["s@2026-11-24T10:00:00Z"]
+        firing.cancel()
+
+
 class Stopped:
     """A queue whose takes are answered when it goes on."""
 

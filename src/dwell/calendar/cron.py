@@ -5,150 +5,92 @@ in an hour that is left out runs at once when it is over, and what would run in 
 twice runs once. Lines with a ``*`` in minutes or hours follow the time that goes by.
 """
 
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from calendar import monthrange
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
+from itertools import product
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
+from dwell.calendar.dialects import as_read, hint, long_step
+from dwell.calendar.epoch import from_ms
+from dwell.calendar.walls import HORIZON, LAST, OnTheWall, Zone
 from dwell.errors import InvalidSchedule
 
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
-_STEP_MS = _HOUR_MS // 4
-_HORIZON_MS = 50 * 366 * _DAY_MS
+_DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
 
 
-class _Lost(Exception):
-    """A walk goes round in circles."""
-
-
-class _Walk(CronSim):
-    """A walk that ends also where it would go over a change of clocks again for ever.
-
-    Backwards that is where an island left out a day, forwards where clocks were set back over
-    midnight.
-    """
-
-    _steps = 0
-    _mark: tuple[datetime, int] | None = None
-
-    def advance_month(self) -> None:
-        """Take one step of the search for the next moment."""
-        self._look()
-        super().advance_month()
-
-    def reverse_month(self) -> None:
-        """Take one step of the search for the moment before."""
-        self._look()
-        super().reverse_month()
-
-    def _look(self) -> None:
-        """Raise _Lost at a place where the walk has been: from there it does the same again."""
-        here = (self.dt, self.dt.fold)
-        if here == self._mark:
-            raise _Lost
-        self._steps += 1
-        if self._steps & (self._steps - 1) == 0:
-            self._mark = here
-
-
-class Cron:
+class Cron(OnTheWall):
     """A line of cron in a zone."""
 
     def __init__(self, line: str, zone: ZoneInfo) -> None:
-        self._line = line
-        self._zone = zone
+        plain = as_read(line)
         try:
-            CronSim(line, from_ms(0).astimezone(zone))
+            read = CronSim(plain, from_ms(0))
         except (CronSimError, ValueError) as error:
-            allowed = 'five fields such as "0 9 * * mon-fri"'
-            raise InvalidSchedule(f"cron: got {line!r:.80}, expected {allowed}: {error}") from None
+            allowed = hint(line) or f'five fields such as "0 9 * * mon-fri": {error}'
+            raise InvalidSchedule(f"cron: got {line!r:.80}, expected {allowed}") from None
+        if steps := long_step(plain):
+            raise InvalidSchedule(f"cron: got {line!r:.80}, expected {steps}")
+        there = Zone(zone)
+        super().__init__(there, _Lines(read), there.wall(0) - _DAY, LAST)
+        minutes, hours = read.parts[1:3]
+        self._names_time = not (minutes.startswith("*") or hours.startswith("*"))
 
-    def before(self, ms: int) -> int | None:
-        """Return the last moment that is not after one, or None where there is none."""
-        try:
-            return self._found_back(ms)
-        except _Lost:
-            return self._found_ahead(ms)
+    def moments(self, wall: datetime) -> Sequence[int]:
+        """Return the moments at which the line fires for a time on the wall."""
+        return [self._zone.first(wall)] if self._names_time else self._zone.all(wall)
 
-    def _found_back(self, ms: int) -> int | None:
-        """Return that moment; raises _Lost where there is no way back to it."""
-        # Backwards a change of clocks is not what it is forwards, so it only says where to begin.
-        for near in _Walk(self._line, from_ms(ms).astimezone(self._zone), reverse=True):
-            last = None
-            for moment in self.following(max(to_ms(near) - _HOUR_MS, 0)):
-                if moment > ms:
-                    break
-                last = moment
-            if last is not None:
-                return last
-            if to_ms(near) < _DAY_MS:
-                break
-        return None
+    def _stop(self, start: datetime) -> datetime:
+        # Days end it that have been without a time for long.
+        return LAST
 
-    def _found_ahead(self, ms: int) -> int | None:
-        """Return that moment by looking ahead, from ever further back and then ever nearer."""
-        span_ms = _HOUR_MS
-        while (found := self._after(ms - span_ms)) is None or found > ms:
-            if span_ms > min(ms, _HORIZON_MS):
-                return None
-            span_ms *= 4
-        while found < ms:
-            middle = (found + ms) // 2
-            later = self._after(middle)
-            if later is None or later > ms:
-                ms = middle
-            else:
-                found = later
-        return found
 
-    def _after(self, ms: int) -> int | None:
-        return next(self.following(max(ms, 0)), None)
+class _Lines:
+    """The times on the wall that a line lists: none after a gap of 50 years."""
 
-    def following(self, ms: int) -> Iterator[int]:
-        """Yield the moments after one, in order; there are none after a gap of 50 years."""
-        walk = self._walk(ms)
-        while (found := next(walk, None)) is not None:
-            change_ms = self._change_between(ms, found)
-            # A walk by whole hours over a change of half an hour passes over what stands at the
-            # full hour, so what is behind a change is looked for from there, too.
-            starts = (
-                () if change_ms is None else range(change_ms, change_ms + 2 * _HOUR_MS, _STEP_MS)
-            )
-            other = min((next(self._walk(start, ms), found) for start in starts), default=found)
-            if other < found:
-                found, walk = other, self._walk(other)
-            ms = found
-            yield found
+    def __init__(self, read: CronSim) -> None:
+        self._read = read
+        self._hours, self._minutes = sorted(read.hours), sorted(read.minutes)
+        self._seconds = sorted(read.seconds)
 
-    def _walk(self, ms: int, last_ms: int | None = None) -> Iterator[int]:
-        """Yield what a walk from a moment on meets, after ``last_ms`` or that moment."""
-        last_ms = ms if last_ms is None else last_ms
-        while ms < LAST_MS:
-            walk = _Walk(self._line, from_ms(ms).astimezone(self._zone))
-            try:
-                for found in walk:
-                    # What is said in the time of a zone can lie before where it began, or come
-                    # twice.
-                    if (found_ms := to_ms(found)) > last_ms:
-                        last_ms = found_ms
-                        yield found_ms
-                return
-            except _Lost:
-                # It goes on behind the change.
-                ms = max(to_ms(walk.dt), ms) + _STEP_MS
+    def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
+        """Yield what is on the wall from ``start`` to ``stop``, in order."""
+        for day in self._days(start.date(), stop.date(), 1):
+            yield from self._of_day(day, start, stop, 1)
 
-    def _change_between(self, low: int, high: int) -> int | None:
-        """Return when the clocks are set between two moments, by the millisecond, if they are."""
-        before = self._offset(low)
-        if before == self._offset(high):
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._offset(middle) == before else (low, middle)
-        return high
+    def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
+        """Yield the same, the last first."""
+        for day in self._days(stop.date(), start.date(), -1):
+            yield from self._of_day(day, start, stop, -1)
 
-    def _offset(self, ms: int) -> timedelta | None:
-        return from_ms(ms).astimezone(self._zone).utcoffset()
+    def _days(self, day: date, last: date, step: int) -> Iterator[date]:
+        end = _end(day, last, step)
+        while (end - day).days * step >= 0:
+            if day.month not in self._read.months:
+                first, size = day.replace(day=1), monthrange(day.year, day.month)[1]
+                day = first + size * _DAY if step > 0 else first - _DAY
+                continue
+            if self._read.match_day(day):
+                yield day
+                end = _end(day, last, step)
+            day += step * _DAY
+
+    def _of_day(self, day: date, start: datetime, stop: datetime, step: int) -> Iterator[datetime]:
+        # Hours of the first and the last day that are outside need no look at their minutes.
+        least = start.hour if day == start.date() else 0
+        most = stop.hour if day == stop.date() else 23
+        hours = [hour for hour in self._hours[::step] if least <= hour <= most]
+        for hour, minute in product(hours, self._minutes[::step]):
+            at = datetime(day.year, day.month, day.day, hour, minute)
+            if start - _MINUTE < at <= stop:
+                for second in self._seconds[::step]:
+                    wall = at.replace(second=second)
+                    if start <= wall <= stop:
+                        yield wall
+
+
+def _end(day: date, last: date, step: int) -> date:
+    """Return up to where the next day is looked for: the last day, and at most 50 years."""
+    return day + step * HORIZON if abs(last - day) > HORIZON else last

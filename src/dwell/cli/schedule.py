@@ -23,6 +23,7 @@ class Action(StrEnum):
     """What to do."""
 
     PUT = "put"
+    CHANGE = "change"
     LIST = "list"
     SHOW = "show"
     NEXT = "next"
@@ -52,8 +53,15 @@ _BY_NAME = {
     Action.REMOVE: _Named(lambda q, name: q.schedules.remove(name), (Result.CANCELLED,)),
 }
 
+#: How many runs show tells.
+_SHOWN_RUNS = 3
+_SPANS = ("every", "jitter", "grace", "lease", "ttl")
+#: The words whose options are called otherwise.
+_PARAMETERS = {"headers": "header"}
 
-_ActionOf = Annotated[Action, _place("ACTION", "put, list, show, next, pause, resume or remove.")]
+_ActionOf = Annotated[
+    Action, _place("ACTION", "put, change, list, show, next, pause, resume or remove.")
+]
 _Name = Annotated[str | None, _place("[NAME]", "What the schedule is called.")]
 _Topic = Annotated[str | None, _place("[TOPIC]", "Where its messages go.")]
 _Body = Annotated[str | None, _place("[BODY]", "Their body, or - for standard input.")]
@@ -99,8 +107,9 @@ def schedule(
 ) -> None:
     """Put messages again and again, by a calendar; they fire where a server or a worker runs.
 
-    `put NAME TOPIC BODY` with --cron, --every or --rrule makes one or changes it, `list` shows all,
-    `show` one, `next` its next runs; `pause`, `resume` and `remove` do what they say.
+    `put NAME TOPIC BODY` with --cron, --every or --rrule makes one or replaces it, `change NAME`
+    changes only what the options name, `list` shows all, `show` one, `next` its next runs; `pause`,
+    `resume` and `remove` do what they say.
     """
     session = session_of(context)
     spans = {"every": every, "jitter": jitter, "grace": grace, "lease": lease, "ttl": ttl}
@@ -114,6 +123,9 @@ def schedule(
         raise InvalidInput(f"name: got none, expected the schedule to {action}")
     elif action is Action.PUT:
         _put(session, name, topic, body, words)
+    elif action is Action.CHANGE:
+        words |= {"topic": topic, "body": None if body is None else given.body(body)}
+        _change(session, name, {word: words[word] for word in _given(context, words)})
     elif action in _BY_NAME:
         with session.queue() as queue:
             result = _BY_NAME[action].verb(queue, name)
@@ -131,6 +143,20 @@ def _put(
     with session.queue(create=True) as queue:
         result = queue.schedules.put(name, topic, data, **words)
     _said(session, name, result, (Result.CREATED, Result.REPLACED, Result.KEPT))
+
+
+def _given(context: typer.Context, words: dict[str, Any]) -> list[str]:
+    """Return the words that the command line names."""
+    sources = {word: context.get_parameter_source(_PARAMETERS.get(word, word)) for word in words}
+    return [word for word, source in sources.items() if source and source.name == "COMMANDLINE"]
+
+
+def _change(session: Session, name: str, words: dict[str, Any]) -> None:
+    if not words:
+        raise InvalidInput("change: got nothing to change, expected a topic, a body or an option")
+    with session.queue() as queue:
+        result = queue.schedules.change(name, **words)
+    _said(session, name, result, (Result.REPLACED, Result.KEPT))
 
 
 def _said(session: Session, name: str, result: Result, wanted: tuple[Result, ...]) -> None:
@@ -170,10 +196,10 @@ def _show(session: Session, name: str, count: int) -> None:
     with session.queue() as queue:
         found = queue.schedules.get(name)
         if found is None:
-            session.out.note(f"there is no schedule {printable(name)}")
-            require(False)
+            _said(session, name, Result.UNKNOWN, ())
             return
-        runs = [run.isoformat() for run in queue.schedules.next(name, count)] if count else []
+        asked = count or (0 if session.out.json else _SHOWN_RUNS)
+        runs = [run.isoformat() for run in queue.schedules.next(name, asked)] if asked else []
     if count:
         if found.schedule.paused:
             session.out.note(f"{printable(name)} is paused, so nothing comes next")
@@ -182,7 +208,19 @@ def _show(session: Session, name: str, count: int) -> None:
     elif session.out.json:
         session.out.object(found.as_dict())
     else:
-        for field, value in found.as_dict().items():
-            if value not in (None, "", {}, 0, False):
-                shown = time_text(value) if field in ("next_ms", "last_ms") else value
-                session.out.line(f"{field:<14}{printable(str(shown))}")
+        for field, text in _fields(found.as_dict(), runs):
+            session.out.line(f"{field:<14}{printable(text)}")
+
+
+def _fields(row: dict[str, Any], runs: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield what people are shown of a schedule: times as times, and spans as they are given."""
+    for field, value in row.items():
+        name = field.removesuffix("_ms")
+        if name in ("next", "last"):
+            continue
+        if value not in (None, "", {}, 0, False):
+            text = span_text if name in _SPANS else time_text if name in ("start", "end") else str
+            yield name, text(value)
+    yield "last", time_text(row["last_ms"]) if row["last_ms"] else "never"
+    for run in runs:
+        yield "next", run

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from dwell.batch.batch import Batch
+from dwell.batch.page import Page
 from dwell.batch.puts import Put, PutAnswer
 from dwell.clock import Clock
 from dwell.message import Message, Result
+from dwell.store.base import Store
 
 
 class Carrier(Protocol):
@@ -59,3 +61,11 @@ class Carrier(Protocol):
     @property
     def pages(self) -> Callable[..., AsyncIterator[Batch]]:
         """Yield messages, a batch at a time."""
+
+    @property
+    def scan(self) -> Callable[..., Awaitable[Page]]:
+        """Return one page of messages."""
+
+    @property
+    def store(self) -> Store:
+        """Where the messages are."""

@@ -23,7 +23,7 @@ from dwell.threads.bridge import RunningLoop
 from dwell.threads.pool import is_generator
 from dwell.threads.sync import SyncQueue
 from dwell.urls import shown
-from dwell.worker.declared import Declared, check_words, declare
+from dwell.worker.declared import Declared, Declaring, check_words
 from dwell.worker.runner import Runner, Subscription
 from dwell.worker.typed import typed
 
@@ -64,8 +64,9 @@ class Worker:
     While a handler runs its lease is kept alive, and it may put to :attr:`queue` or, where it is a
     plain function, to :attr:`sync_queue`. ``grace`` is how long handlers may still run
     after a stop; ``owner`` is the name under which messages are taken, by default host and
-    process. ``app`` is the name of the program, under which :meth:`every` declares schedules. A
-    worker whose store is not a server's also fires the schedules of its store.
+    process. ``app`` is the name of the program, under which :meth:`every` declares schedules; one
+    that no running worker of the app declares is removed after ``keep_schedules``. A worker whose
+    store is not a server's also fires the schedules of its store.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class Worker:
         grace: Delay = "30s",
         owner: str = "",
         app: str = "",
+        keep_schedules: Delay = "5m",
     ) -> None:
         self._source = queue
         self._app = app
+        self._keep_schedules_ms = values.delay_ms(keep_schedules, "keep_schedules")
         self._declared: list[Declared] = []
         self._grace_seconds = values.delay_ms(grace, "grace") / 1000
         self._owner = values.owner(owner) or f"{socket.gethostname()}:{os.getpid()}"
@@ -177,12 +180,13 @@ class Worker:
         """Handle what a schedule puts, again and again, with the function that follows.
 
         The schedule is put when the worker starts, and changed then if the code says something else
-        than before; one that has gone from the code of this ``app`` is removed. It is called
-        ``name``, by default ``APP:FUNCTION``, and puts ``body`` into ``topic``, by default one of
-        the schedule's name. ``span``, ``cron``, ``rrule`` and ``words`` are those of
-        :meth:`dwell.queue.schedules.Schedules.put`, ``concurrency`` and ``retry`` those of
-        :meth:`on`: of one worker no two runs overlap, unless it is told otherwise. Raises
-        InvalidInput.
+        than before. It is removed when no running worker of this ``app`` has declared it for
+        ``keep_schedules``. Of several versions of the code that run, the newest says what the
+        schedule is. It is called ``name``, by default ``APP:FUNCTION``, and puts ``body`` into
+        ``topic``, by default one of the schedule's name. ``span``, ``cron``, ``rrule`` and
+        ``words`` are those of :meth:`dwell.queue.schedules.Schedules.put`, ``concurrency`` and
+        ``retry`` those of :meth:`on`: of one worker no two runs overlap, unless it is told
+        otherwise. Raises InvalidInput.
         """
         if not self._app:
             raise InvalidInput("every: the worker has no name, expected Worker(..., app=...)")
@@ -237,9 +241,13 @@ class Worker:
         self._queue, self._sync = queue, SyncQueue(queue, loop)
         # A server fires the schedules of its store.
         firing = Standing(queue.schedules.fire)
+        declared, keep_ms = self._declared, self._keep_schedules_ms
+        declaring = Declaring(queue, self._app, declared, keep_ms) if self._app else None
+        renewing = Standing(declaring.run) if declaring is not None else None
         try:
-            if self._app:
-                await declare(queue, self._app, self._declared)
+            if declaring is not None and renewing is not None:
+                await declaring.start()
+                renewing.start()
             if not isinstance(queue.store, RemoteStore):
                 firing.start()
             await self._run_until_stopped(
@@ -247,6 +255,8 @@ class Worker:
             )
         finally:
             await firing.stop()
+            if renewing is not None:
+                await renewing.stop()
             self._queue = self._sync = None
             loop.close()
 

@@ -1,14 +1,45 @@
-"""Schedules that a worker's code declares: put when it starts, taken back when the code is gone."""
+"""Schedules that the code of an app declares: put by workers, removed when no worker declares them.
 
+Each version of an app's code has a record, which its workers renew. So a worker knows what others
+that run declare, and which code is the newest. See docs/design/37-declared-schedules.md.
+"""
+
+import asyncio
+import hashlib
 import inspect
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dwell.errors import InvalidInput, InvalidSchedule
-from dwell.message import Result
+import msgspec
+
+from dwell.errors import DwellError, InvalidInput, InvalidSchedule, StoreClosed
+from dwell.given.selecting import select
+from dwell.given.values import Millis
+from dwell.message import Message, Result, State
 from dwell.queue import Queue
+from dwell.queue.schedules.changing import Changing
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
+from dwell.queue.schedules.schedule import Schedule
 from dwell.queue.schedules.schedules import Schedules
+from dwell.queue.schedules.words import made
+
+_log = logging.getLogger(__name__)
+
+#: Where the records are. Rights are prefixes, so who may change schedules may write these.
+TOPIC = f"{SCHEDULES}:declared"
+
+#: A record is valid for so many beats of the worker that renews it.
+_VALID_BEATS = 5
+#: For so many beats a worker has to see that nobody declares a schedule before it removes it, and
+#: that it is not the newest code before it puts back what newer code runs without.
+_PATIENT_BEATS = 5
+#: How long a record that is renewed no more says which code is older.
+_FORGOTTEN_MS = 24 * 3_600_000
+#: What clocks of workers may differ by.
+_SLACK_MS = 5_000
+_STATES = (State.DELAYED, State.READY, State.LEASED)
 
 
 @dataclass(frozen=True)
@@ -35,23 +66,222 @@ def check_words(words: Iterable[str]) -> None:
         raise InvalidInput(f"every: got {unknown[0]!r}, expected one of {', '.join(_WORDS)}")
 
 
-async def declare(queue: Queue, app: str, declared: list[Declared]) -> None:
-    """Put the schedules of an app, and remove those of the same app that are not among them.
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one version of an app's code: what it declares.
 
-    Raises InvalidSchedule, also for a name that another app, or somebody by hand, has taken.
+    Code that was first seen later has a higher ``generation``. The record is valid until it falls
+    due, at most ``valid_ms`` from now.
     """
-    schedules = queue.schedules
-    for one in declared:
+
+    app: str
+    generation: int
+    valid_ms: int
+    names: list[str]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What the records of an app say: all of its code by id, and the ids of that which runs."""
+
+    codes: dict[str, Code]
+    running: set[str]
+
+    def declared(self) -> set[str]:
+        """Return the names that running code declares."""
+        return {name for id_ in self.running for name in self.codes[id_].names}
+
+    def newer(self, id_: str) -> list[Code]:
+        """Return running code that is newer than one version."""
+        own = (self.codes[id_].generation, id_)
+        return [self.codes[i] for i in self.running if (self.codes[i].generation, i) > own]
+
+
+class Declaring:
+    """Keeps the schedules of one worker declared."""
+
+    def __init__(self, queue: Queue, app: str, declared: Sequence[Declared], keep_ms: int) -> None:
+        self._queue, self._app = queue, app
+        self._changing = Changing(queue)
+        self._beat_ms = max(keep_ms // (_VALID_BEATS + _PATIENT_BEATS), 1)
+        self._keep_ms = keep_ms
+        now_ms = queue.clock.now_ms()
+        self._schedules = [
+            made(one.name, one.topic, one.body, one.words, now_ms, app) for one in declared
+        ]
+        self._id = _digest(app, self._schedules)
+        self._valid_until_ms = 0
+        self._beats = 0
+        self._put = set[str]()
+        self._present = set[str]()
+        self._undeclared: dict[str, int] = {}
+        self._told = set[str]()
+
+    async def start(self) -> None:
+        """Declare and put the schedules.
+
+        Raises InvalidSchedule for what cannot be read, and for a name that another app, or somebody
+        by hand, has taken; then nothing is put.
+        """
+        for schedule in self._schedules:
+            await asyncio.to_thread(getattr, schedule, "times")
+            self._check_owner(schedule, await self._existing(schedule.name))
+        self._present = {p.schedule.name async for p in self._queue.schedules.each(self._app)}
+        await self.beat()
+
+    async def run(self) -> None:
+        """Renew the declaration until the task is cancelled, or the queue is closed."""
+        while True:
+            await self._queue.clock.sleep(self._beat_ms)
+            try:
+                await self.beat()
+            except StoreClosed:
+                return
+            except DwellError as error:
+                _log.warning("schedules of %s could not be declared: %s", self._app, error)
+            except Exception:
+                _log.exception("schedules of %s could not be declared", self._app)
+
+    async def beat(self) -> None:
+        """Renew the record, put what this code is to put, and remove what nobody declares."""
+        await self._renew()
+        known = await self._known()
+        newer = known.newer(self._id)
+        theirs = {name for code in newer for name in code.names}
+        self._put -= theirs
+        for schedule in self._schedules:
+            if schedule.name not in theirs | self._put:
+                await self._declare(schedule, is_newest=not newer)
+        await self._remove_undeclared(known)
+        self._beats += 1
+
+    # --- records ------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        """Let the record of this code be valid from now on."""
+        valid_ms, now_ms = self._beat_ms * _VALID_BEATS, self._queue.clock.now_ms()
+        if now_ms > self._valid_until_ms:
+            # Others may have removed what was declared until then.
+            self._put.clear()
+        due = Millis(valid_ms)
+        if await self._queue.reschedule(TOPIC, self._id, delay=due) is not Result.MOVED:
+            codes = (await self._known()).codes
+            last = max((code.generation for code in codes.values()), default=0)
+            own = codes.get(self._id)
+            names = [schedule.name for schedule in self._schedules]
+            code = Code(
+                app=self._app,
+                generation=last + 1 if own is None else own.generation,
+                valid_ms=valid_ms,
+                names=names,
+            )
+            body = msgspec.json.encode(code)
+            await self._queue.put(TOPIC, body, id=self._id, delay=due, on_conflict="replace")
+            self._put.clear()
+        self._valid_until_ms = now_ms + valid_ms
+
+    async def _known(self) -> Known:
+        """Return what the records say; one that cannot be read is left out."""
+        now_ms = self._queue.clock.now_ms()
+        known, is_any_forgotten = Known({}, set()), False
+        for state in _STATES:
+            async for batch in self._queue.pages(TOPIC, state):
+                for message in batch:
+                    code = self._code(message)
+                    if message.due_ms < now_ms - _FORGOTTEN_MS:
+                        is_any_forgotten = True
+                    elif code is not None and code.app == self._app:
+                        known.codes[message.id] = code
+                        # A clock that was ahead has written what is valid for longer than that.
+                        if now_ms <= message.due_ms <= now_ms + code.valid_ms + _SLACK_MS:
+                            known.running.add(message.id)
+        if is_any_forgotten:
+            old = select(state=State.READY, due_to=now_ms - _FORGOTTEN_MS)
+            await self._queue.cancel_where(TOPIC, old)
+        return known
+
+    def _code(self, message: Message) -> Code | None:
         try:
-            found = await schedules.get(one.name)
+            return msgspec.json.decode(message.body, type=Code)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._tell(f"record {message.id} in {TOPIC} is left out: {error}")
+            return None
+
+    # --- schedules ----------------------------------------------------------------------------
+
+    async def _existing(self, name: str) -> Schedule | None:
+        try:
+            found = await self._queue.schedules.get(name)
         except InvalidSchedule:
             # Newer code has put it, or somebody by hand; it is replaced.
-            found = None
-        if found is not None and found.schedule.app != app:
-            owner = found.schedule.app or "nobody's code"
-            raise InvalidSchedule(f"schedule {one.name}: belongs to {owner}, expected {app}")
-        await schedules.put(one.name, one.topic, one.body, app=app, **one.words)
-    names = {one.name for one in declared}
-    old = [p.schedule.name async for p in schedules.each(app) if p.schedule.name not in names]
-    for name in old:
-        assert await schedules.remove(name) in (Result.CANCELLED, Result.UNKNOWN)
+            return None
+        return None if found is None else found.schedule
+
+    def _check_owner(self, schedule: Schedule, found: Schedule | None) -> None:
+        if found is not None and found.app != self._app:
+            owner = found.app or "nobody's code"
+            raise InvalidSchedule(
+                f"schedule {schedule.name}: belongs to {owner}, expected {self._app}"
+            )
+
+    async def _declare(self, schedule: Schedule, *, is_newest: bool) -> None:
+        """Put a schedule that no newer code declares."""
+        name, found = schedule.name, await self._existing(schedule.name)
+        if found is None and not is_newest and self._beats < _PATIENT_BEATS:
+            self._tell(
+                f"schedule {name}: not put yet, as newer code of {self._app} runs without it"
+            )
+            return
+        try:
+            self._check_owner(schedule, found)
+            await self._put_or_end(schedule, is_there=found is not None)
+        except InvalidSchedule as error:
+            # The other schedules of the worker go on.
+            self._tell(f"schedule {name} was not put: {error}")
+            return
+        self._put.add(name)
+
+    async def _put_or_end(self, schedule: Schedule, *, is_there: bool) -> None:
+        """Put a schedule, or remove it where it has fired for the last time."""
+        name, now_ms = schedule.name, self._queue.clock.now_ms()
+        if await asyncio.to_thread(lambda: schedule.times.after(now_ms)) is None:
+            self._tell(f"schedule {name}: not put, as it fires no more from now on")
+            if is_there:
+                await self._changing.remove(name)
+            return
+        # Whoever removes it at the same time has looked at the records before or does it after.
+        await self._changing.put(schedule, locked=True)
+
+    async def _remove_undeclared(self, known: Known) -> None:
+        """Remove the schedules of the app that no running code has declared for some time."""
+        names = self._present.union(*(code.names for code in known.codes.values()))
+        undeclared = names - known.declared()
+        self._undeclared = {name: self._undeclared.get(name, 0) for name in undeclared}
+        for name in undeclared:
+            if self._undeclared[name] == _PATIENT_BEATS:
+                await self._remove(name)
+            self._undeclared[name] += 1
+
+    async def _remove(self, name: str) -> None:
+        async def may() -> bool:
+            found = await self._existing(name)
+            is_ours = found is not None and found.app == self._app
+            return is_ours and name not in (await self._known()).declared()
+
+        if await self._changing.remove(name, may) is Result.CANCELLED:
+            _log.warning(
+                "schedule %s: removed, as no running worker of %s has declared it for %g s",
+                name,
+                self._app,
+                self._keep_ms / 1000,
+            )
+
+    def _tell(self, problem: str) -> None:
+        """Log a problem once."""
+        if problem not in self._told:
+            self._told.add(problem)
+            _log.warning("%s", problem)
+
+
+def _digest(app: str, schedules: Sequence[Schedule]) -> str:
+    """Return the id of the record of code that declares some schedules."""
+    told = msgspec.json.encode((app, sorted(schedules, key=lambda schedule: schedule.name)))
+    return hashlib.sha256(told).hexdigest()[:32]

@@ -22,12 +22,14 @@ from dwell.queue.schedules.reckoning import Bad, Reckoning, Work, after_ms
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     CHANGING,
+    SETBACK_MS,
     TOPIC,
     Schedule,
     fired_text,
-    since_ms,
     since_text,
+    told_ms,
 )
+from dwell.queue.schedules.setback import Setback
 from dwell.queue.schedules.times import Plan
 
 _log = logging.getLogger(__name__)
@@ -60,6 +62,8 @@ class Firer:
         self._queue = queue
         self._said_at: dict[str, float] = {}
         self._slow: set[asyncio.Task[None]] = set()
+        self._setback = Setback(queue)
+        self._unsaid: dict[str, tuple[bytes, int]] = {}
 
     async def run(self) -> None:
         """Fire until the task is cancelled, or the queue is closed.
@@ -69,12 +73,14 @@ class Firer:
         if packages := missing():
             _log.info("no schedules are fired here, where %s is missing", " and ".join(packages))
             return
+        setback = asyncio.create_task(self._setback.run())
         try:
             await self._run()
         finally:
-            for task in self._slow:
+            tasks = [setback, *self._slow]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._slow, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -109,7 +115,9 @@ class Firer:
 
     async def _fire(self, batch: Batch) -> None:
         # Some rules take long to reckon, and the event loop has other work.
-        reckoning = Reckoning(list(batch), self._queue.clock.now_ms())
+        now_ms = self._queue.clock.now_ms()
+        self._setback.note(now_ms)
+        reckoning = Reckoning(list(batch), now_ms, self._fired(batch, now_ms))
         await reckoning.wait(_RECKONING_S)
         found, slow, left = reckoning.cut()
         if slow is not None:
@@ -146,8 +154,7 @@ class Firer:
             return
         reckoning.end()
         # Its due says no more when it is to fire.
-        told = message.last_error if since_ms(message) is not None else None
-        told = told or since_text(after_ms(message))
+        told = since_text(after_ms(message, self._queue.clock.now_ms()))
         await self._queue.release(message, _LATER, error=told, counted=False)
 
     async def _fire_slow(self, message: Message, reckoning: Reckoning) -> None:
@@ -198,13 +205,29 @@ class Firer:
 
     async def _give_back(self, message: Message, to_do: Plan) -> None:
         if to_do.next_ms is None:
-            await self._queue.ack(message)
-            return
-        told = _told(message, to_do)
-        if to_do.fired_ms is not None:
-            told = fired_text(to_do.fired_ms)
-        delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
-        await self._queue.release(message, delay, error=told, counted=False)
+            said = await self._queue.ack(message)
+        else:
+            told = _told(message, to_do)
+            if to_do.fired_ms is not None:
+                told = fired_text(to_do.fired_ms)
+            delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
+            said = await self._queue.release(message, delay, error=told, counted=False)
+        if said is Result.STALE:
+            # The lease has ended meanwhile. What was put is not put again, also where its id has
+            # been forgotten by the next take, as by steps of a simulated clock.
+            self._unsaid[message.id] = (message.body, to_do.fired_ms or to_do.since_ms)
+        else:
+            self._unsaid.pop(message.id, None)
+
+    def _fired(self, batch: Batch, now_ms: int) -> dict[str, int]:
+        """Return up to when schedules have fired that could not be told so."""
+        found = {message.id: self._unsaid.get(message.id, (b"", -1)) for message in batch}
+        bodies = {message.id: message.body for message in batch}
+        return {
+            id_: ms
+            for id_, (body, ms) in found.items()
+            if body == bodies[id_] and ms <= now_ms + SETBACK_MS
+        }
 
 
 def _is_held(one: Work | Bad, until_ms: float) -> bool:
@@ -213,7 +236,8 @@ def _is_held(one: Work | Bad, until_ms: float) -> bool:
 
 def _told(message: Message, to_do: Plan) -> str:
     """Return what a schedule says that has not fired now: its due may be later than its moment."""
-    return message.last_error or since_text(to_do.since_ms)
+    is_told = told_ms(message) == to_do.since_ms
+    return (message.last_error if is_told else None) or since_text(to_do.since_ms)
 
 
 def _topic_of(work: Work) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dwell.errors import InvalidInput, InvalidSchedule
@@ -45,10 +45,15 @@ class _Ended(BaseException):
 
 
 class Reckoning:
-    """Finds for one message after the other what is to be done at a moment."""
+    """Finds for one message after the other what is to be done at a moment.
 
-    def __init__(self, messages: Sequence[Message], now_ms: int) -> None:
-        self._messages, self._now_ms = messages, now_ms
+    ``fired`` tells up to when some schedules have fired that do not say so themselves.
+    """
+
+    def __init__(
+        self, messages: Sequence[Message], now_ms: int, fired: Mapping[str, int] | None = None
+    ) -> None:
+        self._messages, self._now_ms, self._fired = messages, now_ms, fired or {}
         self._found: list[Work | Bad] = []
         self._begun, self._is_cut = 0, False
         self._lock = threading.Lock()
@@ -98,7 +103,7 @@ class Reckoning:
                     if self._is_cut:
                         break
                     self._begun += 1
-                found = _reckoned(message, self._now_ms)
+                found = _reckoned(message, self._now_ms, self._fired.get(message.id, -1))
                 with self._lock:
                     self._found.append(found)
         # The loop may be closed meanwhile.
@@ -106,11 +111,11 @@ class Reckoning:
             self._loop.call_soon_threadsafe(self._done.set)
 
 
-def _reckoned(message: Message, now_ms: int) -> Work | Bad:
+def _reckoned(message: Message, now_ms: int, fired_ms: int) -> Work | Bad:
     """Return what is to be done, or why the message is no schedule."""
     try:
         schedule = schedule_of(message)
-        return Work(message, schedule, _plan_of(message, schedule, now_ms))
+        return Work(message, schedule, _plan_of(message, schedule, now_ms, fired_ms))
     except InvalidInput as error:
         return Bad(message, str(error))
     except Exception as error:
@@ -118,16 +123,17 @@ def _reckoned(message: Message, now_ms: int) -> Work | Bad:
         return Bad(message, f"schedule {message.id}: {type(error).__name__}: {error}")
 
 
-def _plan_of(message: Message, schedule: Schedule, now_ms: int) -> Plan:
+def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -> Plan:
     how = (schedule.misfire, schedule.grace_ms)
-    found = plan(schedule.times, after_ms(message), now_ms, *how, ahead_ms=AHEAD_MS)
+    since_ms = max(after_ms(message, now_ms), fired_ms)
+    found = plan(schedule.times, since_ms, now_ms, *how, ahead_ms=AHEAD_MS)
     if found.next_ms is not None and found.next_ms - now_ms > MAX_DELAY_MS:
         raise InvalidSchedule(f"schedule {message.id}: fires next in more than 100 years")
     return found
 
 
-def after_ms(message: Message) -> int:
+def after_ms(message: Message, now_ms: int) -> int:
     """Return after when a schedule is to fire."""
-    told_ms = since_ms(message)
+    told_ms = since_ms(message, now_ms)
     # One that says nothing was put to be due at its first moment.
     return next_ms(message) - 1 if told_ms is None else told_ms

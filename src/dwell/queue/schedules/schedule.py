@@ -28,6 +28,10 @@ TOPIC = "dwell:schedules"
 #: How long before its moment a message is put, so that it is on time however many others are.
 AHEAD_MS = 250
 
+#: By how much a clock that goes back has to go back before schedules go on from the new time. For
+#: less they wait until the time comes again, so that nothing is put twice.
+SETBACK_MS = 60_000
+
 #: What follows the name of a schedule in the id of a message that is there while somebody changes
 #: that. No name has a space.
 CHANGING = " changing"
@@ -161,13 +165,22 @@ def fired_ms(message: Message) -> int | None:
     return _told_ms(message, _FIRED)
 
 
-def since_ms(message: Message) -> int | None:
-    """Return the moment after which a schedule is to fire, or None when only its due says that.
+def told_ms(message: Message) -> int | None:
+    """Return the moment after which a schedule says that it is to fire, or None.
 
     Its due says that no more when it was given back to be tried again.
     """
     fired = fired_ms(message)
     return _told_ms(message, _SINCE) if fired is None else fired
+
+
+def since_ms(message: Message, now_ms: int) -> int | None:
+    """Return the moment after which a schedule is to fire, or None when only its due says that.
+
+    What it says of a time to come was said by a clock that was ahead, so it fires from now on.
+    """
+    told = told_ms(message)
+    return told if told is None or told <= now_ms + SETBACK_MS else now_ms
 
 
 def _told_ms(message: Message, begin: str) -> int | None:

@@ -176,6 +176,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET", _S, schedules.get_schedule, _ADMIN, a.ScheduleRow, r.RunsQuery, group="schedules"
     ),
+    Endpoint(
+        "PATCH",
+        _S,
+        schedules.change_schedule,
+        _ADMIN,
+        a.ScheduleAnswer,
+        body=r.ScheduleChange,
+        takes=(Media.JSON,),
+        group="schedules",
+    ),
     Endpoint("DELETE", _S, schedules.remove_schedule, _ADMIN, a.ScheduleAnswer, group="schedules"),
     *(
         Endpoint("POST", f"{_S}/{verb}", handler, _ADMIN, a.ScheduleAnswer, group="schedules")

@@ -4,9 +4,11 @@ They are the server's own, not a topic's: who may change them has the admin righ
 which they are kept, and the right to put into the topic that they name.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from dwell.errors import InvalidSchedule
 from dwell.given import values
@@ -17,7 +19,12 @@ from dwell.server.http.call import Call
 from dwell.server.http.messageheaders import request_of
 from dwell.server.http.paging import cursor_of
 from dwell.server.http.schemas.answers import ScheduleAnswer, ScheduleRow, SchedulesPage
-from dwell.server.http.schemas.requests import RunsQuery, ScheduleRequest, SchedulesQuery
+from dwell.server.http.schemas.requests import (
+    RunsQuery,
+    ScheduleChange,
+    ScheduleRequest,
+    SchedulesQuery,
+)
 from dwell.server.http.spans import span
 from dwell.server.tokens import Right
 from dwell.wire.rows import Line, body_of
@@ -30,7 +37,7 @@ _PLAIN = (
 
 
 async def put_schedule(call: Call) -> Answer:
-    """Put a schedule, or change it: created, replaced, or kept as it was the same."""
+    """Put a schedule, also in place of another: created, replaced, or kept as it was the same."""
     name, ask = _name(call), request_of(call, ScheduleRequest)
     call.allow([values.topic(ask.topic)], Right.PUT)
     words: dict[str, Any] = {word: getattr(ask, word) for word in _PLAIN}
@@ -40,6 +47,26 @@ async def put_schedule(call: Call) -> Answer:
     body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
     result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
     return _said(call, result)
+
+
+async def change_schedule(call: Call) -> Answer:
+    """Change what the body names of a schedule: replaced, kept as it was the same, or unknown."""
+    name, ask = _name(call), request_of(call, ScheduleChange)
+    topics = [] if ask.topic is UNSET else [values.topic(ask.topic)]
+    if (found := await call.queue.schedules.get(name)) is not None:
+        topics = topics or [found.schedule.topic]
+    call.allow(topics or [TOPIC], Right.PUT if topics else Right.ADMIN)
+    words: dict[str, Any] = {
+        word: said for word in ("topic", *_PLAIN) if (said := getattr(ask, word)) is not UNSET
+    }
+    for word in _SPANS:
+        said = {one: getattr(ask, one) for one in (word, f"{word}_ms")}
+        if any(value is not UNSET for value in said.values()):
+            plain = {one: None if value is UNSET else value for one, value in said.items()}
+            words[word] = span(SimpleNamespace(**plain), word)
+    if ask.body or ask.body_base64 is not None:
+        words["body"] = body_of(Line(body=ask.body, body_base64=ask.body_base64))
+    return _said(call, await call.queue.schedules.change(name, **words))
 
 
 async def get_schedule(call: Call) -> Answer:

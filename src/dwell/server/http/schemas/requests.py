@@ -387,6 +387,37 @@ class ScheduleRequest(Request):
     ttl_ms: Whole | None = None
 
 
+class ScheduleChange(Request):
+    """What to change of a schedule; what is left out stays as it is, and null is the default.
+
+    A rule takes the place of the one before. The words are those of a put.
+    """
+
+    topic: Topic | UnsetType = UNSET
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    body_base64: str | None = None
+    cron: str | UnsetType | None = UNSET
+    rrule: str | UnsetType | None = UNSET
+    every: Span | UnsetType | None = UNSET
+    every_ms: Whole | UnsetType | None = UNSET
+    zone: str | UnsetType | None = UNSET
+    start: When | UnsetType | None = UNSET
+    end: When | UnsetType | None = UNSET
+    jitter: Span | UnsetType | None = UNSET
+    jitter_ms: Whole | UnsetType | None = UNSET
+    misfire: Literal["once", "all", "skip"] | UnsetType | None = UNSET
+    grace: Span | UnsetType | None = UNSET
+    grace_ms: Whole | UnsetType | None = UNSET
+    key: str | UnsetType | None = UNSET
+    headers: dict[str, str] | UnsetType | None = UNSET
+    priority: Priority | UnsetType | None = UNSET
+    lease: Span | UnsetType | None = UNSET
+    lease_ms: Lease | UnsetType | None = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | UnsetType | None = UNSET
+    ttl: Span | UnsetType | None = UNSET
+    ttl_ms: Whole | UnsetType | None = UNSET
+
+
 class RunsQuery(Request):
     """How many of the next runs to say."""
 

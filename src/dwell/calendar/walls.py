@@ -1,0 +1,137 @@
+"""Walls: rules that say what clocks and calendars on the wall show, in a time zone.
+
+Such a rule lists times on the wall. The moments at which clocks show them follow from the zone:
+where clocks are set, a time may be left out, or come twice.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from heapq import heappop, heappush
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
+
+#: More than a zone's clocks are ever set at once, also where an island left out a day.
+CHANGE = timedelta(hours=26)
+#: How far a moment may be away: what never fires would else be looked for until the year 9999.
+HORIZON = timedelta(days=50 * 366)
+#: The last time on a wall that is looked at.
+LAST = from_ms(LAST_MS).replace(tzinfo=None) + CHANGE
+
+
+class Walls(Protocol):
+    """The times on the wall that a rule lists."""
+
+    def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
+        """Yield what is on the wall from ``start`` to ``stop``, in order."""
+
+    def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
+        """Yield the same, the last first."""
+
+
+class Zone:
+    """Which moments a time on the wall has in a zone."""
+
+    def __init__(self, zone: ZoneInfo) -> None:
+        self._zone = zone
+        self._last: tuple[date, tuple[timedelta, timedelta]] | None = None
+
+    def wall(self, ms: int) -> datetime:
+        """Return what a calendar and a clock on the wall show at a moment."""
+        return from_ms(min(ms, LAST_MS)).astimezone(self._zone).replace(tzinfo=None)
+
+    def shifted(self, wall: datetime) -> int:
+        """Return the first moment of a time; one left out is as much later as clocks are set."""
+        return to_ms(wall.replace(tzinfo=self._zone).astimezone(UTC))
+
+    def first(self, wall: datetime) -> int:
+        """Return the first moment of a time or, where it is left out, of what comes after it."""
+        low, high = self.offsets(wall)
+        found = self.shifted(wall)
+        if low == high or self.wall(found) == wall:
+            return found
+        # Before the change clocks show less than this, and after it more.
+        before = to_ms(wall.replace(tzinfo=self._zone, fold=1).astimezone(UTC)) // 1000
+        after = found // 1000
+        while after - before > 1:
+            middle = (before + after) // 2
+            if self.wall(middle * 1000) < wall:
+                before = middle
+            else:
+                after = middle
+        return after * 1000
+
+    def all(self, wall: datetime) -> list[int]:
+        """Return all moments of a time: none if it is left out, and two if it comes twice."""
+        low, high = self.offsets(wall)
+        found = [self.shifted(wall)]
+        if low == high:
+            return found
+        again = to_ms(wall.replace(tzinfo=self._zone, fold=1).astimezone(UTC))
+        return sorted({ms for ms in (*found, again) if self.wall(ms) == wall})
+
+    def offsets(self, wall: datetime) -> tuple[timedelta, timedelta]:
+        """Return how far clocks are ahead of UTC near a time on the wall, at least and at most."""
+        last, day = self._last, wall.date()
+        if last is None or last[0] != day:
+            noon = datetime(day.year, day.month, day.day, 12)
+            sides = [noon + side * CHANGE / 2 for side in range(-3, 4)]
+            found = [side.replace(tzinfo=self._zone).utcoffset() or timedelta() for side in sides]
+            self._last = last = day, (min(found), max(found))
+        return last[1]
+
+
+class OnTheWall:
+    """The moments of times on the wall, from a first time to a last one."""
+
+    def __init__(self, zone: Zone, walls: Walls, begin: datetime, until: datetime) -> None:
+        self._zone, self._walls = zone, walls
+        self._begin, self._until = begin, until
+
+    def moments(self, wall: datetime) -> Sequence[int]:
+        """Return the moments of a time on the wall at which the rule fires, in order."""
+        return [self._zone.shifted(wall)]
+
+    def following(self, ms: int) -> Iterator[int]:
+        """Yield the moments after one, in order."""
+        wall, held = self._zone.wall(ms), list[int]()
+        low, high = self._zone.offsets(wall)
+        start = max(wall - (high - low), self._begin)
+        for one in self._walls.ahead(start, self._stop(start)):
+            low, high = self._zone.offsets(one)
+            # What clocks leave out comes later than what stands behind it on the wall, so each is
+            # held until nothing that follows on the wall can come before it.
+            for found in self.moments(one):
+                heappush(held, found)
+            earliest_ms = _as_utc_ms(one - high)
+            while held and held[0] <= earliest_ms:
+                found = heappop(held)
+                if found > ms:
+                    ms = found
+                    yield found
+        yield from sorted({found for found in held if found > ms})
+
+    def before(self, ms: int) -> int | None:
+        """Return the last moment that is not after one, or None where there is none."""
+        wall, last = self._zone.wall(ms), None
+        low, high = self._zone.offsets(wall)
+        # What is further ahead on the wall than clocks are set is later.
+        stop = min(wall + (high - low), self._until)
+        for one in self._walls.back(max(wall - HORIZON, self._begin), stop):
+            low, high = self._zone.offsets(one)
+            # Nothing that stands before this one comes later than that.
+            if last is not None and _as_utc_ms(one - low) <= last:
+                break
+            for found in self.moments(one):
+                if found <= ms and (last is None or found > last):
+                    last = found
+        return last
+
+    def _stop(self, start: datetime) -> datetime:
+        """Return up to where what begins at a time is walked."""
+        return min(self._until, start + HORIZON if start < LAST - HORIZON else LAST)
+
+
+def _as_utc_ms(wall: datetime) -> int:
+    return to_ms(wall.replace(tzinfo=UTC))

@@ -1,0 +1,95 @@
+"""Setbacks: what a clock that was ahead has left behind, once it is put right.
+
+Schedules that fired meanwhile have fired up to a time to come, and would be silent until then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from dwell.batch.results import results_of
+from dwell.errors import DwellError, InvalidSchedule, StoreClosed
+from dwell.message import Message, Result, State
+from dwell.queue.carrier import Carrier
+from dwell.queue.schedules.schedule import SETBACK_MS, TOPIC, schedule_of, told_ms
+
+_log = logging.getLogger(__name__)
+
+#: How often to look whether the clock went back.
+_LOOK_S = 0.5
+#: A schedule that has never fired does not say after when it was put, so at the start only one that
+#: is far away is reckoned anew.
+_FAR_MS = 24 * 3_600_000
+_MOST_NAMES = 5
+
+
+class Setback:
+    """Notices when the clock of a queue goes back, and makes its schedules due again."""
+
+    def __init__(self, queue: Carrier) -> None:
+        self._queue = queue
+        self._latest_ms = queue.clock.now_ms()
+
+    def note(self, now_ms: int) -> None:
+        """Note a time by which schedules are fired."""
+        self._latest_ms = max(self._latest_ms, now_ms)
+
+    async def run(self) -> None:
+        """Look at all schedules now and after each setback, until the queue is closed."""
+        far_ms: int | None = _FAR_MS
+        while True:
+            try:
+                if far_ms is not None:
+                    await self._make_due(far_ms)
+                    far_ms = None
+            except StoreClosed:
+                return
+            except DwellError as error:
+                _log.warning("schedules could not be looked at: %s", error)
+            await asyncio.sleep(_LOOK_S)
+            now_ms = self._queue.clock.now_ms()
+            if now_ms < self._latest_ms - SETBACK_MS:
+                far_ms, self._latest_ms = SETBACK_MS, now_ms
+            self.note(now_ms)
+
+    async def _make_due(self, far_ms: int) -> None:
+        """Make schedules due that wait for a time to come; who takes them reckons from now on."""
+        names: list[str] = []
+        cursor = None
+        while True:
+            page = await self._queue.scan(TOPIC, State.DELAYED, cursor=cursor)
+            if len(page.versions) < len(page.messages):
+                # The server that has them does this itself.
+                return
+            now_ms = self._queue.clock.now_ms()
+            places = [at for at, m in enumerate(page.messages) if _is_ahead(m, now_ms, far_ms)]
+            if places:
+                ids, dues = page.messages.ids, np.full(len(places), now_ms, np.int64)
+                some = [ids[at].encode() for at in places]
+                moved = await self._queue.store.reschedule(
+                    TOPIC, some, dues, versions=page.versions[places]
+                )
+                answers = zip(places, results_of(moved), strict=True)
+                names += [ids[at] for at, answer in answers if answer is Result.MOVED]
+            if (cursor := page.cursor) is None:
+                break
+        if names:
+            _say(names)
+
+
+def _is_ahead(message: Message, now_ms: int, far_ms: int) -> bool:
+    """Tell whether a schedule may wait for longer than its rule says."""
+    told = told_ms(message)
+    if (message.due_ms - far_ms if told is None else told - SETBACK_MS) <= now_ms:
+        return False
+    try:
+        return not schedule_of(message).paused
+    except InvalidSchedule:
+        return False
+
+
+def _say(names: Sequence[str]) -> None:
+    shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    _log.warning("%d schedules were ahead of the clock and are due again: %s", len(names), shown)

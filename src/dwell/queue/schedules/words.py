@@ -1,0 +1,89 @@
+"""Words of schedules: what callers say, as a schedule keeps it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from dwell.errors import InvalidInput, InvalidSchedule
+from dwell.given import values
+from dwell.queue.schedules.schedule import Schedule
+
+_MISFIRES = ("skip", "once", "all")
+
+
+def _text(word: str) -> Callable[[object, int], str]:
+    def read(value: object, now_ms: int) -> str:
+        if not isinstance(value, str):
+            raise values.refusal(InvalidSchedule, word, value, "text")
+        return value
+
+    return read
+
+
+def _span(word: str) -> Callable[[object, int], int]:
+    return lambda value, now_ms: values.delay_ms(value, word)
+
+
+def _moment(word: str) -> Callable[[object, int], int]:
+    return lambda value, now_ms: values.due_ms(value, now_ms, word)
+
+
+def _misfire(value: object, now_ms: int) -> object:
+    if value not in _MISFIRES:
+        raise values.refusal(InvalidSchedule, "misfire", value, f"one of {', '.join(_MISFIRES)}")
+    return value
+
+
+#: For each word the field of a schedule, and what reads it.
+_READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
+    "topic": ("topic", lambda value, _: values.topic(value)),
+    "body": ("body", lambda value, _: values.body(value)),
+    "cron": ("cron", _text("cron")),
+    "every": ("every_ms", _span("every")),
+    "rrule": ("rrule", _text("rrule")),
+    "zone": ("zone", _text("zone")),
+    "start": ("start_ms", _moment("start")),
+    "end": ("end_ms", _moment("end")),
+    "jitter": ("jitter_ms", _span("jitter")),
+    "misfire": ("misfire", _misfire),
+    "grace": ("grace_ms", _span("grace")),
+    "key": ("key", lambda value, _: values.key(value)),
+    "headers": ("headers", lambda value, _: values.headers(value)),
+    "priority": ("priority", lambda value, _: values.priority(value)),
+    "lease": ("lease_ms", lambda value, _: values.lease_ms(value)),
+    "max_attempts": ("max_attempts", lambda value, _: values.max_attempts(value)),
+    "ttl": ("ttl_ms", _span("ttl")),
+}
+_RULES = {"cron", "every", "rrule"}
+#: These have no default that None could stand for.
+_NEEDED = {"topic", "body"}
+
+
+def made(
+    name: str, topic: str, body: object, words: Mapping[str, object], now_ms: int, app: str = ""
+) -> Schedule:
+    """Return the schedule that some words describe; raises InvalidInput."""
+    name = values.topic(name, "name")
+    new = Schedule(name=name, topic=values.topic(topic), body=values.body(body), app=app)
+    return changed(new, words, now_ms)
+
+
+def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule:
+    """Return a schedule with the words changed that are given; raises InvalidInput.
+
+    None gives a word its default back. A rule takes the place of the one before.
+    """
+    if unknown := sorted(words.keys() - _READERS.keys()):
+        raise InvalidInput(f"schedule: got {unknown[0]!r}, expected {', '.join(_READERS)}")
+    plain = Schedule(name=old.name, topic=old.topic, body=old.body)
+    fields: dict[str, Any] = {}
+    if any(words.get(rule) is not None for rule in _RULES):
+        fields = {_READERS[rule][0]: None for rule in _RULES}
+    for word, value in words.items():
+        field, read = _READERS[word]
+        is_default = value is None and word not in _NEEDED
+        fields[field] = getattr(plain, field) if is_default else read(value, now_ms)
+    new = replace(old, **fields)
+    new.check()
+    return new

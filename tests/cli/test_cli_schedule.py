@@ -1,0 +1,46 @@
+"""``dwell schedule``: put, changed and shown."""
+
+import pytest
+
+PUT = ("schedule", "put", "report", "jobs", "daily")
+
+
+def test_a_change_leaves_what_it_does_not_name(cli):
+    words = ("--zone", "Europe/Berlin", "--ttl", "10m", "--header", "a=1", "--jitter", "5s")
+    assert cli.out(*PUT, "--cron", "0 9 * * *", *words) == ["created  report"]
+    assert cli.out("schedule", "change", "report", "--cron", "0 10 * * *") == ["replaced  report"]
+    assert cli.out("schedule", "change", "report", "--header", "b=2") == ["replaced  report"]
+    assert cli.out("schedule", "change", "report", "--header", "b=2") == ["kept  report"]
+    assert cli.out("schedule", "change", "report", "other", "new") == ["replaced  report"]
+    (row,) = cli.json("schedule", "show", "report")
+    assert (row["cron"], row["zone"], row["ttl_ms"]) == ("0 10 * * *", "Europe/Berlin", 600_000)
+    assert (row["headers"], row["topic"], row["body"]) == ({"b": "2"}, "other", "new")
+    assert cli.out(*PUT, "--every", "1h") == ["replaced  report"]
+    (row,) = cli.json("schedule", "show", "report")
+    assert (row["cron"], row["zone"], row["ttl_ms"], row["jitter_ms"]) == (None, "UTC", 0, 0)
+
+
+def test_a_schedule_is_shown_as_people_give_it(cli):
+    cli.run(*PUT, "--every", "1h30m", "--ttl", "2h", "--start", "2096-01-01T00:00:00Z")
+    shown = cli.out("schedule", "show", "report")
+    fields = dict(line.split(maxsplit=1) for line in shown)
+    assert (fields["every"], fields["ttl"], fields["last"]) == ("1h30m", "2h", "never")
+    runs = [line.split()[1] for line in shown if line.startswith("next ")]
+    assert runs == [f"2096-01-01T0{time}:00+00:00" for time in ("0:00", "1:30", "3:00")]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [("show",), ("next",), ("pause",), ("resume",), ("remove",), ("change", "--ttl", "1h")],
+)
+def test_a_schedule_that_is_not_there_is_unknown_to_each_action(cli, ask):
+    cli.run(*PUT, "--every", "1h")
+    action, *words = ask
+    assert cli.out("schedule", action, "nosuch", *words, code=1) == ["unknown  nosuch"]
+
+
+def test_a_change_of_nothing_is_refused(cli):
+    cli.run(*PUT, "--every", "1h")
+    assert "change: got nothing to change" in cli.error("schedule", "change", "report")
+    told = cli.error("schedule", "change", "report", "--zone", "Nowhere/Nothing")
+    assert told.startswith("InvalidSchedule: zone: got 'Nowhere/Nothing'")
