@@ -128,7 +128,8 @@ class Sender:
         if "due" in rows.schema.names:
             due = moments(rows.column("due"), "due")
             return (await self._queue.reschedule(topic, ids, due=due)).codes
-        return (await self._queue.reschedule(topic, ids, delay=spans(rows.column("delay")))).codes
+        delays = spans(rows.column("delay"), "delay")
+        return (await self._queue.reschedule(topic, ids, delay=delays)).codes
 
     async def _kick(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         ids = texts(rows.column("id"), "id")
@@ -136,7 +137,7 @@ class Sender:
             return (await self._queue.kick(topic, ids)).codes
         # One kick has one delay, so those that are alike go together; all of them are checked
         # before the first is sent.
-        delays = spans(rows.column("delay"))
+        delays = spans(rows.column("delay"), "delay")
         known = dict.fromkeys(delays)
         for delay in known:
             values.delay_ms(delay or 0)
