@@ -102,7 +102,6 @@ def puts_of_rows(
         for name in names
         if name in KNOWN and name not in ("id", "topic", "body", "due", "expires", "priority")
     }
-    _check_refused(rows)
     if "due" in names:
         values["due"] = moments(rows.column("due"), "due")
     elif "delay" not in names:
@@ -141,7 +140,8 @@ def _priorities(column: pa.Array) -> list[Any]:
     return [DEFAULT_PRIORITY if one is None else number(one) for one in listed(column, "priority")]
 
 
-def _check_refused(rows: pa.RecordBatch) -> None:
+def check_refused(rows: pa.RecordBatch) -> None:
+    """Refuse rows of which a pipeline says that they are none; raises InvalidInput."""
     if REFUSED in rows.schema.names and len(reasons := rows.column(REFUSED).drop_null()):
         raise InvalidInput(reasons[0].as_py())
 

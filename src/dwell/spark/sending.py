@@ -14,7 +14,7 @@ from dwell.queue import Queue
 from dwell.spark.badrows import BadRows
 from dwell.spark.options import WriteOptions
 from dwell.spark.plain import plain
-from dwell.spark.rows import by_topic, moments, puts_of_rows, spans, texts
+from dwell.spark.rows import by_topic, check_refused, moments, puts_of_rows, spans, texts
 
 #: How many batches of one task are under way at once.
 _UNDER_WAY = 3
@@ -94,6 +94,7 @@ class Sender:
         What is refused was not sent, as all is checked before; so no verb is sent twice.
         """
         try:
+            check_refused(rows)
             self._note(await self._do(values.topic(topic), rows, places))
         except InvalidInput as error:
             if rows.num_rows == 1:
