@@ -115,6 +115,10 @@ ODD = {
     "a decimal as max_attempts": ("max_attempts", Decimal(3), pa.decimal128(5, 0), 3),
     "a text as max_attempts": ("max_attempts", "3", pa.string(), None),
     "a decimal as lease": ("lease", Decimal("1.5"), pa.decimal128(5, 1), 1500),
+    "a moment as topic": ("topic", 0, pa.timestamp("us", "PST"), None),
+    "a moment as id": ("id", 0, pa.timestamp("us", "PST"), None),
+    "a date after the year 9999 as priority": ("priority", 2_932_897, pa.date32(), None),
+    "a date after the year 9999 as delay": ("delay", 2_932_897, pa.date32(), None),
     "bytes that are no text as topic": ("topic", b"\xff", pa.binary(), None),
     "a large text as body": ("body", "x", pa.large_string(), b"x"),
     "large bytes as body": ("body", b"x", pa.large_binary(), b"x"),
@@ -127,6 +131,8 @@ def test_a_column_of_an_odd_type_is_right_or_a_bad_row(shared, queue, tmp_path, 
     name, value, kind, wanted = ODD[case]
     fields = {"id": (case, pa.string()), "body": ("x", pa.string()), "due": (DUE, pa.int64())}
     fields |= {"topic": ("odd", pa.string()), name: (value, kind)}
+    if name == "delay":
+        del fields["due"]
     schema = pa.schema([(field, kind) for field, (_, kind) in fields.items()])
     columns = [[value] for value, _ in fields.values()]
     found = write(shared, schema, columns, badRows=str(tmp_path), topic="odd")

@@ -86,7 +86,8 @@ def _topics(column: pa.Array) -> pa.Array:
         return pa.array(texts, pa.string())
     if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
         return column.cast(pa.string())
-    return pc.binary_join_element_wise(column.cast(pa.string()), pa.scalar(" "), "")
+    none = pa.scalar(None, pa.string())
+    return pc.if_else(column.is_null(), none, pa.scalar(f"a value of {column.type}"))
 
 
 def puts_of_rows(
