@@ -101,7 +101,7 @@ def test_other_columns_become_json(spark, server, queue):
         "inner": {"x": 1.5, "y": None},
         "flag": True,
         "day": "2024-02-29",
-        "price": "1.10",
+        "price": 1.1,
     }
     assert Decimal(body["price"]) == Decimal("1.10")
 
