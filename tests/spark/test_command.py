@@ -189,6 +189,16 @@ def test_a_process_of_its_own_shows_progress_and_the_line(shared, tmp_path):
     assert "schedule: stage " in done.stderr
 
 
+def test_a_row_that_ends_the_run_is_told_without_stacks(shared, tmp_path):
+    words = [*rows(tmp_path), "--url", shared.url, "--due", "raise_error(at)"]
+    program = [sys.executable, "-m", "dwell.spark.pipelines.schedule", "--master", "local[1]"]
+    done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    assert "2030-01-01 09:00:00" in done.stderr.splitlines()[-1]
+    assert "\tat org.apache" not in done.stderr
+    assert " ERROR " not in done.stderr
+
+
 def test_spark_submit_runs_the_file_of_a_pipeline(shared, tmp_path):
     submit = Path(sys.executable).with_name("spark-submit")
     file = Path(command.__file__).with_name("schedule.py")

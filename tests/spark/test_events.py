@@ -57,7 +57,14 @@ def test_batch_between_positions(spark, server, lives):
     table = events(spark, server, startPosition=900, endPosition=1100)
     assert sorted(row.position for row in table.collect()) == list(range(900, 1100))
     assert events(spark, server, startPosition="latest").count() == 0
-    assert events(spark, server, startPosition=10**9).count() == 0
+    assert events(spark, server, startPosition=lives).count() == 0
+
+
+def test_a_batch_from_beyond_the_end_is_told(spark, server, lives):
+    with pytest.raises(PySparkException, match=f"AnotherHistory.*position {lives + 1}"):
+        events(spark, server, startPosition=lives + 1).count()
+    anew = events(spark, server, startPosition=lives + 1, failOnDataLoss=False)
+    assert anew.count() == lives
 
 
 def test_batch_of_nothing(spark, server):

@@ -5,13 +5,15 @@ from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StringType, StructType, YearMonthIntervalType
+from pyspark.sql.types import StringType, StructType, VariantType, YearMonthIntervalType
 
 import dwell
 from dwell.errors import InvalidSettings
 from dwell.spark import DwellSource, register
+from dwell.spark.badrows import BadRow
 from dwell.spark.plain import moments_in
 from tests.spark.tasks import Write
 
@@ -113,6 +115,10 @@ ODD = {
     "a decimal as max_attempts": ("max_attempts", Decimal(3), pa.decimal128(5, 0), 3),
     "a text as max_attempts": ("max_attempts", "3", pa.string(), None),
     "a decimal as lease": ("lease", Decimal("1.5"), pa.decimal128(5, 1), 1500),
+    "a moment as topic": ("topic", 0, pa.timestamp("us", "PST"), None),
+    "a moment as id": ("id", 0, pa.timestamp("us", "PST"), None),
+    "a date after the year 9999 as priority": ("priority", 2_932_897, pa.date32(), None),
+    "a date after the year 9999 as delay": ("delay", 2_932_897, pa.date32(), None),
     "bytes that are no text as topic": ("topic", b"\xff", pa.binary(), None),
     "a large text as body": ("body", "x", pa.large_string(), b"x"),
     "large bytes as body": ("body", b"x", pa.large_binary(), b"x"),
@@ -125,6 +131,8 @@ def test_a_column_of_an_odd_type_is_right_or_a_bad_row(shared, queue, tmp_path, 
     name, value, kind, wanted = ODD[case]
     fields = {"id": (case, pa.string()), "body": ("x", pa.string()), "due": (DUE, pa.int64())}
     fields |= {"topic": ("odd", pa.string()), name: (value, kind)}
+    if name == "delay":
+        del fields["due"]
     schema = pa.schema([(field, kind) for field, (_, kind) in fields.items()])
     columns = [[value] for value, _ in fields.values()]
     found = write(shared, schema, columns, badRows=str(tmp_path), topic="odd")
@@ -132,6 +140,71 @@ def test_a_column_of_an_odd_type_is_right_or_a_bad_row(shared, queue, tmp_path, 
     if wanted is not None:
         message = queue.get("odd", case)
         assert getattr(message, {"lease": "lease_ms"}.get(name, name)) == wanted
+
+
+#: 0001-01-01 and 9999-12-31 23:59:59 as microseconds of UTC.
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_000_000
+HOUR_US = 3_600_000_000
+UNPACKABLE = {
+    # type, a value that JSON or a calendar cannot say, and one that they can
+    "before the year 1": (pa.timestamp("us", "Europe/Berlin"), FIRST_US - HOUR_US, 0),
+    "after the year 9999": (pa.timestamp("us", "America/New_York"), LAST_US + HOUR_US, 0),
+    "a date after the year 9999": (pa.date32(), 2_932_897, 0),
+    "a local time after the year 9999": (pa.timestamp("us"), LAST_US + HOUR_US, 0),
+    "a struct as a key": (pa.map_(pa.struct([("a", pa.int64())]), pa.int64()), [({"a": 1}, 1)], []),
+    "no number": (pa.float64(), float("nan"), 0.5),
+    "an infinite number": (pa.float32(), float("-inf"), 0.5),
+    "no number in a list": (pa.list_(pa.float32()), [1.0, float("nan")], [1.0]),
+    "no number in a map": (pa.map_(pa.string(), pa.float64()), [("a", float("inf"))], []),
+    "no number in a struct": (pa.struct([("a", pa.float64())]), {"a": float("inf")}, {"a": 1.0}),
+}
+
+
+@pytest.mark.parametrize("case", UNPACKABLE)
+def test_a_value_that_no_body_can_have_is_a_bad_row_with_its_column(shared, queue, tmp_path, case):
+    kind, bad, good = UNPACKABLE[case]
+    schema = pa.schema([("id", pa.string()), ("due", pa.int64()), ("odd", kind)])
+    ids = [f"{case} {at}" for at in range(9)]
+    columns = [ids, [DUE] * 9, [bad if at == 4 else good for at in range(9)]]
+    given = {"badRows": str(tmp_path / "bad"), "topic": "unpackable"}
+    assert write(shared, schema, columns, **given) == {"created": 8, "bad": 1}
+    (path,) = (tmp_path / "bad").glob("*.parquet")
+    kept = pyarrow.parquet.read_table(path)
+    assert kept["id"].to_pylist() == [ids[4]]
+    assert kept["reason"][0].as_py().startswith(("odd: ", "body: "))
+    with pytest.raises(BadRow, match=f"{case} 4.*odd"):
+        write(shared, schema, columns, topic="unpackable")
+
+
+def test_a_due_that_is_written_for_never_is_a_bad_row(shared, queue, tmp_path):
+    for name, kind in (("due", pa.timestamp("us", "UTC")), ("due", pa.timestamp("us"))):
+        schema = pa.schema([("id", pa.string()), ("body", pa.string()), (name, kind)])
+        dues = [FIRST_US, DUE * 1000, LAST_US, 2**62]
+        columns = [[f"{kind} {at}" for at in range(4)], ["x"] * 4, dues]
+        given = {"badRows": str(tmp_path / str(kind)), "topic": "never"}
+        assert write(shared, schema, columns, **given) == {"created": 1, "bad": 3}
+
+
+NUMBERS = {
+    "a decimal": (pa.decimal128(9, 2), Decimal("19.99"), b"19.99"),
+    "a large decimal": (pa.decimal128(38, 0), Decimal(10**37), b"1" + b"0" * 37),
+    "a float": (pa.float32(), 0.1, b"0.1"),
+    "a double": (pa.float64(), 0.1, b"0.1"),
+    "booleans as keys": (pa.map_(pa.bool_(), pa.int64()), [(True, 1)], b'{"true":1}'),
+    "decimals as keys": (pa.map_(pa.decimal128(3, 1), pa.float32()), [(Decimal("1.5"), 0.1)],
+                         b'{"1.5":0.1}'),
+    "a moment": (pa.timestamp("us", "GMT+2"), 0, b'"1970-01-01T02:00:00+02:00"'),
+    "moments in a list": (pa.list_(pa.timestamp("us", "PST")), [0],
+                          b'["1969-12-31T16:00:00-08:00"]'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_a_value_is_packed_as_it_was_written(shared, queue, case):
+    kind, value, wanted = NUMBERS[case]
+    schema = pa.schema([("id", pa.string()), ("due", pa.int64()), ("v", kind)])
+    assert write(shared, schema, [[case], [DUE], [value]], topic="numbers") == {"created": 1}
+    assert queue.get("numbers", case).body == b'{"v":' + wanted + b"}"
 
 
 NEW_YORK = "America/New_York"
@@ -159,6 +232,12 @@ def test_months_are_refused_before_anything_is_written(shared):
     source = DwellSource({"url": shared.url, "topic": "t"})
     with pytest.raises(InvalidSettings, match="got delay of type interval year to month"):
         source.writer(schema, False)
+
+
+def test_a_column_with_parts_is_refused_before_anything_is_written(shared):
+    schema = StructType().add("body", StringType()).add("delay", VariantType())
+    with pytest.raises(InvalidSettings, match="got delay of type variant, expected a single value"):
+        DwellSource({"url": shared.url, "topic": "t"}).writer(schema, False)
 
 
 # --- through Spark --------------------------------------------------------------------------------

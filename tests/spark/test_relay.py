@@ -176,6 +176,25 @@ def test_rows_wait_until_they_are_due(spark, shared, tmp_path):
     assert sorted(row.id for row in spark.read.parquet(once.out).collect()) == list(range(10))
 
 
+def test_bad_rows_are_set_aside_and_hold_up_nothing(spark, shared, tmp_path):
+    (tmp_path / "in").mkdir()
+    lines = [{"id": 1}, {"at": "x"}, {"id": 2, "big": "x" * 2**21}, {"id": 7}, {"id": 3}]
+    (tmp_path / "in" / "a.json").write_text("\n".join(map(json.dumps, lines)))
+    given = {"schema": "id BIGINT, big STRING", "delay": "if(id = 7, raise_error('no'), 0)"}
+    given |= {"topic": "bad-rows", "available_now": True}
+    strict = settings(shared.url, tmp_path, **given)
+    with pytest.raises(Exception, match=r"BadRow|USER_RAISED"):
+        relay.run(spark, strict)
+    # The same checkpoint goes on once there is a place for them, also with what came since.
+    (tmp_path / "in" / "b.json").write_text(json.dumps({"id": 4}))
+    bad = settings(shared.url, tmp_path, bad_rows=str(tmp_path / "bad"), **given)
+    assert relay.run(spark, bad) == "relay: 3 rows in, 3 out, 3 bad"
+    found = spark.read.parquet(strict.out)
+    assert sorted(row.id for row in found.collect()) == [1, 3, 4]
+    reasons = [row.reason for row in spark.read.parquet(str(tmp_path / "bad")).collect()]
+    assert sorted(reason.split(":")[0] for reason in reasons) == ["bodies[0]", "delay", "id"]
+
+
 @pytest.mark.campaign
 def test_a_relay_that_starts_slowly_is_not_idle(spark, shared, tmp_path):
     (tmp_path / "in").mkdir()

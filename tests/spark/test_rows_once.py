@@ -127,6 +127,34 @@ def test_sinks_at_once_are_told_unless_they_have_names(shared, queue, tmp_path):
     assert bodies(queue, ["at-once"]) == {"a": 3, "b": 3}
 
 
+CONNECT = {"spark.job.tags": "SparkConnect_OperationTag_User_u_Session_s_Operation_o"}
+ONE_ROW = {"topic": ["named"], "body": ["x"], "delay": ["1h"]}
+
+
+def write_once(shared, columns, properties, **options):
+    rows = pa.record_batch(columns)
+    one = Write(rows.schema, {"url": shared.url, **options}, **properties)
+    message = one.run(0, [rows])
+    one.commit([message])
+    return message.results
+
+
+@pytest.mark.parametrize("properties", [{}, CONNECT])
+def test_a_write_with_a_name_that_runs_again_puts_nothing_twice(shared, properties):
+    name = f"batch-{len(properties)}"
+    assert write_once(shared, ONE_ROW, properties, writeName=f"{name}-1") == {"created": 1}
+    assert write_once(shared, ONE_ROW, properties, writeName=f"{name}-1") == {"kept": 1}
+    assert write_once(shared, ONE_ROW, properties, writeName=f"{name}-2") == {"created": 1}
+
+
+def test_over_connect_rows_without_ids_need_a_name(shared, queue):
+    before = queue.stats().totals.get("put", 0)
+    with pytest.raises(InvalidSettings, match=r"writeName: got none .* over Spark Connect"):
+        write_once(shared, ONE_ROW, CONNECT)
+    assert queue.stats().totals.get("put", 0) == before
+    assert write_once(shared, {**ONE_ROW, "id": ["own"]}, CONNECT) == {"created": 1}
+
+
 def test_a_write_that_failed_has_had_its_turn(shared, queue):
     known = of_stream("query-f", "run-f", 0)
     first = Write(SCHEMA, {"url": shared.url}, **known)

@@ -200,6 +200,46 @@ def test_bad_rows_are_named_or_set_aside(spark, queue, run, csv, tmp_path):
     assert run(csv, **delays, topic="bad2").endswith(", 1 bad")
 
 
+FAILING = {
+    # an option, and SQL that fails in the row with the id 7 and in no other
+    "id": "if(id = '7', raise_error('no'), id)",
+    "due": "to_utc_timestamp(at, if(id = '7', 'CET/CEST', 'UTC'))",
+    "delay": "1 / (id - 7) + 100",
+    "body": "cast(if(id = '7', 'x', id) AS INT)",
+    "topic_expr": "if(id = '7', raise_error('no'), 'sql')",
+    "key": "element_at(array('a'), if(id = '7', 2, 1))",
+    "priority": "if(id = '7', 'high', '5')",
+    "headers": "map('a', 1 / (id - 7))",
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "codegen"), [*((option, "false") for option in FAILING), ("due", "true")]
+)
+def test_a_row_whose_sql_fails_is_set_aside_and_the_rest_is_put(
+    spark, queue, run, csv, tmp_path, option, codegen
+):
+    given = {"due": "at", "topic": f"sql-{option}-{codegen}", option: FAILING[option]}
+    for name, other in (("delay", "due"), ("topic_expr", "topic")):
+        if option == name:
+            del given[other]
+    before = spark.conf.get("spark.sql.codegen.wholeStage")
+    spark.conf.set("spark.sql.codegen.wholeStage", codegen)
+    spark.conf.set(
+        "spark.sql.codegen.factoryMode", "FALLBACK" if codegen == "true" else "NO_CODEGEN"
+    )
+    try:
+        line = run(csv, **given, on_conflict="replace", bad_rows=str(tmp_path / "bad"))
+    finally:
+        spark.conf.set("spark.sql.codegen.wholeStage", before)
+        spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    assert line.startswith("90 rows; ")
+    assert line.endswith(" 1 bad")
+    (row,) = spark.read.parquet(str(tmp_path / "bad")).collect()
+    name = {"topic_expr": "topic", "delay": "due"}.get(option, option)
+    assert row.reason == f"{name}: got SQL that fails for the row, expected a value"
+
+
 @pytest.mark.parametrize(
     ("given", "error"),
     [

@@ -4,7 +4,6 @@ import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 
 import msgspec
 import pytest
@@ -101,9 +100,8 @@ def test_other_columns_become_json(spark, server, queue):
         "inner": {"x": 1.5, "y": None},
         "flag": True,
         "day": "2024-02-29",
-        "price": "1.10",
+        "price": 1.1,
     }
-    assert Decimal(body["price"]) == Decimal("1.10")
 
 
 def test_topics_from_a_column(spark, server, queue, counted):

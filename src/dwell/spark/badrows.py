@@ -8,6 +8,7 @@ import pyarrow.fs
 import pyarrow.parquet
 
 from dwell.errors import InvalidInput
+from dwell.spark.plain import shown
 from dwell.spark.rows import REFUSED
 
 _SHOWN_CHARS = 300
@@ -60,5 +61,9 @@ def _opened(folder: str) -> tuple[Any, str]:
 
 
 def _shown(row: pa.RecordBatch) -> str:
-    text = str(row.to_pylist()[0])
+    try:
+        text = str(row.to_pylist()[0])
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
+        # Python cannot say one of the values, which may be why the row is bad.
+        text = ", ".join(f"{name}: {shown(row.column(name))}" for name in row.schema.names)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from dwell.batch.batch import Batch
-from dwell.errors import InvalidSettings, ServerUnreachable
+from dwell.errors import ServerUnreachable
 from dwell.given import values
 from dwell.queue import Queue
 from dwell.spark.keeper import Keeper
@@ -87,11 +87,8 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the messages that fall due. One reader a query lives at the driver."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        if not options.topic_names:
-            raise InvalidSettings("topics: got none, expected one or more, with commas between")
+        options.check()
         message_table(schema)
-        values.topics(options.topic_names)
-        values.lease_ms(options.lease)
         self._options, self._schema = options, schema
         self._remote = Remote(options)
         self._keeper = Keeper(self._remote, options.lease)

@@ -131,6 +131,8 @@ class EventsReader(DataSourceReader):
             history = seen_at(queue, stop).history
         named = options.start_position
         start = named if isinstance(named, int) else end if named == "latest" else first
+        if not check_history(options, start, "", "", end):
+            start = first
         check_kept(options, start, first)
         return parts_of(options, max(start, first), stop, history)
 

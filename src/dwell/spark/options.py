@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 import dwell
 from dwell.errors import InvalidSettings, InvalidUrl
+from dwell.given import values
 from dwell.handle import Handle
 
 _TOKEN = "DWELL_TOKEN"
@@ -70,6 +71,15 @@ class ReadOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     def topic_names(self) -> tuple[str, ...]:
         """The topics that were named."""
         return tuple(name.strip() for name in self.topics.split(",") if name.strip())
+
+    def check(self) -> None:
+        """Refuse what the view cannot be read with; raises InvalidInput."""
+        if self.view != "due":
+            return
+        if not self.topic_names:
+            raise InvalidSettings("topics: got none, expected one or more, with commas between")
+        values.topics(self.topic_names)
+        values.lease_ms(self.lease)
 
 
 class WriteOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_plain):

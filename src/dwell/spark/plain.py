@@ -1,23 +1,42 @@
 """Plain columns: what Spark sends in several forms, in the one form that rows are read in."""
 
-import re
-from collections.abc import Callable
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import is_variant
-from pyspark.sql.types import DataType, StructType, VariantVal, YearMonthIntervalType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
-from dwell.errors import InvalidSettings, InvalidTime
+from dwell.errors import InvalidInput, InvalidSettings
+from dwell.spark.zones import offset_us, zone_of
+
+#: The columns that say something to the queue; all others are packed into the body.
+KNOWN = (
+    "id",
+    "topic",
+    "body",
+    "due",
+    "delay",
+    "priority",
+    "key",
+    "headers",
+    "lease",
+    "max_attempts",
+    "expires",
+    "ttl",
+)
 
 #: The columns that are moments.
 _MOMENTS = ("due", "expires")
-
-#: Offsets as Spark writes them, in the one form that PyArrow knows.
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d\d))?")
+_SHOWN_CHARS = 120
 
 
 def check_types(schema: StructType) -> None:
@@ -28,6 +47,18 @@ def check_types(schema: StructType) -> None:
                 f"columns: got {field.name} of type {field.dataType.simpleString()}, whose months "
                 "differ in length; expected a span of days or less, or a moment"
             )
+        if field.name in KNOWN and _has_parts(field):
+            raise InvalidSettings(
+                f"columns: got {field.name} of type {field.dataType.simpleString()}, expected a "
+                "single value"
+            )
+
+
+def _has_parts(field: StructField) -> bool:
+    kinds = (ArrayType, VariantType)
+    return isinstance(
+        field.dataType, kinds if field.name == "headers" else (*kinds, MapType, StructType)
+    )
 
 
 def _has_months(kind: DataType) -> bool:
@@ -73,33 +104,11 @@ def moments_in(column: pa.Array, zone: str | None) -> pa.Array:
     As Spark casts them: of an hour that comes twice the first one is meant, and a time in an hour
     that is left out is as much later.
     """
-    column = column.cast(pa.timestamp("us"))
-    if zone is None:
-        return _by_the_machine(column)
-    try:
-        guess = pc.assume_timezone(
-            column, _zone_name(zone), ambiguous="earliest", nonexistent="earliest"
-        )
-    except pa.ArrowInvalid as error:
-        raise InvalidTime(f"due: got times without a zone, in {zone!r:.80}: {error}") from None
-    # In an hour that is left out the guess is its begin, where the offset is still the one before.
-    offset = pc.subtract(pc.local_timestamp(guess).cast(pa.int64()), guess.cast(pa.int64()))
-    moments = pc.subtract(column.cast(pa.int64()), offset)
+    micros = column.cast(pa.timestamp("us")).cast(pa.int64())
+    by = None if zone is None else zone_of(zone)
+    offsets = [None if one is None else offset_us(one, by) for one in micros.to_pylist()]
+    moments = pc.subtract(micros, pa.array(offsets, pa.int64()))
     return moments.cast(pa.timestamp("us", tz="UTC"))
-
-
-def _by_the_machine(column: pa.Array) -> pa.Array:
-    def micros(local: datetime | None) -> int | None:
-        return None if local is None else round(local.timestamp() * 1_000_000)
-
-    return pa.array([micros(one) for one in column.to_pylist()], pa.timestamp("us", tz="UTC"))
-
-
-def _zone_name(zone: str) -> str:
-    if zone == "Z":
-        return "UTC"
-    found = _OFFSET.fullmatch(zone)
-    return zone if found is None else f"{found[1]}{int(found[2]):02}:{found[3] or '00'}"
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -112,34 +121,15 @@ def number(value: Any) -> Any:
     return int(value) if value == value.to_integral_value() else float(value)
 
 
-def unpacked(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what makes the values in a column's VARIANTs of its values; None without any."""
-    if pa.types.is_struct(kind):
-        if is_variant(kind):
-            return _of_variant
-        parts = {field.name: unpacked(field.type) for field in kind}
-        return _each(parts) if any(parts.values()) else None
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        one = unpacked(kind.value_type)
-        return None if one is None else _of_list(one)
-    if pa.types.is_map(kind):
-        one = unpacked(kind.item_type)
-        return None if one is None else _of_map(one)
-    return None
+def listed(column: pa.Array, name: str, refusal: type[InvalidInput] = InvalidInput) -> list[Any]:
+    """Return the values of a column; raises an error for one that Python cannot say."""
+    try:
+        many: list[Any] = column.to_pylist()
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+        raise refusal(f"{name}: got {shown(column)}, expected a value in range: {error}") from None
+    return many
 
 
-def _of_list(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda many: many and [one(value) for value in many]
-
-
-def _of_map(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda many: many and {name: one(value) for name, value in many.items()}
-
-
-def _each(parts: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any]:
-    known = {name: part for name, part in parts.items() if part is not None}
-    return lambda row: row and row | {name: part(row[name]) for name, part in known.items()}
-
-
-def _of_variant(value: dict[str, bytes] | None) -> Any:
-    return None if value is None else VariantVal(value["value"], value["metadata"]).toPython()
+def shown(column: pa.Array) -> str:
+    """Return the first value of a column as a person reads it, whatever it is."""
+    return " ".join(str(column.slice(0, 1)).split())[:_SHOWN_CHARS]

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,29 +11,15 @@ from dwell.batch.puts import Puts
 from dwell.errors import (
     InvalidBody,
     InvalidId,
+    InvalidInput,
     InvalidSettings,
     InvalidTime,
 )
 from dwell.message import DEFAULT_PRIORITY, I64
 from dwell.queue.bulk import puts_of
 from dwell.spark.options import WriteOptions
-from dwell.spark.plain import number, unpacked
-
-#: The columns that say something to the queue; all others are packed into the body.
-KNOWN = (
-    "id",
-    "topic",
-    "body",
-    "due",
-    "delay",
-    "priority",
-    "key",
-    "headers",
-    "lease",
-    "max_attempts",
-    "expires",
-    "ttl",
-)
+from dwell.spark.packed import packed
+from dwell.spark.plain import KNOWN, listed, number
 
 #: A column of pipelines: why a row has no due, where something came that is none.
 REFUSED = "due_refused"
@@ -97,12 +82,12 @@ def by_topic(
 def _topics(column: pa.Array) -> pa.Array:
     """Return topics as texts; what is none becomes one that no topic may have."""
     if pa.types.is_binary(column.type):
-        many = column.to_pylist()
-        return pa.array([one and one.decode(errors="replace") for one in many], pa.string())
+        texts = [one and one.decode(errors="replace") for one in column.to_pylist()]
+        return pa.array(texts, pa.string())
     if pa.types.is_string(column.type) or pa.types.is_integer(column.type):
         return column.cast(pa.string())
-    many = column.to_pylist()
-    return pa.array([None if one is None else f"{one!r} " for one in many], pa.string())
+    none = pa.scalar(None, pa.string())
+    return pc.if_else(column.is_null(), none, pa.scalar(f"a value of {column.type}"))
 
 
 def puts_of_rows(
@@ -119,7 +104,6 @@ def puts_of_rows(
         if name in KNOWN and name not in ("id", "topic", "body", "due", "expires", "priority")
     }
     if "due" in names:
-        _check_refused(rows)
         values["due"] = moments(rows.column("due"), "due")
     elif "delay" not in names:
         raise InvalidTime("due: got neither due nor delay, expected one of them")
@@ -154,12 +138,13 @@ def _priorities(column: pa.Array) -> list[Any]:
     if pa.types.is_integer(column.type):
         many: list[Any] = column.cast(pa.int64()).fill_null(DEFAULT_PRIORITY).to_pylist()
         return many
-    return [DEFAULT_PRIORITY if one is None else number(one) for one in column.to_pylist()]
+    return [DEFAULT_PRIORITY if one is None else number(one) for one in listed(column, "priority")]
 
 
-def _check_refused(rows: pa.RecordBatch) -> None:
+def check_refused(rows: pa.RecordBatch) -> None:
+    """Refuse rows of which a pipeline says that they are none; raises InvalidInput."""
     if REFUSED in rows.schema.names and len(reasons := rows.column(REFUSED).drop_null()):
-        raise InvalidTime(reasons[0].as_py())
+        raise InvalidInput(reasons[0].as_py())
 
 
 def moments(column: pa.Array, name: str) -> I64:
@@ -186,24 +171,24 @@ def _optional_moments(column: pa.Array) -> list[int | None]:
     return [next(left) if there else None for there in column.is_valid().to_pylist()]
 
 
-def spans(column: pa.Array) -> list[Any]:
+def spans(column: pa.Array, name: str) -> list[Any]:
     """Return spans in the words of the queue: texts, seconds, or intervals."""
-    many: list[Any] = column.to_pylist()
+    many = listed(column, name)
     return [number(one) for one in many] if pa.types.is_decimal(column.type) else many
 
 
-def _span_or_spans(column: pa.Array) -> object:
+def _span_or_spans(column: pa.Array, name: str) -> object:
     """Return one span where all are the same, as they often are; it is then read once."""
-    known = spans(column.unique())
-    return known[0] if len(known) == 1 else spans(column)
+    known = spans(column.unique(), name)
+    return known[0] if len(known) == 1 else spans(column, name)
 
 
 def _values(column: pa.Array, name: str) -> object:
     if name == "headers":
-        return [None if pairs is None else dict(pairs) for pairs in column.to_pylist()]
+        return [dict(pairs) if isinstance(pairs, list) else pairs for pairs in listed(column, name)]
     if name in ("delay", "lease", "ttl"):
-        return _span_or_spans(column)
-    return spans(column)
+        return _span_or_spans(column, name)
+    return spans(column, name)
 
 
 # --- bodies -----------------------------------------------------------------------------------
@@ -212,7 +197,7 @@ def _values(column: pa.Array, name: str) -> object:
 def _bodies(rows: pa.RecordBatch) -> Any:
     names = rows.schema.names
     if "body" not in names:
-        return _packed(rows.select([name for name in names if name not in KNOWN]))
+        return packed(rows.select([name for name in names if name not in KNOWN]))
     column = rows.column("body")
     if column.null_count:
         raise InvalidBody("body: got null, expected bytes or text")
@@ -229,17 +214,3 @@ def _blobs(column: pa.Array) -> Blobs:
     start = int(ends[0]) if len(ends) else 0
     piece = memoryview(data)[start : int(ends[-1])].tobytes() if data is not None else b""
     return Blobs(piece, ends[:-1] - start, ends[1:] - start)
-
-
-def _packed(rows: pa.RecordBatch) -> list[bytes]:
-    """Return each row as one object of JSON; raises InvalidBody where there is nothing to pack."""
-    if not rows.num_columns:
-        raise InvalidBody("body: got no column for it, expected body or others to be packed")
-    encode = msgspec.json.Encoder(enc_hook=_plain).encode
-    many = rows.to_pylist(maps_as_pydicts="lossy")
-    unpack = unpacked(pa.struct(list(rows.schema)))
-    return [encode(row if unpack is None else unpack(row)) for row in many]
-
-
-def _plain(value: object) -> object:
-    raise InvalidBody(f"body: got a {type(value).__name__} in a column, expected what JSON can say")

@@ -14,7 +14,7 @@ from dwell.queue import Queue
 from dwell.spark.badrows import BadRows
 from dwell.spark.options import WriteOptions
 from dwell.spark.plain import plain
-from dwell.spark.rows import by_topic, moments, puts_of_rows, spans, texts
+from dwell.spark.rows import by_topic, check_refused, moments, puts_of_rows, spans, texts
 
 #: How many batches of one task are under way at once.
 _UNDER_WAY = 3
@@ -94,6 +94,7 @@ class Sender:
         What is refused was not sent, as all is checked before; so no verb is sent twice.
         """
         try:
+            check_refused(rows)
             self._note(await self._do(values.topic(topic), rows, places))
         except InvalidInput as error:
             if rows.num_rows == 1:
@@ -128,7 +129,8 @@ class Sender:
         if "due" in rows.schema.names:
             due = moments(rows.column("due"), "due")
             return (await self._queue.reschedule(topic, ids, due=due)).codes
-        return (await self._queue.reschedule(topic, ids, delay=spans(rows.column("delay")))).codes
+        delays = spans(rows.column("delay"), "delay")
+        return (await self._queue.reschedule(topic, ids, delay=delays)).codes
 
     async def _kick(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         ids = texts(rows.column("id"), "id")
@@ -136,7 +138,7 @@ class Sender:
             return (await self._queue.kick(topic, ids)).codes
         # One kick has one delay, so those that are alike go together; all of them are checked
         # before the first is sent.
-        delays = spans(rows.column("delay"))
+        delays = spans(rows.column("delay"), "delay")
         known = dict.fromkeys(delays)
         for delay in known:
             values.delay_ms(delay or 0)

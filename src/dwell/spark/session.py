@@ -27,11 +27,11 @@ def session(
 ) -> SparkSession:
     """Return the session of this process, or a new one; ``settings`` are Spark's own.
 
-    Without a ``master`` it is what ``spark-submit`` says, or else this machine.
+    Without a ``master`` it is what ``spark-submit`` or ``SPARK_REMOTE`` says, or else this machine.
     """
     builder = SparkSession.builder.appName(name)
     given = dict(settings or {})
-    if master is None and "SPARK_ENV_LOADED" not in os.environ:
+    if master is None and not {"SPARK_ENV_LOADED", "SPARK_REMOTE"} & os.environ.keys():
         master = "local[*]"
     is_local = master is not None and master.startswith("local")
     use_this_python(is_local=is_local)

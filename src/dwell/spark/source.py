@@ -34,7 +34,10 @@ class DwellSource(DataSource):
         from dwell.spark.options import ReadOptions, parsed
         from dwell.spark.schemas import VIEWS
 
-        return VIEWS[parsed(ReadOptions, self.options).view]
+        # Refused here, as Spark hides what a stream is refused for behind an error of its own.
+        options = parsed(ReadOptions, self.options)
+        options.check()
+        return VIEWS[options.view]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a view as it is now."""

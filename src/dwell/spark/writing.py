@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from dwell.errors import InvalidSettings
 from dwell.given import values
 from dwell.spark import turns
 from dwell.spark.badrows import BadRows
@@ -33,6 +34,9 @@ from dwell.spark.plain import check_types
 from dwell.spark.rows import check_columns
 from dwell.spark.sending import Sender
 from dwell.spark.turns import Turn
+
+#: How the tags of a job begin that came over Spark Connect.
+_CONNECT = "SparkConnect_"
 
 
 @dataclass
@@ -98,7 +102,7 @@ class Writing:
         zone = context.getLocalProperty("spark.sql.session.timeZone")
         query = context.getLocalProperty("sql.streaming.queryId")
         if query is None:
-            return Task(f"{self._number}-{context.partitionId()}", None, zone)
+            return Task(f"{self._name_of_batch(context)}-{context.partitionId()}", None, zone)
         batch = context.getLocalProperty("streaming.sql.batchId") or ""
         name = f"{query}-{batch}-{context.partitionId()}"
         if self._options.write_name is not None:
@@ -109,6 +113,23 @@ class Writing:
         run = run or context.getLocalProperty("spark.jobGroup.id") or ""
         turn = turns.turn_of(run, batch, self._ended)
         return Task(f"{name}{turn.suffix}", turn, zone)
+
+    def _name_of_batch(self, context: TaskContext) -> str:
+        """Return what a write outside of a stream is called; raises InvalidSettings.
+
+        Spark Connect tells the tasks of a ``foreachBatch`` nothing of their stream, so there a
+        write may be a micro-batch that runs again.
+        """
+        if self._options.write_name is not None:
+            return f"w.{self._options.write_name}"
+        tags = context.getLocalProperty("spark.job.tags") or ""
+        if self._makes_ids and _CONNECT in tags:
+            raise InvalidSettings(
+                "writeName: got none for rows without ids over Spark Connect, expected a name that "
+                "is the same when the write runs again (with the number of the micro-batch in it), "
+                "or a column id"
+            )
+        return self._number
 
     def ended(self, messages: Sequence[WriterCommitMessage | None]) -> Counter[str]:
         """Note that the write has ended, and return how many rows had which result."""

@@ -6,7 +6,7 @@ from dwell.batch.batch import Batch
 from dwell.batch.blobs import sizes_of
 from dwell.batch.events import Events
 from dwell.batch.puts import PutAnswer
-from dwell.errors import InvalidInput
+from dwell.errors import InvalidBody, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.values import Delay
 from dwell.message import Kind, State, decode_extra
@@ -34,6 +34,9 @@ _WORDS = {
 
 _MS = {"delay_ms": "delay", "lease_ms": "lease", "ttl_ms": "ttl"}
 
+#: What says when a message falls due. A null would mean at once.
+_WHEN = ("due", "delay", "delay_level")
+
 
 async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer:
     """Put the rows of an Arrow stream: all of them or none."""
@@ -49,9 +52,21 @@ async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer
             allowed = ", ".join(["body", *_WORDS, *_MS])
             raise InvalidInput(f"arrow: got column {name!r}, expected one each of {allowed}")
         words[word] = _values(table.column(name), name)
-    bodies = columns.bodies(table.column("body"))
+    _check_when(words)
+    given = table.column("body")
+    if None in given:
+        raise InvalidBody(f"body[{given.index(None)}]: got null, expected bytes or text")
+    bodies = columns.bodies(given)
     call.service.check_body(int(sizes_of(bodies).max(initial=0)))
     return await call.queue.put_many(topic, bodies, on_conflict=on_conflict, **words)
+
+
+def _check_when(words: dict[str, Any]) -> None:
+    """Refuse a null where the rows say when they are due; raises InvalidTime."""
+    for word in _WHEN:
+        if None in (many := words.get(word, ())):
+            at = list(many).index(None)
+            raise InvalidTime(f"{word}[{at}]: got null, expected a moment or a span")
 
 
 def _values(many: Any, name: str) -> Any:

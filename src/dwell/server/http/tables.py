@@ -2,8 +2,10 @@
 
 import struct
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from dwell.message import MAX_BATCH_BYTES, MAX_HEADERS
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 _FORMS = "numbers, text, binary, moments, spans, or a map of text to text"
+
+#: Where Arrow says that a column means something else than its values do.
+_EXTENSION = b"ARROW:extension:name"
 
 
 def pyarrow() -> Any:
@@ -33,6 +38,8 @@ class Table:
 
     def __init__(self, data: bytes | memoryview) -> None:
         pa = self._pa = pyarrow()
+        if bytes(data[:6]) == b"ARROW1":
+            raise InvalidInput("arrow: got a file, expected a stream (IPC streaming format)")
         try:
             _refuse_compressed(pa, data)
             with pa.ipc.open_stream(data) as reader:
@@ -49,8 +56,16 @@ class Table:
 
     def column(self, name: str) -> Any:
         """Return a column as an array of whole numbers, or as a list."""
-        column = self._table.column(name)
-        if not _is_plain(self._pa, column.type):
+        pa, column = self._pa, self._table.column(name)
+        extension = (self._table.schema.field(name).metadata or {}).get(_EXTENSION)
+        if extension is not None:
+            raise InvalidInput(
+                f"arrow: column {name!r} is of the extension type {extension.decode()!r}, expected "
+                f"{_FORMS}"
+            )
+        if isinstance(column.type, pa.JsonType):
+            column = column.cast(column.type.storage_type)
+        if not _is_plain(pa, column.type):
             raise InvalidInput(f"arrow: column {name!r} is {column.type}, expected {_FORMS}")
         size_bytes = sum(_unpacked_bytes(self._pa, chunk) for chunk in column.chunks)
         if size_bytes > MAX_BATCH_BYTES:
@@ -63,9 +78,47 @@ class Table:
         if self._pa.types.is_map(column.type):
             _check_headers(column)
         try:
-            return [_value(value) for value in column.to_pylist()]
-        except (self._pa.ArrowException, ValueError, TypeError, OverflowError, KeyError) as error:
-            raise InvalidInput(f"arrow: column {name!r}: {error}") from None
+            return [_value(value) for value in _in_micros(pa, column).to_pylist()]
+        except _UNREADABLE:
+            raise _refusal(pa, column, name) from None
+
+
+#: What is raised for a value that Python cannot say; PyArrow's errors are of these classes, too.
+_UNREADABLE = (ArithmeticError, KeyError, NotImplementedError, TypeError, ValueError)
+
+
+def _refusal(pa: Any, column: Any, name: str) -> InvalidInput:
+    """Return what is wrong with a column, and in which row."""
+    for at in range(len(column)):
+        part = column.slice(at, 1)
+        try:
+            _value(_in_micros(pa, part).to_pylist()[0])
+        except _UNREADABLE as error:
+            shown = " ".join(str(part).split())[:100]
+            return InvalidInput(f"arrow: {name}[{at}]: got {shown}, expected {_FORMS} ({error})")
+    return InvalidInput(f"arrow: column {name!r} cannot be read as {_FORMS}")
+
+
+def _in_micros(pa: Any, column: Any) -> Any:
+    """Return moments and spans in microseconds, rounded up, so that nothing is early.
+
+    A moment is the same in every zone, and not all zones of other programs are known here.
+    """
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        wanted = pa.timestamp("us", kind.tz and "UTC")
+        nanos = pa.timestamp("ns", kind.tz and "UTC")
+    elif pa.types.is_duration(kind):
+        wanted, nanos = pa.duration("us"), pa.duration("ns")
+    else:
+        return column
+    if kind.unit != "ns":
+        return column.cast(wanted)
+    rest = column.cast(nanos).cast(pa.int64())
+    floored = column.cast(wanted, safe=False).cast(pa.int64())
+    # The cast cuts towards zero, which is down only after 1970.
+    up = pa.compute.greater(rest, pa.compute.multiply(floored, 1000))
+    return pa.compute.add(floored, up.cast(pa.int64())).cast(wanted)
 
 
 def _check_headers(column: Any) -> None:
@@ -81,10 +134,25 @@ def _check_headers(column: Any) -> None:
 
 
 def _value(value: Any) -> Any:
-    """Return a value; Arrow says in the type, not in a moment itself, that it is UTC."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
+    """Return a value as the queue knows it; a moment without a zone is one of UTC."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if hasattr(value, "nanoseconds"):
+        return _span(value)
     return dict(value) if isinstance(value, list) else value
+
+
+def _span(interval: Any) -> timedelta:
+    """Return an interval of days and nanoseconds; raises ValueError for one of months."""
+    if interval.months:
+        raise ValueError("months differ in length")
+    return timedelta(days=interval.days, microseconds=-(-interval.nanoseconds // 1000))
 
 
 def _is_plain(pa: Any, kind: Any) -> bool:
@@ -102,29 +170,48 @@ def _is_plain(pa: Any, kind: Any) -> bool:
         types.is_timestamp,
         types.is_duration,
         types.is_fixed_size_binary,
-        types.is_string_view,
-        types.is_binary_view,
+        types.is_date32,
+        types.is_date64,
+        types.is_decimal,
+        types.is_interval,
     )
-    return _is_text(pa, kind) or any(check(kind) for check in checks)
+    return (
+        _is_text(pa, kind) or isinstance(kind, pa.UuidType) or any(check(kind) for check in checks)
+    )
 
 
 def _is_text(pa: Any, kind: Any) -> bool:
     types = pa.types
     checks = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(check(kind) for check in checks)
+    return _is_view(pa, kind) or any(check(kind) for check in checks)
+
+
+def _is_view(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def _unpacked_bytes(pa: Any, chunk: Any) -> int:
     """Return how large values are one by one, where many of them may be the same bytes."""
     if pa.types.is_dictionary(chunk.type):
-        sizes = pa.compute.binary_length(chunk.dictionary).take(chunk.indices)
+        sizes = _lengths(pa, chunk.dictionary).take(chunk.indices)
         return pa.compute.sum(sizes).as_py() or 0
-    if pa.types.is_string_view(chunk.type) or pa.types.is_binary_view(chunk.type):
-        # Each view is 16 bytes, and begins with its length; the buffer may be longer than they are.
-        count = 4 * (chunk.offset + len(chunk))
-        views = np.frombuffer(chunk.buffers()[1] or b"", dtype="<i4", count=count).reshape(-1, 4)
-        return int(views[chunk.offset :, 0].sum(dtype=np.int64))
+    if pa.types.is_map(chunk.type):
+        parts = [part for part in (chunk.keys, chunk.items) if _is_view(pa, part.type)]
+        viewed = sum(_unpacked_bytes(pa, part) for part in parts)
+        return int(chunk.nbytes) + viewed
+    if _is_view(pa, chunk.type):
+        return pa.compute.sum(_lengths(pa, chunk)).as_py() or 0
     return int(chunk.nbytes)
+
+
+def _lengths(pa: Any, texts: Any) -> Any:
+    """Return how many bytes each text has."""
+    if not _is_view(pa, texts.type):
+        return pa.compute.binary_length(texts)
+    # Each view is 16 bytes, and begins with its length; the buffer may be longer than they are.
+    count = 4 * (texts.offset + len(texts))
+    views = np.frombuffer(texts.buffers()[1] or b"", dtype="<i4", count=count).reshape(-1, 4)
+    return pa.array(views[texts.offset :, 0].astype(np.int64))
 
 
 # --- compression ------------------------------------------------------------------------------

@@ -31,8 +31,18 @@ _OWN_ERROR = re.compile(
     r"^(?:[\w.]+: )?dwell\.(?:errors|spark\.events|spark\.badrows)\.(\w+): (.+)$", re.MULTILINE
 )
 
-# Spark's loggers that print an error which is raised as well, with its whole stack.
+# Spark's loggers that print an error which is raised as well, with its whole stack: those of
+# Python, and those of Java, which are heard with the level WARN.
 _REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_SPARK = "org.apache.spark"
+_JAVA_REPEATERS = (
+    f"{_SPARK}.executor.Executor",
+    f"{_SPARK}.scheduler.TaskSetManager",
+    f"{_SPARK}.sql.execution.datasources.v2.AppendDataExec",
+    f"{_SPARK}.sql.execution.datasources.v2.DataWritingSparkTask",
+    f"{_SPARK}.sql.execution.streaming.runtime.MicroBatchExecution",
+    f"{_SPARK}.util.Utils",
+)
 
 #: Whether the server is told of filters. Where a table is used twice Spark 4.3 mixes them up.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -101,6 +111,11 @@ def _session(name: str, wanted: Wanted) -> SparkSession:
     spark.sparkContext.setLogLevel(wanted.log_level)
     for name in _REPEATERS:
         PySparkLogger.getLogger(name).disabled = True
+    if wanted.log_level == "ERROR":
+        java: Any = spark._jvm
+        log4j = java.org.apache.logging.log4j
+        for name in _JAVA_REPEATERS:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     return spark
 
 

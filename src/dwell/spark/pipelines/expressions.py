@@ -1,11 +1,14 @@
 """What a command line says in SQL, checked against the columns that it is about."""
 
+from typing import Any
+
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 from pyspark.sql import types as T  # noqa: N812
 
 from dwell.errors import InvalidSettings
+from dwell.spark.rows import REFUSED
 
 _AS_JSON = (T.StructType, T.MapType, T.ArrayType)
 _POINTS = (T.TimestampType, T.TimestampNTZType, T.DateType)
@@ -36,6 +39,40 @@ def _reason(error: AnalysisException) -> str:
     """Return what is wrong; below the first line stands a plan, which nobody needs."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].partition(" SQLSTATE:")[0] if lines else "not an SQL expression"
+
+
+def selected(rows: DataFrame, columns: dict[str, Column], *, trying: bool) -> DataFrame:
+    """Return columns; with ``trying``, one that fails in a row is null and REFUSED says so."""
+    if not trying:
+        return rows.select(*[what.alias(name) for name, what in columns.items()])
+    attempts = [_attempt(what).alias(name) for name, what in columns.items()]
+    reasons = [
+        F.when(
+            F.col(name).isNull(), F.lit(f"{name}: got SQL that fails for the row, expected a value")
+        )
+        for name in columns
+        if name != REFUSED
+    ]
+    if REFUSED in columns:
+        reasons.append(F.col(REFUSED)["value"])
+    values = [F.col(name)["value"].alias(name) for name in columns if name != REFUSED]
+    return rows.select(*attempts).select(*values, F.coalesce(*reasons).alias(REFUSED))
+
+
+def _attempt(what: Column) -> Column:
+    """Return a struct of one value; null where Spark fails to compute it.
+
+    SQL has some functions that try, and nothing that tries any expression. Spark itself has.
+    """
+    java: Any = SparkSession.active()._jvm
+    columns = java.org.apache.spark.sql.classic.ExpressionUtils
+    # What several columns share would be computed before any of them, outside of the attempts, if
+    # no condition stood before it.
+    value: Any = F.struct(F.when(F.spark_partition_id() >= 0, what).alias("value"))
+    attempt = java.org.apache.spark.sql.catalyst.expressions.TryEval(columns.expression(value._jc))
+    made: Any = Column
+    found: Column = made(columns.column(attempt))
+    return found
 
 
 def type_of(rows: DataFrame, what: Column) -> T.DataType:

@@ -132,7 +132,8 @@ def _parser(name: str, about: str, options: Sequence[_Option]) -> _Parser:
         type=str.upper,
         choices=LOG_LEVELS,
         metavar="LEVEL",
-        help="What Spark says: DEBUG, INFO, WARN, ERROR or OFF. Default: ERROR.",
+        help="What Spark says: DEBUG, INFO, WARN, ERROR or OFF. Default: ERROR, without the "
+        "stacks of what ends the run.",
     )
     return parser
 

@@ -94,6 +94,13 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "input that runs again after a crash puts nothing twice."
         ),
     ] = "1d"
+    bad_rows: Annotated[
+        Text,
+        Meta(
+            description="A folder for rows that no message can be made of, with the reason. "
+            "Without it, the first one ends the run."
+        ),
+    ] = None
     available_now: Annotated[
         bool, Meta(description="Read what there is, hand on what is due, and end.")
     ] = False
@@ -152,24 +159,24 @@ def relay(
     out.restored(held)
     starts = [_starter(rows, into, "in", settings), _starter(held, out, "out", settings)]
     _Queries(starts, settings, tally).run()
-    return f"relay: {tally.rows['in']:,} rows in, {tally.rows['out']:,} out"
+    bad = f", {tally.rows['bad']:,} bad" if tally.rows["bad"] else ""
+    return f"relay: {tally.rows['in']:,} rows in, {tally.rows['out']:,} out{bad}"
 
 
 # --- in -------------------------------------------------------------------------------------------
 
 
 def _messages(incoming: DataFrame, settings: RelaySettings) -> DataFrame:
-    columns = [
-        expressions.column(incoming, "id", settings.id).cast("string").alias("id"),
-        packing.pack(incoming.schema).alias("body"),
-    ]
+    columns = {
+        "id": expressions.column(incoming, "id", settings.id).cast("string"),
+        "body": packing.pack(incoming.schema),
+    }
     if settings.due is not None:
         due = expressions.column(incoming, "due", settings.due)
-        columns.append(expressions.due_ms(incoming, due).alias("due"))
+        columns["due"] = expressions.due_ms(incoming, due)
     else:
-        delay = expressions.column(incoming, "delay", settings.delay or "")
-        columns.append(delay.alias("delay"))
-    return incoming.select(*columns)
+        columns["delay"] = expressions.column(incoming, "delay", settings.delay or "")
+    return expressions.selected(incoming, columns, trying=settings.bad_rows is not None)
 
 
 def _check_names(names: list[str], settings: RelaySettings) -> None:
@@ -217,9 +224,17 @@ class _Into:
         self._tally = tally
 
     def __call__(self, batch: DataFrame, _number: int) -> None:
+        settings = self._settings
         counts = sink.write(
-            batch, self._settings.url, "put", topic=self._settings.topic, onConflict="keep"
+            batch,
+            settings.url,
+            "put",
+            topic=settings.topic,
+            onConflict="keep",
+            badRows=settings.bad_rows,
         )
+        bad = counts.pop("bad", 0)
+        self._tally.add("bad", bad)
         self._tally.add("in", counts.total())
 
 

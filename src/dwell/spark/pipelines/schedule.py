@@ -207,12 +207,12 @@ def messages(rows: DataFrame, settings: ScheduleSettings) -> DataFrame:
     if settings.key is not None:
         columns["key"] = column("key", settings.key).cast("string")
     if settings.priority is not None:
-        columns["priority"] = column("priority", settings.priority).try_cast("bigint")
+        columns["priority"] = column("priority", settings.priority).cast("bigint")
     if settings.headers is not None:
         columns["headers"] = column("headers", settings.headers).cast("map<string,string>")
     columns["due"] = _due_ms(rows, settings)
     columns[REFUSED] = _refused(rows, settings, columns["due"])
-    made = rows.select(*[value.alias(name) for name, value in columns.items()])
+    made = expressions.selected(rows, columns, trying=settings.bad_rows is not None)
     made = made.withColumn("due", F.col("due") + pace.jitter_ms(F.col("id"), settings.spread))
     return pace.paced(made, "due", pace.pace(settings.pace), [F.col("id")])
 
