@@ -144,7 +144,7 @@ def test_wrong_columns(spark, shared):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"view": "due"}, "stream"),
+        ({"view": "due", "topics": "t"}, "stream"),
         ({"view": "table"}, "view"),
         ({"partitions": "-1"}, "partitions"),
         ({"colour": "red"}, "colour"),

@@ -41,8 +41,7 @@ class Setback:
         far_ms: int | None = _FAR_MS
         while True:
             try:
-                if far_ms is not None:
-                    await self._make_due(far_ms)
+                if far_ms is not None and await self._make_due(far_ms):
                     far_ms = None
             except StoreClosed:
                 return
@@ -54,15 +53,18 @@ class Setback:
                 far_ms, self._latest_ms = SETBACK_MS, now_ms
             self.note(now_ms)
 
-    async def _make_due(self, far_ms: int) -> None:
-        """Make schedules due that wait for a time to come; who takes them reckons from now on."""
+    async def _make_due(self, far_ms: int) -> bool:
+        """Make schedules due that wait for a time to come; who takes them reckons from now on.
+
+        Tells whether all are; others may have changed some just then.
+        """
         names: list[str] = []
-        cursor = None
+        cursor, is_done = None, True
         while True:
             page = await self._queue.scan(TOPIC, State.DELAYED, cursor=cursor)
             if len(page.versions) < len(page.messages):
                 # The server that has them does this itself.
-                return
+                return True
             now_ms = self._queue.clock.now_ms()
             places = [at for at, m in enumerate(page.messages) if _is_ahead(m, now_ms, far_ms)]
             if places:
@@ -71,12 +73,14 @@ class Setback:
                 moved = await self._queue.store.reschedule(
                     TOPIC, some, dues, versions=page.versions[places]
                 )
+                is_done &= bool((moved == Result.MOVED).all())
                 answers = zip(places, results_of(moved), strict=True)
                 names += [ids[at] for at, answer in answers if answer is Result.MOVED]
             if (cursor := page.cursor) is None:
                 break
         if names:
             _say(names)
+        return is_done
 
 
 def _is_ahead(message: Message, now_ms: int, far_ms: int) -> bool:
