@@ -39,7 +39,8 @@ async def test_a_schedule_that_is_far_away_is_reckoned_anew_when_somebody_begins
             firing = asyncio.create_task(queue.schedules.fire())
 
             async def is_back():
-                return (await queue.schedules.get("s")).next_ms == found.next_ms
+                # A release counts its delay by the engine's clock, some milliseconds later.
+                return abs((await queue.schedules.get("s")).next_ms - found.next_ms) < 200
 
             await until_async(is_back)
             assert (await queue.schedules.get("paused")).next_ms is None
