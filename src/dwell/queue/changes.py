@@ -1,7 +1,8 @@
-"""Changing the messages that match: all of them are found before the first one is changed.
+"""Changes by selection: finds all messages that match before it changes the first.
 
-Otherwise one that was moved ahead would be met again. Each is changed only in the version that was
-found; one that somebody else changed meanwhile is looked at again, and changed if it still matches.
+Otherwise a search would meet a message again that was moved ahead. A message is changed only in the
+version that was found. If another caller has changed it since, it is read again, and changed if it
+still matches.
 """
 
 from collections import Counter
@@ -35,7 +36,7 @@ _AT_ONCE = 4_000
 
 
 class Seen(NamedTuple):
-    """What a verb has to know of messages that match; their bodies may be large."""
+    """The facts about matching messages that a verb needs; bodies may be large and are left out."""
 
     ids: list[bytes]
     dues_ms: I64
@@ -51,7 +52,7 @@ _Verb: TypeAlias = Callable[[Store, str, Seen], Awaitable[U8]]
 
 
 class Change(NamedTuple):
-    """What is done to messages: a verb by id, in what states it finds them, and how it is done.
+    """A change of messages: a verb by id, the states in which it finds them, and its arguments.
 
     ``words`` say the latter to a server.
     """
@@ -70,7 +71,7 @@ class Place(NamedTuple):
 
 
 def cancel() -> Change:
-    """Return what forgets messages."""
+    """Return the change that cancels messages."""
 
     def apply(store: Store, topic: str, seen: Seen) -> Awaitable[U8]:
         return store.cancel(topic, seen.ids, versions=seen.versions)
@@ -79,7 +80,7 @@ def cancel() -> Change:
 
 
 def kick(delay_ms: int, pace: int | None = None) -> Change:
-    """Return what brings dead messages back, due so long after that, ``pace`` of them a second."""
+    """Return the change that requeues dead messages after a delay, ``pace`` of them a second."""
     done = 0
 
     async def apply(store: Store, topic: str, seen: Seen) -> U8:
@@ -88,7 +89,7 @@ def kick(delay_ms: int, pace: int | None = None) -> Change:
             return await store.kick(topic, seen.ids, delay_ms, versions=seen.versions)
         codes, at = [], 0
         while at < len(seen.ids):
-            # So many fall due together, and the next so many a second later.
+            # As many as the pace says fall due together, and the next ones a second later.
             second, begun = divmod(done, pace)
             part = seen.part(at, at + pace - begun)
             late_ms = delay_ms + 1000 * second
@@ -101,7 +102,7 @@ def kick(delay_ms: int, pace: int | None = None) -> Change:
 
 
 def move(due_ms: int) -> Change:
-    """Return what makes messages due at a moment."""
+    """Return the change that sets the due."""
 
     def apply(store: Store, topic: str, seen: Seen) -> Awaitable[U8]:
         dues_ms = np.full(len(seen.ids), due_ms, np.int64)
@@ -111,7 +112,7 @@ def move(due_ms: int) -> Change:
 
 
 def shift(shift_ms: int) -> Change:
-    """Return what makes each message due so much later than it was, or earlier.
+    """Return the change that shifts each due by ``shift_ms``, which may be negative.
 
     None is due before 1970, or later than MAX_DELAY_MS from now.
     """
@@ -158,7 +159,7 @@ async def change(
 async def _apply(
     store: Store, topic: str, how: Change, parts: Sequence[Seen], results: Counter[Result]
 ) -> set[bytes]:
-    """Change messages, count the results, and return the ids of those that have changed since."""
+    """Change messages, count the results, and return the ids of messages that had changed."""
     missed: set[bytes] = set()
     for part in parts:
         codes = await how.apply(store, topic, part)

@@ -1,6 +1,6 @@
-"""Setbacks: what a clock that was ahead has left behind, once it is put right.
+"""Setbacks: repairs schedules after a clock that was ahead has been put right.
 
-Schedules that fired meanwhile have fired up to a time to come, and would be silent until then.
+A schedule that fired by that clock is due again only after the time that the clock showed.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Receipts: the row of a message, its arrival, and the number of the take.
 
 A receipt is two words: the store's number and the row (32 bits each), and the lower 32 bits of the
-arrival and of the take's number. Takes are numbered from a number that each opening of the store
-draws (:meth:`Machine.begin`), so that a store and its copy make different receipts for one message.
+arrival and the take's number. Takes are numbered from a random number that each opening of the
+store draws (:meth:`Machine.begin`), so that a store and its copy make different receipts.
 """
 
 import numpy as np
