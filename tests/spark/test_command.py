@@ -190,7 +190,7 @@ def test_a_process_of_its_own_shows_progress_and_the_line(shared, tmp_path):
 
 
 def test_a_row_that_ends_the_run_is_told_without_stacks(shared, tmp_path):
-    words = [*rows(tmp_path), "--url", shared.url, "--due", "raise_error(at)"]
+    words = [*rows(tmp_path), "--url", shared.url, "--due", "timestamp(raise_error(at))"]
     program = [sys.executable, "-m", "dwell.spark.pipelines.schedule", "--master", "local[1]"]
     done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1
