@@ -76,6 +76,8 @@ _CHECK_S = 600.0
 
 #: How soon to end again a wait that had not begun.
 _AGAIN_S = 0.02
+#: A page from a server has no versions, so nobody can name one.
+_NO_VERSIONS = "versions are not sent to a server"
 
 
 class HttpStore(Counting):
@@ -216,6 +218,7 @@ class HttpStore(Counting):
         versions: U64 | None = None,
     ) -> Batch:
         """Lease those of some messages that are ready."""
+        assert versions is None, _NO_VERSIONS
         ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
         return (await self._take("/v1/take", ask)).messages
 
@@ -303,10 +306,12 @@ class HttpStore(Counting):
         self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
     ) -> U8:
         """Bring dead messages back."""
+        assert versions is None, _NO_VERSIONS
         return await self._by_id(topic, "kick", {"ids": _texts(ids), "delay_ms": delay_ms})
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages that nobody has taken."""
+        assert versions is None, _NO_VERSIONS
         return await self._by_id(topic, "cancel", {"ids": _texts(ids)})
 
     async def clear(self, topic: str) -> int:
@@ -321,6 +326,7 @@ class HttpStore(Counting):
         self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Change when messages fall due; safe to repeat."""
+        assert versions is None, _NO_VERSIONS
         ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
         return await self._by_id(topic, "reschedule", ask, is_safe=True)
 

@@ -17,7 +17,6 @@ from dwell.batch.page import Cursor
 from dwell.message import (
     I64,
     MAX_BATCH_BYTES,
-    MAX_BATCH_MESSAGES,
     MAX_DELAY_MS,
     U8,
     U64,
@@ -31,8 +30,9 @@ from dwell.store.base import Store
 
 #: How often messages are looked at again that others change all the time.
 _MOST_LOOKS = 10
-#: How many messages are changed before others go on.
+#: How many messages are changed before others go on, and how many are read again together.
 _AT_ONCE = 4_000
+_READ_AT_ONCE = 100
 
 
 class Seen(NamedTuple):
@@ -174,8 +174,8 @@ async def _match_still(
     store: Store, topic: str, matcher: Matcher, states: Sequence[State], ids: list[bytes]
 ) -> bool:
     """Tell whether any of some messages matches as it is now."""
-    for at in range(0, len(ids), MAX_BATCH_MESSAGES):
-        found = await store.get(topic, ids[at : at + MAX_BATCH_MESSAGES])
+    for at in range(0, len(ids), _READ_AT_ONCE):
+        found = await store.get(topic, ids[at : at + _READ_AT_ONCE])
         there: list[Message] = [one for one in found if one is not None and one.state in states]
         if there and (await matcher.places(Batch.of(there))).places:
             return True
