@@ -87,6 +87,8 @@ async def test_a_full_memory_that_keeps_the_library_out_is_told():
         async with dwell.open(server.url) as queue:
             put = await fill(queue, 50, b"x" * 500)
             assert server.ask("FUNCTION", "FLUSH", "SYNC")
+            # The library's own memory is free now, so that the limit has to come down.
+            assert server.ask("CONFIG", "SET", "maxmemory", "1mb")
             with within(0, 2), pytest.raises(dwell.StoreFull, match="FUNCTION LOAD"):
                 await queue.take("t", 10_000)
             server.ask("CONFIG", "SET", "maxmemory", "12mb")
