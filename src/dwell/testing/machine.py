@@ -166,6 +166,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.can_reopen, "the store failed"
         self.clock.advance(max(self.latest_ms - self.clock.now_ms(), 0))
         self.has_crashed = True
+        self.has_only_moved = False
+        self.checked_events = 0
         self.store = self.run(self.reopen())
         self._start()
         self.model.tick(self.clock.now_ms())
@@ -495,6 +497,4 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """Let the store die between two verbs."""
-        self.has_only_moved = False
         self._crash()
-        self.checked_events = 0
