@@ -214,11 +214,13 @@ class ObservedStore(EmbeddedStore):
         call = EmbeddedStore.held(self, owner)
         return await self._observe(predict, call, check, lambda batch: len(batch) > 0)
 
-    async def ack(self, receipts: U64) -> U8:
+    async def ack(self, receipts: U64, **calls: Any) -> U8:
         """Say that messages are done, and let the model do so."""
         leases = self._leases_of(receipts)
         return await self._observe_each(
-            lambda model: model.ack(leases), EmbeddedStore.ack(self, receipts), f"ack {leases}"
+            lambda model: model.ack(leases),
+            EmbeddedStore.ack(self, receipts, **calls),
+            f"ack {leases}",
         )
 
     async def release(
@@ -229,6 +231,7 @@ class ObservedStore(EmbeddedStore):
         *,
         counted: bool,
         priority: int | None = None,
+        **calls: Any,
     ) -> U8:
         """Give messages back, and let the model do so."""
         leases = self._leases_of(receipts)
@@ -237,7 +240,7 @@ class ObservedStore(EmbeddedStore):
                 leases, delay_ms, error, counted=counted, priority=priority
             ),
             EmbeddedStore.release(
-                self, receipts, delay_ms, error, counted=counted, priority=priority
+                self, receipts, delay_ms, error, counted=counted, priority=priority, **calls
             ),
             f"release {leases} {delay_ms} {counted}",
         )
@@ -251,12 +254,14 @@ class ObservedStore(EmbeddedStore):
             f"touch {leases} {lease_ms}",
         )
 
-    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
+    async def bury(
+        self, receipts: U64, reason: str | None, *, priority: int | None = None, **calls: Any
+    ) -> U8:
         """Set messages aside, and let the model do so."""
         leases = self._leases_of(receipts)
         return await self._observe_each(
             lambda model: model.bury(leases, reason, priority),
-            EmbeddedStore.bury(self, receipts, reason, priority=priority),
+            EmbeddedStore.bury(self, receipts, reason, priority=priority, **calls),
             f"bury {leases}",
         )
 
@@ -265,34 +270,46 @@ class ObservedStore(EmbeddedStore):
         return [leases.get((first, second), -1) for first, second in receipts.tolist()]
 
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        delay_ms: int,
+        versions: U64 | None = None,
+        **calls: Any,
     ) -> U8:
         """Bring messages back, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         return await self._observe_each(
             lambda model: model.kick(topic, names, delay_ms),
-            EmbeddedStore.kick(self, topic, ids, delay_ms),
+            EmbeddedStore.kick(self, topic, ids, delay_ms, **calls),
             f"kick {topic} {names}",
         )
 
-    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
+    async def cancel(
+        self, topic: str, ids: Sequence[bytes], versions: U64 | None = None, **calls: Any
+    ) -> U8:
         """Forget messages, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         return await self._observe_each(
             lambda model: model.cancel(topic, names),
-            EmbeddedStore.cancel(self, topic, ids),
+            EmbeddedStore.cancel(self, topic, ids, **calls),
             f"cancel {topic} {names}",
         )
 
     async def reschedule(
-        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        due_ms: I64,
+        versions: U64 | None = None,
+        **calls: Any,
     ) -> U8:
         """Move messages in time, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         dues = due_ms.tolist()
         return await self._observe_each(
             lambda model: model.reschedule(topic, names, dues),
-            EmbeddedStore.reschedule(self, topic, ids, due_ms),
+            EmbeddedStore.reschedule(self, topic, ids, due_ms, **calls),
             f"reschedule {topic} {names}",
         )
 

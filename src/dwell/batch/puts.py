@@ -45,6 +45,9 @@ class Puts:
     (``DUE_COUNTED``), its expiry (``EXPIRY_COUNTED``), or both. A store whose time is another
     machine's may count them anew; every other due is stored as it is given. None says that nothing
     was counted.
+
+    ``calls`` has the call number of each message (:mod:`dwell.batch.calls`), for a store that keeps
+    them; None when the put came with no request.
     """
 
     topic: str
@@ -57,6 +60,7 @@ class Puts:
     ids: Sequence[bytes] | None = None
     extras: Sequence[bytes] | None = None
     counted: U8 | None = None
+    calls: U64 | None = None
 
     @classmethod
     def of_rows(cls, topic: str, rows: Sequence[Row]) -> "Puts":

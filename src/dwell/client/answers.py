@@ -24,9 +24,10 @@ class Ended(msgspec.Struct):
 
 
 class StoreAnswer(msgspec.Struct):
-    """Which store the server has."""
+    """Which store the server has, and whether it keeps call numbers."""
 
     number: int
+    keeps_calls: bool = False
 
 
 class Cleared(msgspec.Struct):

@@ -24,6 +24,7 @@ from dwell.errors import (
     StoreError,
 )
 from dwell.urls import shown
+from dwell.wire.callnumber import AGAIN_MARK, CALL_HEADER
 from dwell.wire.problems import error_of
 
 _FORM = "an address such as http://localhost:8410 or http+unix:///run/dwell/http.sock"
@@ -49,13 +50,14 @@ _LONGEST_AFTER_S = 60.0
 class _Failure(NamedTuple):
     """Why a request came to nothing, whether the server can have done it, and when to ask again.
 
-    It is refused when nothing listens there.
+    It is refused when nothing listens there, and late when no answer came in time.
     """
 
     error: DwellError
     maybe_done: bool
     after_s: float = 0.0
     is_refused: bool = False
+    is_late: bool = False
 
 
 class Certificate(NamedTuple):
@@ -139,13 +141,20 @@ class Connection:
         accept: str = "application/msgpack",
         wait_s: float = 0.0,
         is_safe: bool = False,
+        is_take: bool = False,
+        number: int = 0,
     ) -> bytes:
         """Return the body of the answer; raises the error that the server names.
 
         A request that the server cannot have done is repeated; one that it may have done only when
-        it ``is_safe`` to repeat.
+        it ``is_safe`` to repeat or has a call ``number``, by which the server knows the repeat. One
+        that ``is_take`` is repeated when its connection was lost, but not when it is late: what it
+        took is given back then, or comes back when its lease ends.
         """
         headers = {"accept": accept}
+        if number:
+            headers[CALL_HEADER] = f"{number:x}"
+            is_safe = True
         if data:
             headers["content-type"] = content
         pauses = Pauses(self._retries)
@@ -154,8 +163,11 @@ class Connection:
             if not isinstance(answer, _Failure):
                 return answer
             pause_s = pauses.next_s(is_refused=answer.is_refused, after_s=answer.after_s)
-            if pause_s is None or (answer.maybe_done and not is_safe):
+            is_given_back = is_take and not answer.is_late
+            if pause_s is None or (answer.maybe_done and not (is_safe or is_given_back)):
                 raise answer.error
+            if number and answer.maybe_done:
+                headers[CALL_HEADER] = f"{number:x}{AGAIN_MARK}"
             await asyncio.sleep(pause_s)
 
     async def chunks(self, path: str) -> AsyncIterator[bytes]:
@@ -209,7 +221,8 @@ class Connection:
             is_refused = isinstance(cause, ConnectionRefusedError | FileNotFoundError)
             return _Failure(self._unreachable(error), maybe_done=False, is_refused=is_refused)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return _Failure(self._unreachable(error), maybe_done=True)
+            is_late = isinstance(error, TimeoutError)
+            return _Failure(self._unreachable(error), maybe_done=True, is_late=is_late)
         server_ms = answer.headers.get("dwell-now-ms", "")
         if server_ms.isdecimal() and len(server_ms) <= _MOST_DIGITS:
             self._clock.hear(int(server_ms), asked_at)

@@ -15,6 +15,7 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import LazyIds
+from dwell.batch.calls import MOST_FIRST
 from dwell.batch.changed import Changed
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
@@ -63,6 +64,7 @@ from dwell.wire.columns import (
 )
 
 _MSGPACK = "application/msgpack"
+_TAKE = "/v1/take"
 _encode = msgspec.msgpack.Encoder().encode
 _CODES = {str(result): int(result) for result in Result}
 
@@ -87,8 +89,9 @@ class HttpStore(Counting):
     ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any waiting that was asked
     for; ``connections`` is how many requests are under way at once, beside those of takes that
     wait; ``ca`` is a file of certificates to trust, ``cert`` one of the client's own, for a server
-    that asks for it, with its key unless that is in ``key``. A verb that is safe to repeat is,
-    ``retries`` times at most (9 take 10 s), when the server is away or busy.
+    that asks for it, with its key unless that is in ``key``. A request whose answer is lost is
+    repeated if it is safe to repeat or the server knows repeats, ``retries`` times at most (9 take
+    10 s); so is one to a server that is away or busy.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class HttpStore(Counting):
         key: str | None = None,
     ) -> None:
         self.clock: ServerClock = ServerClock()
+        self._knows_repeats = False
         self._connection = Connection(
             url,
             self.clock,
@@ -119,7 +123,8 @@ class HttpStore(Counting):
         """Ask the server which store it has; raises ServerUnreachable or AccessDenied."""
         await self._connection.open()
         try:
-            self.number = (await self._get("/v1/store", StoreAnswer)).number
+            known = await self._get("/v1/store", StoreAnswer)
+            self.number, self._knows_repeats = known.number, known.keeps_calls
         except BaseException:
             await self._connection.close()
             raise
@@ -131,13 +136,14 @@ class HttpStore(Counting):
     # --- put and take -------------------------------------------------------------------------
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
-        """Add messages; repeated when every id is the caller's own and what is there is kept."""
+        """Add messages."""
         own = None if puts.ids is None else LazyIds.of(puts.ids)
         answer = await self._columns(
             f"{_topic(puts.topic)}/messages?on_conflict={on_conflict}",
             columns_of_puts(puts),
             PutAnswerColumns,
             is_safe=own is not None and on_conflict == "keep",
+            number=self._call_number(),
         )
         with reading():
             return answer_of_columns(answer, own)
@@ -154,7 +160,7 @@ class HttpStore(Counting):
             "wait_ms": wait_ms,
             "poll": secrets.token_hex(8) if wait_ms else "",
         }
-        return (await self._take("/v1/take", ask, wait_ms)).messages
+        return (await self._take(_TAKE, ask, wait_ms)).messages
 
     async def _take(self, path: str, ask: dict[str, Any], wait_ms: int = 0) -> Page:
         """Take; what a call that was cancelled takes all the same is given back."""
@@ -173,6 +179,7 @@ class HttpStore(Counting):
             content=_MSGPACK,
             accept=columns.MEDIA_TYPE,
             wait_s=wait_ms / 1000,
+            is_take=path == _TAKE,
         )
         page = page_of(decoded(data, BatchColumns))
         if page.messages.receipts is None and len(page.messages):
@@ -220,7 +227,7 @@ class HttpStore(Counting):
         """Lease those of some messages that are ready."""
         assert versions is None, _NO_VERSIONS
         ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
-        return (await self._take("/v1/take", ask)).messages
+        return (await self._take(_TAKE, ask)).messages
 
     async def take_where(
         self, topic: str, which: Selection, limit: int, lease_ms: int, owner: str
@@ -289,7 +296,9 @@ class HttpStore(Counting):
         return await self._by_receipt("bury", how)
 
     async def _by_receipt(self, verb: str, how: ReceiptColumns, *, is_safe: bool = False) -> U8:
-        answer = await self._columns(f"/v1/{verb}", how, ResultColumns, is_safe=is_safe)
+        number = 0 if is_safe else self._call_number()
+        path = f"/v1/{verb}"
+        answer = await self._columns(path, how, ResultColumns, is_safe=is_safe, number=number)
         return results_of(answer.results, len(how.receipts) // 16)
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
@@ -333,7 +342,8 @@ class HttpStore(Counting):
     async def _by_id(
         self, topic: str, verb: str, ask: dict[str, Any], *, is_safe: bool = False
     ) -> U8:
-        answer = await self._post(f"{_topic(topic)}/{verb}", ask, Words, is_safe=is_safe)
+        path, number = f"{_topic(topic)}/{verb}", self._call_number()
+        answer = await self._post(path, ask, Words, is_safe=is_safe, number=number)
         with reading():
             codes = bytes(_CODES[word] for word in answer.results)
         return results_of(codes, len(ask["ids"]))
@@ -474,10 +484,23 @@ class HttpStore(Counting):
         return decoded(data, kind)
 
     async def _post(
-        self, path: str, ask: object, kind: type[Any], *, is_safe: bool, accept: str = _MSGPACK
+        self,
+        path: str,
+        ask: object,
+        kind: type[Any],
+        *,
+        is_safe: bool,
+        accept: str = _MSGPACK,
+        number: int = 0,
     ) -> Any:
         data = await self._connection.call(
-            "POST", path, _encode(ask), content=_MSGPACK, accept=accept, is_safe=is_safe
+            "POST",
+            path,
+            _encode(ask),
+            content=_MSGPACK,
+            accept=accept,
+            is_safe=is_safe,
+            number=number,
         )
         return decoded(data, kind)
 
@@ -486,12 +509,18 @@ class HttpStore(Counting):
         found: BatchColumns = await self._post(path, ask, BatchColumns, is_safe=True, accept=media)
         return found
 
-    async def _columns(self, path: str, ask: object, kind: type[Any], *, is_safe: bool) -> Any:
+    async def _columns(
+        self, path: str, ask: object, kind: type[Any], *, is_safe: bool, number: int = 0
+    ) -> Any:
         media = columns.MEDIA_TYPE
         data = await self._connection.call(
-            "POST", path, _encode(ask), content=media, accept=media, is_safe=is_safe
+            "POST", path, _encode(ask), content=media, accept=media, is_safe=is_safe, number=number
         )
         return decoded(data, kind)
+
+    def _call_number(self) -> int:
+        """Return a number for a new request, 0 if the server could not tell a repeat by it."""
+        return 1 + secrets.randbelow(MOST_FIRST - 1) if self._knows_repeats else 0
 
 
 def _words_of(which: Selection) -> dict[str, Any]:

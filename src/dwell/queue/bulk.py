@@ -92,19 +92,26 @@ def cut_answer(answer: PutAnswer, many: Sequence[Puts]) -> list[PutAnswer]:
     return [answer[part] for part in _parts(many)]
 
 
-async def put_rows(store: Store, key: PutKey, rows: Sequence[Row]) -> list[Put]:
+async def put_rows(
+    store: Store, key: PutKey, rows: Sequence[Row], calls: U64 | None = None
+) -> list[Put]:
     """Put single messages of several callers as one; raises Partly when some were refused."""
     topic, on_conflict, _ = key
+    puts = Puts.of_rows(topic, rows)
+    puts.calls = calls
     try:
-        return list(await store.put(Puts.of_rows(topic, rows), on_conflict))
+        return list(await store.put(puts, on_conflict))
     except PartlyPut as partly:
         raise Partly(partly.answers()) from None
 
 
-async def put_joined(store: Store, key: PutKey, many: Sequence[Puts]) -> list[PutAnswer]:
+async def put_joined(
+    store: Store, key: PutKey, many: Sequence[Puts], calls: U64 | None = None
+) -> list[PutAnswer]:
     """Put what several callers gave as one; raises Partly when some of it was refused."""
     _, on_conflict, _ = key
     puts = many[0] if len(many) == 1 else joined_puts(many)
+    puts.calls = calls
     try:
         return cut_answer(await store.put(puts, on_conflict), many)
     except PartlyPut as partly:

@@ -4,10 +4,13 @@ import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
 
 from dwell.errors import DwellError, StoreClosed
-from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
+from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, U64
+from dwell.queue.calling import CALLING
 from dwell.queue.home import Home
 from dwell.queue.turns import Turn, Turns
 from dwell.tasks import whole
@@ -53,15 +56,23 @@ class Rounds(Generic[K, P]):
         self._gathering: dict[K, _Round[P]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, key: K, part: P, count: int = 1, size_bytes: int = 0) -> None:
-        """Ask for something of ``count`` messages, together with what others ask by that key."""
+    def add(
+        self, key: K, part: P, count: int = 1, size_bytes: int = 0, *, is_alone: bool = False
+    ) -> None:
+        """Ask for something of ``count`` messages, together with what others ask by that key.
+
+        What ``is_alone`` is asked for by itself.
+        """
         gathered = self._gathering.get(key)
         if (
             gathered is None
+            or is_alone
             or gathered.count + count > self.most
             or gathered.size_bytes + size_bytes > MAX_BATCH_BYTES
         ):
             gathered = self._start(key)
+            if is_alone:
+                self._close(key, gathered)
         gathered.parts.append(part)
         gathered.count += count
         gathered.size_bytes += size_bytes
@@ -115,23 +126,29 @@ class Partly(Exception):
         self.answers = answers
 
 
+#: An item, where its answer will be, and how many messages it has, with their call numbers: an int
+#: for one message, or 0 where they have none.
+_Part: TypeAlias = tuple[I, asyncio.Future[A], int, int | U64]
+
+
 class Gatherer(Generic[K, I, A]):
     """Collects the calls of one verb by key and runs each key's round as one batch.
 
-    ``run(key, items)`` answers one value an item, or an error for its caller. Errors of the classes
-    ``alone`` belong to one caller: the batch changed nothing, and is run again in halves, until who
-    it belongs to is alone. Any other error is everybody's.
+    ``run(key, items)`` answers one value an item, or an error for its caller. Where messages have
+    call numbers it is also given ``calls``, an array with one for each message. Errors of the
+    classes ``alone`` belong to one caller: the batch changed nothing, and is run again in halves,
+    until who it belongs to is alone. Any other error is everybody's.
     """
 
     def __init__(
         self,
-        run: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]],
+        run: Callable[..., Awaitable[Sequence[A]]],
         turns: Turns,
         alone: tuple[type[DwellError], ...] = (),
     ) -> None:
         self._run = run
         self._alone = alone
-        self._rounds: Rounds[K, tuple[I, asyncio.Future[A]]] = Rounds(self._do, _lose, turns)
+        self._rounds: Rounds[K, _Part[I, A]] = Rounds(self._do, _lose, turns)
         self._home: Home | None = None
 
     def open(self, home: Home, most: int) -> None:
@@ -151,47 +168,54 @@ class Gatherer(Generic[K, I, A]):
             raise StoreClosed("the queue is not open")
         home.check()
         future: asyncio.Future[A] = home.loop.create_future()
-        self._rounds.add(key, (item, future), count, size_bytes)
+        calling = CALLING.get()
+        calls = 0 if calling is None else calling.numbers(count)
+        # A repeat must not be in one batch with the request that it repeats.
+        is_alone = calling is not None and calling.is_again
+        self._rounds.add(key, (item, future, count, calls), count, size_bytes, is_alone=is_alone)
         return future
 
-    async def _do(self, key: K, calls: Sequence[tuple[I, "asyncio.Future[A]"]]) -> None:
+    async def _do(self, key: K, parts: Sequence[_Part[I, A]]) -> None:
         # Who was cancelled before the batch started is left out of it.
-        live = [call for call in calls if not call[1].done()]
+        live = [part for part in parts if not part[1].done()]
         if live:
-            await self._answer(key, *zip(*live, strict=True))
+            await self._answer(key, live)
 
-    async def _answer(
-        self, key: K, items: Sequence[I], futures: Sequence["asyncio.Future[A]"]
-    ) -> None:
+    async def _answer(self, key: K, parts: Sequence[_Part[I, A]]) -> None:
+        items, futures, counts, calls = zip(*parts, strict=True)
         try:
-            answers = await self._run(key, items)
+            answers = await self._run(key, items, **_joined(counts, calls))
         except self._alone as error:
             if len(items) == 1:
                 return fail(futures, error)
             half = len(items) // 2
-            await self._answer(key, items[:half], futures[:half])
-            await self._answer(key, items[half:], futures[half:])
+            await self._answer(key, parts[:half])
+            await self._answer(key, parts[half:])
         except Partly as partly:
-            await self._go_on(key, items, futures, partly.answers)
+            await self._go_on(key, parts, partly.answers)
         except Exception as error:
             fail(futures, error)
         else:
             _tell(futures, answers)
         return None
 
-    async def _go_on(
-        self,
-        key: K,
-        items: Sequence[I],
-        futures: Sequence["asyncio.Future[A]"],
-        answers: Sequence[Any],
-    ) -> None:
+    async def _go_on(self, key: K, parts: Sequence[_Part[I, A]], answers: Sequence[Any]) -> None:
         """Tell those that are done, and run the others again, each by itself."""
-        for item, future, answer in zip(items, futures, answers, strict=True):
+        for part, answer in zip(parts, answers, strict=True):
             if answer is None:
-                await self._answer(key, [item], [future])
+                await self._answer(key, [part])
             else:
-                _tell([future], [answer])
+                _tell([part[1]], [answer])
+
+
+def _joined(counts: Sequence[int], calls: Sequence[int | U64]) -> dict[str, U64]:
+    """Return what a batch is told of call numbers: nothing if no message has one."""
+    if all(isinstance(own, int) for own in calls):
+        return {"calls": np.repeat(np.array(calls, np.uint64), counts)} if any(calls) else {}
+    each = zip(counts, calls, strict=True)
+    return {
+        "calls": np.concatenate([np.broadcast_to(np.uint64(own), count) for count, own in each])
+    }
 
 
 def _tell(futures: Sequence["asyncio.Future[A]"], answers: Sequence[A | Exception]) -> None:
@@ -202,8 +226,8 @@ def _tell(futures: Sequence["asyncio.Future[A]"], answers: Sequence[A | Exceptio
             future.set_result(answer)
 
 
-def _lose(calls: Sequence[tuple[object, "asyncio.Future[Any]"]]) -> None:
-    for _, future in calls:
+def _lose(parts: Sequence[_Part[Any, Any]]) -> None:
+    for _, future, *_ in parts:
         future.cancel()
 
 

@@ -5,7 +5,7 @@ One in, one answer out; many in, many out. Single calls from many coroutines are
 
 from collections.abc import Awaitable, Sequence
 from itertools import chain
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dwell.given.receipts import given_receipts, joined_receipts, receipt_bytes
 from dwell.given.values import Delay, Due
 from dwell.message import I64, U8, U64, Message, Result, State
 from dwell.queue.bulk import cut_results
+from dwell.queue.calling import numbered
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.turns import Turns
@@ -41,17 +42,23 @@ class Verbs:
         self._is_open = False
         self._home: Home | None = None
         self._turns = turns = Turns()
-        self._acks = Gatherer(self._ack, turns)
-        self._releases = Gatherer(self._release, turns)
-        self._touches = Gatherer(self._touch, turns)
-        self._burials = Gatherer(self._bury, turns)
-        self._cancels = Gatherer(self._cancel, turns)
-        self._moves = Gatherer(self._move, turns)
-        self._kicks = Gatherer(self._kick, turns)
-        self._gets = Gatherer(self._get, turns)
-        self._bulk_acks = Gatherer(self._ack_bulk, turns, (ForeignReceipt,))
-        self._bulk_cancels = Gatherer(self._cancel_bulk, turns)
-        self._bulk_moves = Gatherer(self._move_bulk, turns)
+        self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns)
+        self._releases: Gatherer[_Release, _Released, Result] = Gatherer(self._release, turns)
+        self._touches: Gatherer[int, bytes, Result] = Gatherer(self._touch, turns)
+        self._burials: Gatherer[_Bury, bytes, Result] = Gatherer(self._bury, turns)
+        self._cancels: Gatherer[str, bytes, Result] = Gatherer(self._cancel, turns)
+        self._moves: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._move, turns)
+        self._kicks: Gatherer[tuple[str, int], bytes, Result] = Gatherer(self._kick, turns)
+        self._gets: Gatherer[str, bytes, Message | None] = Gatherer(self._get, turns)
+        self._bulk_acks: Gatherer[None, U64, Results] = Gatherer(
+            self._ack_bulk, turns, (ForeignReceipt,)
+        )
+        self._bulk_cancels: Gatherer[str, Sequence[bytes], Results] = Gatherer(
+            self._cancel_bulk, turns
+        )
+        self._bulk_moves: Gatherer[str, tuple[Sequence[bytes], I64], Results] = Gatherer(
+            self._move_bulk, turns
+        )
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -126,7 +133,8 @@ class Verbs:
         errors = columns.errors(error, len(receipts))
         if not len(receipts):
             return _nothing()
-        return Results(await self._release_all(receipts, delays_ms, errors, how))
+        calls = numbered(len(receipts))
+        return Results(await self._release_all(receipts, delays_ms, errors, how, **calls))
 
     @overload
     async def touch(self, what: Taken, lease: Delay | None = None) -> Result: ...  # type: ignore[overload-overlap]
@@ -164,7 +172,11 @@ class Verbs:
         if isinstance(what, Message | str):
             return await self._burials.call(how, self._receipt(what))
         receipts = self._receipts(what)
-        return Results(await self._bury_all(receipts, how)) if len(receipts) else _nothing()
+        return (
+            Results(await self._bury_all(receipts, how, **numbered(len(receipts))))
+            if len(receipts)
+            else _nothing()
+        )
 
     # --- by id --------------------------------------------------------------------------------
 
@@ -244,7 +256,9 @@ class Verbs:
         if isinstance(ids, str):
             return await self._kicks.call((topic, delay_ms), values.any_id(ids))
         many = self._ids(ids) if ids is not None else await self._dead(topic, values.limit(limit))
-        return Results(await self._store.kick(topic, many, delay_ms)) if many else _nothing()
+        if not many:
+            return _nothing()
+        return Results(await self._store.kick(topic, many, delay_ms, **numbered(len(many))))
 
     @overload
     async def get(self, topic: str, ids: str) -> Message | None: ...  # type: ignore[overload-overlap]
@@ -301,58 +315,71 @@ class Verbs:
 
     # --- gathered batches ---------------------------------------------------------------------
 
-    async def _ack(self, key: None, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._store.ack(joined_receipts(items)))
+    # ``calls`` are the call numbers of their messages, for a store that keeps them.
 
-    async def _ack_bulk(self, key: None, many: Sequence[U64]) -> list[Results]:
-        return cut_results(await self._store.ack(np.concatenate(many)), many)
+    async def _ack(self, key: None, items: Sequence[bytes], **calls: Any) -> list[Result]:
+        return results_of(await self._store.ack(joined_receipts(items), **calls))
 
-    async def _cancel_bulk(self, topic: str, many: Sequence[Sequence[bytes]]) -> list[Results]:
+    async def _ack_bulk(self, key: None, many: Sequence[U64], **calls: Any) -> list[Results]:
+        return cut_results(await self._store.ack(np.concatenate(many), **calls), many)
+
+    async def _cancel_bulk(
+        self, topic: str, many: Sequence[Sequence[bytes]], **calls: Any
+    ) -> list[Results]:
         ids = list(chain.from_iterable(many))
-        return cut_results(await self._store.cancel(topic, ids), many)
+        return cut_results(await self._store.cancel(topic, ids, **calls), many)
 
     async def _move_bulk(
-        self, topic: str, many: Sequence[tuple[Sequence[bytes], I64]]
+        self, topic: str, many: Sequence[tuple[Sequence[bytes], I64]], **calls: Any
     ) -> list[Results]:
         ids = list(chain.from_iterable(ids for ids, _ in many))
         due_ms = np.concatenate([due_ms for _, due_ms in many])
-        results = await self._store.reschedule(topic, ids, due_ms)
+        results = await self._store.reschedule(topic, ids, due_ms, **calls)
         return cut_results(results, [ids for ids, _ in many])
 
-    async def _release(self, how: _Release, items: Sequence[_Released]) -> list[Result]:
+    async def _release(
+        self, how: _Release, items: Sequence[_Released], **calls: Any
+    ) -> list[Result]:
         receipts, delays_ms, errors = zip(*items, strict=True)
         many = joined_receipts(receipts), np.array(delays_ms, dtype=np.int64)
         # As a rule it is the same for all: nothing.
         error = errors[0] if len(set(errors)) == 1 else errors
-        return results_of(await self._release_all(*many, error, how))
+        return results_of(await self._release_all(*many, error, how, **calls))
 
     def _release_all(
-        self, receipts: U64, delays_ms: int | I64, errors: Errors, how: _Release
+        self, receipts: U64, delays_ms: int | I64, errors: Errors, how: _Release, **calls: Any
     ) -> Awaitable[U8]:
         retry, counted, priority = how
         delay_ms = None if retry else delays_ms
-        return self._store.release(receipts, delay_ms, errors, counted=counted, priority=priority)
+        return self._store.release(
+            receipts, delay_ms, errors, counted=counted, priority=priority, **calls
+        )
 
     async def _touch(self, lease_ms: int, items: Sequence[bytes]) -> list[Result]:
         return results_of(await self._store.touch(joined_receipts(items), lease_ms))
 
-    async def _bury(self, how: _Bury, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._bury_all(joined_receipts(items), how))
+    async def _bury(self, how: _Bury, items: Sequence[bytes], **calls: Any) -> list[Result]:
+        return results_of(await self._bury_all(joined_receipts(items), how, **calls))
 
-    def _bury_all(self, receipts: U64, how: _Bury) -> Awaitable[U8]:
+    def _bury_all(self, receipts: U64, how: _Bury, **calls: Any) -> Awaitable[U8]:
         reason, priority = how
-        return self._store.bury(receipts, reason, priority=priority)
+        return self._store.bury(receipts, reason, priority=priority, **calls)
 
-    async def _cancel(self, topic: str, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._store.cancel(topic, items))
+    async def _cancel(self, topic: str, items: Sequence[bytes], **calls: Any) -> list[Result]:
+        return results_of(await self._store.cancel(topic, items, **calls))
 
-    async def _move(self, topic: str, items: Sequence[tuple[bytes, int]]) -> list[Result]:
+    async def _move(
+        self, topic: str, items: Sequence[tuple[bytes, int]], **calls: Any
+    ) -> list[Result]:
         due_ms = np.array([due for _, due in items], dtype=np.int64)
-        return results_of(await self._store.reschedule(topic, [id_ for id_, _ in items], due_ms))
+        ids = [id_ for id_, _ in items]
+        return results_of(await self._store.reschedule(topic, ids, due_ms, **calls))
 
-    async def _kick(self, key: tuple[str, int], items: Sequence[bytes]) -> list[Result]:
+    async def _kick(
+        self, key: tuple[str, int], items: Sequence[bytes], **calls: Any
+    ) -> list[Result]:
         topic, delay_ms = key
-        return results_of(await self._store.kick(topic, items, delay_ms))
+        return results_of(await self._store.kick(topic, items, delay_ms, **calls))
 
     async def _get(self, topic: str, items: Sequence[bytes]) -> list[Message | None]:
         return await self._store.get(topic, items)

@@ -91,6 +91,10 @@ class Store(ABC):
     number: int = 0
     #: What only those know who can read the store, of an open one; the same for all its instances.
     secret: bytes = b""
+    #: Whether put, ack, release, bury, cancel, kick and reschedule are told call numbers, a repeat
+    #: of which answers what was done the first time (:mod:`dwell.batch.calls`): put as a column,
+    #: the others as ``calls``, one for each message, 0 for one without.
+    keeps_calls: bool = False
     #: How many messages of several callers are worth one call.
     most_joined: int = MAX_BATCH_MESSAGES
     #: How many small calls are worth having under way at a time.
@@ -223,6 +227,10 @@ class Store(ABC):
         self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead)."""
+
+    async def outcomes(self, calls: U64) -> U8:
+        """Return what was done for repeated calls the first time, 0 where nothing was."""
+        return np.zeros(len(calls), np.uint8)
 
     @abstractmethod
     async def get(self, topic: str, ids: Sequence[bytes]) -> "list[Message | None]":

@@ -44,6 +44,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         gives=ROWS_COLUMNS,
         group="put",
         most_bytes=MAX_REQUEST_BYTES,
+        numbered=True,
     ),
     Endpoint(
         "POST",
@@ -109,6 +110,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             takes=ROWS_COLUMNS,
             gives=ROWS_COLUMNS,
             group="by receipt",
+            numbered=handler is not takes.touch,
         )
         for handler, body in (
             (takes.ack, r.AckRequest),
@@ -128,6 +130,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         (a.Results, a.Bulk),
         body=r.CancelRequest,
         group="by id",
+        numbered=True,
     ),
     Endpoint(
         "POST",
@@ -137,6 +140,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         (a.Results, a.Bulk),
         body=r.RescheduleRequest,
         group="by id",
+        numbered=True,
     ),
     Endpoint(
         "POST",
@@ -146,6 +150,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         (a.Results, a.Bulk),
         body=r.KickRequest,
         group="by id",
+        numbered=True,
     ),
     Endpoint(
         "POST",

@@ -14,6 +14,7 @@ from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt, Unauthoriz
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
+from dwell.queue.calling import Calling
 from dwell.server.http import media
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.body import Body, Data
@@ -23,6 +24,7 @@ from dwell.server.http.waits import Waits
 from dwell.server.service import Service
 from dwell.server.shares import Share
 from dwell.server.tokens import Grant, Right
+from dwell.wire.callnumber import CALL_HEADER, parse_call
 from dwell.wire.unknown import explained
 
 T = TypeVar("T")
@@ -35,6 +37,7 @@ MAX_ASK_BYTES = 8 * 1024 * 1024
 _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
 _MOST_DIGITS = 18
+_CALL = CALL_HEADER.encode()
 
 
 class Asked(Protocol):
@@ -55,6 +58,10 @@ class Asked(Protocol):
     @property
     def most_bytes(self) -> int:
         """How long its body may be."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether requests may say their call number."""
 
     @property
     def takes(self) -> tuple[Media, ...]:
@@ -264,6 +271,18 @@ class Call:
         theirs = self._header(b"dwell-now-ms") or ""
         is_number = theirs.isascii() and theirs.isdigit() and len(theirs) <= _MOST_DIGITS
         return int(theirs) if is_number else 0
+
+    @property
+    def calling(self) -> Calling | None:
+        """What numbers the messages of a request that said its call number; raises InvalidInput.
+
+        None for other requests, and where the store keeps no numbers.
+        """
+        said = self._header(_CALL)
+        if said is None or not self.endpoint.numbered or not self.queue.store.keeps_calls:
+            return None
+        number, is_again = parse_call(said)
+        return Calling(number, is_again=is_again)
 
     def _header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

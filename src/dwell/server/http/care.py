@@ -27,6 +27,7 @@ async def store(call: Call) -> Answer:
         VERSION,
         service.queue.clock.now_ms(),
         service.is_draining,
+        service.queue.store.keeps_calls,
     )
     return call.answer(answer)
 

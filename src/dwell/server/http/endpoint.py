@@ -22,7 +22,8 @@ class Endpoint:
 
     ``right`` None means everybody; several kinds of ``answer`` are a tuple. ``takes`` and
     ``gives`` are the forms of body and answer; none for an answer of a form of its own.
-    ``most_bytes`` is how long the body may be.
+    ``most_bytes`` is how long the body may be. Requests that are ``numbered`` may say their call
+    number, by which a repeat is known.
     """
 
     method: str
@@ -36,6 +37,7 @@ class Endpoint:
     gives: tuple[Media, ...] = ROWS
     group: str = "messages"
     most_bytes: int = MAX_ASK_BYTES
+    numbered: bool = False
 
     @property
     def name(self) -> str:

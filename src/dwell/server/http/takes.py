@@ -14,7 +14,8 @@ from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.given.receipts import given_receipts
 from dwell.given.values import Delay, Millis
-from dwell.message import U64, Result
+from dwell.message import U8, U64, Result
+from dwell.queue.calling import CALLING
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
@@ -227,14 +228,26 @@ async def _done(
         return await verb(what, **each)
     receipts = given_receipts(given)
     topics = _of_the_callers(call, await call.queue.taken_from(receipts))
-    # A receipt that is not good now could be by the time of the verb, and another's: it is stale.
-    good = np.array([topic is not None for topic in topics], np.bool_)
-    codes = np.full(len(topics), Result.STALE, np.uint8)
+    # A receipt that is not good now could be by the time of the verb, and another's: it is stale,
+    # unless this request has done it before.
+    codes = await _outcomes(call, len(receipts))
+    good = np.array([topic is not None for topic in topics], np.bool_) & (codes == 0)
+    codes[(codes == 0) & ~good] = Result.STALE
     if good.any():
+        if (calling := CALLING.get()) is not None:
+            calling.skip(good)
         done = await verb(receipts[good], **{name: part[good] for name, part in each.items()})
         assert isinstance(done, Results)
         codes[good] = done.codes
     return Results(codes)
+
+
+async def _outcomes(call: Call, count: int) -> U8:
+    """Return what was done before for each message of a request, 0 where nothing was."""
+    calling = CALLING.get()
+    if calling is None or not calling.is_again:
+        return np.zeros(count, np.uint8)
+    return await call.queue.store.outcomes(calling.coming(count))
 
 
 def _of_the_callers(call: Call, topics: list[str | None]) -> list[str | None]:

@@ -41,6 +41,8 @@ class Limits:
     ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
     ``formed_rows``: ready messages that stand anew before others go on, when settings change.
     ``passed_rows``: ready messages that one take passes over, as others of their keys are taken.
+    ``calls``, ``calls_ms``: messages of requests whose results are kept for a repeat, and how long
+    they are kept; ``call_block`` of them are sorted and dropped together.
     ``errors_bytes``: errors that a record of released messages has, of which each may have its own;
     with the longest one more they have to fit the record's meta, 64 KiB.
     ``copy_bytes``: blobs that are copied forward at a time.
@@ -78,6 +80,9 @@ class Limits:
     keyed_rows: int = 1 << 13
     formed_rows: int = 1 << 13
     passed_rows: int = 1 << 14
+    calls: int = 1 << 20
+    calls_ms: int = 60_000
+    call_block: int = 1 << 14
     errors_bytes: int = 40_000
     copy_bytes: int = 1 << 20
     recent_bytes: int = 32 * 1024 * 1024

@@ -16,6 +16,7 @@ from dwell.message import I64, LEASE_ENDED, U32, Kind, Rows, State
 from dwell.store.embedded.admission import Admission, Opened
 from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.donecalls import DoneCalls
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
@@ -63,6 +64,7 @@ class Machine:
         self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits)
         self.errors: dict[int, str] = {}
+        self.calls = DoneCalls(limits)
         # The number of an owner that holds nothing is forgotten some day, and not used again.
         self.owners: dict[str, int] = {"": 0}
         self.next_owner = 1
@@ -122,6 +124,8 @@ class Machine:
                 change()
             else:
                 self._change(record.kind, record.rows, change)
+            if "calls" in record.columns:
+                self.calls.note(record, self.table.state[record.rows] == State.DEAD)
 
     def _change(self, kind: RecordKind, rows: Rows, change: Callable[[], None]) -> None:
         """Change messages; where takes are bounded, what may be taken follows."""

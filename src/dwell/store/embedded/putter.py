@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dwell.batch.blobs import LazyIds, sizes_of
+from dwell.batch.calls import plain
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import IdExists, TopicFull
 from dwell.message import I64, U8, U32, U64, Result, Rows, State
 from dwell.store.embedded.blobs import interleaved
 from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.donecalls import Block
 from dwell.store.embedded.finder import Finder, first_places, waves_of
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
@@ -41,9 +43,29 @@ class Putter:
 
     def put(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
         """Put messages; raises IdExists, TopicFull, DiskFull or StoreFailed, having put nothing."""
+        if puts.calls is not None:
+            done = self._machine.calls.find(puts.calls, now_ms)
+            if done is not None:
+                return self._put_rest(puts, on_conflict, done, now_ms)
+        return self._put(puts, on_conflict, now_ms)
+
+    def _put(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
         if puts.ids is None or not len(puts):
             return self._put_new(puts, now_ms)
         return self._put_own(puts, on_conflict, now_ms)
+
+    def _put_rest(self, puts: Puts, on_conflict: str, done: Block, now_ms: int) -> PutAnswer:
+        """Put those messages that were not put when their request came before."""
+        left = np.flatnonzero(done.results == 0)
+        rows, seqs, results = done.rows.astype(np.intp), done.seqs, done.results
+        if len(left):
+            answer = self._put(puts.picked(left), on_conflict, now_ms)
+            results[left], seqs[left] = answer.results, answer.numbers
+            made = answer.ids.made() if isinstance(answer.ids, LazyIds) else None
+            if made is not None:
+                rows[left] = made[0]
+        ids = LazyIds(rows, seqs, None) if puts.ids is None else LazyIds.of(puts.ids)
+        return PutAnswer(ids, results, seqs)
 
     def _put_new(self, puts: Puts, now_ms: int) -> PutAnswer:
         """Put messages whose ids the queue makes."""
@@ -164,6 +186,8 @@ class Putter:
             "extra_bytes": extra_bytes.astype(np.uint16),
             "max_attempts": puts.max_attempts,
         }
+        if puts.calls is not None:
+            columns["calls"] = plain(puts.calls)
         blobs = interleaved((puts.ids, puts.extras, puts.bodies), count)
         meta = Meta(topic=puts.topic, first_seq=self._machine.next_seq)
         self._write(Record(kind, now_ms, columns, meta, blobs))

@@ -6,32 +6,32 @@ import numpy as np
 from msgspec import structs
 
 from dwell.batch.blobs import text_bytes
-from dwell.message import EXPIRED, Rows
+from dwell.message import EXPIRED
 from dwell.slices import places
 from dwell.store.base import Delays, Errors
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.terms import Terms
 
 #: What a record takes at most beside its errors, an error beside its text, and a message.
-_RECORD_BYTES, _ERROR_BYTES, _MESSAGE_BYTES = 128, 8, 16
+_RECORD_BYTES, _ERROR_BYTES, _MESSAGE_BYTES = 128, 8, 24
 
 
 def releases_of(
     terms: Terms,
-    rows: Rows,
+    columns: dict[str, np.ndarray],
     good: np.ndarray,
     now_ms: int,
     told: tuple[Delays, Errors],
     meta: Meta,
     most_bytes: int,
 ) -> list[Record]:
-    """Return records of those rows that are ``good``, in their order.
+    """Return records of the rows in ``columns``, in their order.
 
-    ``told`` is of all rows, or says something of each; the errors of a record are about
-    ``most_bytes`` long.
+    They are those of all that are ``good``; ``told`` is of all, or says something of each. The
+    errors of a record are about ``most_bytes`` long.
     """
     delay_ms, error = told
-    going, places_of = rows[good], np.flatnonzero(good)
+    going, places_of = columns["rows"], np.flatnonzero(good)
     if isinstance(delay_ms, np.ndarray):
         delay_ms = delay_ms[good]
     due_ms = terms.release_dues(going, now_ms, delay_ms, counted=meta.counted)
@@ -41,13 +41,13 @@ def releases_of(
     for kind, which in ((RecordKind.RELEASE, ~dies), (RecordKind.BURY, dies)):
         if not which.any():
             continue
-        columns, usual = {"rows": going[which], "due_ms": due_ms[which]}, None
-        if kind is RecordKind.BURY:
-            usual = EXPIRED
-            del columns["due_ms"]
+        own_columns = {name: column[which] for name, column in columns.items()}
+        usual = EXPIRED if kind is RecordKind.BURY else None
+        if kind is RecordKind.RELEASE:
+            own_columns["due_ms"] = due_ms[which]
         if error is None or isinstance(error, str):
             plain = structs.replace(meta, error=usual if error is None else error)
-            records.append(Record(kind, now_ms, columns, plain))
+            records.append(Record(kind, now_ms, own_columns, plain))
             continue
         told_of = [error[place] for place in places_of[which].tolist()]
         own = [usual if one is None else one for one in told_of]
@@ -55,7 +55,7 @@ def releases_of(
             Record(
                 kind,
                 now_ms,
-                {name: column[part] for name, column in columns.items()},
+                {name: column[part] for name, column in own_columns.items()},
                 structs.replace(meta, errors=own[part]),
             )
             for part in places(map(_size_bytes, own), most_bytes)

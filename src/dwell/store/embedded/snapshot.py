@@ -156,6 +156,7 @@ class Snapshot:
         self.let_go()
         yield [(self._places[-1].offset, _raw(self._free))]
         yield from self._remembered()
+        yield [self._add(*named) for named in self._machine.calls.arrays().items()]
 
     def write(self, part: list[tuple[int, Buffer]]) -> None:
         """Write a part, in any thread; this waits for no disk."""
@@ -260,13 +261,14 @@ class Snapshot:
                 yield []
 
     def _add_remembered(self, hashes: U64, notes: U64) -> list[tuple[int, Buffer]]:
-        part: list[tuple[int, Buffer]] = []
-        for name, column in zip(_REMEMBERED, (hashes, notes), strict=True):
-            offset = self.size_bytes + -self.size_bytes % _ALIGN
-            self._places.append(Array(name, column.dtype.str, len(column), offset, 0))
-            self.size_bytes = offset + column.nbytes
-            part.append((offset, _raw(column)))
-        return part
+        return [self._add(*named) for named in zip(_REMEMBERED, (hashes, notes), strict=True)]
+
+    def _add(self, name: str, column: np.ndarray) -> tuple[int, Buffer]:
+        """Lay out one more array at the end; return where it is to be written."""
+        offset = self.size_bytes + -self.size_bytes % _ALIGN
+        self._places.append(Array(name, column.dtype.str, len(column), offset, 0))
+        self.size_bytes = offset + column.nbytes
+        return offset, _raw(column)
 
     def _restore(self) -> None:
         places = {place.name: place for place in self._places}
@@ -367,6 +369,7 @@ def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
     machine.next_owner = max(numbers) + 1
     machine.errors = dict(meta.errors)
     machine.next_seq = meta.next_seq
+    machine.calls.restore(arrays, meta.time_ms)
 
 
 def _learn(machine: Machine, arrays: dict[str, np.ndarray]) -> None:

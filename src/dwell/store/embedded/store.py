@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import structs
 
 from dwell.batch.batch import Batch
+from dwell.batch.calls import plain
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
@@ -51,6 +52,15 @@ T = TypeVar("T")
 _GoodAndLeased: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
+class _Named(NamedTuple):
+    """What a verb by id is told of its messages, beside what is to become of them."""
+
+    topic: str
+    ids: Sequence[bytes]
+    versions: U64 | None = None
+    calls: U64 | None = None
+
+
 class EmbeddedStore(Counting):
     """A store in one folder, for one process.
 
@@ -60,6 +70,7 @@ class EmbeddedStore(Counting):
     is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests, as is ``core``, its parts.
     """
 
+    keeps_calls = True
     # One sync is under way at a time, and covers all that was written before it.
     most_small = 1
 
@@ -203,7 +214,7 @@ class EmbeddedStore(Counting):
         now_ms = self._time.begin()
         if self._machine.topics.settings(topic).paused or self._is_forming(topic):
             return _NO_ROWS
-        rows, _, free = self._find(topic, ids, versions)
+        rows, _, free, _ = self._find(_Named(topic, ids, versions), now_ms)
         good = first_of_each(rows, free & (self._table.state[rows] == State.READY))
         going: Rows = self._machine.unexpired(rows[good], now_ms)
         if (admission := self._machine.admission).is_used and len(going):
@@ -267,17 +278,20 @@ class EmbeddedStore(Counting):
 
     # --- by receipt -----------------------------------------------------------------------------
 
-    async def ack(self, receipts: U64) -> U8:
+    async def ack(self, receipts: U64, *, calls: U64 | None = None) -> U8:
         """Forget messages that are done (see the contract)."""
-        good = await self._in_room(lambda: self._ack(receipts))
+        good = await self._in_room(lambda: self._ack(receipts, calls))
         return await self._answer(good, Result.ACKED, Result.STALE)
 
-    def _ack(self, receipts: U64) -> np.ndarray:
+    def _ack(self, receipts: U64, calls: U64 | None) -> np.ndarray:
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
+        done = self._done(calls, now_ms, len(rows))
         if good.any():
-            self._time.write(Record(RecordKind.ACK, now_ms, {"rows": rows[good]}))
-        return good
+            columns = {"rows": rows[good], **_numbered(calls, good)}
+            self._time.write(Record(RecordKind.ACK, now_ms, columns))
+        known: np.ndarray = good | (done > 0)
+        return known
 
     async def release(
         self,
@@ -287,28 +301,36 @@ class EmbeddedStore(Counting):
         *,
         counted: bool,
         priority: int | None = None,
+        calls: U64 | None = None,
     ) -> U8:
         """Give messages back (see the contract)."""
         meta = Meta(counted=counted, priority=priority)
         told = delay_ms, error
-        good, dead = await self._in_room(lambda: self._release(receipts, told, meta))
+        good, dead = await self._in_room(lambda: self._release(receipts, told, meta, calls))
         results = await self._answer(good, Result.RELEASED, Result.STALE)
         results[dead] = Result.BURIED
         return results
 
     def _release(
-        self, receipts: U64, told: tuple[Delays, Errors], meta: Meta
+        self,
+        receipts: U64,
+        told: tuple[Delays, Errors],
+        meta: Meta,
+        calls: U64 | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
+        done = self._done(calls, now_ms, len(rows))
         if good.any():
-            which, most_bytes = (self._machine.terms, rows, good), self.core.limits.errors_bytes
+            columns = {"rows": rows[good], **_numbered(calls, good)}
+            which, most_bytes = (self._machine.terms, columns, good), self.core.limits.errors_bytes
             records = releases_of(*which, now_ms, told, meta, most_bytes)
             # All are written or none: a receipt is good only once.
             self.core.reserve(size_bytes_of(records), Use.CHANGE)
             for record in records:
                 self._time.write(record)
-        return good, good & (self._table.state[rows] == State.DEAD)
+        dead = good & (self._table.state[rows] == State.DEAD)
+        return good | (done > 0), dead | (done == Result.BURIED)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
         """Let leases end later (see the contract)."""
@@ -325,18 +347,27 @@ class EmbeddedStore(Counting):
             self._time.write(Record(RecordKind.TOUCH, now_ms, columns))
         return good
 
-    async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
+    async def bury(
+        self,
+        receipts: U64,
+        reason: str | None,
+        *,
+        priority: int | None = None,
+        calls: U64 | None = None,
+    ) -> U8:
         """Set messages aside as dead (see the contract)."""
         meta = Meta(error=reason, priority=priority)
-        good = await self._in_room(lambda: self._bury(receipts, meta))
+        good = await self._in_room(lambda: self._bury(receipts, meta, calls))
         return await self._answer(good, Result.BURIED, Result.STALE)
 
-    def _bury(self, receipts: U64, meta: Meta) -> np.ndarray:
+    def _bury(self, receipts: U64, meta: Meta, calls: U64 | None) -> np.ndarray:
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
+        done = self._done(calls, now_ms, len(rows))
         if good.any():
-            self._time.write(Record(RecordKind.BURY, now_ms, {"rows": rows[good]}, meta))
-        return good
+            columns = {"rows": rows[good], **_numbered(calls, good)}
+            self._time.write(Record(RecordKind.BURY, now_ms, columns, meta))
+        return good | (done > 0)
 
     def _leased_once(self, receipts: U64) -> tuple[Rows, np.ndarray]:
         rows, good = leased_rows(self._table, receipts, self.number)
@@ -345,64 +376,91 @@ class EmbeddedStore(Counting):
     # --- by id ----------------------------------------------------------------------------------
 
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        delay_ms: int,
+        versions: U64 | None = None,
+        *,
+        calls: U64 | None = None,
     ) -> U8:
         """Bring dead messages back (see the contract)."""
-        good = await self._in_room(lambda: self._kick(topic, ids, versions, delay_ms))
+        which = _Named(topic, ids, versions, calls)
+        good = await self._in_room(lambda: self._kick(which, delay_ms))
         return await self._answer(good, Result.KICKED, Result.UNKNOWN)
 
-    def _kick(
-        self, topic: str, ids: Sequence[bytes], versions: U64 | None, delay_ms: int
-    ) -> np.ndarray:
+    def _kick(self, which: _Named, delay_ms: int) -> np.ndarray:
         now_ms = self._time.begin()
-        rows, _, free = self._find(topic, ids, versions)
+        rows, _, free, done = self._find(which, now_ms)
         good = first_of_each(rows, free & (self._table.state[rows] == State.DEAD))
         if good.any():
             due_ms = np.full(int(good.sum()), now_ms + delay_ms)
-            columns = {"rows": rows[good], "due_ms": due_ms}
+            columns = {"rows": rows[good], "due_ms": due_ms, **_numbered(which.calls, good)}
             self._time.write(Record(RecordKind.KICK, now_ms, columns))
-        return good
+        known: np.ndarray = good | done
+        return known
 
-    async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
+    async def cancel(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        versions: U64 | None = None,
+        *,
+        calls: U64 | None = None,
+    ) -> U8:
         """Forget messages that nobody has taken (see the contract)."""
-        good, leased = await self._in_room(lambda: self._cancel(topic, ids, versions))
+        which = _Named(topic, ids, versions, calls)
+        good, leased = await self._in_room(lambda: self._cancel(which))
         results = await self._answer(good, Result.CANCELLED, Result.UNKNOWN)
         results[leased] = Result.LEASED
         return results
 
-    def _cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None) -> _GoodAndLeased:
+    def _cancel(self, which: _Named) -> _GoodAndLeased:
         now_ms = self._time.look()
-        rows, leased, free = self._find(topic, ids, versions)
+        rows, leased, free, done = self._find(which, now_ms)
         good = first_of_each(rows, free)
         if good.any():
-            self._time.write(Record(RecordKind.CANCEL, now_ms, {"rows": rows[good]}))
-        return good, leased
+            columns = {"rows": rows[good], **_numbered(which.calls, good)}
+            self._time.write(Record(RecordKind.CANCEL, now_ms, columns))
+        return good | done, leased
 
     async def reschedule(
-        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        due_ms: I64,
+        versions: U64 | None = None,
+        *,
+        calls: U64 | None = None,
     ) -> U8:
         """Change when messages fall due (see the contract)."""
-        good, leased = await self._in_room(lambda: self._reschedule(topic, ids, versions, due_ms))
+        which = _Named(topic, ids, versions, calls)
+        good, leased = await self._in_room(lambda: self._reschedule(which, due_ms))
         results = await self._answer(good, Result.MOVED, Result.UNKNOWN)
         results[leased] = Result.LEASED
         return results
 
-    def _reschedule(
-        self, topic: str, ids: Sequence[bytes], versions: U64 | None, due_ms: I64
-    ) -> _GoodAndLeased:
+    def _reschedule(self, which: _Named, due_ms: I64) -> _GoodAndLeased:
         now_ms = self._time.begin()
-        rows, leased, free = self._find(topic, ids, versions)
+        rows, leased, free, done = self._find(which, now_ms)
         good = free & (self._table.state[rows] != State.DEAD)
-        if versions is not None:
+        if which.versions is not None:
             good = first_of_each(rows, good)
         moving = np.flatnonzero(good)
         waves = waves_of(rows[moving]) if len(moving) else []
-        self.core.reserve(len(waves) * RECORD_BYTES + 16 * len(moving), Use.CHANGE)
+        self.core.reserve(len(waves) * RECORD_BYTES + 24 * len(moving), Use.CHANGE)
         for wave in waves:
-            which = moving[wave]
-            columns = {"rows": rows[which], "due_ms": due_ms[which]}
+            going = moving[wave]
+            columns = {"rows": rows[going], "due_ms": due_ms[going]}
+            columns |= _numbered(which.calls, going)
             self._time.write(Record(RecordKind.MOVE, now_ms, columns))
-        return good, leased
+        return good | done, leased
+
+    async def outcomes(self, calls: U64) -> U8:
+        """Return what was done for repeated calls (see the contract)."""
+        done = self._done(calls, self._time.begin_held(), len(calls))
+        await self.core.committed()
+        return done
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by their ids (see the contract)."""
@@ -558,16 +616,23 @@ class EmbeddedStore(Counting):
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _find(
-        self, topic: str, ids: Sequence[bytes], versions: U64 | None
-    ) -> tuple[Rows, np.ndarray, np.ndarray]:
-        """Return each id's row, whether its message is leased, and whether it may be changed."""
-        rows, found = self._finder.find(topic, ids)
-        leased = found & (self._table.state[rows] == State.LEASED)
-        free = found & ~leased
-        if versions is not None and free.any():
-            free &= versions_of(self._table, rows) == versions
-        return rows, leased, free
+    def _find(self, which: _Named, now_ms: int) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray]:
+        """Return each id's row, and whether its message is leased, may be changed, was changed.
+
+        Those that were changed when the request came before are neither of the others.
+        """
+        rows, found = self._finder.find(which.topic, which.ids)
+        done = self._done(which.calls, now_ms, len(rows)) > 0
+        leased = found & (self._table.state[rows] == State.LEASED) & ~done
+        free = found & ~leased & ~done
+        if which.versions is not None and free.any():
+            free &= versions_of(self._table, rows) == which.versions
+        return rows, leased, free, done
+
+    def _done(self, calls: U64 | None, now_ms: int, count: int) -> U8:
+        """Return what was done for each call before, 0 where nothing was."""
+        found = None if calls is None else self._machine.calls.find(calls, now_ms)
+        return np.zeros(count, dtype=np.uint8) if found is None else found.results
 
     async def _answer(self, good: np.ndarray, yes: Result, no: Result) -> U8:
         results: U8 = np.where(good, yes, no).astype(np.uint8)
@@ -585,6 +650,11 @@ class EmbeddedStore(Counting):
     def _woken(self, topic: str, count: int, paused: bool) -> None:
         if not paused:
             self.wake(topic, count)
+
+
+def _numbered(calls: U64 | None, which: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the column of a record with the call numbers of some messages, if they have any."""
+    return {} if calls is None else {"calls": plain(calls[which])}
 
 
 _NO_ROWS: Rows = np.zeros(0, dtype=np.intp)

@@ -241,12 +241,16 @@ class TopicsAnswer(Struct):
 
 
 class StoreAnswer(Struct):
-    """The store: its number, the server's version and time, and whether it takes messages."""
+    """The store: its number, the server's version and time, and whether it takes messages.
+
+    ``keeps_calls``: whether it knows repeats of numbered requests.
+    """
 
     number: int
     version: str
     now_ms: int
     is_draining: bool
+    keeps_calls: bool = False
 
 
 class StaleRow(Struct):

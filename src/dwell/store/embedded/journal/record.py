@@ -4,12 +4,13 @@
 
     0     1     2         4         8               16               24
     +-----+-----+---------+---------+---------------+----------------+------+---------+-------+
-    | kind| 0   | meta len| count   | time_ms       | blobs length   | meta | columns | blobs |
+    | kind|flags| meta len| count   | time_ms       | blobs length   | meta | columns | blobs |
     +-----+-----+---------+---------+---------------+----------------+------+---------+-------+
 
 ``meta`` is MessagePack (class Meta). The columns of each kind stand in SCHEMAS, one after another,
-``count`` values each. ``meta`` and the blobs are filled up with zeros to a multiple of
-8 bytes, as are the columns together. A blob is one message's id, extra and body, without gaps.
+``count`` values each; before them, if ``flags`` is 1, the call number of each message (8 bytes).
+``meta`` and the blobs are filled up with zeros to a multiple of 8 bytes, as are the columns
+together. A blob is one message's id, extra and body, without gaps.
 """
 
 import itertools
@@ -23,7 +24,10 @@ import numpy as np
 from dwell.message import I64, Rows, TopicSettings
 from dwell.store.embedded.disk import Buffer
 
-_HEADER = struct.Struct("<BxHIqQ")
+_HEADER = struct.Struct("<BBHIqQ")
+#: What ``flags`` says: before the other columns stands the call number of each message.
+_HAS_CALLS = 1
+_CALLS: dict[str, type[np.generic]] = {"calls": np.uint64}
 
 
 class RecordKind(IntEnum):
@@ -151,9 +155,12 @@ class Record:
     def encode(self) -> tuple[bytes, Buffer, bytes]:
         """Return the record as bytes: header and columns, blobs, filling."""
         meta = _PLAIN_BYTES if self.meta is _PLAIN else _padded(_encoder.encode(self.meta))
-        head = _HEADER.pack(self.kind, len(meta), len(self), self.time_ms, len(self.blobs))
-        schema = SCHEMAS[self.kind]
         columns = self.columns
+        has_calls = "calls" in columns
+        schema = _schema(self.kind, has_calls)
+        head = _HEADER.pack(
+            self.kind, has_calls, len(meta), len(self), self.time_ms, len(self.blobs)
+        )
         parts: list[Buffer] = [
             head,
             meta,
@@ -165,6 +172,10 @@ class Record:
 
 
 _PLAIN = Meta()
+
+
+def _schema(kind: RecordKind, has_calls: bool) -> dict[str, type[np.generic]]:
+    return {**_CALLS, **SCHEMAS[kind]} if has_calls else SCHEMAS[kind]
 
 
 def _padded(data: bytes) -> bytes:
@@ -183,13 +194,13 @@ def records_in(data: memoryview, start: int, end: int, base: int) -> Iterator[Re
 
 
 def _decode(data: memoryview, at: int, base: int) -> tuple[Record, int]:
-    kind, meta_bytes, count, time_ms, blob_bytes = _HEADER.unpack_from(data, at)
+    kind, flags, meta_bytes, count, time_ms, blob_bytes = _HEADER.unpack_from(data, at)
     at += _HEADER.size
     own_bytes = int.from_bytes(data[at : at + 2], "little")
     meta = _decoder.decode(data[at + 2 : at + 2 + own_bytes])
     at += meta_bytes
     kind, columns, size = RecordKind(kind), {}, 0
-    for name, dtype in SCHEMAS[kind].items():
+    for name, dtype in _schema(kind, flags == _HAS_CALLS).items():
         columns[name] = np.frombuffer(data, dtype=dtype, count=count, offset=at + size)
         size += columns[name].nbytes
     at += size + -size % 8

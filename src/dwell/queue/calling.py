@@ -1,0 +1,52 @@
+"""The request that is being answered: it numbers what is asked of the store for it."""
+
+from contextvars import ContextVar
+
+import numpy as np
+
+from dwell.batch.calls import AGAIN, numbers_of
+from dwell.message import U64
+
+
+class Calling:
+    """The numbers of one request's messages, given out in the order in which they are asked for.
+
+    ``first`` is the number that came with the request. What is done for a repeat must ask for the
+    same numbers in the same order, also for messages that were done before.
+    """
+
+    __slots__ = ("_next", "_which", "is_again")
+
+    def __init__(self, first: int, *, is_again: bool) -> None:
+        self._next = first
+        self._which: np.ndarray | None = None
+        self.is_again = is_again
+
+    def skip(self, which: np.ndarray) -> None:
+        """Give the next numbers to some messages of a batch only, those where ``which`` is true."""
+        self._which = which
+
+    def coming(self, count: int) -> U64:
+        """Return the numbers of the next ``count`` messages, with the mark of a repeat."""
+        numbers = numbers_of(self._next, count)
+        return numbers | np.uint64(AGAIN) if self.is_again else numbers
+
+    def numbers(self, count: int) -> int | U64:
+        """Give out the numbers of the next messages, with the mark of a repeat; an int for one."""
+        which, self._which = self._which, None
+        if which is None and count == 1:
+            number, self._next = self._next, self._next + 1
+            return number | AGAIN if self.is_again else number
+        numbers = self.coming(count if which is None else len(which))
+        self._next += len(numbers)
+        return numbers if which is None else numbers[which]
+
+
+#: The request that the running task answers, if its messages have numbers.
+CALLING: ContextVar[Calling | None] = ContextVar("calling", default=None)
+
+
+def numbered(count: int) -> dict[str, U64]:
+    """Return what a verb of the store is told of its messages: their numbers, if they have any."""
+    calling = CALLING.get()
+    return {} if calling is None else {"calls": np.atleast_1d(np.uint64(calling.numbers(count)))}
