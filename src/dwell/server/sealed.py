@@ -63,9 +63,9 @@ class _SealedStore:
 
     # --- taking ---------------------------------------------------------------------------------
 
-    def ack(self, receipts: U64) -> Awaitable[U8]:
+    def ack(self, receipts: U64, **calls: Any) -> Awaitable[U8]:
         """Say that messages are done."""
-        return self._store.ack(self._seal.opened(receipts))
+        return self._store.ack(self._seal.opened(receipts), **calls)
 
     def release(self, receipts: U64, *how: Any, **more: Any) -> Awaitable[U8]:
         """Give messages back."""

@@ -126,7 +126,7 @@ class DoneCalls:
     def _note_late(self, numbers: U64, now_ms: int) -> None:
         """Note repeats that came before what they repeat."""
         if len(numbers):
-            self._late = np.concatenate([self._late, numbers])[-self._limits.call_block :]
+            self._late = np.concatenate([self._late, numbers])[-self._limits.calls :]
             self._late_until_ms = now_ms + self._limits.calls_ms
 
     def arrays(self) -> dict[str, np.ndarray]:

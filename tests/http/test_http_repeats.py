@@ -1,0 +1,116 @@
+"""Requests whose answers are lost: repeated, done once, and told what was done."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import dwell
+from dwell import Result
+from dwell.server.tokens import Tokens, hash_of
+from dwell.store.embedded import EmbeddedStore
+from tests.http.between import between
+from tests.http.served import served
+from tests.http.wire import Wire, request
+from tests.server.process import ServerProcess
+
+CALLERS = 64
+PUT = "/v1/topics/t/messages"
+
+
+@pytest.fixture(params=["open", "with tokens"])
+def tokens(request, tmp_path):
+    if request.param == "open":
+        return None
+    path = tmp_path / "tokens.toml"
+    rights = 'admin = [""]\nput = [""]\ntake = [""]\n'
+    path.write_text(f'[[token]]\nname = "me"\nsha256 = "{hash_of("secret")}"\n{rights}')
+    path.chmod(0o600)
+    return Tokens(path)
+
+
+async def test_no_caller_notices_that_the_server_was_killed_and_came_back(tmp_path: Path):
+    store, done, kills = tmp_path / "store", Counter(), 3
+    is_over = asyncio.Event()
+
+    async def call(queue: dwell.Queue, name: int) -> None:
+        for number in range(100_000):
+            if is_over.is_set():
+                return
+            id_ = f"{name}-{number}"
+            assert (await queue.put("made", "x")).result is Result.CREATED
+            assert (await queue.put("own", "x", id=id_)).result is Result.CREATED
+            assert await queue.reschedule("own", id_, delay="1h") is Result.MOVED
+            assert await queue.cancel("own", id_) is Result.CANCELLED
+            done["put"] += 1
+            taken = await queue.take("made", lease="1h")
+            if len(taken):
+                assert await queue.ack(taken[0]) is Result.ACKED
+                done["acked"] += 1
+
+    server = ServerProcess(store=store)
+    url = server.url("")
+    port = url.rsplit(":", 1)[1]
+    try:
+        async with dwell.open(url, connections=CALLERS) as queue:
+            callers = [asyncio.ensure_future(call(queue, name)) for name in range(CALLERS)]
+            for _ in range(kills):
+                seen = done["acked"]
+                while done["acked"] < seen + 200:
+                    assert not any(caller.done() for caller in callers)
+                    await asyncio.sleep(0.02)
+                server.__exit__()
+                server = ServerProcess("--http", f"127.0.0.1:{port}", store=store)
+                await asyncio.to_thread(server.ready)
+            is_over.set()
+            await asyncio.gather(*callers)
+            counts = (await queue.stats()).topics["made"]
+    finally:
+        is_over.set()
+        server.__exit__()
+    # What a take leased whose answer was lost comes back when its lease ends.
+    assert counts.ready + counts.leased == done["put"] - done["acked"]
+
+
+async def test_a_repeat_after_a_lost_answer_is_told_what_was_done(tmp_path, tokens):
+    store = EmbeddedStore(tmp_path / "store")
+    async with served(store, tokens=tokens) as server, between(server.url) as proxy:
+        token = None if tokens is None else "secret"
+        async with dwell.open(proxy.url, token=token) as queue:
+
+            async def after_a_lost_answer(call):
+                proxy.break_("mute", requests=1)
+                return await call
+
+            put = await after_a_lost_answer(queue.put_many("t", ["x"] * 3))
+            assert [one.result for one in put] == [Result.CREATED] * 3
+            own = await after_a_lost_answer(queue.put("t", "x", id="own"))
+            assert own.result is Result.CREATED
+            assert await after_a_lost_answer(queue.cancel("t", "own")) is Result.CANCELLED
+            first, second, third = await queue.take("t", 10, lease="1h")
+            assert await after_a_lost_answer(queue.ack(first)) is Result.ACKED
+            assert await after_a_lost_answer(queue.release(second)) is Result.RELEASED
+            assert await after_a_lost_answer(queue.bury(third)) is Result.BURIED
+            assert await after_a_lost_answer(queue.kick("t", third.id)) is Result.KICKED
+            counts = (await queue.stats()).topics["t"]
+            assert (counts.ready, counts.leased, counts.dead) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("said", ["", "xyz", "0", "-1", "4000000000000000", "1;Again", "1" * 17])
+async def test_a_call_number_that_is_none_is_refused(said, tmp_path):
+    async with served(EmbeddedStore(tmp_path / "store")) as server:
+        wire = await Wire.open(server)
+        answer = await wire.ask(request("POST", PUT, {"body": "x"}, dwell_call=said))
+        assert (answer.status, answer.value["error"]) == (400, "InvalidInput")
+        assert "dwell-call: got" in answer.value["detail"]
+        assert (await server.queue.stats()).totals["put"] == 0
+
+
+async def test_any_client_may_number_its_requests(tmp_path):
+    async with served(EmbeddedStore(tmp_path / "store")) as server:
+        wire = await Wire.open(server)
+        first = await wire.ask(request("POST", PUT, {"body": "x"}, dwell_call="1f"))
+        again = await wire.ask(request("POST", PUT, {"body": "x"}, dwell_call="1f;again"))
+        assert again.value == first.value
+        assert (await wire.ask(request("GET", "/v1/store"))).value["keeps_calls"] is True

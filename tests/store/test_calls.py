@@ -1,0 +1,180 @@
+"""Numbered requests: a repeat answers what was done the first time, and does it once."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dwell import Result
+from dwell.batch.calls import AGAIN, numbers_of
+from dwell.clock import SimulatedClock
+from dwell.errors import StoreError
+from dwell.queue import Queue
+from dwell.queue.calling import CALLING, Calling
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.limits import Limits
+from dwell.testing.faults import FaultyDisk
+from dwell.testing.views import view_of_store
+
+FOLDER = Path("/stores/store")
+TOPICS = ("t", "full")
+
+#: A request: what it asks a queue, of what was taken and buried before.
+Request = Callable[[Queue], Awaitable[Any]]
+
+
+class Stored:
+    """A queue over a store whose process may be killed, or which may make a snapshot."""
+
+    def __init__(self, call_block: int) -> None:
+        self.disk = FaultyDisk()
+        self.clock = SimulatedClock()
+        self._limits = Limits(call_block=call_block)
+
+    async def open(self) -> None:
+        store = EmbeddedStore(FOLDER, clock=self.clock, disk=self.disk, limits=self._limits)
+        self.queue = Queue(store)
+        await self.queue.open()
+
+    async def happen(self, what: str) -> None:
+        if what == "kill":
+            self.disk.kill()
+            with contextlib.suppress(StoreError, OSError):
+                await self.queue.close()
+            self.disk = self.disk.restarted()
+            await self.open()
+        elif what == "stop":
+            await self.queue.close()
+            await self.open()
+        elif what == "snapshot":
+            await self.store.compact()
+
+    @property
+    def store(self) -> EmbeddedStore:
+        assert isinstance(self.queue.store, EmbeddedStore)
+        return self.queue.store
+
+
+async def asked(queue: Queue, request: Request, first: int, *, is_again: bool) -> Any:
+    """Do a request as a server does: in a task of its own, with its number."""
+
+    async def answer() -> Any:
+        CALLING.set(Calling(first, is_again=is_again))
+        return list(await request(queue))
+
+    return await asyncio.create_task(answer())
+
+
+async def requests_on(queue: Queue, verb: str, size: int) -> Request:
+    """Return a request for a verb of some messages, which are made ready for it here."""
+    ids = [f"{verb}-{n}" for n in range(size)]
+    if verb in ("put", "fill"):
+        topic = "t" if verb == "put" else "full"
+        return lambda q: q.put_many(topic, ["x"] * size)
+    await queue.put_many("t", ["x"] * (size // 2), ids=ids[: size // 2])
+    if verb in ("keep", "replace"):
+        return lambda q: q.put_many("t", ["y"] * size, ids=ids, on_conflict=verb)
+    if verb == "cancel":
+        return lambda q: q.cancel("t", [*ids, ids[0]])
+    if verb == "reschedule":
+        return lambda q: q.reschedule("t", ids, delay="1h")
+    taken = await queue.take("t", 100, lease="1h")
+    if verb == "kick":
+        await queue.bury(taken)
+        return lambda q: q.kick("t", [*ids, ids[0]])
+    if verb == "release":
+        # The first is buried, as its attempts are used up.
+        await queue.configure("t", max_attempts=1)
+        return lambda q: q.release(taken, ["1s"] * len(taken), error=["no"] * len(taken))
+    return lambda q: getattr(q, verb)(taken)
+
+
+VERBS = (
+    *("put", "fill", "keep", "replace", "ack", "release", "bury", "kick", "cancel", "reschedule"),
+)
+
+
+@given(
+    verbs=st.lists(st.tuples(st.sampled_from(VERBS), st.integers(2, 5)), min_size=1, max_size=4),
+    between=st.lists(st.sampled_from(("kill", "stop", "snapshot", "")), min_size=8, max_size=8),
+    call_block=st.sampled_from((1, 3, 100)),
+    comes_late=st.booleans(),
+)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_a_repeat_answers_what_was_done_the_first_time(
+    verbs: list[tuple[str, int]], between: list[str], call_block: int, comes_late: bool
+) -> None:
+    asyncio.run(_repeated(verbs, between, call_block, comes_late))
+
+
+async def _repeated(
+    verbs: list[tuple[str, int]], between: list[str], call_block: int, comes_late: bool
+) -> None:
+    stored = Stored(call_block)
+    await stored.open()
+    await stored.queue.configure("full", max_pending=3, on_full="drop")
+    done: list[tuple[int, Request, Any]] = []
+    for number, (verb, size) in enumerate(verbs, 1):
+        request = await requests_on(stored.queue, verb, size)
+        first = number << 20
+        # What was sent first may come to the server last.
+        answer = await asked(stored.queue, request, first, is_again=comes_late)
+        done.append((first, request, answer))
+        if comes_late:
+            assert await asked(stored.queue, request, first, is_again=False) == answer
+    for what in between:
+        await stored.happen(what)
+        view = await view_of_store(stored.store, TOPICS)
+        for first, request, answer in done:
+            assert await asked(stored.queue, request, first, is_again=True) == answer
+        assert await view_of_store(stored.store, TOPICS) == view
+    await stored.queue.close()
+
+
+async def test_a_repeat_does_what_was_not_done_the_first_time(tmp_path: Path) -> None:
+    async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
+        await queue.configure("t", max_pending=2, on_full="drop")
+        request: Request = lambda q: q.put_many("t", ["x"] * 3)  # noqa: E731
+        first = await asked(queue, request, 100, is_again=False)
+        assert [put.result for put in first] == [Result.CREATED, Result.CREATED, Result.DROPPED]
+        await queue.configure("t", max_pending=3)
+        second = await asked(queue, request, 100, is_again=True)
+        assert second[:2] == first[:2]
+        assert second[2].result is Result.CREATED
+        assert (await queue.stats()).topics["t"].ready == 3
+
+
+async def test_requests_with_and_without_numbers_are_one_batch(tmp_path: Path) -> None:
+    async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
+        request: Request = lambda q: q.put_many("t", ["a", "b"])  # noqa: E731
+        many = [asked(queue, request, 100, is_again=False), queue.put_many("t", ["c", "d"])]
+        first, _ = await asyncio.gather(*many)
+        assert await asked(queue, request, 100, is_again=True) == first
+        assert (await queue.stats()).topics["t"].ready == 4
+
+
+async def test_only_so_many_outcomes_are_kept(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    limits = Limits(calls=8, call_block=4, calls_ms=60_000)
+    async with Queue(EmbeddedStore(tmp_path / "store", clock=clock, limits=limits)) as queue:
+        request: Request = lambda q: q.put_many("t", ["x"] * 4)  # noqa: E731
+        for first in range(100, 1_000, 100):
+            await asked(queue, request, first, is_again=False)
+        known = await queue.store.outcomes(numbers_of(900, 4) | np.uint64(AGAIN))
+        assert set(known.tolist()) == {Result.CREATED}
+        assert not (await queue.store.outcomes(numbers_of(100, 4) | np.uint64(AGAIN))).any()
+        clock.advance(60_001)
+        await asked(queue, request, 1_000, is_again=False)
+        assert not (await queue.store.outcomes(numbers_of(900, 4) | np.uint64(AGAIN))).any()
+
+
+def test_a_part_of_a_batch_has_the_numbers_of_its_places() -> None:
+    calling = Calling(100, is_again=False)
+    calling.skip(np.array([True, False, True]))
+    assert np.asarray(calling.numbers(2)).tolist() == [100, 102]
+    assert calling.numbers(1) == 103
