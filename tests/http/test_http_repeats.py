@@ -97,6 +97,19 @@ async def test_a_repeat_after_a_lost_answer_is_told_what_was_done(tmp_path, toke
             assert (counts.ready, counts.leased, counts.dead) == (2, 0, 0)
 
 
+async def test_a_take_that_is_late_is_not_repeated(tmp_path):
+    async with (
+        served(EmbeddedStore(tmp_path / "store")) as server,
+        between(server.url) as proxy,
+        dwell.open(proxy.url, timeout=0.2) as queue,
+    ):
+        proxy.break_("silent", 1)
+        before = proxy.requests
+        with pytest.raises(dwell.ServerUnreachable):
+            await queue.take("t")
+        assert proxy.requests == before + 1
+
+
 @pytest.mark.parametrize("said", ["", "xyz", "0", "-1", "4000000000000000", "1;Again", "1" * 17])
 async def test_a_call_number_that_is_none_is_refused(said, tmp_path):
     async with served(EmbeddedStore(tmp_path / "store")) as server:

@@ -5,8 +5,8 @@ is noted here stands in the journal too, beside what was done, and in snapshots.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,15 +27,8 @@ _RESULTS = {
     RecordKind.CANCEL: Result.CANCELLED,
     RecordKind.MOVE: Result.MOVED,
 }
-_NO_NUMBERS: U64 = np.zeros(0, dtype=np.uint64)
-
-#: The arrays of a snapshot that hold done calls, a column of Block each.
-ARRAYS = {
-    "numbers": "call_numbers",
-    "rows": "call_rows",
-    "seqs": "call_seqs",
-    "results": "call_results",
-}
+#: The arrays of a snapshot that hold done calls, one for each column of Block.
+ARRAYS = ("call_numbers", "call_rows", "call_seqs", "call_results")
 
 
 class Block(NamedTuple):
@@ -53,16 +46,22 @@ class Block(NamedTuple):
         """Return copies of the messages at some places."""
         return Block(self.numbers[which], self.rows[which], self.seqs[which], self.results[which])
 
+    def sorted(self, count: int) -> "Block":
+        """Return a copy of the first messages, in order of their numbers."""
+        return self.picked(np.argsort(self.numbers[:count], kind="stable"))
+
 
 class DoneCalls:
     """The newest ``limits.calls`` messages with call numbers, for ``limits.calls_ms`` at least."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
-        self._open: list[Block] = []
-        self._open_rows = 0
         self._blocks: deque[tuple[int, Block]] = deque()
-        self._late: U64 = _NO_NUMBERS
+        #: The block that is filled, how far it is, and when the last of it was done.
+        self._newest = _empty(limits.call_block)
+        self._count = 0
+        self._newest_ms = 0
+        self._late: U64 = np.zeros(0, dtype=np.uint64)
         self._late_until_ms = 0
 
     def note(self, record: Record, is_dead: np.ndarray) -> None:
@@ -75,22 +74,32 @@ class DoneCalls:
         results = np.full(count, _RESULTS[record.kind], dtype=np.uint8)
         if record.kind is RecordKind.RELEASE:
             results[is_dead] = Result.BURIED
-        numbers, rows = record.columns["calls"], record.columns["rows"].astype(np.uint32)
-        # This also copies what a replay reads from a file's pages, which are not to be held.
-        has_number = np.flatnonzero(numbers)
-        self._add(Block(numbers, rows, seqs, results).picked(has_number), record.time_ms)
+        done = Block(record.columns["calls"], record.columns["rows"], seqs, results)
+        left = np.flatnonzero(done.numbers)
+        while len(left):
+            some, left = np.split(left, [self._limits.call_block - self._count])
+            self._fill(done.picked(some), record.time_ms)
 
-    def _add(self, part: Block, time_ms: int) -> None:
-        self._open.append(part)
-        self._open_rows += len(part.numbers)
-        if self._open_rows >= self._limits.call_block:
-            self._blocks.append((time_ms, _sorted(self._open)))
-            self._open, self._open_rows = [], 0
-            kept = sum(len(block.numbers) for _, block in self._blocks)
-            while self._blocks and (
-                kept > self._limits.calls or self._blocks[0][0] < time_ms - self._limits.calls_ms
-            ):
-                kept -= len(self._blocks.popleft()[1].numbers)
+    def _fill(self, part: Block, time_ms: int) -> None:
+        end = self._count + len(part.numbers)
+        for column, values in zip(_columns(self._newest), _columns(part), strict=True):
+            column[self._count : end] = values
+        self._count, self._newest_ms = end, time_ms
+        if end == self._limits.call_block:
+            self._blocks.append((time_ms, self._newest.sorted(end)))
+            self._count = 0
+            self._drop(time_ms)
+
+    def _drop(self, now_ms: int) -> None:
+        """Drop blocks that are too old, or too many."""
+        kept, oldest_ms = self.size, now_ms - self._limits.calls_ms
+        while self._blocks and (kept > self._limits.calls or self._blocks[0][0] < oldest_ms):
+            kept -= len(self._blocks.popleft()[1].numbers)
+
+    @property
+    def size(self) -> int:
+        """How many messages are noted."""
+        return self._count + sum(len(block.numbers) for _, block in self._blocks)
 
     def find(self, calls: U64, now_ms: int) -> Block | None:
         """Return what was done for calls, with result 0 where nothing was; None if for none.
@@ -100,27 +109,22 @@ class DoneCalls:
         is_asked = are_again(calls)
         if len(self._late):
             if now_ms > self._late_until_ms:
-                self._late = _NO_NUMBERS
+                self._late = self._late[:0]
             is_asked |= np.isin(calls, self._late)
         asked = np.flatnonzero(is_asked)
         if not len(asked):
             return None
-        numbers = plain(calls)
-        found = Block(
-            numbers,
-            np.zeros(len(calls), dtype=np.uint32),
-            np.zeros(len(calls), dtype=np.uint64),
-            np.zeros(len(calls), dtype=np.uint8),
-        )
-        if self._open:
-            self._open = [_sorted(self._open)]
-        for block in (*self._open, *(block for _, block in self._blocks)):
-            places = np.minimum(block.numbers.searchsorted(numbers[asked]), len(block.numbers) - 1)
-            is_there = block.numbers[places] == numbers[asked]
-            at, places = asked[is_there], places[is_there]
-            for name in ("rows", "seqs", "results"):
-                getattr(found, name)[at] = getattr(block, name)[places]
-        self._note_late(numbers[asked[found.results[asked] == 0]], now_ms)
+        found = _empty(len(calls))
+        found.numbers[:] = plain(calls)
+        for block in (self._newest.sorted(self._count), *(block for _, block in self._blocks)):
+            if not len(block.numbers):
+                continue
+            places = block.numbers.searchsorted(found.numbers[asked])
+            places = np.minimum(places, len(block.numbers) - 1)
+            is_there = block.numbers[places] == found.numbers[asked]
+            for column, values in zip(_columns(found), _columns(block), strict=True):
+                column[asked[is_there]] = values[places[is_there]]
+        self._note_late(found.numbers[asked[found.results[asked] == 0]], now_ms)
         return found if found.results.any() else None
 
     def _note_late(self, numbers: U64, now_ms: int) -> None:
@@ -129,27 +133,25 @@ class DoneCalls:
             self._late = np.concatenate([self._late, numbers])[-self._limits.calls :]
             self._late_until_ms = now_ms + self._limits.calls_ms
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that is noted, by the names of the arrays of a snapshot."""
-        parts = [*(block for _, block in self._blocks), *self._open]
-        if not parts:
-            return {}
-        return {
-            name: np.concatenate([getattr(part, field) for part in parts])
-            for field, name in ARRAYS.items()
-        }
+    def arrays(self, now_ms: int) -> dict[str, np.ndarray]:
+        """Return all that is noted and not too old, by the names of the arrays of a snapshot."""
+        newest = self._newest_ms, self._newest.sorted(self._count)
+        oldest_ms = now_ms - self._limits.calls_ms
+        parts = [block for at_ms, block in (*self._blocks, newest) if at_ms >= oldest_ms]
+        columns = zip(*parts, strict=True) if parts else ()
+        return {name: np.concatenate(column) for name, column in zip(ARRAYS, columns, strict=False)}
 
     def restore(self, arrays: Mapping[str, np.ndarray], time_ms: int) -> None:
         """Note what a snapshot of a time has."""
-        if ARRAYS["numbers"] in arrays:
-            columns = {field: arrays[name].copy() for field, name in ARRAYS.items()}
-            self._blocks.append((time_ms, _sorted([Block(**columns)])))
+        if ARRAYS[0] in arrays:
+            block = Block(*(arrays[name] for name in ARRAYS))
+            self._blocks.append((time_ms, block.sorted(len(block.numbers))))
 
 
-def _sorted(parts: list[Block]) -> Block:
-    joined = Block(*map(_joined, zip(*parts, strict=True)))
-    return joined.picked(np.argsort(joined.numbers, kind="stable"))
+def _empty(size: int) -> Block:
+    numbers, seqs = np.zeros(size, np.uint64), np.zeros(size, np.uint64)
+    return Block(numbers, np.zeros(size, np.uint32), seqs, np.zeros(size, np.uint8))
 
 
-def _joined(columns: Sequence[np.ndarray]) -> Any:
-    return np.concatenate(columns)
+def _columns(block: Block) -> tuple[np.ndarray, ...]:
+    return block

@@ -156,7 +156,7 @@ class Snapshot:
         self.let_go()
         yield [(self._places[-1].offset, _raw(self._free))]
         yield from self._remembered()
-        yield [self._add(*named) for named in self._machine.calls.arrays().items()]
+        yield [self._add(*named) for named in self._machine.calls.arrays(self._now_ms).items()]
 
     def write(self, part: list[tuple[int, Buffer]]) -> None:
         """Write a part, in any thread; this waits for no disk."""
