@@ -37,7 +37,13 @@ class Stored:
         self._limits = Limits(call_block=call_block)
 
     async def open(self) -> None:
-        store = EmbeddedStore(FOLDER, clock=self.clock, disk=self.disk, limits=self._limits)
+        store = EmbeddedStore(
+            FOLDER,
+            clock=self.clock,
+            disk=self.disk,
+            segment_bytes=64 * 1024,
+            limits=self._limits,
+        )
         self.queue = Queue(store)
         await self.queue.open()
 
