@@ -7,6 +7,7 @@ still matches.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -46,6 +47,11 @@ class Seen(NamedTuple):
         """Return some of them, in a row."""
         part = slice(start, stop)
         return Seen(self.ids[part], self.dues_ms[part], self.versions[part])
+
+    def where(self, which: list[bool]) -> "Seen":
+        """Return those of which it is true."""
+        ids = list(compress(self.ids, which))
+        return Seen(ids, self.dues_ms[which], self.versions[which])
 
 
 _Verb: TypeAlias = Callable[[Store, str, Seen], Awaitable[U8]]
@@ -193,9 +199,11 @@ async def _seen(
 ) -> tuple[list[Seen], Place | None]:
     """Return messages that match, of ``only`` some ids if given, and where more may be.
 
-    A part has as many as a verb by id takes at once.
+    A part has as many as a verb by id takes at once. A message that moves during the search may be
+    found twice; it is returned once.
     """
     parts: list[Seen] = []
+    known: set[bytes] = set()
     for state in states:
         cursor = BEGINNING
         if start is not None:
@@ -209,7 +217,8 @@ async def _seen(
                 return parts, place
             most = min(missing, _AT_ONCE)
             part, place = await _page(store, topic, matcher, place, most, only)
-            parts.append(part)
+            parts.append(part.where([id_ not in known for id_ in part.ids]))
+            known.update(part.ids)
     return parts, None
 
 
@@ -227,7 +236,7 @@ async def _page(
     following = None if page.cursor is None else Place(place.state, page.cursor)
     ids = [id_.encode() for id_ in page.messages.ids]
     dues_ms, versions = page.messages.due_ms, page.versions
+    found = Seen(ids, dues_ms, versions)
     if only is not None:
-        kept = [at for at, id_ in enumerate(ids) if id_ in only]
-        ids, dues_ms, versions = [ids[at] for at in kept], dues_ms[kept], versions[kept]
-    return Seen(ids, dues_ms, versions), following
+        found = found.where([id_ in only for id_ in ids])
+    return found, following

@@ -59,9 +59,7 @@ async def find(
             found.append(_at(page.messages, fitting))
             versions.append(page.versions[fitting])
         if seen < size:
-            # The same page again, up to where this call goes, says where that is.
-            if seen:
-                cursor = (await store.scan(topic, state, cursor, seen)).cursor
+            cursor = _before(page, seen)
             break
         cursor = page.cursor
         if cursor is None or _has_come_to(page.messages, until_ms):
@@ -130,9 +128,10 @@ async def take_where(
                 seen = places[len(fitting)]
             most_bytes -= size_bytes
             # Others may have taken some of them since the scan: the next ones stand in for those.
-            size, is_last = len(page.messages), _has_come_to(page.messages, until_ms)
+            is_last = seen == len(page.messages) and _has_come_to(page.messages, until_ms)
             left = [page.messages.ids[at].encode() for at in fitting]
-            versions, following = page.versions[fitting], page.cursor
+            following = page.cursor if seen == len(page.messages) else _before(page, seen)
+            is_cut, versions = seen < len(page.messages), page.versions[fitting]
             # What is taken is read once more, and the page would stand in memory beside that.
             del page
             while left and (missing := limit - sum(map(len, taken))):
@@ -141,13 +140,11 @@ async def take_where(
                 left, versions = left[missing:], versions[missing:]
             if sum(map(len, taken)) == limit:
                 return Page(Batch.joined(taken), None)
-            if seen < size:
-                # What was taken is not met again: the others say where this call stopped.
-                cursor = await _after(store, topic, cursor or BEGINNING, seen - len(fitting))
-                return Page(Batch.joined(taken), cursor)
             cursor = following
             if cursor is None or is_last:
                 return Page(Batch.joined(taken), None)
+            if is_cut:
+                return Page(Batch.joined(taken), cursor)
             await asyncio.sleep(0)
     except BaseException:
         await finished(whole(_give_back(store, taken)))
@@ -155,9 +152,18 @@ async def take_where(
     return Page(Batch.joined(taken), cursor)
 
 
-async def _after(store: Store, topic: str, cursor: Cursor, count: int) -> Cursor | None:
-    """Return where so many ready messages after a cursor end."""
-    return (await store.scan(topic, State.READY, cursor, count)).cursor if count else cursor
+def _before(page: Page, place: int) -> Cursor:
+    """Return the cursor from which a scan gives the message at a place of a page, and the rest.
+
+    In a store that others share, a message may have moved while the page was read. So the cursor
+    is before all of the rest, and not behind that of the page.
+    """
+    dues_ms, numbers = page.messages.due_ms[place:], page.messages.numbers[place:]
+    due_ms, number = min(zip(dues_ms.tolist(), numbers.tolist(), strict=True))
+    found = Cursor(due_ms, number - 1)
+    if page.cursor is None:
+        return found
+    return min(found, page.cursor, key=lambda cursor: (cursor.due_ms, cursor.arrival))
 
 
 async def take_ids(
