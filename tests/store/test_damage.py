@@ -7,7 +7,7 @@ import pytest
 
 import dwell
 from dwell.errors import StoreDamaged, StoreTooNew
-from dwell.message import Result
+from dwell.message import Result, State
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
 from dwell.store.embedded.disk import Disk
@@ -50,20 +50,37 @@ def test_what_is_damaged_more_is_repaired_and_nothing_is_mixed_up():
 
 
 @pytest.mark.parametrize("text", [b"body 007", b"id 007"])
-async def test_what_is_damaged_is_not_handed_out(tmp_path, text):
+async def test_what_is_damaged_is_not_handed_out(tmp_path, text, caplog):
     await filled(tmp_path / "s")
     flip(tmp_path / "s", text)
     async with dwell.open(tmp_path / "s") as queue:
         # What lies in whole frames is handed out, and what is not says where.
         assert [m.id for m in await queue.take("t", 7)] == [f"id {n:03}" for n in range(7)]
-        with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: damaged from offset"):
-            await queue.take("t", 1)
-        assert [m.id for m in await queue.take("t", 2)] == ["id 008", "id 009"]
-        with pytest.raises(StoreDamaged):
-            await queue.get("t", ["id 007"])
+        assert [m.id for m in await queue.peek("t", 1)] == ["id 008"]
+        assert [m.id for m in await queue.take("t", 1)] == ["id 008"]
+        assert "1 damaged messages are buried" in caplog.text
+        assert [m.id for m in await queue.take("t", 2)] == ["id 009", "id 010"]
+        assert (await queue.stats()).topics["t"].dead == 1
+        for looks in (queue.get("t", ["id 007"]), queue.scan("t", State.DEAD)):
+            with pytest.raises(StoreDamaged, match=r"journal-00000000\.dwl: damaged from offset"):
+                await looks
     report = await asyncio.to_thread(check, tmp_path / "s", repair=True)
     assert not report.ok
     assert sum(report.messages.values()) == 99
+
+
+async def test_a_damaged_message_costs_its_neighbours_nothing(tmp_path):
+    await filled(tmp_path / "s")
+    for number in (3, 4, 50):
+        flip(tmp_path / "s", f"body {number:03}".encode())
+    async with dwell.open(tmp_path / "s") as queue:
+        assert len(await queue.take_ids("t", ["id 003", "id 005"])) == 1
+        taken = await queue.take("t", 100)
+        whole = set(range(100)) - {3, 4, 5, 50}
+        assert {m.id for m in taken} == {f"id {number:03}" for number in whole}
+        assert set(taken.attempt.tolist()) == {1}
+        counts = (await queue.stats()).topics["t"]
+        assert (counts.leased, counts.dead) == (97, 3)
 
 
 async def test_damage_is_not_copied_forward_as_if_it_were_whole(tmp_path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, starmap
+from pathlib import Path
 
 import numpy as np
 
@@ -94,15 +95,28 @@ class BlobReader:
 
     def check_damage(self) -> None:
         """Raise StoreDamaged if a blob lies where its segment turned out to be broken."""
+        for path, first, is_there in self._damages():
+            if is_there.any():
+                raise StoreDamaged(
+                    f"{path}: damaged from offset {first}; "
+                    "dwell check --repair saves what can be saved"
+                )
+
+    def are_damaged(self) -> np.ndarray:
+        """Tell of each blob whether it lies where its segment turned out to be broken."""
+        found = np.zeros(len(self), dtype=bool)
+        for _, _, is_there in self._damages():
+            found |= is_there
+        return found
+
+    def _damages(self) -> Iterator[tuple[Path, int, np.ndarray]]:
+        """Yield path and offset of each damage, and which blobs lie there."""
         for number, segment in self._segments.items():
             for first, end in segment.damage:
                 start = self._position - number * self._shift
                 # An empty blob lies in its frame, too.
-                if ((start < end) & (start + np.maximum(self._size_bytes, 1) > first)).any():
-                    raise StoreDamaged(
-                        f"{segment.path}: damaged from offset {first}; "
-                        "dwell check --repair saves what can be saved"
-                    )
+                is_there = (start < end) & (start + np.maximum(self._size_bytes, 1) > first)
+                yield segment.path, first, is_there
 
     def extras(self) -> Sequence[bytes] | None:
         """Return the extras, None when no message has any."""

@@ -65,6 +65,20 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
     return batch
 
 
+async def are_damaged(core: Core, rows: Rows) -> np.ndarray:
+    """Tell of each message whether what is on disk of it is not what was written."""
+    table = core.machine.table
+    reader = BlobReader(
+        core.journal,
+        table.position[rows],
+        table.size_bytes[rows],
+        table.id_bytes[rows],
+        table.extra_bytes[rows],
+    )
+    await core.journal.check_segments(reader.segments)
+    return reader.are_damaged()
+
+
 def _topics(core: Core, rows: Rows) -> Sequence[str]:
     names = core.machine.topics.names
     numbers = core.machine.table.topic[rows]

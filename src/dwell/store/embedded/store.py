@@ -6,6 +6,7 @@ to the journal, applies it, and answers when it is on disk.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -21,8 +22,18 @@ from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.stats import Stale, Stats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock
-from dwell.errors import DiskFull, InvalidSettings, StoreError
-from dwell.message import I64, U8, U64, Message, Result, Rows, State, TopicSettings
+from dwell.errors import DiskFull, InvalidSettings, StoreDamaged, StoreError
+from dwell.message import (
+    I64,
+    MAX_ERROR_CHARS,
+    U8,
+    U64,
+    Message,
+    Result,
+    Rows,
+    State,
+    TopicSettings,
+)
 from dwell.store.base import Delays, Errors
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup.backup import copy_to, new_folder, new_place
@@ -38,7 +49,7 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.putter import Putter
-from dwell.store.embedded.reading import read, stats_of
+from dwell.store.embedded.reading import are_damaged, read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
 from dwell.store.embedded.sweeping import paged, swept, with_key
@@ -49,6 +60,7 @@ from dwell.store.embedded.versions import versions_of
 from dwell.tasks import finished, whole
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _GoodAndLeased: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
@@ -95,6 +107,8 @@ class EmbeddedStore(Counting):
             limits,
         )
         self._time = Timekeeper(self.core, self.clock, lambda: self.plan())
+        #: The damages that were logged.
+        self._told: set[str] = set()
 
     async def is_made(self) -> bool:
         """Tell whether the folder has a label, which is the last that is written of a new store."""
@@ -169,8 +183,10 @@ class EmbeddedStore(Counting):
         """Lease ready messages (see the contract)."""
         while True:
             rows, has_more = await self._in_room(lambda: self._take(topics, limit, lease_ms, owner))
-            if len(rows) or not has_more:
-                return await self._handed(rows)
+            batch = await self._handed(rows)
+            # Of those that were leased all may be damaged.
+            if len(batch) or not (has_more or len(rows)):
+                return batch
             await asyncio.sleep(0)
 
     def _take(
@@ -226,14 +242,36 @@ class EmbeddedStore(Counting):
         return going
 
     async def _handed(self, rows: Rows) -> Batch:
-        """Return what was leased; when the call is cancelled it is given back as it was."""
+        """Return what was leased; when the call is cancelled it is given back as it was.
+
+        Damaged messages are buried, so that they keep nobody from the others.
+        """
         receipts = receipts_of(self._table, rows, self.number)
         try:
             return await read(self.core, rows, receipts=True) if len(rows) else Batch.empty()
+        except StoreDamaged as error:
+            bad = await are_damaged(self.core, rows)
+            self._bury(receipts[bad], Meta(error=str(error)[:MAX_ERROR_CHARS]), None)
+            self._note_damage(error, int(bad.sum()), "buried")
+            return await self._handed(rows[~bad])
         except asyncio.CancelledError:
             with contextlib.suppress(StoreError):
                 self._release(receipts, (0, None), Meta(counted=False))
             raise
+
+    async def _looked_at(self, rows: Rows) -> tuple[Batch, Rows]:
+        """Return messages, and which they are: damaged ones are left out, which is logged once."""
+        try:
+            return await read(self.core, rows, receipts=False), rows
+        except StoreDamaged as error:
+            bad = await are_damaged(self.core, rows)
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                self._note_damage(error, int(bad.sum()), "left out of what is shown")
+            return await self._looked_at(rows[~bad])
+
+    def _note_damage(self, error: StoreDamaged, count: int, done: str) -> None:
+        _log.error("%s: %d damaged messages are %s", error, count, done)
 
     def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
         until_ms = now_ms + self._leases(rows, lease_ms)
@@ -247,10 +285,17 @@ class EmbeddedStore(Counting):
         number = self._machine.topics.find(topic)
         if self._is_forming(topic):
             return Batch.empty(receipts=False)
+        most = limit
         while number is not None and (ready := self._table.count(number, State.READY)):
-            rows, has_more = self._machine.ready.peek(number, min(limit, ready))
-            if len(rows) or not has_more:
-                return await read(self.core, rows, receipts=False)
+            rows, has_more = self._machine.ready.peek(number, min(most, ready))
+            batch, whole = await self._looked_at(rows)
+            if len(batch) > limit:
+                return await read(self.core, whole[:limit], receipts=False)
+            # Where all of the first are damaged, the next ones are looked at too.
+            is_over = not len(rows) or most >= ready
+            if len(batch) or (is_over and not has_more):
+                return batch
+            most += len(rows)
             await asyncio.sleep(0)
         return Batch.empty(receipts=False)
 
