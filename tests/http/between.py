@@ -35,6 +35,12 @@ class Between:
         """Treat the next requests in another way."""
         self.how, self.left, self.only = how, requests, only
 
+    def move(self, url: str) -> None:
+        """Pass on to another server, for connections that begin from now on."""
+        self._to = urlsplit(url)
+        for writer in list(self._writers):
+            writer.transport.abort()
+
     @property
     def url(self) -> str:
         scheme = self._to.scheme or "http"

@@ -936,6 +936,24 @@ async def test_a_backup_comes_over_the_wire(tmp_path):
             await queue.ack(message.receipt)
 
 
+async def test_a_client_acks_what_a_restored_store_gave_to_others(tmp_path):
+    async with dwell.open(tmp_path / "copied") as queue:
+        await queue.put("t", "x")
+        await queue.store.backup(tmp_path / "copy")
+        (old,) = await queue.take("t", lease="1h")
+    async with (
+        wired(EmbeddedStore(tmp_path / "first")) as (queue, wire, _server),
+        served(EmbeddedStore(tmp_path / "copy")) as restored,
+    ):
+        wire.move(restored.url)
+        async with dwell.open(restored.url) as other:
+            (message,) = await other.take("t", lease="1h")
+        both = (queue.ack(message.receipt), queue.ack(old.receipt))
+        acked, foreign = await asyncio.gather(*both, return_exceptions=True)
+        assert acked is Result.ACKED
+        assert isinstance(foreign, errors.ForeignReceipt)
+
+
 async def test_a_backup_that_is_cut_off_leaves_nothing(tmp_path):
     async with wired(EmbeddedStore(tmp_path / "store")) as (queue, wire, _server):
         wire.break_("part", 1)

@@ -9,6 +9,7 @@ from dwell.batch.stats import TopicStats
 from dwell.clock import SimulatedClock
 from dwell.message import U64
 from dwell.store.redis.debts import Debts
+from dwell.store.redis.limits import Limits
 from dwell.store.redis.numbers import split
 from dwell.testing.rig import Rig, receipts_of
 from tests.redis.test_redis_suite import new_store
@@ -130,3 +131,16 @@ async def test_a_topic_of_them_becomes_ordered(rig):
         batch = await rig.take()
         assert list(batch.ids) == _IDS[first : first + 2]
         await rig.ack(receipts_of(batch))
+
+
+async def test_a_take_by_ids_of_many_calls_ends_when_it_has_enough(redis_url):
+    store = new_store(redis_url, SimulatedClock(), limits=Limits(ids=3))
+    rig = Rig(store, store.clock)
+    await store.open()
+    ids = [f"{at:02d}" for at in range(40)]
+    for at in range(0, 40, 8):
+        await rig.put(*ids[at : at + 8], body=b"x" * 2**20)
+    batch = await rig.take_by_ids(*ids)
+    assert 0 < len(batch) < 22
+    assert (await rig.store.stats()).topics["t"].leased == len(batch)
+    await store.close()

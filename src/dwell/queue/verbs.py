@@ -21,7 +21,7 @@ from dwell.queue.calling import numbered
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.turns import Turns
-from dwell.store.base import Errors, Store
+from dwell.store.base import Errors, RemoteStore, Store
 
 #: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
 Taken: TypeAlias = Message | str
@@ -42,17 +42,18 @@ class Verbs:
         self._is_open = False
         self._home: Home | None = None
         self._turns = turns = Turns()
-        self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns)
-        self._releases: Gatherer[_Release, _Released, Result] = Gatherer(self._release, turns)
-        self._touches: Gatherer[int, bytes, Result] = Gatherer(self._touch, turns)
-        self._burials: Gatherer[_Bury, bytes, Result] = Gatherer(self._bury, turns)
+        alone = (ForeignReceipt,)
+        self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns, alone)
+        self._releases: Gatherer[_Release, _Released, Result] = Gatherer(
+            self._release, turns, alone
+        )
+        self._touches: Gatherer[int, bytes, Result] = Gatherer(self._touch, turns, alone)
+        self._burials: Gatherer[_Bury, bytes, Result] = Gatherer(self._bury, turns, alone)
         self._cancels: Gatherer[str, bytes, Result] = Gatherer(self._cancel, turns)
         self._moves: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._move, turns)
         self._kicks: Gatherer[tuple[str, int], bytes, Result] = Gatherer(self._kick, turns)
         self._gets: Gatherer[str, bytes, Message | None] = Gatherer(self._get, turns)
-        self._bulk_acks: Gatherer[None, U64, Results] = Gatherer(
-            self._ack_bulk, turns, (ForeignReceipt,)
-        )
+        self._bulk_acks: Gatherer[None, U64, Results] = Gatherer(self._ack_bulk, turns, alone)
         self._bulk_cancels: Gatherer[str, Sequence[bytes], Results] = Gatherer(
             self._cancel_bulk, turns
         )
@@ -284,7 +285,7 @@ class Verbs:
 
     def _receipt(self, what: Taken) -> bytes:
         data = receipt_bytes(what)
-        number = self._store.number
+        number = self._number
         if number and int.from_bytes(data[:4], "big") != number:
             raise ForeignReceipt("receipt: was made by another store")
         return data
@@ -292,10 +293,15 @@ class Verbs:
     def _receipts(self, what: ManyTaken) -> U64:
         self.check_open()
         receipts = given_receipts(what)
-        number = self._store.number
+        number = self._number
         if number and np.any(receipts[:, 0] >> np.uint64(32) != number):
             raise ForeignReceipt("receipts: some were made by another store")
         return receipts
+
+    @property
+    def _number(self) -> int:
+        """The number of the store, 0 where it is remote and may be another one by now."""
+        return 0 if isinstance(self._store, RemoteStore) else self._store.number
 
     def _ids(self, ids: Sequence[str]) -> Sequence[bytes]:
         self.check_open()

@@ -35,6 +35,7 @@ from dwell.message import (
     TopicSettings,
 )
 from dwell.store.base import Delays, Errors
+from dwell.store.bounds import within
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup.backup import copy_to, new_folder, new_place
 from dwell.store.embedded.backup.checkpoint import Checkpoint, checkpoint_of
@@ -233,6 +234,8 @@ class EmbeddedStore(Counting):
         rows, _, free, _ = self._find(_Named(topic, ids, versions), now_ms)
         good = first_of_each(rows, free & (self._table.state[rows] == State.READY))
         going: Rows = self._machine.unexpired(rows[good], now_ms)
+        sizes = self._table.size_bytes[going]
+        going = going[: within(sizes, self.core.limits.answer_bytes)]
         if (admission := self._machine.admission).is_used and len(going):
             going = admission.take_ids(int(self._table.topic[going[0]]), going, now_ms)
         if len(going):

@@ -39,7 +39,7 @@ from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.reading import Reading, texts_of
 from dwell.store.memory.receipts import taken_rows
-from dwell.store.memory.rows import Row, Topic, rows_of
+from dwell.store.memory.rows import Row, Topic, fitting, rows_of
 
 
 class MemoryStore(Reading):
@@ -140,7 +140,7 @@ class MemoryStore(Reading):
         every = self._find(topic, ids, versions)
         found = dict.fromkeys(row for row in every if row is not None)
         rows = known.takeable_of([row for row in found if row.state is State.READY])
-        rows = rows[: self._allowed(known, len(rows), now_ms)]
+        rows = fitting(rows[: self._allowed(known, len(rows), now_ms)])
         for row in rows:
             self._lease(row, lease_ms, owner, now_ms)
             known.spend_turn(row, by_id=True)

@@ -62,6 +62,8 @@ class Taking:
 
         async def ask(shard: int) -> None:
             for places in slices(range(len(ids)), self._shards.limits.ids):
+                if part.leased.size_bytes >= MAX_BATCH_BYTES:
+                    return
                 told = (topic, packed_versions(versions, places), lease_ms, owner)
                 some = [ids[at] for at in places]
                 await part.lease(shard, "take_ids", (*told, *some), none)

@@ -27,6 +27,18 @@ class Takes(Suite):
             found += batch.ids
         assert sorted(found) == ids
 
+    @scenario
+    async def test_take_by_ids_no_more_bytes_than_a_batch_has(self, rig: Rig) -> None:
+        """Those for which there is no room stay ready."""
+        ids = [f"{number:02d}" for number in range(24)]
+        for at in range(0, len(ids), 2):
+            await rig.put(*ids[at : at + 2], body=bytes(MAX_BODY_BYTES))
+        found: list[str] = []
+        while batch := await rig.take_by_ids(*ids):
+            assert len(batch) < 22
+            found += batch.ids
+        assert sorted(found) == ids
+
     # --- order --------------------------------------------------------------------------------
 
     @within_a_shard

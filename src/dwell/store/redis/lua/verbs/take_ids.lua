@@ -11,9 +11,10 @@ verb('take_ids', 4, function(topic, versions, lease_ms, owner)
   if not is_formed(topic) then return {'again', finish()} end
   lease_ms = tonumber(lease_ms)
   local of, entries, said, bound, turns_of = settings(topic), {}, {}, allowed(topic), {}
+  local bytes_left = LIMITS.taken * BYTES_AS_ONE
 
   local function lease(n, r)
-    if of.paused or r.state ~= STATE.waiting or r.due > now or bound <= 0 then return '' end
+    if of.paused or r.state ~= STATE.waiting or r.due > now or bound <= 0 or bytes_left <= 0 then return '' end
     if of.ordered then
       r = hold(n, r)
       if not may_go(n, r) then return '' end
@@ -24,7 +25,7 @@ verb('take_ids', 4, function(topic, versions, lease_ms, owner)
     local turn = key and of.ordered and call('ZSCORE', KEY.ready .. topic, ready_member(n, r.due))
     if turn then call('ZADD', KEY.turns .. topic, turn, lane) end
     r = lifted(n, r, true)
-    bound = bound - 1
+    bound, bytes_left = bound - 1, bytes_left - #r.body
     r.state, r.attempt, r.take, r.owner = STATE.leased, r.attempt + 1, lives.next_take(r.take), owner
     r.ends = lease_end(lease_ms, r.lease, topic)
     call('ZADD', KEY.leased, r.ends, member(n))
