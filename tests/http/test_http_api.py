@@ -415,12 +415,12 @@ async def test_cancel_shift_and_kick_by_filter():
     async with calling() as caller:
         await _fill(caller)
         answer = await caller.post("/v1/topics/t/cancel", {"filter": {"key": "k0"}, "limit": 500})
-        # There are more of them, from after the last one that was found.
+        # There are more of them, from the one after the last that was looked at.
         assert answer == {
             "matched": 500,
             "results": {"cancelled": 500},
             "is_complete": False,
-            "cursor": "delayed.4000000001499.1500",
+            "cursor": "delayed.4000000001500.1500",
         }
         answer = await caller.post("/v1/topics/t/cancel", {"filter": {"key": "k0"}})
         assert answer == {
@@ -633,6 +633,17 @@ async def test_the_job_protocol():
         caller.server.port.waits.receipts.clear()
         assert (await command(command="finish", id="close-1"))["success"]
         assert not (await command(command="finish", id="close-1"))["success"]
+        # An id that is there or was finished is a new job, unless a consumer has popped it.
+        add = {**add, "delay": 0}
+        assert (await command(**add, body="again"))["success"]
+        assert (await command(**add, body="other"))["success"]
+        assert (await command(command="pop", topic="close"))["value"] == "other"
+        refused = await command(**add, body="late")
+        assert not refused["success"]
+        assert "popped" in refused["error"]
+        assert (await command(command="finish", id="close-1"))["success"]
+        await caller.server.queue.put("close", b"\xff\x00", id="close-0")
+        assert (await command(command="pop", topic="close"))["value_base64"] == "/wA="
         await command(**{**add, "id": "close-2", "delay": 60}, body="x")
         assert (await command(command="delete", id="close-2"))["success"]
         assert not (await command(command="delete", id="close-2"))["success"]

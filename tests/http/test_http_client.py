@@ -15,6 +15,7 @@ from bench.servers import free_port
 from dwell import errors
 from dwell.client.connection import checked_base
 from dwell.clock import RealClock
+from dwell.clock.clock import elapsed_s
 from dwell.clock.servertime import ServerClock
 from dwell.message import Result
 from dwell.server.inflight import InFlight
@@ -771,11 +772,11 @@ async def test_a_message_is_moved_to_the_due_that_is_given_whatever_the_client_t
 
 
 class _Time:
-    """The monotonic clock of a client and the clock of a server, both moved by hand."""
+    """The clock by which a client counts, and the clock of a server, both moved by hand."""
 
     def __init__(self, monkeypatch, ahead_s):
         self.now_s, self.ahead_s = 1000.0, ahead_s
-        monkeypatch.setattr("dwell.clock.servertime.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("dwell.clock.servertime.elapsed_s", lambda: self.now_s)
         self.clock = ServerClock()
 
     def server_ms(self):
@@ -788,6 +789,19 @@ class _Time:
         server_ms = self.server_ms()
         self.now_s += back_s
         self.clock.hear(server_ms, asked_at)
+
+
+def test_the_servers_time_goes_on_while_the_machine_is_suspended(monkeypatch):
+    clock = ServerClock()
+    clock.hear(1_000_000, elapsed_s())
+    # The monotonic clock stands still then.
+    before_s = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: before_s)
+    assert clock.now_ms() > 1_000_000
+    until_s = elapsed_s() + 0.01
+    while elapsed_s() < until_s:
+        pass
+    assert clock.now_ms() >= 1_000_010
 
 
 @pytest.mark.parametrize("ahead_s", [0, 86_400 * 365 * 50 + 0.1234, -500.9876])

@@ -4,7 +4,6 @@ import asyncio
 import io
 import re
 import ssl
-import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 
 from dwell.client.pauses import Pauses
+from dwell.clock.clock import elapsed_s
 from dwell.clock.servertime import ServerClock
 from dwell.errors import (
     DwellError,
@@ -204,7 +204,7 @@ class Connection:
         timeout = aiohttp.ClientTimeout(
             total=self._timeout_s + wait_s, sock_connect=min(_CONNECT_S, self._timeout_s)
         )
-        asked_at = time.monotonic()
+        asked_at = elapsed_s()
         headers["dwell-now-ms"] = str(self._clock.now_ms())
         try:
             async with session.request(

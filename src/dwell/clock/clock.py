@@ -19,6 +19,19 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+# Where a system has a clock that goes on while the machine is suspended, it is this one.
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def elapsed_s() -> float:
+    """Return seconds since some moment, with those during which the machine was suspended.
+
+    No step of the wall clock moves it. On systems without such a clock a suspended machine's time
+    is left out.
+    """
+    return time.monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)
+
+
 class Clock(Protocol):
     """What a queue asks of time."""
 

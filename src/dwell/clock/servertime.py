@@ -1,9 +1,8 @@
-"""The server's time, as a client knows it: by the clock that counts on, set by the answers."""
+"""The server's time, as a client knows it: answers set it, and a clock counts on from there."""
 
 import math
-import time
 
-from dwell.clock.clock import RealClock
+from dwell.clock.clock import RealClock, elapsed_s
 
 #: How much two clocks may drift apart; most differ by less than 100 parts in a million.
 _DRIFT = 1e-4
@@ -30,18 +29,18 @@ class ServerClock(RealClock):
         if not self._heard_at:
             return super().now_ms()
         # The server cuts off parts of a millisecond, so they are rounded up here.
-        return math.ceil(time.monotonic() * 1000 + self._ahead_ms)
+        return math.ceil(elapsed_s() * 1000 + self._ahead_ms)
 
     def least_ms(self) -> int:
         """Return the earliest time that the server can have now."""
         if not self._heard_at:
             return super().now_ms()
-        drift_ms = (time.monotonic() - self._heard_at) * _DRIFT * 1000
-        return math.floor(time.monotonic() * 1000 + self._least_ahead_ms - drift_ms)
+        drift_ms = (elapsed_s() - self._heard_at) * _DRIFT * 1000
+        return math.floor(elapsed_s() * 1000 + self._least_ahead_ms - drift_ms)
 
     def hear(self, server_ms: int, asked_at: float) -> None:
-        """Learn what time the server had at some moment since the question (monotonic)."""
-        now = time.monotonic()
+        """Learn what time the server had at some moment since the question (by elapsed_s)."""
+        now = elapsed_s()
         took_s = now - asked_at
         unsure_s = self._unsure_s + (now - self._heard_at) * _DRIFT
         early_ms = server_ms - (asked_at * 1000 + self._ahead_ms)

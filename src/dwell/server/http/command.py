@@ -5,6 +5,7 @@ unique over all topics, and every answer has the same shape. A job may also be n
 id, which finds it without a search. One of a topic on which the caller has no right is not there.
 """
 
+from base64 import b64encode
 from collections import OrderedDict
 
 from dwell.errors import DwellError, InvalidId, InvalidInput
@@ -21,6 +22,12 @@ OWNER = "command"
 
 #: What a TTR of 0 means, as in the beanstalk protocol.
 _LEAST_TTR_MS = 1000
+
+#: Why a job was not added.
+_REFUSED = {
+    Result.DROPPED: "topic: it is full and drops more jobs",
+    Result.LEASED: "id: a consumer has popped the job of this id",
+}
 
 #: How many receipts are kept at hand; older ones are looked for.
 _MOST_RECEIPTS = 100_000
@@ -60,8 +67,9 @@ async def _add(call: Call, ask: Command) -> CommandAnswer:
         delay=float(ask.delay),
         lease=values.Millis(round(ask.ttr * 1000) or _LEAST_TTR_MS),
         max_attempts=MAX_ATTEMPTS,
+        on_conflict="replace",
     )
-    return CommandAnswer(put.result is not Result.DROPPED, id=put.id)
+    return CommandAnswer(put.result not in _REFUSED, error=_REFUSED.get(put.result), id=put.id)
 
 
 async def _pop(call: Call, ask: Command) -> CommandAnswer:
@@ -76,7 +84,10 @@ async def _pop(call: Call, ask: Command) -> CommandAnswer:
     receipts[message.id] = message.topic, message.receipt or ""
     if len(receipts) > _MOST_RECEIPTS:
         receipts.popitem(last=False)
-    return CommandAnswer(True, id=message.id, value=message.body.decode(errors="replace"))
+    try:
+        return CommandAnswer(True, id=message.id, value=message.body.decode())
+    except UnicodeDecodeError:
+        return CommandAnswer(True, id=message.id, value_base64=b64encode(message.body).decode())
 
 
 async def _finish(call: Call, ask: Command) -> CommandAnswer:

@@ -1,6 +1,5 @@
 """Putting: which messages go to which shard, and as what they travel."""
 
-import asyncio
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, PutAnswer, Puts
+from dwell.clock.clock import elapsed_s
 from dwell.errors import DwellError, IdExists, ServerUnreachable, StoreFull, TopicFull
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
 from dwell.store.partly import PartlyPut
@@ -25,20 +25,20 @@ _MOST_STEPS = 3
 
 
 class _Counted(NamedTuple):
-    """The time from which the delays of a put are counted: the engine's, and the monotonic one."""
+    """The time from which the delays of a put are counted: the engine's, and the elapsed one."""
 
     now_ms: int
     at: float
 
     def again(self, puts: Puts, now_ms: int, step_ms: int) -> "tuple[Puts, _Counted]":
         """Return a put with its delays counted from the engine's time, if that was set."""
-        set_ms = now_ms - self.now_ms - round((_now() - self.at) * 1000)
+        set_ms = now_ms - self.now_ms - round((elapsed_s() - self.at) * 1000)
         if abs(set_ms) > step_ms:
             dues = np.where(_has(puts, DUE_COUNTED), puts.due_ms + set_ms, puts.due_ms)
             ends = _has(puts, EXPIRY_COUNTED) & (puts.expires_ms > 0)
             expiries = np.where(ends, puts.expires_ms + set_ms, puts.expires_ms)
             puts = dataclasses.replace(puts, due_ms=dues, expires_ms=expiries)
-        return puts, _Counted(now_ms, _now())
+        return puts, _Counted(now_ms, elapsed_s())
 
 
 class Putter:
@@ -112,7 +112,7 @@ class Putter:
         """Return from when the delays of a put are counted; None where there are none."""
         if self._shards.server_clock is None or puts.counted is None or not puts.counted.any():
             return None
-        return _Counted(self._shards.clock.now_ms(), _now())
+        return _Counted(self._shards.clock.now_ms(), elapsed_s())
 
     async def _put(
         self,
@@ -214,10 +214,6 @@ def _has(puts: Puts, flag: int) -> np.ndarray:
     assert puts.counted is not None
     found: np.ndarray = (puts.counted & np.uint8(flag)) != 0
     return found
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _large(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from dwell.clock import Clock, RealClock
+from dwell.clock.clock import elapsed_s
 from dwell.clock.servertime import ServerClock
 from dwell.errors import (
     DwellError,
@@ -263,7 +264,7 @@ class Shards:
         the latest.
         """
         while True:
-            asked_at = asyncio.get_running_loop().time()
+            asked_at = elapsed_s()
             number, count = self.number, self.count
             told = (count, self._options.max_events, self._limits, number, *own)
             *values, end = await self.engine.run(

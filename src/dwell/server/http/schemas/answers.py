@@ -319,3 +319,4 @@ class CommandAnswer(Struct, omit_defaults=True):
     error: str | None = None
     id: str | None = None
     value: str | None = None
+    value_base64: str | None = None
