@@ -250,6 +250,46 @@ async def test_the_queues_own_ids_work_in_verbs_by_id():
         assert await queue.cancel("t", put.id) is Result.CANCELLED
 
 
+async def test_kick_brings_back_as_many_as_are_asked_for_however_large():
+    async with opened() as queue:
+        for _ in range(40):
+            await queue.put("t", b"x" * 1_000_000)
+        while len(batch := await queue.take("t", 40)):
+            await queue.bury(batch)
+        assert len(await queue.kick("t", limit=38)) == 38
+        assert (await queue.stats()).topics["t"].dead == 2
+
+
+async def test_verbs_by_id_leave_what_has_changed_since_a_page():
+    async with opened() as queue:
+        await queue.put_many("t", ["x"] * 4, ids=list("abcd"), delay="1m")
+        page = await queue.scan("t", "delayed")
+        versions = page.versions
+        await queue.put("t", "y", id="a", on_conflict="replace", delay="2m")
+        expected = [Result.UNKNOWN, Result.MOVED]
+        assert (
+            await queue.reschedule("t", ["a", "b"], delay="3m", versions=versions[:2]) == expected
+        )
+        seen = versions[[0, 2]].tolist()
+        expected = [Result.UNKNOWN, Result.CANCELLED]
+        assert await queue.cancel("t", ["a", "c"], versions=seen) == expected
+        await queue.reschedule("t", "d", delay=0)
+        await queue.bury((await queue.take("t"))[0])
+        dead = (await queue.scan("t", "dead")).versions
+        assert await queue.kick("t", ["d"], versions=dead + np.uint64(1)) == [Result.UNKNOWN]
+        assert await queue.kick("t", ["d"], versions=dead) == [Result.KICKED]
+
+
+@pytest.mark.parametrize("versions", [[1], [1, 2, 3], ["x", "y"], [-1, 2], [2**64, 1], "ab", 7])
+async def test_bad_versions_are_refused(versions):
+    async with opened() as queue:
+        await queue.put_many("t", ["x"] * 2, ids=["a", "b"])
+        for verb in (queue.cancel, queue.kick):
+            with pytest.raises(dwell.InvalidInput, match="versions"):
+                await verb("t", ["a", "b"], versions=versions)
+        assert (await queue.stats()).topics["t"].ready == 2
+
+
 async def test_kick_by_id_and_the_oldest_dead():
     async with opened() as queue:
         ids = ["a", "b", "c", "d"]

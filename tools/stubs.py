@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import TypeVar
 from dwell.queue import Queue
 from dwell.queue.selecting import States, Which
-from dwell.queue.verbs import ManyTaken, Taken
+from dwell.queue.verbs import ManyTaken, Taken, Versions
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.codec import TypedMessage
 from dwell.queue.typed import Typed

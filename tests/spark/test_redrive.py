@@ -101,6 +101,29 @@ def test_the_unimportant_are_dropped_over_a_limit_and_the_history_tells(
     assert spark.read.parquet(history).count() == 100
 
 
+def test_what_others_change_after_the_plan_is_left_alone(queue, run, monkeypatch):
+    ids = bury(queue, "changed", 30)
+    decide = redrive._decide
+
+    def decided(*how):
+        start_ms = decide(*how)
+        queue.kick("changed", ids[:10])
+        queue.cancel("changed", ids[10:15])
+        queue.put_many("changed", [b"new"] * 5, ids=ids[10:15], delay="1d")
+        return start_ms
+
+    monkeypatch.setattr(redrive, "_decide", decided)
+    given = {"limit": 20, "skip": True, "start": START, "pace": "1/s"}
+    line = run("changed", order_by=["id"], **given)
+    assert line.startswith("30 chosen; 5 kicked over")
+    assert "15 unknown, 10 dropped" in line
+    left = scanned(queue, "changed")
+    assert sorted(left) == ids[:20]
+    assert all(left[id_].state is dwell.State.READY for id_ in ids[:10])
+    assert {left[id_].body for id_ in ids[10:15]} == {b"new"}
+    assert [left[id_].due_ms for id_ in ids[15:20]] == [START_MS + n * 1000 for n in range(15, 20)]
+
+
 def test_without_skip_those_over_the_limit_stay(queue, run):
     bury(queue, "d4", 20)
     assert run("d4", limit=5, order_by=["priority desc"], start=START) == "20 chosen; 5 kicked"

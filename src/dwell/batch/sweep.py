@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dwell.batch.batch import Batch
-from dwell.message import State, decode_extra
+from dwell.message import U64, State, decode_extra
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +38,11 @@ EVERY = Wanted()
 class Sweep:
     """Some messages of a sweep, in no order; ``next_place`` is None after the last place.
 
-    ``places`` is how many places there are now.
+    ``places`` is how many places there are now, and ``versions`` has one for each message, as those
+    of a page; None from a server that does not send them.
     """
 
     messages: Batch
     next_place: int | None
     places: int
+    versions: U64 | None = None

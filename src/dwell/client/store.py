@@ -61,6 +61,7 @@ from dwell.wire.columns import (
     columns_of_releases,
     events_of_columns,
     packed_receipts,
+    sweep_of_columns,
 )
 
 _MSGPACK = "application/msgpack"
@@ -78,8 +79,6 @@ _CHECK_S = 600.0
 
 #: How soon to end again a wait that had not begun.
 _AGAIN_S = 0.02
-#: A page from a server has no versions, so nobody can name one.
-_NO_VERSIONS = "versions are not sent to a server"
 
 
 class HttpStore(Counting):
@@ -225,7 +224,7 @@ class HttpStore(Counting):
         versions: U64 | None = None,
     ) -> Batch:
         """Lease those of some messages that are ready."""
-        assert versions is None, _NO_VERSIONS
+        assert versions is None, "a take by id over HTTP names no versions"
         ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
         return (await self._take(_TAKE, ask)).messages
 
@@ -315,13 +314,12 @@ class HttpStore(Counting):
         self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
     ) -> U8:
         """Bring dead messages back."""
-        assert versions is None, _NO_VERSIONS
-        return await self._by_id(topic, "kick", {"ids": _texts(ids), "delay_ms": delay_ms})
+        ask = {"ids": _texts(ids), "delay_ms": delay_ms}
+        return await self._by_id(topic, "kick", ask, versions)
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages that nobody has taken."""
-        assert versions is None, _NO_VERSIONS
-        return await self._by_id(topic, "cancel", {"ids": _texts(ids)})
+        return await self._by_id(topic, "cancel", {"ids": _texts(ids)}, versions)
 
     async def clear(self, topic: str) -> int:
         """Cancel every message of a topic that nobody has taken, a part a request."""
@@ -335,13 +333,20 @@ class HttpStore(Counting):
         self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Change when messages fall due; safe to repeat."""
-        assert versions is None, _NO_VERSIONS
         ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
-        return await self._by_id(topic, "reschedule", ask, is_safe=True)
+        return await self._by_id(topic, "reschedule", ask, versions, is_safe=versions is None)
 
     async def _by_id(
-        self, topic: str, verb: str, ask: dict[str, Any], *, is_safe: bool = False
+        self,
+        topic: str,
+        verb: str,
+        ask: dict[str, Any],
+        versions: U64 | None,
+        *,
+        is_safe: bool = False,
     ) -> U8:
+        if versions is not None:
+            ask["versions"] = versions.tolist()
         path, number = f"{_topic(topic)}/{verb}", self._call_number()
         answer = await self._post(path, ask, Words, is_safe=is_safe, number=number)
         with reading():
@@ -419,7 +424,7 @@ class HttpStore(Counting):
             "/v1/sweep", ask, SweepColumns, is_safe=True, accept=columns.MEDIA_TYPE
         )
         with reading():
-            return Sweep(batch_of_columns(found.messages), found.next_place, found.places)
+            return sweep_of_columns(found)
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""

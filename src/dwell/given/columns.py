@@ -270,6 +270,20 @@ def numbers(given: object) -> U64:
     return _column(many, len(many), "numbers", InvalidId, one, 0, _MAX_NUMBER).astype(np.uint64)
 
 
+def versions(given: object, size: int) -> U64:
+    """Return the versions of messages, one for each id; raises InvalidInput."""
+    many = given if isinstance(given, np.ndarray) else sized(given, "versions", InvalidInput)
+    try:
+        found = np.asarray(many, dtype=np.uint64)
+    except (TypeError, ValueError, OverflowError):
+        raise values.refusal(
+            InvalidInput, "versions", given, "whole numbers, 0 to 2**64 - 1"
+        ) from None
+    if found.shape != (size,):
+        raise InvalidInput(f"versions: got {len(many)} values, expected {size}, one for each id")
+    return found
+
+
 # --- times ------------------------------------------------------------------------------------
 
 

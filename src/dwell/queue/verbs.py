@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor
 from dwell.batch.results import Results, results_of
 from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed
 from dwell.given import columns, values
@@ -26,6 +27,9 @@ from dwell.store.base import Errors, RemoteStore, Store
 #: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
 Taken: TypeAlias = Message | str
 ManyTaken: TypeAlias = Batch | Sequence[Message] | Sequence[str] | U64
+
+#: What messages are to have as their versions: those that a page or a sweep has of them.
+Versions: TypeAlias = Sequence[int] | U64
 
 #: How messages are given back: after the topic's own delay, counted, and with which priority; and
 #: what is told of each, beside its receipt: the delay and the error.
@@ -184,14 +188,27 @@ class Verbs:
     @overload
     async def cancel(self, topic: str, ids: str) -> Result: ...  # type: ignore[overload-overlap]
     @overload
-    async def cancel(self, topic: str, ids: Sequence[str]) -> Results: ...
-    async def cancel(self, topic: str, ids: str | Sequence[str]) -> Result | Results:
-        """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``."""
+    async def cancel(
+        self, topic: str, ids: Sequence[str], *, versions: Versions | None = None
+    ) -> Results: ...
+    async def cancel(
+        self, topic: str, ids: str | Sequence[str], *, versions: Versions | None = None
+    ) -> Result | Results:
+        """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``.
+
+        With the ``versions`` that a page or a sweep has of them, those that have changed since are
+        left alone: ``unknown``, or ``leased``.
+        """
         topic = values.topic(topic)
         if isinstance(ids, str):
             return await self._cancels.call(topic, values.any_id(ids))
         many = self._ids(ids)
-        return await self._bulk_cancels.call(topic, many, count=len(many)) if many else _nothing()
+        if not many:
+            return _nothing()
+        if versions is None:
+            return await self._bulk_cancels.call(topic, many, count=len(many))
+        seen = columns.versions(versions, len(many))
+        return Results(await self._store.cancel(topic, many, seen, **numbered(len(many))))
 
     @overload
     async def reschedule(  # type: ignore[overload-overlap]
@@ -205,6 +222,7 @@ class Verbs:
         *,
         delay: Delay | Sequence[Delay] | None = None,
         due: Due | Sequence[Due] | I64 | None = None,
+        versions: Versions | None = None,
     ) -> Results: ...
     async def reschedule(
         self,
@@ -213,10 +231,12 @@ class Verbs:
         *,
         delay: Delay | Sequence[Delay] | None = None,
         due: Due | Sequence[Due] | I64 | None = None,
+        versions: Versions | None = None,
     ) -> Result | Results:
         """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead).
 
         One of ``delay`` and ``due`` has to be given; each may be one value or one for each id.
+        ``versions`` are as for :meth:`cancel`.
         """
         topic = values.topic(topic)
         if delay is None and due is None:
@@ -228,7 +248,12 @@ class Verbs:
         column = self._dues(delay, due, len(many))
         if not many:
             return _nothing()
-        return await self._bulk_moves.call(topic, (many, column), count=len(many))
+        if versions is None:
+            return await self._bulk_moves.call(topic, (many, column), count=len(many))
+        seen = columns.versions(versions, len(many))
+        return Results(
+            await self._store.reschedule(topic, many, column, seen, **numbered(len(many)))
+        )
 
     @overload
     async def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...  # type: ignore[overload-overlap]
@@ -240,6 +265,7 @@ class Verbs:
         *,
         limit: int = 1000,
         delay: Delay = 0,
+        versions: Versions | None = None,
     ) -> Results: ...
     async def kick(
         self,
@@ -248,18 +274,23 @@ class Verbs:
         *,
         limit: int = 1000,
         delay: Delay = 0,
+        versions: Versions | None = None,
     ) -> Result | Results:
         """Bring dead messages back, due after ``delay``, attempts anew: ``kicked`` or ``unknown``.
 
-        Without ``ids`` those that were due first are brought back, at most ``limit``.
+        Without ``ids`` those that were due first are brought back, at most ``limit``. ``versions``
+        are as for :meth:`cancel`.
         """
         topic, delay_ms = values.topic(topic), values.delay_ms(delay)
         if isinstance(ids, str):
             return await self._kicks.call((topic, delay_ms), values.any_id(ids))
-        many = self._ids(ids) if ids is not None else await self._dead(topic, values.limit(limit))
+        if ids is None:
+            return await self._kick_first(topic, values.limit(limit), delay_ms)
+        many = self._ids(ids)
         if not many:
             return _nothing()
-        return Results(await self._store.kick(topic, many, delay_ms, **numbered(len(many))))
+        seen = None if versions is None else columns.versions(versions, len(many))
+        return Results(await self._store.kick(topic, many, delay_ms, seen, **numbered(len(many))))
 
     @overload
     async def get(self, topic: str, ids: str) -> Message | None: ...  # type: ignore[overload-overlap]
@@ -314,10 +345,21 @@ class Verbs:
         due_ms = columns.dues(delay, due, None, size, now_ms)
         return due_ms if delay is None else np.where(due_ms > now_ms, due_ms, clock.least_ms())
 
-    async def _dead(self, topic: str, limit: int) -> list[bytes]:
+    async def _kick_first(self, topic: str, limit: int, delay_ms: int) -> Results:
+        """Kick the first dead messages, page by page as an answer holds only so many bytes."""
         self.check_open()
-        page = await self._store.scan(topic, State.DEAD, None, limit)
-        return [id_.encode() for id_ in page.messages.ids]
+        codes = [np.empty(0, dtype=np.uint8)]
+        cursor: Cursor | None = None
+        while limit:
+            page = await self._store.scan(topic, State.DEAD, cursor, limit)
+            if many := [id_.encode() for id_ in page.messages.ids]:
+                # A page of a server has no versions.
+                seen = page.versions if len(page.versions) else None
+                codes.append(await self._store.kick(topic, many, delay_ms, seen))
+            limit, cursor = limit - len(many), page.cursor
+            if cursor is None:
+                break
+        return Results(np.concatenate(codes))
 
     # --- gathered batches ---------------------------------------------------------------------
 

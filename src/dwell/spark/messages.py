@@ -26,7 +26,7 @@ from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
 from dwell.spark.options import ReadOptions
 from dwell.spark.parts import Places, places
-from dwell.spark.tables import message_table
+from dwell.spark.tables import sweep_table
 
 #: How many places one task looks at, unless the options say how many tasks there are.
 _PLACES = 250_000
@@ -36,7 +36,7 @@ class MessagesReader(DataSourceReader):
     """Reads messages: one that stays during all of the reading is given once."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        message_table(schema)
+        sweep_table(schema)
         self._options, self._schema = options, schema
         self._wanted = msgspec.structs.replace(EVERY, topics=options.topic_names)
 
@@ -50,7 +50,7 @@ class MessagesReader(DataSourceReader):
         """Yield the messages of a part."""
         if not isinstance(partition, Places) or not self._wanted.states:
             return
-        table, wanted, stop = message_table(self._schema), self._wanted, partition.stop
+        table, wanted, stop = sweep_table(self._schema), self._wanted, partition.stop
         with self._options.opened() as queue:
             for sweep in pages(
                 lambda place: queue.sweep(wanted, start=place, stop=stop, limit=MAX_BATCH_MESSAGES),
@@ -58,7 +58,7 @@ class MessagesReader(DataSourceReader):
                 partition.start,
             ):
                 if len(sweep.messages):
-                    yield table.batch(sweep.messages)
+                    yield table.batch(sweep)
 
 
 class FilteredMessagesReader(MessagesReader):

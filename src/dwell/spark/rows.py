@@ -15,7 +15,7 @@ from dwell.errors import (
     InvalidSettings,
     InvalidTime,
 )
-from dwell.message import DEFAULT_PRIORITY, I64
+from dwell.message import DEFAULT_PRIORITY, I64, U64
 from dwell.queue.bulk import puts_of
 from dwell.spark.options import WriteOptions
 from dwell.spark.packed import packed
@@ -26,9 +26,9 @@ REFUSED = "due_refused"
 
 #: What each verb beside put may be told.
 _ALLOWED = {
-    "cancel": {"id", "topic"},
-    "reschedule": {"id", "topic", "due", "delay"},
-    "kick": {"id", "topic", "delay"},
+    "cancel": {"id", "topic", "version"},
+    "reschedule": {"id", "topic", "due", "delay", "version"},
+    "kick": {"id", "topic", "due", "delay", "version"},
 }
 
 _MICROS_A_MS = 1000
@@ -54,7 +54,7 @@ def check_columns(names: list[str], options: WriteOptions) -> None:
 def _refuse(names: list[str], allowed: set[str], what: str) -> None:
     unknown = [name for name in names if name not in allowed]
     if unknown:
-        expected = ", ".join(name for name in KNOWN if name in allowed)
+        expected = ", ".join(name for name in (*KNOWN, "version") if name in allowed)
         raise InvalidSettings(f"columns: got {unknown} for {what}, expected some of {expected}")
 
 
@@ -132,6 +132,24 @@ def texts(column: pa.Array, name: str) -> list[str]:
     except pa.ArrowException:
         raise InvalidId(f"{name}: got {column.type}, expected text") from None
     return many
+
+
+def versions(rows: pa.RecordBatch) -> U64 | None:
+    """Return the versions that messages are to have; None without any, as from an older server.
+
+    Raises InvalidInput where only some rows have one.
+    """
+    if "version" not in rows.schema.names:
+        return None
+    column = rows.column("version")
+    if column.null_count == len(column):
+        return None
+    if column.null_count or not pa.types.is_integer(column.type):
+        raise InvalidInput(
+            f"version: got {column.type} with {column.null_count} nulls, expected whole numbers"
+        )
+    found: U64 = column.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64)
+    return found
 
 
 def _priorities(column: pa.Array) -> list[Any]:

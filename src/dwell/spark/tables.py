@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import Blobs, Same, joined, sizes_of
 from dwell.batch.events import Events
+from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidSettings
 from dwell.message import Kind, State, decode_extra, keys_of
 
@@ -27,7 +28,7 @@ class Table:
             raise InvalidSettings(f"schema: got {unknown}, expected some of {list(columns)}")
         self._columns = [columns[name] for name in self._schema.names]
 
-    def batch(self, rows: Batch | Events) -> pa.RecordBatch:
+    def batch(self, rows: Batch | Events | Sweep) -> pa.RecordBatch:
         """Return some rows."""
         arrays = [
             column(rows).cast(field.type)
@@ -39,6 +40,11 @@ class Table:
 def message_table(schema: StructType) -> Table:
     """Return the columns of messages."""
     return Table(schema, _MESSAGE)
+
+
+def sweep_table(schema: StructType) -> Table:
+    """Return the columns of messages of a sweep, with their versions."""
+    return Table(schema, _SWEPT)
 
 
 def event_table(schema: StructType) -> Table:
@@ -112,6 +118,22 @@ _MESSAGE: dict[str, Column] = {
         [batch.errors.get(at) for at in range(len(batch))], pa.string()
     ),
     "number": lambda batch: pa.array(batch.numbers.view(np.int64)),
+}
+
+
+def _of_messages(column: Column) -> Column:
+    return lambda sweep: column(sweep.messages)
+
+
+def _versions(sweep: Sweep) -> pa.Array:
+    if sweep.versions is None:
+        return pa.nulls(len(sweep.messages), pa.int64())
+    return pa.array(sweep.versions.view(np.int64))
+
+
+_SWEPT: dict[str, Column] = {
+    **{name: _of_messages(column) for name, column in _MESSAGE.items()},
+    "version": _versions,
 }
 
 _EVENT: dict[str, Column] = {

@@ -32,7 +32,7 @@ from dwell.queue.schedules.schedule import Planned
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
 from dwell.queue.typed import Typed
-from dwell.queue.verbs import ManyTaken, Taken
+from dwell.queue.verbs import ManyTaken, Taken, Versions
 from dwell.threads.bridge import LoopThread
 
 T = TypeVar("T")
@@ -210,7 +210,9 @@ class SyncQueue:
     @overload
     def cancel(self, topic: str, ids: str) -> Result: ...
     @overload
-    def cancel(self, topic: str, ids: Sequence[str]) -> Results: ...
+    def cancel(
+        self, topic: str, ids: Sequence[str], *, versions: Versions | None = None
+    ) -> Results: ...
     @overload
     def reschedule(
         self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
@@ -223,12 +225,19 @@ class SyncQueue:
         *,
         delay: Delay | Sequence[Delay] | None = None,
         due: Due | Sequence[Due] | I64 | None = None,
+        versions: Versions | None = None,
     ) -> Results: ...
     @overload
     def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...
     @overload
     def kick(
-        self, topic: str, ids: Sequence[str] | None = None, *, limit: int = 1000, delay: Delay = 0
+        self,
+        topic: str,
+        ids: Sequence[str] | None = None,
+        *,
+        limit: int = 1000,
+        delay: Delay = 0,
+        versions: Versions | None = None,
     ) -> Results: ...
     @overload
     def get(self, topic: str, ids: str) -> Message | None: ...

@@ -17,6 +17,7 @@ from dwell.batch.blobs import Blobs, LazyIds, Same, joined, sizes_of, text_bytes
 from dwell.batch.events import EventPage, Events
 from dwell.batch.page import Cursor
 from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidInput
 from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, receipts_from_bytes
 from dwell.slices import places
@@ -136,11 +137,15 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
 
 
 class SweepColumns(msgspec.Struct):
-    """A part of a sweep: ``next_place`` is None after the last one."""
+    """A part of a sweep: ``next_place`` is None after the last one.
+
+    An older server sends no ``versions``.
+    """
 
     messages: BatchColumns
     next_place: int | None
     places: int
+    versions: Column | None = None
 
 
 class EventColumns(msgspec.Struct):
@@ -343,6 +348,20 @@ def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns
         cursor=cursor,
         **numbers,
     )
+
+
+def columns_of_sweep(sweep: Sweep) -> SweepColumns:
+    """Return a part of a sweep as it is written."""
+    versions = None if sweep.versions is None else packed(sweep.versions)
+    messages = columns_of_batch(sweep.messages)
+    return SweepColumns(messages, sweep.next_place, sweep.places, versions)
+
+
+def sweep_of_columns(columns: SweepColumns) -> Sweep:
+    """Return a part of a sweep that was written; raises InvalidInput."""
+    messages, versions = batch_of_columns(columns.messages), columns.versions
+    known = None if versions is None else unpacked(versions, len(messages), np.uint64, "versions")
+    return Sweep(messages, columns.next_place, columns.places, known)
 
 
 def batch_of_columns(columns: BatchColumns) -> Batch:

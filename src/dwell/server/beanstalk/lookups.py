@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dwell.batch.page import Cursor, Page
 from dwell.batch.stats import TopicStats
 from dwell.message import MAX_BATCH_MESSAGES, Message, Result, State
 from dwell.server.beanstalk.commands import Pause, Run, Verb
@@ -139,39 +140,40 @@ class Lookups:
     async def _kick(self, session: Session, bound: int) -> bytes:
         """Kick buried jobs, or delayed ones where none is buried."""
         self._hall.allow(Right.ADMIN, (session.topic,))
-        count = await self._kick_all(session.topic, bound, self._kick_dead)
-        return kicked(count or await self._kick_all(session.topic, bound, self._kick_delayed))
+        count = await self._kick_all(session.topic, State.DEAD, bound, self._kick_dead)
+        if not count:
+            count = await self._kick_all(session.topic, State.DELAYED, bound, self._kick_delayed)
+        return kicked(count)
 
     async def _kick_all(
-        self, topic: str, bound: int, some: Callable[[str, int], Awaitable[int]]
+        self, topic: str, state: State, bound: int, some: Callable[[str, Page], Awaitable[int]]
     ) -> int:
-        """Kick jobs a batch at a time, until there are enough or no more."""
+        """Kick jobs of a state page by page, until there are enough or no more."""
         count = 0
+        cursor: Cursor | None = None
         while count < bound:
             limit = min(bound - count, MAX_BATCH_MESSAGES)
-            more = await some(topic, limit)
-            count += more
-            if more < limit:
+            page = await self._queue.scan(topic, state, cursor=cursor, limit=limit)
+            if len(page.messages):
+                count += await some(topic, page)
+            cursor = page.cursor
+            if cursor is None:
                 break
         return count
 
-    async def _kick_dead(self, topic: str, limit: int) -> int:
-        batch = (await self._queue.scan(topic, State.DEAD, limit=limit)).messages
-        if not len(batch):
-            return 0
-        codes = (await self._queue.kick(topic, batch.ids)).codes
+    async def _kick_dead(self, topic: str, page: Page) -> int:
+        batch = page.messages
+        codes = (await self._queue.kick(topic, batch.ids, versions=page.versions)).codes
         done = codes == Result.KICKED
         numbers, attempts = batch.numbers[done].tolist(), batch.attempt[done].tolist()
         for number, attempt in zip(numbers, attempts, strict=True):
             self._hall.histories.begun_anew(number, attempt, is_kick=True)
         return len(numbers)
 
-    async def _kick_delayed(self, topic: str, limit: int) -> int:
-        batch = (await self._queue.scan(topic, State.DELAYED, limit=limit)).messages
-        if not len(batch):
-            return 0
-        codes = (await self._queue.reschedule(topic, batch.ids, delay=0)).codes
-        numbers = batch.numbers[codes == Result.MOVED].tolist()
+    async def _kick_delayed(self, topic: str, page: Page) -> int:
+        ids, versions = page.messages.ids, page.versions
+        codes = (await self._queue.reschedule(topic, ids, delay=0, versions=versions)).codes
+        numbers = page.messages.numbers[codes == Result.MOVED].tolist()
         for number in numbers:
             self._hall.histories.kicked(number)
         return len(numbers)

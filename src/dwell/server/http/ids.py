@@ -39,7 +39,7 @@ async def cancel(call: Call) -> Answer:
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
         _check_ids_alone(ask)
-        return results_answer(call, await call.queue.cancel(topic, ask.ids))
+        return results_answer(call, await call.queue.cancel(topic, ask.ids, versions=ask.versions))
     return await _bulk(call, topic, ask, changes.cancel())
 
 
@@ -55,9 +55,9 @@ async def reschedule(call: Call) -> Answer:
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")
         when = np.array(due, np.int64) if isinstance(due, list) else due
-        return results_answer(
-            call, await call.queue.reschedule(topic, ask.ids, delay=delay, due=when)
-        )
+        verb = call.queue.reschedule
+        moved = await verb(topic, ask.ids, delay=delay, due=when, versions=ask.versions)
+        return results_answer(call, moved)
     if isinstance(due, list):
         raise InvalidInput("due_ms: got a list beside a filter, expected one moment")
     if ask.shift_ms is not None:
@@ -74,7 +74,8 @@ async def kick(call: Call) -> Answer:
         if ask.filter is not None:
             raise InvalidInput("filter: got it beside ids, expected one of them")
         _check_ids_alone(ask)
-        return results_answer(call, await call.queue.kick(topic, ask.ids, delay=delay))
+        kicked = await call.queue.kick(topic, ask.ids, delay=delay, versions=ask.versions)
+        return results_answer(call, kicked)
     return await _bulk(call, topic, ask, changes.kick(values.delay_ms(delay), ask.pace))
 
 
@@ -137,6 +138,8 @@ def _check_ids_alone(ask: ChangeRequest) -> None:
 
 async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answer:
     """Do a verb to messages that match; all are found before the first one is changed."""
+    if ask.versions is not None:
+        raise InvalidInput("versions: got them beside a filter, expected ids")
     wanted, start = ask.filter or Filter(), place_of(ask.cursor)
     which = selection_of(wanted, wanted.headers, wanted.states)
     if start is not None and start.state not in (which.states or how.states):

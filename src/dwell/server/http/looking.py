@@ -31,7 +31,7 @@ from dwell.server.http.schemas.requests import (
     SweepRequest,
     TopicsQuery,
 )
-from dwell.wire.columns import SweepColumns, columns_of_batch, columns_of_events
+from dwell.wire.columns import columns_of_events, columns_of_sweep
 
 
 async def list_messages(call: Call) -> Answer:
@@ -75,8 +75,7 @@ async def sweep(call: Call) -> Answer:
     found = await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=ask.limit)
     form = call.asked
     if form is Media.COLUMNS:
-        columns = SweepColumns(columns_of_batch(found.messages), found.next_place, found.places)
-        return Answer(msgspec.msgpack.encode(columns), form)
+        return Answer(msgspec.msgpack.encode(columns_of_sweep(found)), form)
     rows = message_rows(found.messages, packed=form is Media.MSGPACK)
     return call.answer({"messages": rows, "next_place": found.next_place, "places": found.places})
 

@@ -28,7 +28,7 @@ _TIME = "ISO 8601 with a zone, or epoch milliseconds."
 _PLACE, _NEW_DUE = "place", "new_due_ms"
 _CHOSEN, _DECIDED = "chosen", "decided"
 _WHAT, _BACK, _OVER = "what", "back", "over"
-_KNOWN = ("topic", "id", "due", "attempt", "last_error")
+_KNOWN = ("topic", "id", "due", "attempt", "last_error", "version")
 _COPIED = ("body", "priority", "key", "headers", "max_attempts")
 _VERBS = {"dead": "kick", "ready": "reschedule", "delayed": "reschedule"}
 _RESULTS = {"kick": "kicked", "reschedule": "moved", "copy": "copied"}
@@ -271,9 +271,8 @@ def _bring_back(plan: _Plan, settings: RedriveSettings) -> Counter[str]:
     names: dict[str, Any] = {"topic": F.col("to"), "id": F.col("to_id"), "due": F.col(_NEW_DUE)}
     if settings.verb == "copy":
         return _copy(plan, settings, names)
-    if settings.verb == "kick":
-        return _kick(plan, settings, names)
-    return sink.write(_renamed(plan.back, names), settings.url, "reschedule")
+    names["version"] = F.col("version")
+    return sink.write(_renamed(plan.back, names), settings.url, settings.verb)
 
 
 def _copy(plan: _Plan, settings: RedriveSettings, names: dict[str, Any]) -> Counter[str]:
@@ -285,22 +284,6 @@ def _copy(plan: _Plan, settings: RedriveSettings, names: dict[str, Any]) -> Coun
     return counts
 
 
-def _kick(plan: _Plan, settings: RedriveSettings, names: dict[str, Any]) -> Counter[str]:
-    """Kick the messages, and put each at its exact time.
-
-    The delay of a kick counts from when the server gets it, which is some seconds later for the
-    last than for the first: a pace would be kept but roughly. A message that is taken before the
-    second verb comes is not moved, and need not be.
-    """
-    away_ms = F.col(_NEW_DUE) - F.unix_millis(F.current_timestamp())
-    kicks = {"topic": names["topic"], "id": names["id"]}
-    kicks["delay"] = F.greatest(away_ms, F.lit(0)) / F.lit(1000.0)
-    counts = sink.write(_renamed(plan.back, kicks), settings.url, "kick")
-    if settings.pace or settings.spread or settings.start:
-        sink.write(_renamed(plan.back, names), settings.url, "reschedule")
-    return counts
-
-
 def _renamed(rows: DataFrame, names: dict[str, Column]) -> DataFrame:
     return rows.select(*[column.alias(name) for name, column in names.items()])
 
@@ -309,7 +292,7 @@ def _drop(plan: _Plan, settings: RedriveSettings) -> Counter[str]:
     """Cancel what is over the limit; a dead message can be cancelled as it is."""
     if not plan.over_count:
         return Counter()
-    return sink.write(plan.over.select("topic", "id"), settings.url, "cancel")
+    return sink.write(plan.over.select("topic", "id", "version"), settings.url, "cancel")
 
 
 def _keep_history(plan: _Plan, settings: RedriveSettings) -> None:

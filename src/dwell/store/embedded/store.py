@@ -53,7 +53,7 @@ from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import are_damaged, read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
-from dwell.store.embedded.sweeping import paged, swept, with_key
+from dwell.store.embedded.sweeping import paged, places_with_key, swept
 from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.thread import in_thread
 from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
@@ -552,10 +552,12 @@ class EmbeddedStore(Counting):
         """Return messages by place, which is the row (see the contract)."""
         self._time.look()
         rows, place = swept(self._machine, wanted, start, stop, limit, self.core.limits)
+        versions, places = versions_of(self._table, rows), self._table.top
         batch = await read(self.core, rows, receipts=False)
         if wanted.key is not None:
-            batch = with_key(batch, wanted.key)
-        return Sweep(batch, place, self._table.top)
+            kept = places_with_key(batch, wanted.key)
+            batch, versions = batch.picked(kept), versions[kept]
+        return Sweep(batch, place, places, versions)
 
     async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
         """Cancel messages of a topic by place, which is the row (see the contract)."""

@@ -71,10 +71,9 @@ def _first(table: Table, rows: Rows, limit: int) -> Rows:
     return rows[np.lexsort((table.seq[rows], table.due_ms[rows]))][:limit]
 
 
-def with_key(batch: Batch, key: str) -> Batch:
-    """Return the messages of a batch that have a key."""
-    messages = [batch[at] for at, its in enumerate(keys_of(batch.extras)) if its == key]
-    return Batch.of(messages) if messages else Batch.empty(receipts=False)
+def places_with_key(batch: Batch, key: str) -> list[int]:
+    """Return the places of the messages of a batch that have a key."""
+    return [at for at, its in enumerate(keys_of(batch.extras)) if its == key]
 
 
 def _fits(machine: Machine, wanted: Wanted, part: slice) -> np.ndarray:

@@ -58,8 +58,7 @@ class Reading(Counting):
         known = self.topics.get(topic)
         rows = known.rows.values() if known is not None else ()
         page, more = paged(rows, state, cursor, limit)
-        versions = np.fromiter((row.serial for row in page), np.uint64, len(page))
-        return Page(self._batch(page, receipts=False), more, versions)
+        return Page(self._batch(page, receipts=False), more, _versions_of(page))
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the number of their arrival."""
@@ -67,7 +66,7 @@ class Reading(Counting):
         every = [row for topic in self.topics.values() for row in topic.rows.values()]
         places = max((row.arrival for row in every), default=-1) + 1
         page, more = swept(every, wanted, start, stop, limit)
-        return Sweep(self._batch(page, receipts=False), more, places)
+        return Sweep(self._batch(page, receipts=False), more, places, _versions_of(page))
 
     async def events(self, position: int, limit: int) -> EventPage:
         """Return events from a position on."""
@@ -87,6 +86,10 @@ class Reading(Counting):
 
     def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
         return batch_of(rows, receipts_of(rows, self.number) if receipts else None)
+
+
+def _versions_of(rows: Sequence[Row]) -> U64:
+    return np.fromiter((row.serial for row in rows), np.uint64, len(rows))
 
 
 def texts_of(ids: Sequence[bytes]) -> list[str]:

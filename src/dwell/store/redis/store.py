@@ -24,7 +24,7 @@ from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import MOST_SHARDS, Group, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
-from dwell.store.redis.records import Leased, Row, batch_of, is_of_block
+from dwell.store.redis.records import Leased, Row, batch_of, is_of_block, versions_of
 from dwell.store.redis.scanning import Scanner
 from dwell.store.redis.settling import Settling
 from dwell.store.redis.shards import Shards, all_of, parts_of
@@ -290,7 +290,8 @@ class RedisStore(Store):
         if len(found) > limit:
             cut = found[limit][0]
         more = cut if start < cut < stop else None
-        return Sweep(batch_of([row for _, row in found[:limit]]), more, places)
+        rows = [row for _, row in found[:limit]]
+        return Sweep(batch_of(rows), more, places, versions_of(rows))
 
     async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
         """Cancel messages of a topic, shard after shard (see the contract).

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
+from dwell.batch.sweep import EVERY, Wanted
 from dwell.message import U64, State
 from dwell.store.base import Store
 from dwell.testing.rig import Rig, Suite, encoded, receipts_of, scenario, words
@@ -93,6 +94,22 @@ class Versions(Suite):
         before = await rig.find("x")
         assert await VERBS[done](rig.store, np.array([versions["x"]])) == "unknown"
         assert await rig.find("x") == before
+
+    @scenario
+    async def test_version__of_a_sweep__is_that_of_a_scan(self, rig: Rig) -> None:
+        """A sweep and a scan give a message the same version, with a key to choose it by or not."""
+        await rig.put("a", "b", key="k")
+        await rig.put("c", "d")
+        await rig.take_by_ids("d")
+        await rig.reschedule("c", delay_ms=LATER_MS)
+        scanned = await versions_of(rig, State.READY) | await versions_of(rig, State.DELAYED)
+        for wanted in (EVERY, Wanted(key="k")):
+            found = await rig.store.sweep(wanted, 0, 2**63 - 1, 100)
+            if found.versions is None:
+                pytest.skip("this store is remote, and sends no versions")
+            swept = dict(zip(found.messages.ids, found.versions, strict=True))
+            assert {i: v for i, v in swept.items() if i in scanned}.items() <= scanned.items()
+            assert len(swept) == (4 if wanted is EVERY else 2)
 
     @scenario
     async def test_version__kicked_message__is_not_kicked_again(self, rig: Rig) -> None:

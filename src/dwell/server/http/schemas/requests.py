@@ -44,6 +44,10 @@ Receipts: TypeAlias = Annotated[list[Receipt], Meta(max_length=MAX_BATCH_MESSAGE
 Id: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="1-256 bytes of UTF-8.")
 ]
+#: Versions of messages, one for each id.
+Versions: TypeAlias = Annotated[
+    list[Annotated[int, Meta(ge=0)]], Meta(max_length=MAX_BATCH_MESSAGES)
+]
 Ids: TypeAlias = Annotated[list[Id], Meta(max_length=MAX_BATCH_MESSAGES)]
 Topic: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z0-9._:-]{1,200}$")]
 States: TypeAlias = Annotated[list[StateWord], Meta(max_length=16)]
@@ -214,10 +218,12 @@ Most: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_CHANGE_MESSAGES)]
 class ChangeRequest(Request):
     """Messages by ids or by a filter; then at most ``limit`` of them, from after ``cursor``.
 
-    ``dry_run`` (with a filter) counts them, and changes nothing.
+    ``versions``, one for each id, are those of a sweep: messages that have changed since are left
+    alone. ``dry_run`` (with a filter) counts them, and changes nothing.
     """
 
     ids: Ids | None = None
+    versions: Versions | None = None
     filter: Filter | None = None
     limit: Most = 100_000
     cursor: str | None = None
