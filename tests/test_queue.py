@@ -392,8 +392,8 @@ async def test_a_clock_that_jumps_forward_is_noticed_within_a_minute():
 
 async def test_every_verb_says_that_the_queue_is_closed():
     queue = dwell.Queue(MemoryStore(dwell.SimulatedClock(NOW)))
-    receipt = f"{queue.store.number:08x}" + "0" * 24
     for _ in range(2):
+        receipt = f"{queue.store.number:08x}" + "0" * 24
         calls = [
             queue.put("t", b""),
             queue.put_many("t", [b""]),
@@ -454,3 +454,16 @@ async def test_messages_taken_by_id_are_given_back_when_the_call_is_cancelled(tm
                 await queue.release(answer, counted=False)
         (message,) = await queue.take_ids("t", "a")
         assert message.attempt == 1
+
+
+async def test_a_store_that_is_opened_again_refuses_receipts_of_before():
+    store = MemoryStore(dwell.SimulatedClock(NOW))
+    receipts = []
+    for _ in range(2):
+        async with dwell.Queue(store) as queue:
+            await queue.put("t", "x")
+            receipts.append((await queue.take("t"))[0].receipt)
+            if len(receipts) == 2:
+                with pytest.raises(dwell.errors.ForeignReceipt):
+                    await queue.ack(receipts[0])
+                assert await queue.ack(receipts[1]) is Result.ACKED

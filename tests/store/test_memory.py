@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 from dwell.clock import SimulatedClock
-from dwell.errors import StoreClosed
+from dwell.errors import ForeignReceipt, StoreClosed
 from dwell.store.memory import MemoryStore
 from dwell.store.memory.rows import Row
 from dwell.testing.machine import StoreMachine
@@ -114,4 +114,5 @@ async def test_close_forgets_everything() -> None:
     await rig.store.open()
     assert await rig.find("x") is None
     assert await rig.events() == []
-    assert await rig.ack(receipts) == ["stale"]
+    with pytest.raises(ForeignReceipt):
+        await rig.ack(receipts)

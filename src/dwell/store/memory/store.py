@@ -50,11 +50,15 @@ class MemoryStore(Reading):
 
     def __init__(self, clock: Clock, *, max_events: int = 1_000_000) -> None:
         self.clock = clock
-        self.number = secrets.randbelow(2**31 - 1) + 1
-        self.secret = secrets.token_bytes(16)
+        self._draw()
         self._max_events = max_events
         self._is_open = False
         self._clear()
+
+    def _draw(self) -> None:
+        """Draw what makes receipts of this life mean nothing in another one."""
+        self.number = secrets.randbelow(2**31 - 1) + 1
+        self.secret = secrets.token_bytes(16)
 
     def _clear(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -73,6 +77,7 @@ class MemoryStore(Reading):
 
     async def open(self) -> None:
         """Make the store ready."""
+        self._draw()
         self._is_open = True
 
     async def close(self) -> None:
