@@ -1,5 +1,6 @@
 """Typed topics: Structs, dataclasses, models of Pydantic and plain types, in and out."""
 
+import asyncio
 import math
 import subprocess
 import sys
@@ -592,3 +593,20 @@ async def test_a_worker_buries_what_raises_an_error_without_a_text():
 
             await until_async(done)
         assert (await queue.get("orders", "bad")).last_error == "body: is no Checked: Untold"
+
+
+@pytest.mark.parametrize("failure", [asyncio.CancelledError, dwell.StoreFailed])
+async def test_a_take_that_is_cut_off_gives_back_what_it_took(monkeypatch, failure):
+    async with dwell.open("memory:") as queue:
+        await queue.put_many("orders", [b'"no number"', b"1", b"2"])
+        orders = queue.topic("orders", int)
+
+        async def bury(*how):
+            raise failure
+
+        with monkeypatch.context() as patched:
+            patched.setattr(queue, "bury", bury)
+            with pytest.raises(failure):
+                await orders.take(10)
+        assert [message.value for message in await orders.take(10)] == [1, 2]
+        assert (await queue.stats()).topics["orders"].dead == 1

@@ -97,6 +97,10 @@ class TestLooking:
         assert cli.json("events", "--from", "2", "--limit", "3") == events[2:5]
         assert cli.json("events", "--limit", "1", "--all") == events
         assert cli.json("events", "--from", "99") == []
+        assert (
+            "the newest event is before 10: the store was restored"
+            in cli.run("events", "--from", "99").stderr
+        )
 
     def test_events_of_one_message(self, cli):
         events = cli.json("events")

@@ -407,6 +407,17 @@ async def test_a_message_that_is_no_schedule_is_set_aside_and_holds_up_none():
         assert alive == ["s"]
 
 
+async def test_what_a_full_topic_drops_is_logged(caplog):
+    async with opened() as (queue, clock):
+        await queue.configure("t", max_pending=1, on_full="drop")
+        await queue.put("t", b"", id="first")
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock, "s")
+        assert await ids(queue) == ["first"]
+        assert "topic 't' is full and drops what schedules put into it" in caplog.text
+
+
 async def test_a_topic_that_is_full_is_tried_again():
     async with opened() as (queue, clock):
         await queue.configure("t", max_pending=1)

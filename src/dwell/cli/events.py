@@ -38,6 +38,11 @@ def events(
             if 0 < position < page.first_position:
                 out.note(f"events before {page.first_position} are no longer kept")
                 position = 0
+            if position > page.end_position:
+                out.note(
+                    f"the newest event is before {page.end_position}: the store was restored, or "
+                    "is another one"
+                )
             found = _of(page.events, topic, id_)[:left]
             if out.json:
                 for event in found:
@@ -51,7 +56,9 @@ def events(
 
 def _pages(queue: SyncQueue, position: int) -> Iterator[EventPage]:
     """Yield the events in pages, until there are no more."""
-    while (page := queue.events(position, _PAGE)).events:
+    page: EventPage | None = None
+    while page is None or page.events:
+        page = queue.events(position, _PAGE)
         yield page
         position = page.next_position
 

@@ -1,15 +1,17 @@
 """Typed topics: what is put and taken are values of a type, and what does not fit is set aside."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from dwell.batch.batch import Batch
 from dwell.batch.puts import Put, PutAnswer
-from dwell.errors import InvalidBody
+from dwell.errors import DwellError, InvalidBody
 from dwell.given import values
 from dwell.given.values import Delay
 from dwell.queue.carrier import Carrier
 from dwell.queue.codec import Codec, TypedMessage
+from dwell.tasks import finished, whole
 
 T = TypeVar("T")
 
@@ -51,10 +53,20 @@ class Typed(Generic[T]):
     ) -> list[TypedMessage[T]]:
         """Take at most ``limit`` messages that are due, as :meth:`dwell.Queue.take` does.
 
-        What is not of the type is buried, with the reason, and not in the answer.
+        What is not of the type is buried, with the reason, and not in the answer. When the call is
+        cancelled or fails, what it had taken is given back.
         """
         words = {"lease": lease, "owner": owner, "wait": wait}
-        return await self.fitting(await self._queue.take(self.name, limit, **words))
+        batch = await self._queue.take(self.name, limit, **words)
+        try:
+            return await self.fitting(batch)
+        except BaseException:
+            await finished(whole(self._give_back(batch)))
+            raise
+
+    async def _give_back(self, batch: Batch) -> None:
+        with contextlib.suppress(DwellError):
+            await self._queue.release(batch, counted=False)
 
     async def fitting(self, batch: Batch) -> list[TypedMessage[T]]:
         """Return those of a batch that are of the type, and bury the others, with the reason."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from dwell.batch.batch import Batch
-from dwell.batch.puts import Row
+from dwell.batch.puts import Put, Row
 from dwell.calendar import missing
 from dwell.errors import DwellError, StoreClosed
 from dwell.given.values import Millis
@@ -180,13 +180,17 @@ class Firer:
         try:
             rows = [schedule.row(ms, now_ms) for _, schedule, to_do in work for ms in to_do.moments]
             for part in _parts(rows):
-                await self._queue.put_rows(topic, part)
+                self._note_dropped(topic, await self._queue.put_rows(topic, part))
         except DwellError as error:
             self._say(f"schedules into {topic} are tried again: {error}")
             for one in work:
                 await self._fire_as_far_as_it_goes(*one, now_ms)
             return
         await asyncio.gather(*(self._give_back(message, to_do) for message, _, to_do in work))
+
+    def _note_dropped(self, topic: str, puts: Sequence[Put]) -> None:
+        if any(put.result is Result.DROPPED for put in puts):
+            self._say(f"topic {topic!r} is full and drops what schedules put into it")
 
     async def _fire_as_far_as_it_goes(
         self, message: Message, schedule: Schedule, to_do: Plan, now_ms: int
@@ -196,7 +200,8 @@ class Firer:
         told = _told(message, to_do)
         for ms in to_do.moments:
             try:
-                await self._queue.put_rows(schedule.topic, [schedule.row(ms, now_ms)])
+                put = await self._queue.put_rows(schedule.topic, [schedule.row(ms, now_ms)])
+                self._note_dropped(schedule.topic, put)
             except DwellError:
                 await self._queue.release(message, _AGAIN, error=told, counted=False)
                 return
