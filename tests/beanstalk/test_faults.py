@@ -441,3 +441,30 @@ def test_commands_let_others_have_their_turn(served):
     assert replies == b"USING default\r\n" * 4_000
     watching.cancel()
     assert 0 < most <= 32
+
+
+@pytest.mark.parametrize("settings", [{"paused": True}, {"most_leased": 1}])
+def test_a_job_that_may_not_be_reserved_waits_as_it_did(settings):
+    with Served() as served, Line(served.number) as line:
+        served.call(served.queue.configure("default", **settings))
+        line.put(b"first")
+        line.ask(b"reserve-with-timeout 0\r\n")
+        number = line.put(b"in an hour", delay=3600)
+        assert line.ask(b"reserve-job %d\r\n" % number) == b"NOT_FOUND\r\n"
+        stats = line.stats(b"stats-job %d" % number)
+        assert stats["state"] == "delayed"
+        assert 3590 < int(stats["time-left"]) <= 3600
+
+
+def test_a_kick_brings_back_as_many_as_are_asked_for_however_large():
+    with Served() as served, Line(served.number) as line:
+
+        async def bury() -> None:
+            for _ in range(40):
+                await served.queue.put("default", b"x" * 1_000_000)
+            while len(batch := await served.queue.take("default", 40)):
+                await served.queue.bury(batch)
+
+        served.call(bury())
+        assert line.ask(b"kick 38\r\n") == b"KICKED 38\r\n"
+        assert line.stats(b"stats-tube default")["current-jobs-buried"] == "2"

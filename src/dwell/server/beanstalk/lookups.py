@@ -202,13 +202,16 @@ class Lookups:
 
     async def _reserve_job(self, session: Session, number: int) -> bytes:
         message = await self._message(number, Right.TAKE)
-        if message is None:
+        if message is None or (await self._queue.settings(message.topic)).paused:
             return NOT_FOUND
         session.is_worker = True
         await self._made_ready(message, is_kick=False)
         batch = await self._queue.take_ids(message.topic, [message.id])
         taken = Taken.of([batch], [message.topic], self._hall.now_ms)
         if not len(taken):
+            if message.state is State.DELAYED:
+                # A limit of the topic holds it back, so it waits on as it did.
+                await self._queue.reschedule(message.topic, message.id, due=message.due_ms)
             return NOT_FOUND
         self._hall.service.note_taken(batch)
         if session.is_over:
