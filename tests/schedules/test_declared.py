@@ -183,6 +183,19 @@ async def test_one_schedule_that_cannot_be_put_does_not_stop_the_others_later_on
         assert "schedule tidy was not put: schedule tidy: belongs to nobody's code" in caplog.text
 
 
+async def test_of_two_apps_that_start_together_one_is_told_that_the_name_is_taken(caplog):
+    async with opened() as (queue, _clock):
+        apps = {
+            app: Declaring(queue, app, [Declared("report", app, b"", {"every": "1h"})], 300_000)
+            for app in ("shop", "bank")
+        }
+        await asyncio.gather(*(code.start() for code in apps.values()))
+        found = await queue.schedules.get("report")
+        assert found.schedule.topic == found.schedule.app
+        (loser,) = apps.keys() - {found.schedule.app}
+        assert f"belongs to {found.schedule.app}, expected {loser}" in caplog.text
+
+
 async def test_a_worker_starts_whose_schedule_has_ended(caplog):
     """The schedule is left out with a line in the log, also where an older rule still fires."""
     caplog.set_level(logging.INFO)

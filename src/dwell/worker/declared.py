@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -248,7 +249,8 @@ class Declaring:
                 await self._changing.remove(name)
             return
         # Whoever removes it at the same time has looked at the records before or does it after.
-        await self._changing.put(schedule, locked=True)
+        check = partial(self._check_owner, schedule)
+        await self._changing.put(schedule, locked=True, check=check)
 
     async def _remove_undeclared(self, known: Known) -> None:
         """Remove the schedules of the app that no running code has declared for some time."""

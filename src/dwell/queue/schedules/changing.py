@@ -41,10 +41,20 @@ class Changing:
     def __init__(self, queue: Carrier) -> None:
         self._queue = queue
 
-    async def put(self, new: Schedule, *, locked: bool = False) -> Result:
-        """Put a schedule, also in place of another of its name; one that is paused stays so."""
+    async def put(
+        self,
+        new: Schedule,
+        *,
+        locked: bool = False,
+        check: Callable[[Schedule | None], None] = lambda old: None,
+    ) -> Result:
+        """Put a schedule, also in place of another of its name; one that is paused stays so.
+
+        ``check`` may refuse the schedule that is there, by raising an error.
+        """
 
         def changed(old: Schedule | None) -> Schedule:
+            check(old)
             return new if old is None else replace(new, paused=old.paused)
 
         return await self.change(new.name, changed, locked=locked)
