@@ -38,6 +38,10 @@ _KEYS: dict[str, type[np.generic]] = {"id_hash": np.uint64, "id_check": np.uint3
 #: Arrays that may come in several parts, and about how much one has.
 _REMEMBERED = ("remembered_hashes", "remembered_notes")
 _REMEMBERED_STEP = 1 << 18
+#: The parts of the errors, each its length (4 bytes) and a MessagePack map by row; and how many
+#: errors one has, as a large map would be encoded in one go that holds up everybody.
+_ERRORS = "errors"
+_ERRORS_STEP = 1 << 13
 _NOTHING: tuple[U64, ...] = (np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint64))
 
 
@@ -121,7 +125,7 @@ class Snapshot:
             totals=machine.events.totals.tolist(),
             topics=machine.topics.listed(),
             owners=machine.owners.copy(),
-            errors=machine.errors.copy(),
+            errors={},
             arrays=[],
         )
         self._places = self._columns()
@@ -156,6 +160,7 @@ class Snapshot:
         self.let_go()
         yield [(self._places[-1].offset, _raw(self._free))]
         yield from self._remembered()
+        yield from self._errors()
         yield [self._add(*named) for named in self._machine.calls.arrays(self._now_ms).items()]
 
     def write(self, part: list[tuple[int, Buffer]]) -> None:
@@ -231,7 +236,8 @@ class Snapshot:
         """Lay out the columns and the free list behind room for the meta."""
         room = len(self._encode([Array("remembered_hashes", "<u8", 2**40, 2**60, 2**32 - 1)] * 64))
         # What is remembered is written in parts, of which there may be a few more by then.
-        start = room + _ALIGN * (self._machine.known.top // _REMEMBERED_STEP)
+        parts = self._machine.known.top // _REMEMBERED_STEP
+        start = room + _ALIGN * (parts + len(self._machine.errors) // _ERRORS_STEP)
         places = []
         types = {name: dtype for name, dtype in TYPES.items() if name != _ENTRY}
         for name, dtype in {**types, **_KEYS}.items():
@@ -259,6 +265,16 @@ class Snapshot:
                 found = _NOTHING
             else:
                 yield []
+
+    def _errors(self) -> Iterator[list[tuple[int, Buffer]]]:
+        """Yield the errors as they are now; those of later records a replay finds again."""
+        errors = self._machine.errors
+        rows = list(errors)
+        for start in range(0, len(rows), _ERRORS_STEP):
+            part = {row: errors[row] for row in rows[start : start + _ERRORS_STEP] if row in errors}
+            told = msgspec.msgpack.encode(part)
+            data = len(told).to_bytes(4, "little") + told
+            yield [self._add(_ERRORS, np.frombuffer(data, np.uint8))]
 
     def _add_remembered(self, hashes: U64, notes: U64) -> list[tuple[int, Buffer]]:
         return [self._add(*named) for named in zip(_REMEMBERED, (hashes, notes), strict=True)]
@@ -367,9 +383,20 @@ def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
     # A row may still hold the number of an owner that was forgotten.
     numbers = [*meta.owners.values(), int(table.owner[: meta.top].max(initial=0))]
     machine.next_owner = max(numbers) + 1
+    # Formats before 3 have them in the meta.
     machine.errors = dict(meta.errors)
+    for part in _error_parts(arrays):
+        machine.errors.update(part)
     machine.next_seq = meta.next_seq
     machine.calls.restore(arrays, meta.time_ms)
+
+
+def _error_parts(arrays: dict[str, np.ndarray]) -> Iterator[dict[int, str]]:
+    data = arrays.get(_ERRORS, np.zeros(0, np.uint8)).data
+    while len(data):
+        end = 4 + int.from_bytes(data[:4], "little")
+        yield msgspec.msgpack.decode(data[4:end], type=dict[int, str])
+        data = data[end:]
 
 
 def _learn(machine: Machine, arrays: dict[str, np.ndarray]) -> None:
