@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dwell
 from dwell.errors import StoreFailed
 from dwell.queue import Queue
-from dwell.store.embedded import EmbeddedStore, columns
+from dwell.store.embedded import EmbeddedStore, columns, snapshot
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.machine import Machine
 from dwell.testing.faults import FaultyDisk
@@ -205,3 +206,16 @@ async def test_one_id_many_times_in_a_batch_is_one_message_and_one_record(tmp_pa
         assert words[:6] == ["created", "created", "kept", "dropped", "kept", "dropped"]
         assert words[6:] == ["kept", "kept", "kept", "dropped", "kept", "dropped"] * 499
         assert list((await queue.take("t", 10)).bodies) == [b"a", b"b"]
+
+
+async def test_errors_are_kept_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "_ERRORS_STEP", 2)
+    ids = [str(number) for number in range(5)]
+    async with dwell.open(tmp_path / "s") as queue:
+        await queue.put_many("t", ["x"] * 5, ids=ids)
+        for message in await queue.take("t", 5):
+            await queue.bury(message, f"error {message.id}")
+    for _ in range(2):
+        async with dwell.open(tmp_path / "s") as queue:
+            found = await queue.get("t", ids)
+            assert [m.last_error for m in found] == [f"error {id_}" for id_ in ids]
