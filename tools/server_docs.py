@@ -74,7 +74,7 @@ token that is unknown is refused (401), even where `[anonymous]` would do.
 |---|---|
 | SIGTERM, SIGINT | accepts no more, answers what waits, closes the store, ends with 0 |
 | the same again | ends at once with 130; nothing that was answered is lost |
-| SIGUSR1 | drains: takes no new messages any more, everything else goes on |
+| SIGUSR1 | drains: takes no new messages any more and fires no schedules, everything else goes on |
 | SIGHUP | reads the token file and the certificate again; keeps the old ones if one is wrong |
 
 What is still not answered `grace_ms` after SIGTERM is cut off. Closing the store takes no part of

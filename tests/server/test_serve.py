@@ -185,8 +185,16 @@ def test_a_port_that_fails_to_stop_stops_nobody_else(store: Path) -> None:
 def test_it_drains(store: Path) -> None:
     with ServerProcess(store=store) as server:
         server.put("t", "hello")
+        schedule = {"topic": "u", "body": "x", "every": "1s"}
+        assert server.ask("PUT", "/v1/schedules/s", schedule)[0] == 200
+        until(lambda: "u" in server.ask("GET", "/v1/stats")[1]["topics"])
         server.signal(signal.SIGUSR1)
         server.said("draining")
+        until(lambda: server.ask("GET", "/readyz")[0] == 503)
+        fired = server.ask("GET", "/v1/stats")[1]["totals"]["put"]
+        time.sleep(2.5)
+        # The one that was fired ahead may have come in between.
+        assert server.ask("GET", "/v1/stats")[1]["totals"]["put"] <= fired + 1
         status, problem = server.put("t", "more")
         assert (status, "ServerDraining" in str(problem)) == (503, True)
         assert server.take("t")[1]["messages"][0]["body"] == "hello"

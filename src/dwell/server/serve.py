@@ -94,12 +94,12 @@ def make_port(
 
 
 @contextlib.asynccontextmanager
-async def _firing(queue: Queue) -> AsyncIterator[None]:
-    """Fire the schedules of a queue."""
+async def _firing(queue: Queue) -> AsyncIterator[Standing]:
+    """Fire the schedules of a queue; yields what can be stopped earlier."""
     firing = Standing(queue.schedules.fire)
     firing.start()
     try:
-        yield
+        yield firing
     finally:
         await firing.stop()
 
@@ -116,6 +116,8 @@ class Server:
             self._tls = tls.context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
         self._stopping = asyncio.Event()
         self._service: Service | None = None
+        self._firing: Standing | None = None
+        self._draining: asyncio.Task[None] | None = None
         self._most_connections = settings.max_connections
 
     async def run(self) -> None:
@@ -126,7 +128,7 @@ class Server:
             # A signal that comes before this ends the process, and has nothing to wait for.
             self._listen()
             self._service = self._serve(queue)
-            async with _firing(queue), self._started(self._service):
+            async with _firing(queue) as self._firing, self._started(self._service):
                 collect_seldom()
                 self._announce(round((time.monotonic() - started) * 1000))
                 await self._stopping.wait()
@@ -230,9 +232,10 @@ class Server:
         self._stopping.set()
 
     def _drain(self) -> None:
-        if self._service is not None:
+        if self._service is not None and self._firing is not None:
             self._service.is_draining = True
-            _log.info("SIGUSR1: draining, no new messages are taken")
+            self._draining = asyncio.get_running_loop().create_task(self._firing.stop())
+            _log.info("SIGUSR1: draining, no new messages are taken, and no schedules fire")
 
     def _reload(self) -> None:
         try:
