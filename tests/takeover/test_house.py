@@ -320,6 +320,82 @@ def test_two_at_once_lose_nothing(tmp_path, new):
     assert (counts.delayed, counts.ready) == (MESSAGES // 2, MESSAGES // 2)
 
 
+async def test_what_changes_there_while_it_moves_is_moved_as_it_is_then(tmp_path):
+    """A producer replaces one message and moves another between the put here and the cancel."""
+    clock = dwell.SimulatedClock(1_000_000)
+    later_ms = 1_000_000 + 7_200_000
+
+    class Changing(HousePlace):
+        async def let_go(self, load, places):
+            if not changed:
+                changed.append(
+                    await there.put("t", b"v2", id="a", due=later_ms, on_conflict="replace")
+                )
+                changed.append(await there.reschedule("t", "b", due=later_ms))
+                changed.append(await there.cancel("t", "c"))
+            return await super().let_go(load, places)
+
+    changed: list[object] = []
+    async with (
+        dwell.open(tmp_path / "old", clock=clock) as there,
+        dwell.open(tmp_path / "new", clock=clock) as here,
+    ):
+        await there.put_many(
+            "t", [b"v1"] * 300, ids=["a", "b", "c", *map(str, range(297))], delay="1h"
+        )
+        report = await Takeover(Changing(there, "old"), here, lambda report: None).run()
+        assert [str(one) for one in changed[1:]] == ["moved", "cancelled"]
+        assert (report.moved, report.elsewhere, report.gone) == (299, 1, 1)
+        assert report.balances
+        assert report.is_whole
+        assert (await there.stats()).topics["t"] == TopicStats()
+        moved_a, moved_b = await here.get("t", ["a", "b"])
+    assert (moved_a.body, moved_a.due_ms) == (b"v2", later_ms)
+    assert (moved_b.body, moved_b.due_ms) == (b"v1", later_ms)
+
+
+@pytest.mark.parametrize("change", ["take", "replace"])
+async def test_a_copy_that_is_taken_or_changed_here_is_not_cancelled(change, tmp_path):
+    """The message there has changed as well; it stays there, as another one of the same id."""
+    clock = dwell.SimulatedClock(1_000_000)
+
+    class Changing(HousePlace):
+        async def let_go(self, load, places):
+            await there.put("t", b"v2", id="a", delay="2h", on_conflict="replace")
+            if change == "take":
+                clock.advance(3_600_000)
+                assert len(await here.take("t", lease="1h")) == 1
+            else:
+                await here.put(
+                    "t", b"mine", id="a", due=int(load.puts.due_ms[0]), on_conflict="replace"
+                )
+            return await super().let_go(load, places)
+
+    async with (
+        dwell.open(tmp_path / "old", clock=clock) as there,
+        dwell.open(tmp_path / "new", clock=clock) as here,
+    ):
+        await there.put("t", b"v1", id="a", delay="1h")
+        report = await Takeover(Changing(there, "old"), here, lambda report: None).run()
+        assert (report.elsewhere, report.others) == (1, 1)
+        assert (await here.get("t", "a")).body == (b"mine" if change == "replace" else b"v1")
+        assert (await there.get("t", "a")).body == b"v2"
+
+
+async def test_what_changes_all_the_time_stays_and_is_counted(tmp_path):
+    class Changing(HousePlace):
+        async def let_go(self, load, places):
+            await there.reschedule("t", "a", delay="1h")
+            return await super().let_go(load, places)
+
+    async with dwell.open(tmp_path / "old") as there, dwell.open(tmp_path / "new") as here:
+        await there.put_many("t", [b"1", b"2"], ids=["a", "b"], delay="1h")
+        report = await Takeover(Changing(there, "old"), here, lambda report: None).run()
+        assert (report.moved, report.held_back, report.is_whole) == (1, 1, False)
+        assert await there.get("t", "a") is not None
+        assert await here.get("t", "a") is None
+
+
 @pytest.mark.campaign
 def test_workers_there_and_here_do_each_message_once(tmp_path, new):
     done: list[int] = []

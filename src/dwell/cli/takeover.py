@@ -67,6 +67,7 @@ def _object(report: Report) -> dict[str, Any]:
         "others": report.others,
         "refused": report.refused,
         "reason": report.reason,
+        "held_back": report.held_back,
         "again": report.again,
         "found": report.found and report.found._asdict(),
         "left": report.left and report.left._asdict(),
@@ -90,6 +91,8 @@ def _text(report: Report, *, dry_run: bool) -> str:
         lines.append(f"{report.others:,} stay there: their ids are those of other messages here")
     if report.refused:
         lines.append(f"{report.refused:,} stay there, as the queue refuses them: {report.reason}")
+    if report.held_back:
+        lines.append(f"{report.held_back:,} stay there, as they changed each time they were read")
     if report.again:
         lines.append(
             f"{report.again:,} were delivered before, and are here twice if a takeover had put them"
