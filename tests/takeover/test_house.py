@@ -110,6 +110,18 @@ def test_some_topics_into_one(old, new):
         assert len(everything(queue, "b")) == 2
 
 
+def test_schedules_into_one_topic_stay_schedules(old, new):
+    with dwell.open(old) as queue:
+        queue.schedules.put("nightly", "jobs", b"x", every="1h")
+        queue.put("jobs", b"1", delay="1h")
+        next_ms = queue.schedules.get("nightly").next_ms
+    assert moved(new, old, into="all").moved == 2
+    with dwell.open(new) as queue:
+        planned = queue.schedules.get("nightly")
+        assert (planned.schedule.topic, planned.next_ms) == ("jobs", next_ms)
+        assert [m.body for m in everything(queue, "all")] == [b"1"]
+
+
 def test_what_falls_due_soon_is_waited_for(old, new):
     with dwell.open(old) as queue:
         queue.put("orders", b"soon", delay="1s")

@@ -27,7 +27,7 @@ def takeover(
         list[str] | None, typer.Option("--topic", help="Of another store, only this topic.")
     ] = None,
     into: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="One topic that everything goes to.")
+        str | None, typer.Option(metavar="TOPIC", help="One topic that all messages go to.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")] = False,
 ) -> None:

@@ -21,6 +21,7 @@ from dwell.batch.puts import Puts
 from dwell.given import values
 from dwell.message import QUEUE_ID_MARK, U64, Result, State, TopicSettings
 from dwell.queue import Queue
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.takeover.contract import Counts, Load, Stayed
 
 _LEASE = "60s"
@@ -62,7 +63,7 @@ class _Lent(NamedTuple):
 class HousePlace:
     """All topics of an open queue, or some; ``name`` is what tells its ids from another's.
 
-    Each goes to the topic of its name, or all ``into`` one.
+    Each goes to the topic of its name, or all ``into`` one; schedules go to that of schedules.
 
     What is leased stays with its takers, and what is dead where it is.
     """
@@ -161,7 +162,7 @@ class HousePlace:
 
     def _load(self, batch: Batch, *, is_taken: bool, versions: U64 | None = None) -> Load:
         puts = Puts(
-            topic=self._into or batch.topics[0],
+            topic=self._target(batch.topics[0]),
             bodies=batch.bodies,
             due_ms=batch.due_ms,
             priority=batch.priority,
@@ -172,6 +173,9 @@ class HousePlace:
             extras=batch.extras,
         )
         return Load(puts, _Lent(batch, is_taken, versions))
+
+    def _target(self, topic: str) -> str:
+        return topic if self._into is None or topic == SCHEDULES else self._into
 
     def _id(self, id_: str) -> str:
         return self._mark + id_[1:] if id_.startswith(QUEUE_ID_MARK) else id_
