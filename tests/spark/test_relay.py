@@ -104,6 +104,29 @@ def test_a_body_that_is_not_the_row_fails_and_is_no_row_of_nulls(spark):
         packing.unpack(bodies, schema).collect()
 
 
+OTHERS = [b"", b" \n", b"null", b"[]", b"[1]\n", b"[x]\n", b'{"who": 1}', b"[1,2,3]\n{}",
+          b"\xff", b'[{"id": 1, "n": 1}]', b'["x"]\n{}', b'{"id": "x"}',
+          b"[-1]\n{}", b'{"id']  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds"),
+    [
+        (ROWS, KINDS),
+        ([(a, b, None) for a in BYTES for b in BYTES], RAW),
+        ([(a, n) for a in BYTES for n in (1, None)], "a BINARY, n INT"),
+        ([(1,), (None,)], "id BIGINT"),
+    ],
+)
+def test_bodies_of_rows_are_told_from_all_others(spark, rows, kinds):
+    frame = spark.createDataFrame(rows, kinds)
+    bodies = frame.select(packing.pack(frame.schema).alias("body"))
+    assert bodies.where(packing.is_readable(frame.schema)).count() == len(rows)
+    others = spark.createDataFrame([(bytearray(body),) for body in OTHERS], "body BINARY")
+    found = others.where(packing.is_readable(frame.schema)).collect()
+    assert [bytes(row.body) for row in found] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("MAP<INT, INT>", "x"), ("ARRAY<STRUCT<y: INTERVAL DAY>>", r"x\[\].y")]
 )
@@ -193,6 +216,25 @@ def test_bad_rows_are_set_aside_and_hold_up_nothing(spark, shared, tmp_path):
     assert sorted(row.id for row in found.collect()) == [1, 3, 4]
     reasons = [row.reason for row in spark.read.parquet(str(tmp_path / "bad")).collect()]
     assert sorted(reason.split(":")[0] for reason in reasons) == ["bodies[0]", "delay", "id"]
+
+
+def test_messages_of_others_are_set_aside_and_hold_up_nothing(spark, shared, tmp_path):
+    """Without a folder for them the run ends, and their rows stay in the topic."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("\n".join(json.dumps({"id": n}) for n in range(5)))
+    with dwell.open(shared.url) as queue:
+        queue.put_many("others", [b"\xff", "text"], ids=["bytes", "text"])
+    given = {"topic": "others", "available_now": True}
+    with pytest.raises(Exception, match="MALFORMED"):
+        relay.run(spark, settings(shared.url, tmp_path, **given))
+    bad = settings(shared.url, tmp_path, bad_rows=str(tmp_path / "bad"), **given)
+    assert relay.run(spark, bad) == "relay: 0 rows in, 5 out, 2 bad"
+    assert sorted(row.id for row in spark.read.parquet(bad.out).collect()) == list(range(5))
+    kept = spark.read.parquet(str(tmp_path / "bad")).collect()
+    assert {row.id: bytes(row.body) for row in kept} == {"bytes": b"\xff", "text": b"text"}
+    assert {row.reason for row in kept} == {"body: got none that this relay has put"}
+    with dwell.open(shared.url) as queue:
+        assert queue.stats().topics["others"].leased == 0
 
 
 @pytest.mark.campaign

@@ -1,11 +1,14 @@
 """Bad rows: those that the queue refuses, and why."""
 
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
 
 from dwell.errors import InvalidInput
 from dwell.spark.plain import shown
@@ -51,6 +54,25 @@ class BadRows:
         new = f"{folder}/.bad-{self._name}-{secrets.token_hex(4)}.parquet"
         pyarrow.parquet.write_table(table, new, filesystem=files)
         files.move(new, f"{folder}/bad-{self._name}.parquet")
+
+
+def set_aside(rows: DataFrame, folder: str, name: str, reason: str) -> None:
+    """Keep all rows of a frame in a folder, for one reason; ``name`` is that of the frame.
+
+    A frame that is kept again takes the place of what it wrote before.
+    """
+
+    def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None, "rows are kept in a task"
+        bad = BadRows(folder, f"{name}-{context.partitionId()}")
+        for batch in batches:
+            for at in range(len(batch)):
+                bad.add(batch.slice(at, 1), InvalidInput(reason))
+            yield pa.RecordBatch.from_pydict({"kept": [len(batch)]})
+        bad.close()
+
+    rows.mapInArrow(keep, "kept LONG").collect()
 
 
 def _opened(folder: str) -> tuple[Any, str]:
