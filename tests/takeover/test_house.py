@@ -16,6 +16,7 @@ from dwell.errors import InvalidBody, InvalidSettings, InvalidUrl, TopicFull
 from dwell.message import State
 from dwell.queue import Queue
 from dwell.store.memory import MemoryStore
+from dwell.takeover import house
 from dwell.takeover.house import HousePlace
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Takeover
@@ -196,6 +197,27 @@ def test_what_is_paused_there_stays_if_it_is_due(old, new):
     report = moved(new, old)
     assert report.moved == 1
     assert report.left.ready == 1
+    assert report.balances
+
+
+def test_a_rate_there_is_waited_for(old, new):
+    with dwell.open(old) as queue:
+        queue.configure("orders", rate=2)
+        queue.put_many("orders", [b"x"] * 5)
+    report = moved(new, old)
+    assert (report.moved, report.left.here) == (5, 0)
+    assert report.is_whole
+
+
+def test_what_the_settings_there_hold_back_is_counted(old, new, monkeypatch):
+    monkeypatch.setattr(house, "_PATIENCE_S", 0.0)
+    with dwell.open(old) as queue:
+        queue.put_many("orders", [b"1", b"2", b"3"], delay=["0s", "0s", "1h"])
+        queue.configure("orders", most_leased=1)
+        queue.take("orders", lease="1h", owner="worker")
+    report = moved(new, old)
+    assert (report.moved, report.held_back, report.left.ready) == (1, 1, 1)
+    assert not report.is_whole
     assert report.balances
 
 

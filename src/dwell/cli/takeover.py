@@ -92,7 +92,10 @@ def _text(report: Report, *, dry_run: bool) -> str:
     if report.refused:
         lines.append(f"{report.refused:,} stay there, as the queue refuses them: {report.reason}")
     if report.held_back:
-        lines.append(f"{report.held_back:,} stay there, as they changed each time they were read")
+        lines.append(
+            f"{report.held_back:,} stay there: they changed each time they were read, or the "
+            "settings of their topic (rate, most_leased, ordered) hold them back"
+        )
     if report.again:
         lines.append(
             f"{report.again:,} were delivered before, and are here twice if a takeover had put them"

@@ -7,6 +7,7 @@ and that id. A store that is reached over HTTP tells no versions: there a messag
 its id, also when it changed in between.
 """
 
+import time
 import uuid
 import zlib
 from collections import Counter
@@ -32,6 +33,8 @@ _STEP = 1_000
 #: A delayed message that falls due sooner is waited for: a worker may be about to get it.
 _SOON_MS = 5_000
 _PROBE = "takeover-probe"
+#: How long ready messages that no take gives, as the settings of their topic say, are waited for.
+_PATIENCE_S = 5.0
 #: How often a message is looked at again that changes each time that it is lent.
 _MOST_LOOKS = 10
 
@@ -81,6 +84,8 @@ class HousePlace:
         self._left: list[Batch] = []
         self._left_ids: set[tuple[str, str]] = set()
         self._changes: Counter[tuple[str, str]] = Counter()
+        #: How many ready messages no take gives, and when one last gave any.
+        self._ready, self._lent_s = 0, time.monotonic()
 
     async def open(self) -> None:
         """Look which topics there are, and what a takeover that was cut off still holds."""
@@ -120,15 +125,32 @@ class HousePlace:
             load = await self._lend_of(self._round[-1], limit)
             if load is not None:
                 self._is_again = True
+                self._lent_s = time.monotonic()
                 return [load]
             self._round.pop()
-        if not self._is_again:
+        if not self._is_again and await self._is_done():
             await self._release_left()
             return None
         # What came meanwhile, and what has become ready, is in the next round.
         self._is_again = False
         self._round = await self._all_topics()
         return ()
+
+    async def _is_done(self) -> bool:
+        """Tell whether nothing is ready that a take may give soon: a rate gives some each second.
+
+        What is ready in a paused topic stays.
+        """
+        stats = (await self._queue.stats()).topics
+        ready = {topic: stats[topic].ready for topic in await self._all_topics() if topic in stats}
+        self._ready = sum(
+            [
+                count
+                for topic, count in ready.items()
+                if count and not (await self._queue.settings(topic)).paused
+            ]
+        )
+        return not self._ready or time.monotonic() - self._lent_s >= _PATIENCE_S
 
     async def _lend_of(self, topic: str, limit: int) -> Load | None:
         taken = await self._take(topic, limit)
@@ -221,8 +243,8 @@ class HousePlace:
         return {which for which, count in self._changes.items() if count >= _MOST_LOOKS}
 
     async def held_back(self) -> int:
-        """Return how many messages changed each time that they were lent."""
-        return len(self._unsteady())
+        """Return how many are ready and not given, or changed each time that they were lent."""
+        return self._ready + len(self._unsteady())
 
     async def _release_left(self) -> None:
         left, self._left = self._left, []
