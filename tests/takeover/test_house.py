@@ -89,6 +89,23 @@ def test_all_that_waits_moves_as_it_is(old, new):
         assert (m.id == f"order-{at}") == bool(at // 500 * 500 % 1000)
 
 
+async def test_settings_that_are_made_here_meanwhile_stay(monkeypatch):
+    async with dwell.open("memory:") as there, dwell.open("memory:") as here:
+        await there.configure("t", max_attempts=3)
+        await there.put("t", b"x")
+        look = here.settings
+
+        async def between(topic):
+            found = await look(topic)
+            await here.configure(topic, lease_ms=77_000)
+            return found
+
+        monkeypatch.setattr(here, "settings", between)
+        await Takeover(HousePlace(there, "old"), here, lambda report: None).run()
+        found = await look("t")
+    assert (found.max_attempts, found.lease_ms) == (3, 77_000)
+
+
 def test_what_is_held_or_dead_stays(old, new):
     with dwell.open(old) as queue:
         queue.put_many("orders", [b"held", b"dead", b"waits"])

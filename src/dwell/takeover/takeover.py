@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from dwell.batch.page import Cursor
@@ -106,12 +107,17 @@ class Takeover:
         return report
 
     async def _settle(self) -> None:
-        """Give topics the settings that they had there, where they have none of their own here."""
+        """Give topics the settings that they had there, where they have none of their own here.
+
+        Only those that differ from the defaults are set, as others may set some at the same time.
+        """
         plain = TopicSettings()
+        defaults = msgspec.structs.asdict(plain)
         for topic, settings in (await self._place.settings()).items():
-            if settings != plain and await self._queue.settings(topic) == plain:
-                said = {name: getattr(settings, name) for name in settings.__struct_fields__}
-                await self._queue.configure(topic, **said)
+            given = msgspec.structs.asdict(settings).items()
+            own = {name: value for name, value in given if value != defaults[name]}
+            if own and await self._queue.settings(topic) == plain:
+                await self._queue.configure(topic, **own)
 
     async def _move(self) -> None:
         while not self._is_stopping:
