@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import dwell
 import dwell.spark
 from dwell.errors import InvalidSettings
-from dwell.spark.pipelines import files, packing, relay
+from dwell.spark.pipelines import audit, decision, files, packing, relay
 from tests import RUNS
 from tests.spark import PATIENCE_S
 from tests.waiting import until
@@ -136,11 +136,16 @@ def test_a_column_that_json_cannot_say_is_refused(spark, kind, name):
         packing.pack(schema)
 
 
+#: A name that as a pattern is that of others.
+ODD_NAME = "o[n]e {a,b} *?"
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_path):
-    out = str(tmp_path / "out")
+@pytest.mark.parametrize("name", ["out", ODD_NAME])
+def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_path, name):
+    out = str(tmp_path / name)
 
     def write(rows, number):
         files.write(spark.createDataFrame(rows, "n INT, target STRING"), number, out, "parquet", {})
@@ -149,9 +154,10 @@ def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_pat
     write([(3, "a")], 1)
     # The second time the batch has other rows, as leases ended in between; then the rest comes.
     write([(1, "a")], 0)
-    assert sorted(row.n for row in spark.read.parquet(out).collect()) == [1, 3]
+    read = files.literal(out)
+    assert sorted(row.n for row in spark.read.parquet(read).collect()) == [1, 3]
     write([(2, "b")], 2)
-    found = spark.read.parquet(out).select("n", "target").collect()
+    found = spark.read.parquet(read).select("n", "target").collect()
     assert sorted(found) == [(1, "a"), (2, "b"), (3, "a")]
 
 
@@ -159,6 +165,27 @@ def test_a_checkpoint_has_one_owner(spark, tmp_path):
     first = files.owner(spark, str(tmp_path / "one"))
     assert files.owner(spark, str(tmp_path / "one")) == first
     assert files.owner(spark, str(tmp_path / "two")) != first
+    # As a pattern it would be the name of the first.
+    odd = files.owner(spark, str(tmp_path / "on[e]"))
+    assert odd != first
+    assert files.owner(spark, str(tmp_path / "on[e]")) == odd
+
+
+def test_a_decision_in_a_folder_of_any_name_is_found_and_forgotten(spark, tmp_path):
+    place, told = str(tmp_path / ODD_NAME), settings("http://x", tmp_path)
+    (tmp_path / "one").mkdir()
+    assert decision.kept(spark.range(3), place, "rows").count() == 3
+    decision.seal(spark, place, told, end=7)
+    assert decision.unfinished(spark, place, told)["end"] == 7
+    decision.forget(spark, place, "rows")
+    assert decision.about(spark, place) is None
+    assert [one.name for one in (tmp_path / ODD_NAME).glob("[!.]*")] == []
+
+
+def test_tables_of_an_audit_are_counted_in_a_folder_of_any_name(spark, tmp_path):
+    out = tmp_path / ODD_NAME
+    (out / f"{audit._CHECKPOINT}-3").mkdir(parents=True)
+    assert audit._tables(spark, str(out)) == 3
 
 
 # --- the whole way --------------------------------------------------------------------------------
