@@ -98,8 +98,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bad_rows: Annotated[
         Text,
         Meta(
-            description="A folder for rows that no message can be made of, with the reason. "
-            "Without it, the first one ends the run."
+            description="A folder for rows that no message can be made of, and messages of the "
+            "topic that are no rows, with the reason. Without it, the first one ends the run."
         ),
     ] = None
     available_now: Annotated[
