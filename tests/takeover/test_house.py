@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import shutil
 import time
 from collections import Counter
@@ -478,3 +479,44 @@ def test_workers_there_and_here_do_each_message_once(tmp_path, new):
     assert sorted(done) == list(range(MESSAGES))
     assert report.balances
     assert report.is_whole
+
+
+@pytest.mark.campaign
+def test_the_newest_version_of_each_message_is_in_one_of_both(tmp_path):
+    """A producer there puts, replaces, moves and cancels at random while a takeover runs."""
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    newest: dict[str, tuple[bytes, int]] = {}
+    start_ms = time.time_ns() // 1_000_000 + 3_600_000
+
+    async def change(there):
+        id_, due_ms = f"{chance.randrange(800)}", start_ms + chance.randrange(1_000)
+        what = chance.choice(["put", "replace", "move", "cancel"])
+        if what in ("put", "replace"):
+            body, conflict = b"%d" % chance.randrange(10**9), "keep" if what == "put" else "replace"
+            done = await there.put("t", body, id=id_, due=due_ms, on_conflict=conflict)
+            # One that has moved is put anew there; then another of its id is here.
+            if str(done.result) in ("created", "replaced"):
+                newest[id_] = body, due_ms
+        elif what == "move":
+            if str(await there.reschedule("t", id_, due=due_ms)) == "moved":
+                newest[id_] = newest[id_][0], due_ms
+        elif str(await there.cancel("t", id_)) == "cancelled":
+            del newest[id_]
+
+    async def both():
+        async with dwell.open(tmp_path / "old") as there, dwell.open(new_folder) as here:
+            for _ in range(1_000):
+                await change(there)
+            moving = asyncio.create_task(
+                Takeover(HousePlace(there, "old"), here, lambda report: None).run()
+            )
+            for _ in range(500):
+                await change(there)
+            assert (await moving).balances
+            for id_, told in newest.items():
+                found = [await queue.get("t", id_) for queue in (there, here)]
+                assert told in [(m.body, m.due_ms) for m in found if m is not None], (seed, id_)
+
+    new_folder = tmp_path / "new"
+    asyncio.run(asyncio.wait_for(both(), 60))
