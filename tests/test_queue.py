@@ -1,13 +1,16 @@
 import asyncio
 import contextlib
 
+import msgspec
 import numpy as np
 import pytest
 
 import dwell
 from dwell import Result, State
 from dwell.batch.puts import Puts
+from dwell.errors import InvalidHeaders
 from dwell.given.rows import row_of
+from dwell.message import MAX_EXTRA_BYTES
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 
@@ -29,6 +32,15 @@ async def settle():
 
 
 # --- put --------------------------------------------------------------------------------------
+
+
+def test_columns_refuse_key_and_headers_that_no_store_can_keep():
+    row = row_of(b"x", NOW)
+    largest = msgspec.structs.replace(row, extra=bytes(MAX_EXTRA_BYTES))
+    assert len(Puts.of_rows("t", [row, largest])) == 2
+    larger = msgspec.structs.replace(row, extra=bytes(MAX_EXTRA_BYTES + 1))
+    with pytest.raises(InvalidHeaders, match=f"got {MAX_EXTRA_BYTES + 1} bytes"):
+        Puts.of_rows("t", [row, larger])
 
 
 async def test_a_message_is_taken_as_it_was_put():

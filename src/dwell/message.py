@@ -32,6 +32,8 @@ MAX_ID_BYTES = 256
 MAX_KEY_BYTES = 256
 MAX_HEADERS = 256
 MAX_HEADERS_BYTES = 16 * 1024
+#: Key and headers as they are stored: stores keep their size in 16 bits.
+MAX_EXTRA_BYTES = 2**16 - 1
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BATCH_MESSAGES = 10_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024

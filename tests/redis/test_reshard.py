@@ -249,6 +249,31 @@ async def test_what_cannot_go_to_the_shard_of_its_key_is_not_left_behind(url, is
         assert await queue.find_stale() == []
 
 
+@pytest.mark.parametrize("moves", [((0, 2), (1, 2)), ((0, 1), (1, 0)), ((0, 1), (1, 2))])
+async def test_two_messages_of_one_id_do_not_meet_in_one_shard(url, moves):
+    """They have different keys, and are in different shards; nothing moves until one is gone."""
+
+    def places(key: str) -> tuple[int, int]:
+        extra = encode_extra(key, None)
+        return shard_for(b"", extra, 2), shard_for(b"", extra, 3)
+
+    keys = [f"k{n}" for n in range(100)]
+    first, second = (next(key for key in keys if places(key) == move) for move in moves)
+    async with dwell.open(url, shards=2) as queue:
+        for key in (first, second):
+            await queue.put("t", key, id="one", key=key, delay="1h")
+    with pytest.raises(InvalidInput, match="id 'one' of topic 't': two messages have it"):
+        await reshard(url, 3)
+    async with dwell.open(url, shards=2) as queue:
+        found = (await queue.scan("t", State.DELAYED)).messages
+        assert set(found.bodies) == {first.encode(), second.encode()}
+        await queue.cancel("t", "one")
+    assert await reshard(url, 3) == 1
+    async with dwell.open(url, shards=3) as queue:
+        assert len((await queue.scan("t", State.DELAYED)).messages) == 1
+        assert await queue.find_stale() == []
+
+
 def key_of_the_other_shard() -> str:
     """Return a key whose messages move when there are two shards."""
     keys = (f"k{at}" for at in itertools.count())

@@ -75,6 +75,24 @@ async def test_a_change_that_was_cut_off_is_ended_by_the_next_tick(monkeypatch) 
             assert (await other.settings("t")).paused
 
 
+async def test_a_change_is_merged_into_the_newest_settings_of_any_shard() -> None:
+    """The first shard came back with older data, and nobody has compared the shards yet."""
+    with redis_server() as server:
+        async with dwell.open(server.url, shards=SHARDS) as queue:
+            await queue.configure("t", max_attempts=7)
+            with server.client() as client:
+                keys = ["dwell:{0}:topics", "dwell:{0}:versions"]
+                old = [client.dump(key) for key in keys]
+                await queue.configure("t", max_pending=500)
+                for key, data in zip(keys, old, strict=True):
+                    client.restore(key, 0, data, replace=True)
+            assert texts(server, "t")[0]["max_pending"] == 0
+            holds = await queue.configure("t", lease_ms=90_000)
+            assert (holds.max_attempts, holds.max_pending, holds.lease_ms) == (7, 500, 90_000)
+            assert are_alike(texts(server, "t"))
+            assert texts(server, "t")[0]["max_pending"] == 500
+
+
 async def test_the_newest_settings_of_any_shard_hold_after_a_loss() -> None:
     """A shard that comes back with older settings, the first one too, gets the newest."""
     with redis_server() as server:

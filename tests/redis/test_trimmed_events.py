@@ -107,6 +107,48 @@ async def test_a_reader_within_a_gap_is_told_where_it_ends():
         assert (await queue.store.events(begins, 0)).next_position == begins
 
 
+class Held:
+    """A queue that reads events, and waits before it moves them, each time that it does."""
+
+    def __init__(self, queue: dwell.Queue) -> None:
+        self.has_read, self._turns = asyncio.Event(), asyncio.Semaphore(0)
+        self._run = queue.store.shards.run
+        queue.store.shards.run = self._held
+
+    async def _held(self, shard, verb, *told, **how):
+        if verb == "gather":
+            self.has_read.set()
+            await self._turns.acquire()
+        return await self._run(shard, verb, *told, **how)
+
+    def go_on(self, turns: int) -> None:
+        self.has_read.clear()
+        for _ in range(turns):
+            self._turns.release()
+
+
+async def test_what_another_instance_has_not_moved_is_kept():
+    """Two instances read at once, and the one that has read more comes second."""
+    with redis_server() as server:
+        url = f"{server.url}?shards=2"
+        async with asyncio.timeout(60), dwell.open(url) as first, dwell.open(url) as second:
+            ids = ids_of(1, 40)
+            holds, reads = [], []
+            for queue, some in ((first, ids[:10]), (second, ids[10:])):
+                await put_in_calls(first, some)
+                holds.append(Held(queue))
+                reads.append(asyncio.create_task(queue.events(0, 10_000)))
+                await holds[-1].has_read.wait()
+            holds[0].go_on(1)
+            await holds[0].has_read.wait()
+            for hold, read in zip(reversed(holds), reversed(reads), strict=True):
+                hold.go_on(100)
+                await read
+            reader = Reader(second)
+            await reader.read()
+            assert (reader.lost, sorted(reader.ids)) == (0, sorted(ids))
+
+
 @pytest.mark.timeout(60)
 async def test_a_stream_that_is_gone_is_a_gap_too():
     with redis_server() as server:

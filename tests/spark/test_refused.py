@@ -102,6 +102,28 @@ def test_rows_without_a_topic_are_bad_rows(shared, queue, tmp_path):
     assert found == {"created": 1, "bad": 2}
 
 
+ODD_COLUMNS = {
+    "reason": ["why", "else"],
+    "Reason": ["why", "else"],
+    "nothing": pa.array([{}, {}], pa.struct([])),
+    "nothings": pa.array([[{}], []], pa.list_(pa.struct([]))),
+}
+
+
+@pytest.mark.parametrize("name", ODD_COLUMNS)
+def test_bad_rows_with_any_column_are_kept_and_can_be_read(spark, shared, tmp_path, name):
+    column = pa.array(ODD_COLUMNS[name])
+    schema = pa.schema([*KEYED, ("due", pa.int64()), (name, column.type)])
+    columns = [[f"{name} 1", f"{name} 2"], ["odd"] * 2, [None, DUE], column]
+    found = write(shared, schema, columns, badRows=str(tmp_path / "bad"))
+    assert found == {"created": 1, "bad": 1}
+    (row,) = spark.read.parquet(str(tmp_path / "bad")).collect()
+    is_taken = name.lower() == "reason"
+    assert "due" in row["bad_reason" if is_taken else "reason"]
+    assert row["id"] == f"{name} 1"
+    assert row[name] is not None
+
+
 # --- types ----------------------------------------------------------------------------------------
 
 ODD = {

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import dwell
 import dwell.spark
 from dwell.errors import InvalidSettings
-from dwell.spark.pipelines import files, packing, relay
+from dwell.spark.pipelines import audit, decision, files, packing, relay
 from tests import RUNS
 from tests.spark import PATIENCE_S
 from tests.waiting import until
@@ -104,6 +104,29 @@ def test_a_body_that_is_not_the_row_fails_and_is_no_row_of_nulls(spark):
         packing.unpack(bodies, schema).collect()
 
 
+OTHERS = [b"", b" \n", b"null", b"[]", b"[1]\n", b"[x]\n", b'{"who": 1}', b"[1,2,3]\n{}",
+          b"\xff", b'[{"id": 1, "n": 1}]', b'["x"]\n{}', b'{"id": "x"}',
+          b"[-1]\n{}", b'{"id']  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds"),
+    [
+        (ROWS, KINDS),
+        ([(a, b, None) for a in BYTES for b in BYTES], RAW),
+        ([(a, n) for a in BYTES for n in (1, None)], "a BINARY, n INT"),
+        ([(1,), (None,)], "id BIGINT"),
+    ],
+)
+def test_bodies_of_rows_are_told_from_all_others(spark, rows, kinds):
+    frame = spark.createDataFrame(rows, kinds)
+    bodies = frame.select(packing.pack(frame.schema).alias("body"))
+    assert bodies.where(packing.is_readable(frame.schema)).count() == len(rows)
+    others = spark.createDataFrame([(bytearray(body),) for body in OTHERS], "body BINARY")
+    found = others.where(packing.is_readable(frame.schema)).collect()
+    assert [bytes(row.body) for row in found] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("MAP<INT, INT>", "x"), ("ARRAY<STRUCT<y: INTERVAL DAY>>", r"x\[\].y")]
 )
@@ -113,11 +136,16 @@ def test_a_column_that_json_cannot_say_is_refused(spark, kind, name):
         packing.pack(schema)
 
 
+#: A name that as a pattern is that of others.
+ODD_NAME = "o[n]e {a,b} *?"
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_path):
-    out = str(tmp_path / "out")
+@pytest.mark.parametrize("name", ["out", ODD_NAME])
+def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_path, name):
+    out = str(tmp_path / name)
 
     def write(rows, number):
         files.write(spark.createDataFrame(rows, "n INT, target STRING"), number, out, "parquet", {})
@@ -126,9 +154,10 @@ def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_pat
     write([(3, "a")], 1)
     # The second time the batch has other rows, as leases ended in between; then the rest comes.
     write([(1, "a")], 0)
-    assert sorted(row.n for row in spark.read.parquet(out).collect()) == [1, 3]
+    read = files.literal(out)
+    assert sorted(row.n for row in spark.read.parquet(read).collect()) == [1, 3]
     write([(2, "b")], 2)
-    found = spark.read.parquet(out).select("n", "target").collect()
+    found = spark.read.parquet(read).select("n", "target").collect()
     assert sorted(found) == [(1, "a"), (2, "b"), (3, "a")]
 
 
@@ -136,6 +165,27 @@ def test_a_checkpoint_has_one_owner(spark, tmp_path):
     first = files.owner(spark, str(tmp_path / "one"))
     assert files.owner(spark, str(tmp_path / "one")) == first
     assert files.owner(spark, str(tmp_path / "two")) != first
+    # As a pattern it would be the name of the first.
+    odd = files.owner(spark, str(tmp_path / "on[e]"))
+    assert odd != first
+    assert files.owner(spark, str(tmp_path / "on[e]")) == odd
+
+
+def test_a_decision_in_a_folder_of_any_name_is_found_and_forgotten(spark, tmp_path):
+    place, told = str(tmp_path / ODD_NAME), settings("http://x", tmp_path)
+    (tmp_path / "one").mkdir()
+    assert decision.kept(spark.range(3), place, "rows").count() == 3
+    decision.seal(spark, place, told, end=7)
+    assert decision.unfinished(spark, place, told)["end"] == 7
+    decision.forget(spark, place, "rows")
+    assert decision.about(spark, place) is None
+    assert [one.name for one in (tmp_path / ODD_NAME).glob("[!.]*")] == []
+
+
+def test_tables_of_an_audit_are_counted_in_a_folder_of_any_name(spark, tmp_path):
+    out = tmp_path / ODD_NAME
+    (out / f"{audit._CHECKPOINT}-3").mkdir(parents=True)
+    assert audit._tables(spark, str(out)) == 3
 
 
 # --- the whole way --------------------------------------------------------------------------------
@@ -193,6 +243,25 @@ def test_bad_rows_are_set_aside_and_hold_up_nothing(spark, shared, tmp_path):
     assert sorted(row.id for row in found.collect()) == [1, 3, 4]
     reasons = [row.reason for row in spark.read.parquet(str(tmp_path / "bad")).collect()]
     assert sorted(reason.split(":")[0] for reason in reasons) == ["bodies[0]", "delay", "id"]
+
+
+def test_messages_of_others_are_set_aside_and_hold_up_nothing(spark, shared, tmp_path):
+    """Without a folder for them the run ends, and their rows stay in the topic."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("\n".join(json.dumps({"id": n}) for n in range(5)))
+    with dwell.open(shared.url) as queue:
+        queue.put_many("others", [b"\xff", "text"], ids=["bytes", "text"])
+    given = {"topic": "others", "available_now": True}
+    with pytest.raises(Exception, match="MALFORMED"):
+        relay.run(spark, settings(shared.url, tmp_path, **given))
+    bad = settings(shared.url, tmp_path, bad_rows=str(tmp_path / "bad"), **given)
+    assert relay.run(spark, bad) == "relay: 0 rows in, 5 out, 2 bad"
+    assert sorted(row.id for row in spark.read.parquet(bad.out).collect()) == list(range(5))
+    kept = spark.read.parquet(str(tmp_path / "bad")).collect()
+    assert {row.id: bytes(row.body) for row in kept} == {"bytes": b"\xff", "text": b"text"}
+    assert {row.reason for row in kept} == {"body: got none that this relay has put"}
+    with dwell.open(shared.url) as queue:
+        assert queue.stats().topics["others"].leased == 0
 
 
 @pytest.mark.campaign

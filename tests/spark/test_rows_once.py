@@ -9,10 +9,12 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
 
 import dwell
-from dwell.errors import InvalidSettings
-from dwell.spark import register, turns
+from dwell.errors import InvalidSettings, StoreError
+from dwell.spark import DwellSource, register, turns
+from dwell.spark.writing import Counts
 from tests.spark.tasks import TaskFailed, Write, cut, of_stream
 
 WRITES = int(os.environ.get("DWELL_WRITES", "25"))
@@ -172,6 +174,36 @@ def test_notes_of_other_runs_and_batches_do_not_count(tmp_path):
     assert turns.turn_of("run", "7", ended).suffix == "-w2"
     assert turns.turn_of("run", "8", ended).suffix == ""
     assert turns.turn_of("other", "7", ended).suffix == ""
+
+
+@pytest.mark.parametrize("left", [b"", b'{"batch":"7","wri'])
+def test_a_note_that_was_cut_off_stops_its_own_run_alone(shared, queue, notes, left):
+    (notes / "gone.json").write_bytes(left)
+    topic = f"torn{len(left)}"
+    run = of_stream("query-t", "run-t", 0)
+    one = Write(SCHEMA, {"url": shared.url}, **run)
+    one.commit([one.run(0, [rows_of([topic], ["a"])])])
+    assert bodies(queue, [topic]) == {"a": 1}
+    # A write of the run itself does not know its turn, and could take another's ids.
+    own = Write(SCHEMA, {"url": shared.url}, **of_stream("query-t", "gone", 0))
+    with pytest.raises(StoreError, match=r"gone\.json .* got a file that was cut off"):
+        own.run(0, [rows_of([topic], ["b"])])
+    with pytest.raises(StoreError, match="cut off"):
+        turns.end(turns.Turn("gone", "7", 0), is_named=True)
+
+
+@pytest.mark.parametrize("left", [b"", b'{"created":'])
+def test_counts_that_were_cut_off_begin_anew_and_that_is_said(shared, tmp_path, capsys, left):
+    path = tmp_path / "counts.json"
+    path.write_bytes(left)
+    for number in range(2):
+        writer = DwellSource({"url": shared.url, "counts": str(path)}).streamWriter(
+            from_arrow_schema(SCHEMA), False
+        )
+        writer.commit([Counts({"created": 1})], number)
+    assert json.loads(path.read_bytes()) == {"created": 2}
+    assert capsys.readouterr().err.count("cannot be read, counting from 0") == 1
+    assert [one.name for one in tmp_path.iterdir() if "counts" in one.name] == ["counts.json"]
 
 
 # --- through Spark --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import shutil
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from dwell.errors import InvalidBody, InvalidSettings, InvalidUrl, TopicFull
 from dwell.message import State
 from dwell.queue import Queue
 from dwell.store.memory import MemoryStore
+from dwell.takeover import house
 from dwell.takeover.house import HousePlace
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Takeover
@@ -88,6 +90,23 @@ def test_all_that_waits_moves_as_it_is(old, new):
         assert (m.id == f"order-{at}") == bool(at // 500 * 500 % 1000)
 
 
+async def test_settings_that_are_made_here_meanwhile_stay(monkeypatch):
+    async with dwell.open("memory:") as there, dwell.open("memory:") as here:
+        await there.configure("t", max_attempts=3)
+        await there.put("t", b"x")
+        look = here.settings
+
+        async def between(topic):
+            found = await look(topic)
+            await here.configure(topic, lease_ms=77_000)
+            return found
+
+        monkeypatch.setattr(here, "settings", between)
+        await Takeover(HousePlace(there, "old"), here, lambda report: None).run()
+        found = await look("t")
+    assert (found.max_attempts, found.lease_ms) == (3, 77_000)
+
+
 def test_what_is_held_or_dead_stays(old, new):
     with dwell.open(old) as queue:
         queue.put_many("orders", [b"held", b"dead", b"waits"])
@@ -108,6 +127,18 @@ def test_some_topics_into_one(old, new):
         assert set(queue.stats().topics) == {"all"}
     with dwell.open(old) as queue:
         assert len(everything(queue, "b")) == 2
+
+
+def test_schedules_into_one_topic_stay_schedules(old, new):
+    with dwell.open(old) as queue:
+        queue.schedules.put("nightly", "jobs", b"x", every="1h")
+        queue.put("jobs", b"1", delay="1h")
+        next_ms = queue.schedules.get("nightly").next_ms
+    assert moved(new, old, into="all").moved == 2
+    with dwell.open(new) as queue:
+        planned = queue.schedules.get("nightly")
+        assert (planned.schedule.topic, planned.next_ms) == ("jobs", next_ms)
+        assert [m.body for m in everything(queue, "all")] == [b"1"]
 
 
 def test_what_falls_due_soon_is_waited_for(old, new):
@@ -184,6 +215,27 @@ def test_what_is_paused_there_stays_if_it_is_due(old, new):
     report = moved(new, old)
     assert report.moved == 1
     assert report.left.ready == 1
+    assert report.balances
+
+
+def test_a_rate_there_is_waited_for(old, new):
+    with dwell.open(old) as queue:
+        queue.configure("orders", rate=2)
+        queue.put_many("orders", [b"x"] * 5)
+    report = moved(new, old)
+    assert (report.moved, report.left.here) == (5, 0)
+    assert report.is_whole
+
+
+def test_what_the_settings_there_hold_back_is_counted(old, new, monkeypatch):
+    monkeypatch.setattr(house, "_PATIENCE_S", 0.0)
+    with dwell.open(old) as queue:
+        queue.put_many("orders", [b"1", b"2", b"3"], delay=["0s", "0s", "1h"])
+        queue.configure("orders", most_leased=1)
+        queue.take("orders", lease="1h", owner="worker")
+    report = moved(new, old)
+    assert (report.moved, report.held_back, report.left.ready) == (1, 1, 1)
+    assert not report.is_whole
     assert report.balances
 
 
@@ -320,6 +372,82 @@ def test_two_at_once_lose_nothing(tmp_path, new):
     assert (counts.delayed, counts.ready) == (MESSAGES // 2, MESSAGES // 2)
 
 
+async def test_what_changes_there_while_it_moves_is_moved_as_it_is_then(tmp_path):
+    """A producer replaces one message and moves another between the put here and the cancel."""
+    clock = dwell.SimulatedClock(1_000_000)
+    later_ms = 1_000_000 + 7_200_000
+
+    class Changing(HousePlace):
+        async def let_go(self, load, places):
+            if not changed:
+                changed.append(
+                    await there.put("t", b"v2", id="a", due=later_ms, on_conflict="replace")
+                )
+                changed.append(await there.reschedule("t", "b", due=later_ms))
+                changed.append(await there.cancel("t", "c"))
+            return await super().let_go(load, places)
+
+    changed: list[object] = []
+    async with (
+        dwell.open(tmp_path / "old", clock=clock) as there,
+        dwell.open(tmp_path / "new", clock=clock) as here,
+    ):
+        await there.put_many(
+            "t", [b"v1"] * 300, ids=["a", "b", "c", *map(str, range(297))], delay="1h"
+        )
+        report = await Takeover(Changing(there, "old"), here, lambda report: None).run()
+        assert [str(one) for one in changed[1:]] == ["moved", "cancelled"]
+        assert (report.moved, report.elsewhere, report.gone) == (299, 1, 1)
+        assert report.balances
+        assert report.is_whole
+        assert (await there.stats()).topics["t"] == TopicStats()
+        moved_a, moved_b = await here.get("t", ["a", "b"])
+    assert (moved_a.body, moved_a.due_ms) == (b"v2", later_ms)
+    assert (moved_b.body, moved_b.due_ms) == (b"v1", later_ms)
+
+
+@pytest.mark.parametrize("change", ["take", "replace"])
+async def test_a_copy_that_is_taken_or_changed_here_is_not_cancelled(change, tmp_path):
+    """The message there has changed as well; it stays there, as another one of the same id."""
+    clock = dwell.SimulatedClock(1_000_000)
+
+    class Changing(HousePlace):
+        async def let_go(self, load, places):
+            await there.put("t", b"v2", id="a", delay="2h", on_conflict="replace")
+            if change == "take":
+                clock.advance(3_600_000)
+                assert len(await here.take("t", lease="1h")) == 1
+            else:
+                await here.put(
+                    "t", b"mine", id="a", due=int(load.puts.due_ms[0]), on_conflict="replace"
+                )
+            return await super().let_go(load, places)
+
+    async with (
+        dwell.open(tmp_path / "old", clock=clock) as there,
+        dwell.open(tmp_path / "new", clock=clock) as here,
+    ):
+        await there.put("t", b"v1", id="a", delay="1h")
+        report = await Takeover(Changing(there, "old"), here, lambda report: None).run()
+        assert (report.elsewhere, report.others) == (1, 1)
+        assert (await here.get("t", "a")).body == (b"mine" if change == "replace" else b"v1")
+        assert (await there.get("t", "a")).body == b"v2"
+
+
+async def test_what_changes_all_the_time_stays_and_is_counted(tmp_path):
+    class Changing(HousePlace):
+        async def let_go(self, load, places):
+            await there.reschedule("t", "a", delay="1h")
+            return await super().let_go(load, places)
+
+    async with dwell.open(tmp_path / "old") as there, dwell.open(tmp_path / "new") as here:
+        await there.put_many("t", [b"1", b"2"], ids=["a", "b"], delay="1h")
+        report = await Takeover(Changing(there, "old"), here, lambda report: None).run()
+        assert (report.moved, report.held_back, report.is_whole) == (1, 1, False)
+        assert await there.get("t", "a") is not None
+        assert await here.get("t", "a") is None
+
+
 @pytest.mark.campaign
 def test_workers_there_and_here_do_each_message_once(tmp_path, new):
     done: list[int] = []
@@ -351,3 +479,44 @@ def test_workers_there_and_here_do_each_message_once(tmp_path, new):
     assert sorted(done) == list(range(MESSAGES))
     assert report.balances
     assert report.is_whole
+
+
+@pytest.mark.campaign
+def test_the_newest_version_of_each_message_is_in_one_of_both(tmp_path):
+    """A producer there puts, replaces, moves and cancels at random while a takeover runs."""
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    newest: dict[str, tuple[bytes, int]] = {}
+    start_ms = time.time_ns() // 1_000_000 + 3_600_000
+
+    async def change(there):
+        id_, due_ms = f"{chance.randrange(800)}", start_ms + chance.randrange(1_000)
+        what = chance.choice(["put", "replace", "move", "cancel"])
+        if what in ("put", "replace"):
+            body, conflict = b"%d" % chance.randrange(10**9), "keep" if what == "put" else "replace"
+            done = await there.put("t", body, id=id_, due=due_ms, on_conflict=conflict)
+            # One that has moved is put anew there; then another of its id is here.
+            if str(done.result) in ("created", "replaced"):
+                newest[id_] = body, due_ms
+        elif what == "move":
+            if str(await there.reschedule("t", id_, due=due_ms)) == "moved":
+                newest[id_] = newest[id_][0], due_ms
+        elif str(await there.cancel("t", id_)) == "cancelled":
+            del newest[id_]
+
+    async def both():
+        async with dwell.open(tmp_path / "old") as there, dwell.open(new_folder) as here:
+            for _ in range(1_000):
+                await change(there)
+            moving = asyncio.create_task(
+                Takeover(HousePlace(there, "old"), here, lambda report: None).run()
+            )
+            for _ in range(500):
+                await change(there)
+            assert (await moving).balances
+            for id_, told in newest.items():
+                found = [await queue.get("t", id_) for queue in (there, here)]
+                assert told in [(m.body, m.due_ms) for m in found if m is not None], (seed, id_)
+
+    new_folder = tmp_path / "new"
+    asyncio.run(asyncio.wait_for(both(), 60))

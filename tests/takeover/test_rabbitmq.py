@@ -10,7 +10,7 @@ from dwell.batch.stats import TopicStats
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable
 from dwell.takeover.process import run
-from tests.relay.conftest import queues, rabbitmq_hosts  # noqa: F401 - fixtures
+from tests.relay.conftest import queues, rabbitmq_hosts, redis_url  # noqa: F401 - fixtures
 from tests.waiting import until
 
 MESSAGES = 3_000
@@ -52,6 +52,31 @@ def test_what_is_no_message_is_a_dead_letter(queues, tmp_path):  # noqa: F811
     with dwell.open(tmp_path) as queue:
         assert [m.body for m in queue.take("jobs", 9)] == [b"good"]
         assert [m.body for m in queue.take("takeover-dead", 9)] == [b"bad"]
+
+
+@pytest.mark.parametrize("store", ["folder", "redis"])
+def test_properties_too_large_for_a_message_make_a_dead_letter(
+    store,
+    queues,  # noqa: F811
+    redis_url,  # noqa: F811
+    tmp_path,
+):
+    """Its body is worth more than its properties; the messages beside it are moved whole."""
+    mine = queues()
+    bodies = [b"%d" % at for at in range(6)]
+    large = {"trace": [{"n": at} for at in range(6_000)]}
+    mine.say_all([(body, large if body == b"3" else {"n": "v"}) for body in bodies])
+    new = str(tmp_path) if store == "folder" else f"{redis_url}?prefix=large"
+    report = run(new, mine.source, into="jobs", tell=lambda report: None)
+    assert (report.moved, report.put["dead"]) == (6, 1)
+    assert report.balances
+    with dwell.open(new) as queue:
+        whole = queue.take("jobs", 10)
+        assert sorted(whole.bodies) == [b"0", b"1", b"2", b"4", b"5"]
+        assert all(m.headers["n"] == "v" for m in whole)
+        (letter,) = queue.take("takeover-dead", 10)
+    assert letter.body == b"3"
+    assert "expected" in letter.headers["dwell-reason"]
 
 
 def test_a_queue_or_a_broker_that_is_not_there_is_told(queues, tmp_path):  # noqa: F811

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dwell.batch.blobs import picked, total_bytes
+from dwell.batch.blobs import picked, sizes_of, total_bytes
 from dwell.batch.results import counts_text, results_of
-from dwell.message import I64, U8, U16, U32, U64, Result
+from dwell.errors import InvalidHeaders
+from dwell.message import I64, MAX_EXTRA_BYTES, U8, U16, U32, U64, Result
 
 #: What of a message was counted from the time at which it was put.
 DUE_COUNTED = 1
@@ -39,7 +40,8 @@ class Puts:
 
     ``ids`` is None when the queue is to make them. ``lease_ms`` and ``max_attempts`` are 0 for the
     topic's own; ``expires_ms`` is 0 for never. ``extras`` holds key and headers as
-    :func:`dwell.message.encode_extra` makes them; None when no message has any.
+    :func:`dwell.message.encode_extra` makes them; None when no message has any. Raises
+    InvalidHeaders for one of more than MAX_EXTRA_BYTES, which no store can keep.
 
     ``counted`` says of each message what was counted from now, by the store's clock: its due
     (``DUE_COUNTED``), its expiry (``EXPIRY_COUNTED``), or both. A store whose time is another
@@ -61,6 +63,15 @@ class Puts:
     extras: Sequence[bytes] | None = None
     counted: U8 | None = None
     calls: U64 | None = None
+
+    def __post_init__(self) -> None:
+        if self.extras is None or not len(self.extras):
+            return
+        most = int(sizes_of(self.extras).max())
+        if most > MAX_EXTRA_BYTES:
+            raise InvalidHeaders(
+                f"headers: got {most} bytes with the key, expected at most {MAX_EXTRA_BYTES}"
+            )
 
     @classmethod
     def of_rows(cls, topic: str, rows: Sequence[Row]) -> "Puts":

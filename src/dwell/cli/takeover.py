@@ -27,7 +27,7 @@ def takeover(
         list[str] | None, typer.Option("--topic", help="Of another store, only this topic.")
     ] = None,
     into: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="One topic that everything goes to.")
+        str | None, typer.Option(metavar="TOPIC", help="One topic that all messages go to.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")] = False,
 ) -> None:
@@ -67,6 +67,7 @@ def _object(report: Report) -> dict[str, Any]:
         "others": report.others,
         "refused": report.refused,
         "reason": report.reason,
+        "held_back": report.held_back,
         "again": report.again,
         "found": report.found and report.found._asdict(),
         "left": report.left and report.left._asdict(),
@@ -90,6 +91,11 @@ def _text(report: Report, *, dry_run: bool) -> str:
         lines.append(f"{report.others:,} stay there: their ids are those of other messages here")
     if report.refused:
         lines.append(f"{report.refused:,} stay there, as the queue refuses them: {report.reason}")
+    if report.held_back:
+        lines.append(
+            f"{report.held_back:,} stay there: they changed each time they were read, or the "
+            "settings of their topic (rate, most_leased, ordered) hold them back"
+        )
     if report.again:
         lines.append(
             f"{report.again:,} were delivered before, and are here twice if a takeover had put them"

@@ -1,11 +1,14 @@
 """Bad rows: those that the queue refuses, and why."""
 
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
 
 from dwell.errors import InvalidInput
 from dwell.spark.plain import shown
@@ -43,14 +46,57 @@ class BadRows:
         """Write the rows, if there are any."""
         if self._folder is None or not self._rows:
             return
-        table = pa.Table.from_batches(self._rows)
-        table = table.append_column("reason", pa.array(self._reasons, pa.string()))
+        table = _storable(pa.Table.from_batches(self._rows))
+        name = _reason_name(table.column_names)
+        table = table.append_column(name, pa.array(self._reasons, pa.string()))
         files, folder = _opened(self._folder)
         files.create_dir(folder, recursive=True)
         # Two attempts may end at once, and what has a dot before its name is read by nobody.
         new = f"{folder}/.bad-{self._name}-{secrets.token_hex(4)}.parquet"
         pyarrow.parquet.write_table(table, new, filesystem=files)
         files.move(new, f"{folder}/bad-{self._name}.parquet")
+
+
+def _reason_name(taken: list[str]) -> str:
+    """Return the name of the column of reasons: Spark tells names apart by letters alone."""
+    lower, name = {one.lower() for one in taken}, "reason"
+    while name in lower:
+        name = f"bad_{name}"
+    return name
+
+
+def _storable(table: pa.Table) -> pa.Table:
+    """Return a table with texts in place of columns that Parquet cannot hold."""
+    for at, field in enumerate(table.schema):
+        try:
+            pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        except pa.ArrowException:
+            values = [
+                shown(chunk.slice(row))
+                for chunk in table.column(at).chunks
+                for row in range(len(chunk))
+            ]
+            table = table.set_column(at, field.name, pa.array(values, pa.string()))
+    return table
+
+
+def set_aside(rows: DataFrame, folder: str, name: str, reason: str) -> None:
+    """Keep all rows of a frame in a folder, for one reason; ``name`` is that of the frame.
+
+    A frame that is kept again takes the place of what it wrote before.
+    """
+
+    def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None, "rows are kept in a task"
+        bad = BadRows(folder, f"{name}-{context.partitionId()}")
+        for batch in batches:
+            for at in range(len(batch)):
+                bad.add(batch.slice(at, 1), InvalidInput(reason))
+            yield pa.RecordBatch.from_pydict({"kept": [len(batch)]})
+        bad.close()
+
+    rows.mapInArrow(keep, "kept LONG").collect()
 
 
 def _opened(folder: str) -> tuple[Any, str]:

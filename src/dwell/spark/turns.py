@@ -45,15 +45,17 @@ class Turn(NamedTuple):
         return f"-w{self.place}" if self.place else ""
 
 
-def turn_of(run: str, batch: str, ended: dict[str, Ended]) -> Turn:
-    """Return the turn of a write, before which these have ended."""
+def turn_of(run: str, batch: str, ended: dict[str, Ended | None]) -> Turn:
+    """Return the turn of a write, before which these have ended; raises StoreError."""
     before = ended.get(run)
+    if before is None and run in ended:
+        raise _cut_off(run)
     return Turn(run, batch, before.writes if before is not None and before.batch == batch else 0)
 
 
-def ended_writes(folder: Path | None = None) -> dict[str, Ended]:
-    """Return what has ended, by the run of a query."""
-    found = {}
+def ended_writes(folder: Path | None = None) -> dict[str, Ended | None]:
+    """Return what has ended, by the run of a query; None for a run whose file was cut off."""
+    found: dict[str, Ended | None] = {}
     for path in (folder or _folder()).glob("*.json"):
         with contextlib.suppress(FileNotFoundError):
             found[path.stem] = _read(path)
@@ -71,6 +73,8 @@ def end(turn: Turn, *, is_named: bool, folder: Path | None = None) -> None:
     path = folder / f"{turn.run}.json"
     with _locked(folder):
         before = _read(path) if path.exists() else Ended(turn.batch, 0)
+        if before is None:
+            raise _cut_off(turn.run)
         count = before.writes if before.batch == turn.batch else 0
         if turn.place < count:
             if is_named:
@@ -85,8 +89,19 @@ def end(turn: Turn, *, is_named: bool, folder: Path | None = None) -> None:
         _forget(folder)
 
 
-def _read(path: Path) -> Ended:
-    return msgspec.json.decode(path.read_bytes(), type=Ended)
+def _read(path: Path) -> Ended | None:
+    """Return what a file says, or None where it was cut off, as by a power cut."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Ended)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _cut_off(run: str) -> StoreError:
+    return StoreError(
+        f"{run}.json in {_folder()}: got a file that was cut off, expected the number of writes "
+        "that have ended; start the query again"
+    )
 
 
 def _folder() -> Path:

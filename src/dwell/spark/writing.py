@@ -154,9 +154,16 @@ class Writing:
 
 def _add(path: Path, counts: Counter[str]) -> None:
     """Add counts to those of a file: those of a stream come batch after batch."""
-    before = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(Counter(before) + counts))
+    before: dict[str, int] = {}
+    try:
+        before = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except msgspec.MsgspecError as error:
+        print(f"dwell: {path}: cannot be read, counting from 0: {error}", file=sys.stderr)
+    whole = path.with_name(f"{path.name}.new")
+    whole.write_bytes(msgspec.json.encode(Counter(before) + counts))
+    whole.replace(path)
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -36,7 +36,7 @@ from dwell.message import (
     MAX_LEASE_MS,
     TopicSettings,
 )
-from dwell.takeover.contract import Counts, Load
+from dwell.takeover.contract import Counts, Load, Stayed
 from dwell.urls import shown
 
 _PORT = 11300
@@ -258,10 +258,10 @@ class BeanstalkPlace:
         )
         return Load(puts, jobs, is_exact=False)
 
-    async def let_go(self, load: Load, places: Sequence[int]) -> int:
+    async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
         """Delete jobs; those that somebody else has by now are not found."""
         told = await self._link.ask([f"delete {load.place[at].number}" for at in places])
-        return len(told) - told.count(b"DELETED")
+        return Stayed(len(told) - told.count(b"DELETED"))
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:
         """Release what was reserved; each number is looked at once."""
@@ -274,6 +274,10 @@ class BeanstalkPlace:
     async def _release(self, jobs: Sequence[_Job]) -> None:
         held = [job for job in jobs if not job.is_delayed]
         await self._link.ask([f"release {job.number} {job.priority} 0" for job in held])
+
+    async def held_back(self) -> int:
+        """Return 0: a tube holds nothing back."""
+        return 0
 
     async def close(self) -> None:
         """Hang up: what is still reserved becomes ready again."""

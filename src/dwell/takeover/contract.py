@@ -42,6 +42,18 @@ class Load(NamedTuple):
     is_exact: bool = True
 
 
+class Stayed(NamedTuple):
+    """What a place did not let go: ``elsewhere`` are counted, and ``changed`` are places in a load.
+
+    Somebody else had got the former by then, a worker there or another takeover, and nobody can say
+    which: they stay in the queue, so that what a worker did is done twice, and nothing is lost. The
+    latter are there still, in another version than the one that was lent.
+    """
+
+    elsewhere: int = 0
+    changed: Sequence[int] = ()
+
+
 class Place(Protocol):
     """A place whose messages can be lent: while they are, it gives them to nobody else.
 
@@ -61,18 +73,17 @@ class Place(Protocol):
     async def lend(self, limit: int) -> Sequence[Load] | None:
         """Lend at most ``limit`` messages; none when others fall due soon, None at the end."""
 
-    async def let_go(self, load: Load, places: Sequence[int]) -> int:
-        """Forget those of a load at some places, as the queue has them.
-
-        Returns how many somebody else had got by then: a worker there, or another takeover. Nobody
-        can say which, so they stay in the queue: a worker's are done twice then, and none is lost.
-        """
+    async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
+        """Forget those of a load at some places, as the queue has them."""
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:
         """Keep those of a load at some places, and lend them no more in this takeover."""
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
         """Keep those of a load at some places, as they were before they were lent."""
+
+    async def held_back(self) -> int:
+        """Return how many messages it would have lent, and could not."""
 
     async def close(self) -> None:
         """End."""

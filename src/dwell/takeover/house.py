@@ -1,23 +1,29 @@
 """Another store of Dwell's own as a place that messages leave, of whichever kind it is.
 
 What is ready there is taken, put and acked. What is delayed cannot be taken, so it is put and
-cancelled; one that falls due within seconds is left until it is ready. A message keeps its id; one
-that its queue had made becomes a caller's, made of the store's address and that id.
+cancelled in the version that was put; one that falls due within seconds is left until it is ready.
+A message keeps its id; one that its queue had made becomes a caller's, made of the store's address
+and that id. A store that is reached over HTTP tells no versions: there a message is cancelled by
+its id, also when it changed in between.
 """
 
+import time
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.page import Page
 from dwell.batch.puts import Puts
 from dwell.given import values
-from dwell.message import QUEUE_ID_MARK, Result, State, TopicSettings
+from dwell.message import QUEUE_ID_MARK, U64, Result, State, TopicSettings
 from dwell.queue import Queue
-from dwell.takeover.contract import Counts, Load
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
+from dwell.takeover.contract import Counts, Load, Stayed
 
 _LEASE = "60s"
 #: For messages that stay: a takeover that is killed is not to keep them from workers for long.
@@ -27,6 +33,10 @@ _STEP = 1_000
 #: A delayed message that falls due sooner is waited for: a worker may be about to get it.
 _SOON_MS = 5_000
 _PROBE = "takeover-probe"
+#: How long ready messages that no take gives, as the settings of their topic say, are waited for.
+_PATIENCE_S = 5.0
+#: How often a message is looked at again that changes each time that it is lent.
+_MOST_LOOKS = 10
 
 
 async def is_same_store(there: Queue, here: Queue) -> bool:
@@ -46,16 +56,17 @@ async def is_same_store(there: Queue, here: Queue) -> bool:
 
 
 class _Lent(NamedTuple):
-    """What was lent: taken, or only looked at."""
+    """What was lent: taken, or only looked at, and then in which versions if the store says."""
 
     batch: Batch
     is_taken: bool
+    versions: U64 | None = None
 
 
 class HousePlace:
     """All topics of an open queue, or some; ``name`` is what tells its ids from another's.
 
-    Each goes to the topic of its name, or all ``into`` one.
+    Each goes to the topic of its name, or all ``into`` one; schedules go to that of schedules.
 
     What is leased stays with its takers, and what is dead where it is.
     """
@@ -72,6 +83,9 @@ class HousePlace:
         self._held: list[Batch] = []
         self._left: list[Batch] = []
         self._left_ids: set[tuple[str, str]] = set()
+        self._changes: Counter[tuple[str, str]] = Counter()
+        #: How many ready messages no take gives, and when one last gave any.
+        self._ready, self._lent_s = 0, time.monotonic()
 
     async def open(self) -> None:
         """Look which topics there are, and what a takeover that was cut off still holds."""
@@ -111,9 +125,10 @@ class HousePlace:
             load = await self._lend_of(self._round[-1], limit)
             if load is not None:
                 self._is_again = True
+                self._lent_s = time.monotonic()
                 return [load]
             self._round.pop()
-        if not self._is_again:
+        if not self._is_again and await self._is_done():
             await self._release_left()
             return None
         # What came meanwhile, and what has become ready, is in the next round.
@@ -121,21 +136,40 @@ class HousePlace:
         self._round = await self._all_topics()
         return ()
 
+    async def _is_done(self) -> bool:
+        """Tell whether nothing is ready that a take may give soon: a rate gives some each second.
+
+        What is ready in a paused topic stays.
+        """
+        stats = (await self._queue.stats()).topics
+        ready = {topic: stats[topic].ready for topic in await self._all_topics() if topic in stats}
+        self._ready = sum(
+            [
+                count
+                for topic, count in ready.items()
+                if count and not (await self._queue.settings(topic)).paused
+            ]
+        )
+        return not self._ready or time.monotonic() - self._lent_s >= _PATIENCE_S
+
     async def _lend_of(self, topic: str, limit: int) -> Load | None:
         taken = await self._take(topic, limit)
         if len(taken):
             return self._load(taken, is_taken=True)
         page = await self._delayed(topic, limit)
-        if not len(page) and len(taken := await self._take(topic, limit)):
+        found = page.messages
+        if not len(found) and len(taken := await self._take(topic, limit)):
             # It fell due between the take and the scan.
             return self._load(taken, is_taken=True)
-        late = np.flatnonzero(page.due_ms > self._queue.clock.now_ms() + _SOON_MS).tolist()
+        late = np.flatnonzero(found.due_ms > self._queue.clock.now_ms() + _SOON_MS).tolist()
         if late:
-            return self._load(page.picked(late), is_taken=False)
-        self._is_again = self._is_again or len(page) > 0
+            page = _picked(page, late)
+            versions = page.versions if len(page.versions) else None
+            return self._load(page.messages, is_taken=False, versions=versions)
+        self._is_again = self._is_again or len(found) > 0
         return None
 
-    async def _delayed(self, topic: str, limit: int) -> Batch:
+    async def _delayed(self, topic: str, limit: int) -> Page:
         """Return the first delayed messages that are not left here."""
         cursor = None
         while True:
@@ -143,14 +177,14 @@ class HousePlace:
             ids, cursor = list(found.messages.ids), found.cursor
             mine = [at for at, id_ in enumerate(ids) if (topic, id_) not in self._left_ids]
             if mine or cursor is None:
-                return found.messages.picked(mine)
+                return _picked(found, mine)
 
     async def _take(self, topic: str, limit: int) -> Batch:
         return await self._queue.take(topic, limit, lease=_LEASE, owner=_OWNER)
 
-    def _load(self, batch: Batch, *, is_taken: bool) -> Load:
+    def _load(self, batch: Batch, *, is_taken: bool, versions: U64 | None = None) -> Load:
         puts = Puts(
-            topic=self._into or batch.topics[0],
+            topic=self._target(batch.topics[0]),
             bodies=batch.bodies,
             due_ms=batch.due_ms,
             priority=batch.priority,
@@ -160,38 +194,57 @@ class HousePlace:
             ids=[self._id(id_).encode() for id_ in batch.ids],
             extras=batch.extras,
         )
-        return Load(puts, _Lent(batch, is_taken))
+        return Load(puts, _Lent(batch, is_taken, versions))
+
+    def _target(self, topic: str) -> str:
+        return topic if self._into is None or topic == SCHEDULES else self._into
 
     def _id(self, id_: str) -> str:
         return self._mark + id_[1:] if id_.startswith(QUEUE_ID_MARK) else id_
 
-    async def let_go(self, load: Load, places: Sequence[int]) -> int:
-        """Ack what was taken, and cancel the others."""
-        batch, is_taken = load.place
+    async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
+        """Ack what was taken, and cancel the others in the version that was put."""
+        batch, is_taken, versions = load.place
         batch = batch.picked(places)
-        done: int
         if is_taken:
-            done = (await self._queue.ack(batch)).count(Result.ACKED)
-        else:
-            results = await self._queue.cancel(batch.topics[0], list(batch.ids))
-            done = results.count(Result.CANCELLED)
-        return len(batch) - done
+            return Stayed(len(batch) - (await self._queue.ack(batch)).count(Result.ACKED))
+        topic, ids = batch.topics[0], [id_.encode() for id_ in batch.ids]
+        seen = None if versions is None else versions[list(places)]
+        results = await self._queue.store.cancel(topic, ids, versions=seen)
+        left = np.flatnonzero(results != Result.CANCELLED).tolist()
+        if not left:
+            return Stayed()
+        found = await self._queue.get(topic, [batch.ids[at] for at in left])
+        pairs = zip(left, found, strict=True)
+        # Another message of the same id is no other version of it.
+        numbers = batch.numbers.tolist()
+        changed = [at for at, one in pairs if one is not None and one.number == numbers[at]]
+        self._changes.update((topic, batch.ids[at]) for at in changed)
+        self._left_ids |= self._unsteady()
+        return Stayed(len(left) - len(changed), [places[at] for at in changed])
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
         """Release what was taken, as it was."""
-        batch, is_taken = load.place
+        batch, is_taken, _ = load.place
         if is_taken:
             await self._queue.release(batch.picked(places), 0, counted=False)
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:
         """Hold what was taken until the end, as it would be taken again, and pass over the rest."""
-        batch, is_taken = load.place
+        batch, is_taken, _ = load.place
         batch = batch.picked(places)
         if is_taken:
             await self._queue.touch(batch, _LEFT_LEASE)
             self._left.append(batch)
         else:
             self._left_ids |= {(batch.topics[0], id_) for id_ in batch.ids}
+
+    def _unsteady(self) -> set[tuple[str, str]]:
+        return {which for which, count in self._changes.items() if count >= _MOST_LOOKS}
+
+    async def held_back(self) -> int:
+        """Return how many are ready and not given, or changed each time that they were lent."""
+        return self._ready + len(self._unsteady())
 
     async def _release_left(self) -> None:
         left, self._left = self._left, []
@@ -201,3 +254,9 @@ class HousePlace:
     async def close(self) -> None:
         """Give back what is left here; whoever opened the queue closes it."""
         await self._release_left()
+
+
+def _picked(page: Page, places: Sequence[int]) -> Page:
+    """Return some messages of a page, with their versions if the store tells them."""
+    versions = page.versions[list(places)] if len(page.versions) else page.versions
+    return Page(page.messages.picked(places), page.cursor, versions)

@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
+from dwell.batch.page import Cursor
 from dwell.errors import DwellError, InvalidInput, TopicFull
-from dwell.message import U8, Message, Result, TopicSettings, decode_extra
+from dwell.message import U8, Message, Result, State, TopicSettings, decode_extra
 from dwell.queue import Queue
 from dwell.takeover.contract import Counts, Load, Place
 
@@ -16,6 +18,8 @@ _AGAIN_S = 0.2
 _LIMIT = 1_000
 #: How many messages, each with its body, are looked at together.
 _LOOK = 100
+#: Behind every message of one due.
+_LAST_ARRIVAL = 2**63 - 1
 _MOVED = (Result.CREATED, Result.KEPT)
 
 
@@ -26,9 +30,9 @@ class Report:
     ``put`` counts what the queue said of each message: ``created``, ``kept`` where a takeover
     before this one had put it, or ``dead`` for what is no message. ``elsewhere`` are those that
     somebody else there had got by then. ``others`` stay there, since the queue has other messages
-    of their ids; so do ``refused`` ones, the last of them for ``reason``. ``again`` are those that
-    the place had given out before, which may be in the queue twice. ``is_whole`` says that nothing
-    else is left to move.
+    of their ids; so do ``refused`` ones, the last of them for ``reason``, and ``held_back`` ones,
+    which the place could not lend. ``again`` are those that the place had given out before, which
+    may be in the queue twice. ``is_whole`` says that nothing else is left to move.
     """
 
     found: Counts | None = None
@@ -38,6 +42,7 @@ class Report:
     others: int = 0
     refused: int = 0
     reason: str = ""
+    held_back: int = 0
     again: int = 0
     is_whole: bool = False
 
@@ -102,18 +107,24 @@ class Takeover:
         return report
 
     async def _settle(self) -> None:
-        """Give topics the settings that they had there, where they have none of their own here."""
+        """Give topics the settings that they had there, where they have none of their own here.
+
+        Only those that differ from the defaults are set, as others may set some at the same time.
+        """
         plain = TopicSettings()
+        defaults = msgspec.structs.asdict(plain)
         for topic, settings in (await self._place.settings()).items():
-            if settings != plain and await self._queue.settings(topic) == plain:
-                said = {name: getattr(settings, name) for name in settings.__struct_fields__}
-                await self._queue.configure(topic, **said)
+            given = msgspec.structs.asdict(settings).items()
+            own = {name: value for name, value in given if value != defaults[name]}
+            if own and await self._queue.settings(topic) == plain:
+                await self._queue.configure(topic, **own)
 
     async def _move(self) -> None:
         while not self._is_stopping:
             loads = await self._place.lend(_LIMIT)
             if loads is None:
-                self.report.is_whole = True
+                self.report.held_back = await self._place.held_back()
+                self.report.is_whole = not self.report.held_back
                 return
             if not loads:
                 await asyncio.sleep(_AGAIN_S)
@@ -142,7 +153,7 @@ class Takeover:
         is_put[stay] = False
         places = np.flatnonzero(is_put).tolist()
         if places:
-            self.report.elsewhere += await self._place.let_go(load, places)
+            await self._let_go(load, places, results)
         is_put[stay] = True
         if not is_put.all():
             await self._place.take_back(load, np.flatnonzero(~is_put).tolist())
@@ -166,6 +177,36 @@ class Takeover:
             first = await self._put(load, places[:half], results)
             return [*first, *await self._put(load, places[half:], results)]
         return []
+
+    async def _let_go(self, load: Load, places: Sequence[int], results: U8) -> None:
+        """Let messages go; of those that changed there meanwhile, cancel the copies here.
+
+        They are lent again as they are then. A copy that was taken or changed here stays.
+        """
+        stayed = await self._place.let_go(load, places)
+        self.report.elsewhere += stayed.elsewhere
+        for at in stayed.changed:
+            if await self._is_withdrawn(load, at):
+                self.report.put[str(Result(int(results[at])))] -= 1
+            else:
+                self.report.elsewhere += 1
+
+    async def _is_withdrawn(self, load: Load, at: int) -> bool:
+        """Cancel one message of a load here if it is as it was put; tell whether that was done."""
+        puts = load.puts
+        assert puts.ids is not None
+        id_, due_ms = puts.ids[at], int(puts.due_ms[at])
+        cursor: Cursor | None = Cursor(due_ms - 1, _LAST_ARRIVAL)
+        while cursor is not None and cursor.due_ms <= due_ms:
+            page = await self._queue.scan(puts.topic, State.DELAYED, cursor=cursor, limit=_LOOK)
+            found = page.messages
+            for place in np.flatnonzero(found.due_ms == due_ms)[: len(page.versions)].tolist():
+                if found.ids[place].encode() == id_ and _is_same(load, at, found[place]):
+                    seen = page.versions[place : place + 1]
+                    done = await self._queue.store.cancel(puts.topic, [id_], versions=seen)
+                    return bool(done[0] == Result.CANCELLED)
+            cursor = page.cursor
+        return False
 
     async def _others(self, load: Load, results: U8) -> list[int]:
         """Return the places of those whose ids are other messages' here.

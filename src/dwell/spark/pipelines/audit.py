@@ -146,7 +146,7 @@ def _of_feed(spark: SparkSession, settings: AuditSettings, end: int) -> DataFram
 
 def _tables(spark: SparkSession, out: str) -> int:
     """Return how many tables of events there are, each of a history of its own."""
-    names = files.names(spark, inside(out, f"{_CHECKPOINT}-*"))
+    names = files.names(spark, inside(files.literal(out), f"{_CHECKPOINT}-*"))
     numbers = [name.rpartition("-")[2] for name in names]
     return max([1, *(int(number) for number in numbers if number.isdecimal())])
 

@@ -36,7 +36,7 @@ def folder(spark: SparkSession, given: str | None) -> Iterator[str]:
         try:
             yield place
         finally:
-            files.delete(spark, place)
+            files.delete(spark, files.literal(place))
         return
     if not str(spark.sparkContext.master).startswith("local"):
         raise InvalidSettings(
@@ -54,7 +54,7 @@ def kept(rows: DataFrame, place: str, name: str) -> DataFrame:
 
 def found(spark: SparkSession, place: str, name: str) -> DataFrame:
     """Return rows that were written down."""
-    return spark.read.parquet(inside(place, name))
+    return spark.read.parquet(files.literal(inside(place, name)))
 
 
 def seal(spark: SparkSession, place: str, settings: msgspec.Struct, **about: int) -> None:
@@ -67,9 +67,10 @@ def seal(spark: SparkSession, place: str, settings: msgspec.Struct, **about: int
 
 def about(spark: SparkSession, place: str) -> dict[str, Any] | None:
     """Return what the decision in a folder is about; None where there is no whole one."""
-    if not files.names(spark, inside(place, _ABOUT)):
+    file = files.literal(inside(place, _ABOUT))
+    if not files.names(spark, file):
         return None
-    (row,) = spark.read.text(inside(place, _ABOUT), wholetext=True).collect()
+    (row,) = spark.read.text(file, wholetext=True).collect()
     return msgspec.json.decode(row.value, type=dict[str, Any])
 
 
@@ -90,4 +91,4 @@ def unfinished(spark: SparkSession, place: str, settings: msgspec.Struct) -> dic
 def forget(spark: SparkSession, place: str, *names: str) -> None:
     """Forget a decision, as all of it is done: what says that it is whole goes first."""
     for name in (_ABOUT, *names):
-        files.delete(spark, inside(place, name))
+        files.delete(spark, files.literal(inside(place, name)))

@@ -1,5 +1,6 @@
 """Micro-batches in files: a batch that runs again takes the place of what it wrote before."""
 
+import re
 import secrets
 
 from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
@@ -14,6 +15,8 @@ _EMPTY = "__EMPTY__"
 _STANDING = "^_+(EMPTY|HIVE_DEFAULT_PARTITION)__$"
 _ID_CHARS = 8
 _OWNER = "owner"
+#: What has a meaning in a pattern of Hadoop's.
+_SPECIAL = re.compile(r"[\\*?\[\]{}]")
 
 
 def write(rows: DataFrame, number: int, out: str, format_: str, options: dict[str, str]) -> None:
@@ -29,7 +32,7 @@ def write(rows: DataFrame, number: int, out: str, format_: str, options: dict[st
     again, and must not take the folders of its predecessor.
     """
     name = batch_name(rows.sparkSession, number)
-    delete(rows.sparkSession, f"{out}/{TARGET}=*/{BATCH}={name}")
+    delete(rows.sparkSession, f"{literal(out)}/{TARGET}=*/{BATCH}={name}")
     named = rows.withColumns({BATCH: F.lit(name), TARGET: _folder_name(F.col(TARGET))})
     writer = named.write.format(format_).mode("append").options(**options)
     writer.partitionBy(TARGET, BATCH).save(out)
@@ -57,12 +60,17 @@ def owner(spark: SparkSession, checkpoint: str) -> str:
     Spark knows a name only from the first batch on that it has logged, and a driver that dies
     before that would leave messages to wait for the end of their leases.
     """
-    system, pattern = _path(spark, f"{checkpoint}/{_OWNER}-*")
+    system, pattern = _path(spark, f"{literal(checkpoint)}/{_OWNER}-*")
     for found in system.globStatus(pattern) or []:
         return str(found.getPath().getName())
     name = f"{_OWNER}-{secrets.token_hex(8)}"
     system.mkdirs(_path(spark, f"{checkpoint}/{name}")[1])
     return name
+
+
+def literal(name: str) -> str:
+    """Return the pattern of one name, whatever characters are in it."""
+    return _SPECIAL.sub(r"\\\g<0>", name)
 
 
 def names(spark: SparkSession, pattern: str) -> list[str]:

@@ -19,6 +19,7 @@ from dwell.given.values import refusal
 from dwell.spark.pipelines import forecast_page
 from dwell.spark.pipelines.backlog import MINUTE_MS, Late
 from dwell.spark.pipelines.command import main
+from dwell.spark.pipelines.files import literal
 from dwell.spark.pipelines.load import DAY_MS, HOUR_MS, Load, by_minute, load
 from dwell.spark.pipelines.page import inside, moment, save
 
@@ -66,7 +67,7 @@ def _kept(table: DataFrame, settings: ForecastSettings) -> DataFrame:
     """
     place = inside(settings.out, "minutes")
     table.orderBy("minute", "topic").coalesce(1).write.mode("overwrite").parquet(place)
-    return table.sparkSession.read.parquet(place)
+    return table.sparkSession.read.parquet(literal(place))
 
 
 def _ahead_ms(settings: ForecastSettings) -> int:

@@ -28,6 +28,8 @@ _WRITE = {**_TIMES, "ignoreNullFields": "false"}
 _READ = {**_TIMES, "mode": "FAILFAST"}
 #: What a row's JSON is between two steps.
 _PARSED = "\x00parsed"
+#: The field of a parsed row that has the whole text of one that cannot be read.
+_BROKEN = "\x00broken"
 
 _PLAIN = (
     T.BinaryType,
@@ -75,6 +77,40 @@ def unpack(bodies: DataFrame, schema: T.StructType) -> DataFrame:
         start = start + F.coalesce(size[at], F.lit(0))
     rest = body.substr(start, F.octet_length(body))
     return _spread(cut.select(*found, _parsed(rest, said)), raw.names, schema.names)
+
+
+def is_readable(schema: T.StructType) -> Column:
+    """Return whether :func:`unpack` can read the column ``body``, which may be of any message.
+
+    JSON of other names is none of these bodies: it would become a row of nulls.
+    """
+    raw, said = _parted(schema)
+    body = F.col("body")
+    if not raw.fields:
+        return _is_said(body, said)
+    line = F.substring_index(body.cast("string"), "\n", 1)
+    sizes = F.from_json(line, T.ArrayType(T.IntegerType()))
+    taken = F.aggregate(sizes, F.lit(0), lambda total, size: total + F.coalesce(size, F.lit(0)))
+    start = F.octet_length(line) + 2 + taken
+    are_sizes = (F.size(sizes) == len(raw)) & F.forall(
+        sizes, lambda size: F.coalesce(size, F.lit(0)) >= 0
+    )
+    rest = body.substr(start, F.octet_length(body))
+    return F.coalesce(are_sizes & _is_said(rest, said), F.lit(False))
+
+
+def _is_said(body: Column, schema: T.StructType) -> Column:
+    """Return whether a body is the JSON of an object that has values for a schema."""
+    text = F.try_validate_utf8(body.cast("string"))
+    fields = [T.StructField(field.name, field.dataType) for field in schema]
+    kind = T.StructType([*fields, T.StructField(_BROKEN, T.StringType())])
+    how = {**_READ, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
+    found = F.from_json(F.when(F.trim(text) != "", text), kind, how)
+    is_read = found.isNotNull() & found[_BROKEN].isNull()
+    if fields:
+        names = F.array(*[F.lit(field.name) for field in fields])
+        is_read = is_read & F.arrays_overlap(F.json_object_keys(text), names)
+    return F.coalesce(is_read, F.lit(False))
 
 
 def _spread(rows: DataFrame, whole: list[str], names: list[str]) -> DataFrame:

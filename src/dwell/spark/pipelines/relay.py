@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from dwell.errors import InvalidSettings
 from dwell.given import values
+from dwell.spark import badrows
 from dwell.spark.options import Place
 from dwell.spark.pipelines import expressions, files, packing, sink
 from dwell.spark.pipelines.command import main
@@ -97,8 +98,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bad_rows: Annotated[
         Text,
         Meta(
-            description="A folder for rows that no message can be made of, with the reason. "
-            "Without it, the first one ends the run."
+            description="A folder for rows that no message can be made of, and messages of the "
+            "topic that are no rows, with the reason. Without it, the first one ends the run."
         ),
     ] = None
     available_now: Annotated[
@@ -154,7 +155,9 @@ def relay(
     due = spark.readStream.format("dwell").option("url", settings.url).option("view", "due")
     due = due.option("topics", settings.topic).option("lease", settings.lease)
     due = due.option("owner", files.owner(spark, settings.checkpoint))
-    held = due.option("maxRowsPerBatch", str(settings.max_rows)).schema("body BINARY").load()
+    # Their ids are read only where they are kept beside what cannot be read.
+    columns = "body BINARY" if settings.bad_rows is None else "id STRING, body BINARY"
+    held = due.option("maxRowsPerBatch", str(settings.max_rows)).schema(columns).load()
     # The targets' expression is refused now, and not when the first message falls due.
     out.restored(held)
     starts = [_starter(rows, into, "in", settings), _starter(held, out, "out", settings)]
@@ -265,10 +268,27 @@ class _Out:
         # them twice. What counts is what was taken, which is read once and kept for both.
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            self._outgoing(self.restored(batch), number)
-            self._tally.add("out", batch.count())
+            good, bad = self._sorted(batch, number)
+            self._outgoing(self.restored(good), number)
+            self._tally.add("out", batch.count() - bad)
         finally:
             batch.unpersist()
+
+    def _sorted(self, batch: DataFrame, number: int) -> tuple[DataFrame, int]:
+        """Return the messages that are rows; set aside the others, and return how many they are.
+
+        The topic is open to others, so a message of it may be somebody else's.
+        """
+        folder = self._settings.bad_rows
+        if folder is None:
+            return batch, 0
+        is_row = packing.is_readable(self._schema)
+        others = batch.where(~is_row)
+        if count := others.count():
+            name = files.batch_name(batch.sparkSession, number)
+            badrows.set_aside(others, folder, name, "body: got none that this relay has put")
+            self._tally.add("bad", count)
+        return batch.where(is_row), count
 
 
 def _to_target(settings: RelaySettings) -> Outgoing:

@@ -106,8 +106,10 @@ class Log:
         ends = entries[-1].first + entries[-1].count if entries else max(start, found.oldest)
         parts = [part for entry in entries for part in (entry.count, entry.time_ms, entry.text)]
         told = (shard, moved, ends, found.lives[-1].name, lost)
-        await self._shards.run(0, "gather", *told, *parts)
-        await self._shards.run(shard, "trim", ends)
+        answer = await self._shards.run(0, "gather", *told, *parts)
+        # Where another instance was first it may have moved less than what was read here.
+        if answer.values[0] == b"ok":
+            await self._shards.run(shard, "trim", ends)
         return True
 
 

@@ -3,9 +3,11 @@
 A message moves when its id, or its key, belongs to another shard by the new number: first it is
 taken in there, then it is let go. Both are harmless when they are done again, so a run that was cut
 off is made again with the same number. Ids that the queue made name their shard and stay; so
-nothing moves while an ordered topic has such messages that belong to another shard by their keys.
+nothing moves while an ordered topic has such messages that belong to another shard by their keys,
+or while two messages that have one id, under different keys, would meet in one shard.
 """
 
+from array import array
 from collections.abc import AsyncIterator
 from math import gcd
 
@@ -34,8 +36,9 @@ async def reshard(url: str, shards: int) -> int:
     """Give a store ``shards`` shards; return how many messages have moved.
 
     Raises InvalidInput for a number that is not above the present one, and while an ordered topic
-    has messages that cannot move to the shard of their key, as the queue made their ids; and
-    StoreLocked while an instance has the store open. Leases that are under way end.
+    has messages that cannot move to the shard of their key, as the queue made their ids, or two
+    messages of one id would meet in one shard; and StoreLocked while an instance has the store
+    open. Leases that are under way end.
     """
     store = Shards(options_of(url, {}), None, lambda topic, count: None, lambda: None)
     await store.open(is_alone=True)
@@ -65,6 +68,7 @@ class _Move:
         if await self._shards.listeners():
             raise StoreLocked("an instance has the store open; stop all of them first")
         await self._check_lanes()
+        await self._check_ids()
         await self._shards.announce_move(self._target)
         await self._settling.compare(self._target)
         # What is remembered comes first: a message that is taken in keeps what was of its id.
@@ -93,6 +97,40 @@ class _Move:
                         "made, which cannot move to the new shards of their keys; let workers "
                         "finish them, or set ordered off, before it gets more shards"
                     )
+
+    async def _check_ids(self) -> None:
+        """Raise InvalidInput for two messages of one id that would meet in one shard.
+
+        Under different keys they are two messages, and a shard can keep one of them, also while
+        the other is about to leave it. What a run that was cut off has taken in may be in its old
+        shard still, and is no other message.
+        """
+        if self._before == 1 or self._shards.is_moving:
+            return
+        hashes = array("q")
+        async for name in self._own_ids():
+            hashes.append(hash(name))
+        found, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+        twice, seen = set(found[counts > 1].tolist()), set[tuple[int, str, str]]()
+        if not twice:
+            return
+        async for name in self._own_ids():
+            if name in seen:
+                _, topic, id_ = name
+                raise InvalidInput(
+                    f"id {id_!r} of topic {topic!r}: two messages have it, under different keys, "
+                    "and would meet in one shard; cancel or finish one of them first"
+                )
+            if hash(name) in twice:
+                seen.add(name)
+
+    async def _own_ids(self) -> AsyncIterator[tuple[int, str, str]]:
+        """Yield shard, topic and id of each message whose id is a caller's: old and new shard."""
+        for shard in range(self._before):
+            async for _, row in self._messages(shard):
+                if not row.id.startswith(QUEUE_ID_MARK):
+                    for place in {shard, self._home(shard, row)}:
+                        yield place, row.topic, row.id
 
     def _home(self, shard: int, row: Row, *, is_bound: bool = True) -> int:
         """Return the shard that a message belongs to by the new number.

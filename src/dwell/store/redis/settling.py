@@ -1,9 +1,11 @@
 """Settling: the settings of topics, which the first shard decides and the other shards follow.
 
 A change is merged into the settings where they are recorded, in one call on the first shard, and
-gets a version. Every shard keeps the newest version that it was told. The first shard keeps a note
-of each change until all shards have it, and a shard notes that its engine came back with other
-data. The next tick of any instance sees such a note, and the settings of all shards are compared.
+gets a version; where another shard has newer ones, as the first came back with older data, the
+change is merged into those. Every shard keeps the newest version that it was told. The first shard
+keeps a note of each change until all shards have it, and a shard notes that its engine came back
+with other data. The next tick of any instance sees such a note, and the settings of all shards are
+compared.
 """
 
 import asyncio
@@ -41,12 +43,30 @@ class Settling:
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
         """Merge changes into the settings of a topic; return what holds then."""
+        if self._shards.count > 1:
+            await self._catch_up(topic)
         data, version = await self._set(0, topic, msgspec.msgpack.encode(changes), "")
         others = range(1, self._shards.count)
         await all_of([self._set(shard, topic, data, version) for shard in others])
         if others:
             await self._shards.run(0, "settled", topic, version)
         return _decoded(data)
+
+    async def _catch_up(self, topic: str) -> None:
+        """Let the first shard have the newest settings of a topic."""
+        first, *others = await all_of(
+            [self._version(shard, topic) for shard in range(self._shards.count)]
+        )
+        newest = max(others)
+        if newest[0] > first[0]:
+            await self._set(0, topic, newest[1], str(newest[0]))
+
+    async def _version(self, shard: int, topic: str) -> tuple[int, bytes]:
+        engine, keys = self._shards.engine, self._shards.engine.keys(shard)
+        data = await engine.ask("HGET", keys.topics, topic)
+        if data is None:
+            return _NONE
+        return int(await engine.ask("HGET", keys.versions, topic) or 1), settings_of(data)
 
     async def _set(
         self, shard: int, topic: str | bytes, data: bytes, version: str

@@ -191,6 +191,11 @@ class Shards:
         """Return the time of a call: 0 lets the engine take its own."""
         return self.clock.now_ms() if self.server_clock is None else 0
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether messages are on their way to more shards, in a run that was cut off."""
+        return self._config is not None and self._config.target != 0
+
     async def announce_move(self, target: int) -> None:
         """Write down that messages move; raises InvalidInput when they move elsewhere already.
 
