@@ -12,10 +12,11 @@ from dwell.testing.suite.reading import Reading
 from dwell.testing.suite.receipts import Receipts
 from dwell.testing.suite.takes import Takes
 from dwell.testing.suite.times import Times
+from dwell.testing.suite.versions import Versions
 from tests.http.served import ServedStore
 
 
-class Groups(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Reading, Queries):
+class Groups(Arrows, Puts, Takes, Picks, Receipts, ByIdVerbs, Times, Reading, Queries, Versions):
     """All groups but the one on notices, which a remote store does not give."""
 
 

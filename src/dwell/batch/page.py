@@ -25,7 +25,7 @@ class Page:
     """One page of a scan; ``cursor`` asks for the next, and is None after the last.
 
     ``versions`` has a number for each message, which is another one after any change to it, also
-    one that time made. It is empty where the store is remote.
+    one that time made. It is empty where an older server sends none.
     """
 
     messages: Batch

@@ -11,7 +11,7 @@ from dwell.batch.stats import Holder, Stale, TopicStats
 from dwell.errors import DwellError, StoreError
 from dwell.message import U8
 from dwell.wire import columns
-from dwell.wire.columns import BatchColumns, batch_of_columns
+from dwell.wire.columns import BatchColumns, page_of_columns
 
 #: How the detail of an error begins that an answer is.
 STRANGE = "got an answer that no Dwell server gives"
@@ -122,7 +122,7 @@ def decoded(data: bytes, kind: type[Any]) -> Any:
 def page_of(found: BatchColumns) -> Page:
     """Return a page of messages that was answered in columns; raises StoreError."""
     with reading():
-        return Page(batch_of_columns(found), found.cursor)
+        return page_of_columns(found)
 
 
 def results_of(codes: bytes, count: int) -> U8:

@@ -224,8 +224,9 @@ class HttpStore(Counting):
         versions: U64 | None = None,
     ) -> Batch:
         """Lease those of some messages that are ready."""
-        assert versions is None, "a take by id over HTTP names no versions"
         ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
+        if versions is not None:
+            ask["versions"] = versions.tolist()
         return (await self._take(_TAKE, ask)).messages
 
     async def take_where(

@@ -31,7 +31,7 @@ from dwell.queue.searcher import RemoteSearcher, Searcher
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
 from dwell.queue.typed import Typed
-from dwell.queue.verbs import ManyTaken
+from dwell.queue.verbs import ManyTaken, Versions
 from dwell.store.base import RemoteStore, Store
 from dwell.tasks import finished, whole
 
@@ -324,17 +324,25 @@ class Queue(Counting):
         return await self._takers.take(wish, values.limit(limit), wait_ms)
 
     async def take_ids(
-        self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
+        self,
+        topic: str,
+        ids: str | Sequence[str],
+        *,
+        lease: Delay | None = None,
+        owner: str = "",
+        versions: Versions | None = None,
     ) -> Batch:
         """Take those of some messages that are ready; the others are left out of the answer.
 
-        When the call is cancelled, what it had taken is given back.
+        So are, with the ``versions`` that a page or a sweep has of them, those that have changed.
+                When the call is cancelled, what it had taken is given back.
         """
         topic, many = values.topic(topic), self._ids([ids] if isinstance(ids, str) else ids)
         lease_ms, owner = values.lease_ms(lease), values.owner(owner)
         if not many:
             return Batch.empty()
-        return await self._searcher.take_ids(topic, many, lease_ms, owner)
+        seen = None if versions is None else columns.versions(versions, len(many))
+        return await self._searcher.take_ids(topic, many, lease_ms, owner, seen)
 
     async def peek(self, topic: str, limit: int = 1) -> Batch:
         """Return the ready messages that a take would give first, and leave them as they are."""

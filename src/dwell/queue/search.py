@@ -167,12 +167,17 @@ def _before(page: Page, place: int) -> Cursor:
 
 
 async def take_ids(
-    store: Store, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str
+    store: Store,
+    topic: str,
+    ids: Sequence[bytes],
+    lease_ms: int,
+    owner: str,
+    versions: U64 | None,
 ) -> Batch:
     """Take those of some messages that are ready; give them back when the call is cancelled."""
     taken: list[Batch] = []
     try:
-        await _take(store, topic, ids, None, lease_ms, owner, taken)
+        await _take(store, topic, ids, versions, lease_ms, owner, taken)
     except BaseException:
         await finished(whole(_give_back(store, taken)))
         raise

@@ -7,7 +7,7 @@ from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
 from dwell.batch.page import Cursor, Page
 from dwell.batch.selection import Selection
-from dwell.message import MAX_BATCH_BYTES, State
+from dwell.message import MAX_BATCH_BYTES, U64, State
 from dwell.queue import changes, search
 from dwell.queue.changes import Change
 from dwell.queue.matcher import Matcher
@@ -43,9 +43,16 @@ class Searcher:
         )
         return page.messages
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None,
+    ) -> Batch:
         """Take those of some messages that are ready."""
-        return await search.take_ids(self._store, topic, ids, lease_ms, owner)
+        return await search.take_ids(self._store, topic, ids, lease_ms, owner, versions)
 
     async def change(
         self, topic: str, which: Selection, how: Change, limit: int, dry_run: bool
@@ -82,9 +89,16 @@ class RemoteSearcher(Searcher):
         """Take at most ``limit`` ready messages that match."""
         return await self._remote.take_where(topic, which, limit, lease_ms, owner)
 
-    async def take_ids(self, topic: str, ids: Sequence[bytes], lease_ms: int, owner: str) -> Batch:
+    async def take_ids(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        lease_ms: int,
+        owner: str,
+        versions: U64 | None,
+    ) -> Batch:
         """Take those of some messages that are ready."""
-        return await self._remote.take_ids(topic, ids, lease_ms, owner)
+        return await self._remote.take_ids(topic, ids, lease_ms, owner, versions)
 
     async def change(
         self, topic: str, which: Selection, how: Change, limit: int, dry_run: bool

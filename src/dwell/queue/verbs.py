@@ -353,7 +353,7 @@ class Verbs:
         while limit:
             page = await self._store.scan(topic, State.DEAD, cursor, limit)
             if many := [id_.encode() for id_ in page.messages.ids]:
-                # A page of a server has no versions.
+                # A page of an older server has no versions.
                 seen = page.versions if len(page.versions) else None
                 codes.append(await self._store.kick(topic, many, delay_ms, seen))
             limit, cursor = limit - len(many), page.cursor

@@ -105,7 +105,13 @@ class SyncQueue:
         wait: Delay = 0,
     ) -> Batch: ...
     def take_ids(
-        self, topic: str, ids: str | Sequence[str], *, lease: Delay | None = None, owner: str = ""
+        self,
+        topic: str,
+        ids: str | Sequence[str],
+        *,
+        lease: Delay | None = None,
+        owner: str = "",
+        versions: Versions | None = None,
     ) -> Batch: ...
     def peek(self, topic: str, limit: int = 1) -> Batch: ...
     def held(self, owner: str) -> Batch: ...

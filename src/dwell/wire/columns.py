@@ -15,7 +15,7 @@ from msgspec import Meta
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import Blobs, LazyIds, Same, joined, sizes_of, text_bytes
 from dwell.batch.events import EventPage, Events
-from dwell.batch.page import Cursor
+from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidInput
@@ -111,7 +111,8 @@ class PutAnswerColumns(msgspec.Struct, omit_defaults=True):
 class BatchColumns(msgspec.Struct, omit_defaults=True):
     """Some messages; ``topic`` says for each which of ``topics`` is its own.
 
-    ``next`` is the place of the first id that a get by ids had no room for.
+    ``next`` is the place of the first id that a get by ids had no room for. ``versions`` are those
+    of a page, from a server that sends them.
     """
 
     count: int
@@ -134,6 +135,7 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     receipts: bytes | None = None
     cursor: Cursor | None = None
     next: int | None = None
+    versions: Column | None = None
 
 
 class SweepColumns(msgspec.Struct):
@@ -348,6 +350,23 @@ def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns
         cursor=cursor,
         **numbers,
     )
+
+
+def columns_of_page(page: Page) -> BatchColumns:
+    """Return a page as it is written, with the versions of its messages if it has them."""
+    columns = columns_of_batch(page.messages, page.cursor)
+    if len(page.versions):
+        columns.versions = packed(page.versions)
+    return columns
+
+
+def page_of_columns(columns: BatchColumns) -> Page:
+    """Return a page that was written; raises InvalidInput."""
+    messages = batch_of_columns(columns)
+    if columns.versions is None:
+        return Page(messages, columns.cursor)
+    versions = unpacked(columns.versions, len(messages), np.uint64, "versions")
+    return Page(messages, columns.cursor, versions)
 
 
 def columns_of_sweep(sweep: Sweep) -> SweepColumns:

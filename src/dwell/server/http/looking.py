@@ -49,7 +49,7 @@ async def list_messages(call: Call) -> Answer:
         page = await look(call, topic, which, state, cursor, ask.limit)
     if form is Media.ARROW:
         return with_cursor(Answer(arrow.messages(page.messages), form), page.cursor)
-    return page_answer(call, page.messages, page.cursor)
+    return page_answer(call, page)
 
 
 def _header_of(text: str | None) -> dict[str, str]:

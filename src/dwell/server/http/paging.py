@@ -8,7 +8,7 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import sizes_of
-from dwell.batch.page import Cursor
+from dwell.batch.page import Cursor, Page
 from dwell.errors import InvalidLimit
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Message, State
@@ -18,7 +18,7 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.media import Media
 from dwell.server.http.rows import as_lines, message_rows
-from dwell.wire.columns import columns_of_batch
+from dwell.wire.columns import columns_of_page
 
 _CURSOR = "dwell-cursor"
 _CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})")
@@ -64,11 +64,11 @@ def names_after(names: Iterable[str], after: str) -> tuple[list[str], str | None
     return page, page[-1] if len(page) < len(following) else None
 
 
-def page_answer(call: Call, batch: Batch, cursor: Cursor | None) -> Answer:
+def page_answer(call: Call, page: Page) -> Answer:
     """Return a page of messages in the form that the caller asks for; Arrow is another's work."""
-    form = call.asked
+    form, batch, cursor = call.asked, page.messages, page.cursor
     if form is Media.COLUMNS:
-        return Answer(msgspec.msgpack.encode(columns_of_batch(batch, cursor)), form)
+        return Answer(msgspec.msgpack.encode(columns_of_page(page)), form)
     if form is Media.NDJSON:
         return with_cursor(Answer(as_lines(message_rows(batch)), form), cursor)
     rows = message_rows(batch, packed=form is Media.MSGPACK)

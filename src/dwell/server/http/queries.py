@@ -23,7 +23,7 @@ async def find(call: Call) -> Answer:
     topic, ask = call.allowed_topic(), request_of(call, FindRequest)
     which, state = filters.selection_of(ask, ask.headers), values.state(ask.state)
     page = await filters.look(call, topic, which, state, cursor_of(ask.cursor), ask.limit)
-    return page_answer(call, page.messages, page.cursor)
+    return page_answer(call, page)
 
 
 async def take_where(call: Call) -> Answer:
@@ -46,7 +46,7 @@ async def take_where(call: Call) -> Answer:
         most_bytes=MAX_BATCH_BYTES,
     )
     call.note_taken(page.messages)
-    return page_answer(call, page.messages, page.cursor)
+    return page_answer(call, page)
 
 
 async def clear(call: Call) -> Answer:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.page import Page
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.given import values
@@ -57,7 +58,10 @@ async def take(call: Call) -> Answer:
     if ask.ids is not None:
         if len(topics) != 1:
             raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")
-        batch = await call.queue.take_ids(topics[0], ask.ids, lease=lease, owner=ask.owner)
+        how: dict[str, Any] = {"lease": lease, "owner": ask.owner, "versions": ask.versions}
+        batch = await call.queue.take_ids(topics[0], ask.ids, **how)
+    elif ask.versions is not None:
+        raise InvalidInput("versions: got them without ids, expected both")
     else:
         batch = await _take_due(call, ask, topics, lease)
     call.note_taken(batch)
@@ -104,7 +108,7 @@ async def held(call: Call) -> Answer:
     call.allow(None)
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
-    return page_answer(call, *part_of(await call.queue.held(ask.owner), after))
+    return page_answer(call, Page(*part_of(await call.queue.held(ask.owner), after)))
 
 
 async def peek(call: Call) -> Answer:

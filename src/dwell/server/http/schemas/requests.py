@@ -126,8 +126,9 @@ class PutQuery(Request):
 class TakeRequest(Request):
     """Which messages to take, for how long, and how long to wait for the first.
 
-    ``ids`` takes those of one topic that are ready. ``poll`` is a name of the caller's for this
-    request, with which its waiting can be ended.
+    ``ids`` takes those of one topic that are ready, with ``versions`` (one for each id, those of a
+    sweep or a page in columns) only those that have not changed since. ``poll`` is a name of the
+    caller's for this request, with which its waiting can be ended.
     """
 
     topics: Topic | Annotated[list[Topic], Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)]
@@ -138,6 +139,7 @@ class TakeRequest(Request):
     wait: Span | None = None
     wait_ms: Wait | None = None
     ids: Ids | None = None
+    versions: Versions | None = None
     poll: str = ""
 
 
