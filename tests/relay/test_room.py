@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from random import Random
 
 import pytest
 
@@ -9,6 +10,7 @@ import dwell
 from dwell.errors import DwellError
 from dwell.relay.kafka.source import KafkaSource
 from dwell.relay.process import relay_of
+from dwell.relay.rabbitmq import source as rabbitmq
 from dwell.relay.settings import RelaySettings
 from tests.relay.outbox import Box, moving
 from tests.waiting import until_async
@@ -171,6 +173,38 @@ async def test_an_offset_behind_a_deferred_record_is_not_committed(topics):
     finally:
         with contextlib.suppress(DwellError):
             await source.close()
+
+
+@pytest.fixture
+def queue_of_numbers(queues):
+    """A queue with as many messages as there are numbers."""
+    mine = queues()
+    mine.say_all([(b"%d" % at, None) for at in range(COUNT)])
+    return mine
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_only_what_is_done_is_acked(queue_of_numbers, seed, monkeypatch):
+    """Whatever is read, deferred and read again meanwhile."""
+    monkeypatch.setattr(rabbitmq, "_REST_S", 0.0)
+    draw, mine = Random(seed), queue_of_numbers
+    source, done, reads = rabbitmq.RabbitMQSource(mine.source), set(), []
+    try:
+        async with asyncio.timeout(60):
+            while len(done) < COUNT // 2:
+                reads.append(await source.read(draw.randint(1, 8)))
+                if len(reads) < 2:
+                    continue
+                # The next batch is read before this one is settled.
+                batch = reads.pop(0)
+                good = [one for one in batch if draw.random() < 0.6]
+                await source.defer([one for one in batch if one not in good])
+                await source.done(good)
+                done |= {one.body for one in good}
+    finally:
+        await source.close()
+    left = await asyncio.to_thread(mine.read, mine.came, COUNT - len(done))
+    assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
 
 
 class Nobody:

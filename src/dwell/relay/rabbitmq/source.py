@@ -53,6 +53,8 @@ class RabbitMQSource:
         self._records: deque[Record] = deque()
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
+        #: The delivery tags of this channel that are not acked, in ascending order.
+        self._unacked: dict[int, None] = {}
         self._is_queue = False
         #: How many messages came that the broker had delivered before, and that no id tells apart.
         self.again = 0
@@ -134,6 +136,7 @@ class RabbitMQSource:
             return await self._connection.channel()
         self._records.clear()
         self._deferred.clear()
+        self._unacked.clear()
         self._narrow()
         channel = await self._connection.channel()
         generation = self._connection.generation
@@ -142,6 +145,7 @@ class RabbitMQSource:
             # What an old channel had still to say is delivered again on the new one.
             if generation == self._connection.generation:
                 self.again += message.delivery.redelivered and not self._address.is_by_message_id
+                self._unacked[message.delivery.delivery_tag] = None
                 self._records.append(self._read_record(message, generation))
                 self._came.set()
 
@@ -228,16 +232,22 @@ class RabbitMQSource:
             return str(uuid.uuid5(uuid.NAMESPACE_OID, message_id))
 
     async def done(self, records: Sequence[Record]) -> None:
-        """Ack messages: all up to the last at once, unless some before it were deferred."""
+        """Ack messages: all at once up to the first that is not held, the others one by one."""
         mine = [one for one in records if one.place[0] == self._connection.generation]
         if not mine or not self._connection.is_open:
             return
         tags = [one.place[1] for one in mine]
-        are_all = not self._deferred or self._deferred[0].place[1] > tags[-1]
+        for tag in tags:
+            self._unacked.pop(tag, None)
+        first = next(iter(self._unacked), max(tags) + 1)
+        before = [tag for tag in tags if tag < first]
         try:
             channel = await self._connection.channel()
-            for tag in tags[-1:] if are_all else tags:
-                await channel.basic_ack(tag, multiple=are_all)
+            if before:
+                await channel.basic_ack(max(before), multiple=True)
+            for tag in tags:
+                if tag > first:
+                    await channel.basic_ack(tag)
             self._was_held = True
         except FAULTS as error:
             _log.warning("%s", self._connection.unreachable(error))
