@@ -421,6 +421,20 @@ def test_a_count_of_deaths_may_be_any_number(queues, tmp_path):
     assert headers_of(found)["x-death"][0]["count"] == 2**63 - 1
 
 
+def test_more_properties_than_a_message_may_have_are_a_dead_letter(queues, tmp_path):
+    mine = queues()
+    trace = [{"n": at} for at in range(6_000)]
+    mine.say_all([(b"1", None), (b"large", {"trace": trace}), (b"2", None)])
+    options = ends(mine, "--default-delay", "0s", "--dead", mine.dead)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        (dead,) = mine.read(mine.dead, 1)
+        assert [one.body for one in mine.read(mine.goes, 2)] == [b"1", b"2"]
+        assert relay.end() == 0
+    assert dead.body == b"large"
+    assert headers_of(dead)["trace"] == trace
+    assert headers_of(dead)["dwell-reason"].startswith("headers: got")
+
+
 def test_properties_that_are_none_are_set_aside(queues, tmp_path):
     mine = queues()
     with dwell.open(tmp_path / "store") as queue:
