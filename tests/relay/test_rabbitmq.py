@@ -376,10 +376,10 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter(queues, tmp_path, monkey
     source = RabbitMQSource(mine.source)
     read = source._record
 
-    def breaks(message, generation):
+    def breaks(message, *place):
         if message.body == b"strange":
             raise OverflowError("int too big to convert")
-        return read(message, generation)
+        return read(message, *place)
 
     monkeypatch.setattr(source, "_record", breaks)
     mine.say_all([(b"1", None), (b"strange", None), (b"2", None)])

@@ -184,11 +184,14 @@ def queue_of_numbers(queues):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_only_what_is_done_is_acked(queue_of_numbers, seed, monkeypatch):
+async def test_only_what_is_done_is_acked_and_what_is_deferred_keeps_its_id(
+    queue_of_numbers, seed, monkeypatch
+):
     """Whatever is read, deferred and read again meanwhile."""
     monkeypatch.setattr(rabbitmq, "_REST_S", 0.0)
     draw, mine = Random(seed), queue_of_numbers
     source, done, reads = rabbitmq.RabbitMQSource(mine.source), set(), []
+    ids = {}
     try:
         async with asyncio.timeout(60):
             while len(done) < COUNT // 2:
@@ -197,6 +200,7 @@ async def test_only_what_is_done_is_acked(queue_of_numbers, seed, monkeypatch):
                     continue
                 # The next batch is read before this one is settled.
                 batch = reads.pop(0)
+                assert all(ids.setdefault(one.body, one.id) == one.id for one in batch)
                 good = [one for one in batch if draw.random() < 0.6]
                 await source.defer([one for one in batch if one not in good])
                 await source.done(good)

@@ -174,25 +174,25 @@ class RabbitMQSource:
             _log.warning("%s: the connection breaks at one message again", self._address.queue)
         self._was_held = False
 
-    def _read_record(self, message: Any, generation: int) -> Record:
-        """Return a message as a record, whatever it says.
+    def _read_record(self, message: Any, generation: int, name: str = "") -> Record:
+        """Return a message as a record, whatever it says; ``name`` is what it was called before.
 
         One that is left out here would be acked unseen with those that come after it.
         """
+        name = name or str(uuid.uuid4())
         try:
-            return self._record(message, generation)
+            return self._record(message, generation, name)
         except Exception as error:
-            name = str(uuid.uuid4())
             return Record(
                 self._address.queue,
                 name,
                 message.body,
-                place=(generation, message.delivery.delivery_tag, message),
+                place=(generation, message.delivery.delivery_tag, message, name),
                 origin=f"{self._address.queue} {name}",
                 broken=f"message: cannot be read: {type(error).__name__}: {error}",
             )
 
-    def _record(self, message: Any, generation: int) -> Record:
+    def _record(self, message: Any, generation: int, name: str) -> Record:
         delivery, found = message.delivery, message.header.properties
         headers = found.headers or {}
         said = properties.texts(headers)
@@ -206,7 +206,6 @@ class RabbitMQSource:
                 after_ms=after_ms,
             )
             said = [*properties.texts(headers), ("dwell-delay", f"{after_ms}ms".encode())]
-        name = str(uuid.uuid4())
         is_expiring = found.expiration is not None and after_ms is None
         return Record(
             self._address.queue,
@@ -215,7 +214,7 @@ class RabbitMQSource:
             (delivery.routing_key or "").encode() or None,
             said,
             _at_ms(headers),
-            place=(generation, delivery.delivery_tag, message),
+            place=(generation, delivery.delivery_tag, message, name),
             origin=f"{self._address.queue} {found.message_id or name}",
             properties=properties.kept(
                 found, found.message_id or name, headers, expires=is_expiring
@@ -253,11 +252,14 @@ class RabbitMQSource:
             _log.warning("%s", self._connection.unreachable(error))
 
     async def defer(self, records: Sequence[Record]) -> None:
-        """Give messages again after a while; the broker counts them as delivered meanwhile."""
+        """Give messages again after a while; the broker counts them as delivered meanwhile.
+
+        Each keeps its id, as a put that was refused in part may have put it.
+        """
         for one in records:
-            generation, _, message = one.place
+            generation, _, message, name = one.place
             if generation == self._connection.generation:
-                self._deferred.append(self._read_record(message, generation))
+                self._deferred.append(self._read_record(message, generation, name))
         self._rested_s = time.monotonic() + _REST_S
 
     def is_committed(self, lane: str, origin: str) -> bool:
