@@ -8,6 +8,8 @@ import pytest
 
 import dwell
 from dwell.errors import DwellError
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.kafka import source as kafka
 from dwell.relay.kafka.source import KafkaSource
 from dwell.relay.process import relay_of
 from dwell.relay.rabbitmq import source as rabbitmq
@@ -209,6 +211,42 @@ async def test_only_what_is_done_is_acked_and_what_is_deferred_keeps_its_id(
         await source.close()
     left = await asyncio.to_thread(mine.read, mine.came, COUNT - len(done))
     assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
+
+
+async def test_what_is_read_again_after_an_outage_is_held(topics, tmp_path, monkeypatch):
+    """A read that is tried again goes back itself, so what it gives is not to be dropped."""
+    mine = topics(1)
+    is_away, consumed = asyncio.Event(), kafka._consumed
+
+    def away(consumer, limit):
+        if is_away.is_set():
+            raise BrokerUnreachable("away")
+        found = consumed(consumer, limit)
+        if found and not is_back.is_set():
+            # Until the source was told to go back, and tried to.
+            is_away.set()
+        return found
+
+    is_back = asyncio.Event()
+    monkeypatch.setattr(kafka, "_consumed", away)
+    async with dwell.open("memory:") as queue:
+        await queue.configure("full", max_pending=2, on_full="refuse")
+        await asyncio.to_thread(say_for_full, mine, range(6))
+        async with moving_to_workers(queue, mine.source) as relay:
+            await until_async(lambda: "source" in relay.tally.trouble and is_away.is_set())
+            await until_async(lambda: ready_of(queue, {"full": 2}))
+            await until_async(lambda: relay.tally.read == 2)
+            is_back.set()
+            is_away.clear()
+            await queue.configure("full", max_pending=100)
+            await asyncio.to_thread(say_for_full, mine, range(6, 8))
+            await until_async(lambda: ready_of(queue, {"full": 8}))
+
+
+def say_for_full(mine, numbers):
+    for at in numbers:
+        mine.say(b"%d" % at, {"dwell-to": "full", "dwell-delay": "0s"}, partition=0)
+    mine.flush()
 
 
 class Nobody:

@@ -56,8 +56,6 @@ class Intake:
         self._topics = topics
         self._limit = limit
         self._holding: asyncio.Task[None] | None = None
-        #: Lanes in which the source goes back with its next read.
-        self._deferred_lanes: set[str] = set()
         #: The origins of records that are held though one before them in their lane is not.
         self._ahead: set[str] = set()
         self._is_stopping = False
@@ -78,9 +76,8 @@ class Intake:
                     raise
                 # What is not held is not committed, and comes again.
                 return
-            # These were read before the source went back in their lanes.
-            records = [one for one in records if one.lane not in self._deferred_lanes]
-            self._deferred_lanes = set()
+            if self._source.has_lanes:
+                records = [one for one in records if not self._source.comes_again(one)]
             if records and not self._is_stopping:
                 self._tally.read += len(records)
                 self._holding = asyncio.get_running_loop().create_task(self._hold(records))
@@ -129,7 +126,6 @@ class Intake:
             deferred.append(record)
             if not is_left:
                 self._ahead.add(record.origin)
-        self._deferred_lanes = lanes
         self._tally.read -= len(deferred)
         await self._source.defer(deferred)
         return good

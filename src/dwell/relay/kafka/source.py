@@ -249,6 +249,11 @@ class KafkaSource:
             for record in reversed(records):
                 self._deferred[record.lane] = record.place
 
+    def comes_again(self, record: Record) -> bool:
+        """Tell whether a lane is still to go back, so that what was read of it comes again."""
+        deferred = self._deferred.get(record.lane)
+        return deferred is not None and deferred[2] == record.place[2]
+
     def _go_back(self, consumer: Consumer) -> None:
         """Begin with deferred records again, and read on in lanes that have rested."""
         with self._lock:

@@ -262,6 +262,10 @@ class RabbitMQSource:
                 self._deferred.append(self._read_record(message, generation, name))
         self._rested_s = time.monotonic() + _REST_S
 
+    def comes_again(self, record: Record) -> bool:
+        """Say no: nobody asks, as there are no lanes."""
+        return False
+
     def is_committed(self, lane: str, origin: str) -> bool:
         """Tell nothing of use: there are no lanes."""
         return True
