@@ -88,8 +88,18 @@ class Rules:
     def read(self, record: Record, now_ms: int) -> Held | Cancelled:
         """Say what becomes of a record; raises InvalidInput for one that says no time or target.
 
-        The id of the record becomes the one that it names itself, if it does.
+        The id of the record becomes the one that it names itself, if it does. One that is refused
+        keeps its own: an id is one of a topic, and refused records of all topics become letters of
+        one.
         """
+        came_id = record.id
+        try:
+            return self._read(record, now_ms)
+        except InvalidInput:
+            record.id = came_id
+            raise
+
+    def _read(self, record: Record, now_ms: int) -> Held | Cancelled:
         if record.broken:
             raise InvalidInput(record.broken)
         said = {
