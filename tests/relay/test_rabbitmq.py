@@ -179,6 +179,25 @@ def test_a_queue_that_is_full_is_waited_for(queues, tmp_path):
         until(all_seen)
 
 
+def test_a_queue_that_is_full_holds_up_no_other(queues, tmp_path):
+    """Also where more is due for it than a relay takes at once."""
+    mine = queues()
+    full = f"{mine.name}-full"
+    mine.declare(full, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    mine.say(b"before", queue=full)
+    mine.say_all([(b"%d" % at, {"x-delay": 1, "dwell-to": full}) for at in range(30)])
+    mine.say_all([(b"%d" % at, {"x-delay": 2_000}) for at in range(3)])
+    address = f"127.0.0.1:{free_port()}"
+    options = ends(mine, "--batch", "5", "--http", address)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert [one.body for one in mine.read(mine.goes, 3)] == [b"0", b"1", b"2"]
+        assert asked(address, "readyz")[0] == 503
+        found = mine.read(full, 31)
+        assert {one.body for one in found} == {b"before", *(b"%d" % at for at in range(30))}
+        until(lambda: asked(address, "readyz")[0] == 200)
+        assert relay.end() == 0
+
+
 def test_an_id_of_the_senders_is_held_once(queues, tmp_path):
     mine = queues()
     for _ in range(3):

@@ -63,6 +63,8 @@ class OnceKafkaSink(KafkaSink):
         self._owner = owner
         self._state = state_of(owner.hold)
         self._by_lane: dict[str, Producer] = {}
+        #: Lanes whose last transaction failed, so that leaders are looked at before the next.
+        self._failed: set[str] = set()
         self._threads = ThreadPoolExecutor(_LANES_AT_ONCE, "dwell-kafka-once")
         #: What the owner's lanes had sent last, as far as the topic was read, and where that ended.
         self._states: dict[bytes, bytes] = {}
@@ -82,7 +84,7 @@ class OnceKafkaSink(KafkaSink):
         self, lane: str, records: Sequence[Record], names: Collection[bytes]
     ) -> Sequence[Refusal | None]:
         """Send all records of a lane, or none, and keep the names with them."""
-        return await self._in_thread(self._send_once, lane, records, names)
+        return await self._told_of(await self._in_thread(self._send_once, lane, records, names))
 
     async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
         # A lane may wait long for a broker, and what else runs in threads is not to wait for it.
@@ -180,6 +182,9 @@ class OnceKafkaSink(KafkaSink):
     ) -> list[Refusal | None]:
         producer = self._by_lane[lane]
         state = encoded(names)
+        if lane in self._failed and any(refused := _without_leader(producer, records)):
+            return refused
+        self._failed.add(lane)
         refused = self._transaction(
             producer,
             records,
@@ -187,6 +192,8 @@ class OnceKafkaSink(KafkaSink):
         )
         # Who is refused is found out in transactions that come to nothing.
         single_out(partial(self._transaction, producer), records, refused)
+        if all(why is None or why.is_final for why in refused):
+            self._failed.discard(lane)
         return refused
 
     def _transaction(
@@ -215,6 +222,20 @@ class OnceKafkaSink(KafkaSink):
             _abort(producer, error)
             raise
         return flight.refused
+
+
+def _without_leader(producer: Producer, records: Sequence[Record]) -> list[Refusal | None]:
+    """Refuse records for topics without a leader, for which a transaction would end in nothing."""
+    found = producer.list_topics(timeout=_ASK_S).topics
+    gone = {
+        name
+        for name in {record.topic for record in records} & found.keys()
+        if any(part.leader < 0 for part in found[name].partitions.values())
+    }
+    return [
+        Refusal(f"{record.topic}: has no leader", is_final=False) if record.topic in gone else None
+        for record in records
+    ]
 
 
 def _again(work: Callable[[], T], most_ms: int) -> T:

@@ -147,7 +147,8 @@ def _refusal(error: BaseException) -> Refusal:
         where = f"exchange {returned.exchange!r}, routing key {returned.routing_key!r}"
         return Refusal(f"{returned.reply_text}: no queue takes it ({where})", is_final=True)
     if isinstance(error, DeliveryError):
-        return Refusal("the broker refused it, as a full queue does", is_final=False)
+        why = "the broker refused it, as a full queue does"
+        return Refusal(why, is_final=False, is_of_target=True)
     if isinstance(error, TimeoutError):
         return _NO_ANSWER
     if isinstance(error, (*_FINAL, ValueError)):
