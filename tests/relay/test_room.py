@@ -213,6 +213,24 @@ async def test_only_what_is_done_is_acked_and_what_is_deferred_keeps_its_id(
     assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
 
 
+async def test_connections_that_are_lost_while_a_topic_is_full_narrow_nothing(queue_of_numbers):
+    """The messages that had no room were read, so none of them broke the connection."""
+    mine = queue_of_numbers
+    source = rabbitmq.RabbitMQSource(mine.source)
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(6):
+                while not (found := await source.read(COUNT)):
+                    pass
+                await source.defer(found)
+                await source._connection.close()
+            read = set()
+            while len(read) < COUNT:
+                read |= {one.body for one in await source.read(COUNT)}
+    finally:
+        await source.close()
+
+
 async def test_what_is_read_again_after_an_outage_is_held(topics, tmp_path, monkeypatch):
     """A read that is tried again goes back itself, so what it gives is not to be dropped."""
     mine = topics(1)

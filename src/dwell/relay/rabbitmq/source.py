@@ -49,7 +49,7 @@ class RabbitMQSource:
         self._connection = Connection(self._address)
         self._tag = ""
         self._prefetch = self._address.prefetch
-        self._was_held = False
+        self._was_held = self._had_no_room = False
         self._records: deque[Record] = deque()
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
@@ -164,15 +164,16 @@ class RabbitMQSource:
         """Ask for fewer where nothing was held of what the last connection gave.
 
         The client breaks a connection for a message that it cannot read, so those that come before
-        it have to be held first; what is left then is that message alone.
+        it have to be held first; what is left then is that message alone. What was read and has no
+        room is no such message.
         """
-        if self._was_held:
+        if self._was_held or self._had_no_room:
             self._prefetch = min(self._prefetch * 2, self._address.prefetch)
         elif self._connection.generation:
             self._prefetch = max(self._prefetch // 8, 1)
         if self._prefetch == 1 < self._address.prefetch:
             _log.warning("%s: the connection breaks at one message again", self._address.queue)
-        self._was_held = False
+        self._was_held = self._had_no_room = False
 
     def _read_record(self, message: Any, generation: int, name: str = "") -> Record:
         """Return a message as a record, whatever it says; ``name`` is what it was called before.
@@ -260,6 +261,7 @@ class RabbitMQSource:
             generation, _, message, name = one.place
             if generation == self._connection.generation:
                 self._deferred.append(self._read_record(message, generation, name))
+                self._had_no_room = True
         self._rested_s = time.monotonic() + _REST_S
 
     def comes_again(self, record: Record) -> bool:
