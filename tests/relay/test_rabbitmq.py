@@ -20,6 +20,7 @@ from aiormq import spec
 import dwell
 from bench.servers import free_port
 from dwell.relay.house import QueueSink
+from dwell.relay.rabbitmq.properties import Properties
 from dwell.relay.rabbitmq.source import RabbitMQSource
 from dwell.relay.relay import Plan, Relay
 from dwell.relay.rules import Rules
@@ -457,7 +458,8 @@ def test_more_properties_than_a_message_may_have_are_a_dead_letter(queues, tmp_p
 def test_properties_that_are_none_are_set_aside(queues, tmp_path):
     mine = queues()
     with dwell.open(tmp_path / "store") as queue:
-        for at, data in enumerate((b"garbage", msgspec.msgpack.encode(["m", 300]))):
+        forged = Properties("m", typed={"a": b"\xff\xff\xff"})
+        for at, data in enumerate((b"garbage", *map(msgspec.msgpack.encode, (["m", 300], forged)))):
             headers = {"dwell-properties": b64encode(data).decode()}
             queue.put("jobs", b"bad", id=f"bad{at}", headers=headers)
         queue.put("jobs", b"good")
@@ -470,4 +472,5 @@ def test_properties_that_are_none_are_set_aside(queues, tmp_path):
         assert {one.id: "properties: " in one.last_error for one in dead} == {
             "bad0": True,
             "bad1": True,
+            "bad2": True,
         }

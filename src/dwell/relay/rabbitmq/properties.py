@@ -99,8 +99,15 @@ def _number(value: float) -> str:
 
 
 def read(data: bytes) -> Properties | None:
-    """Return the properties that a record keeps, if any."""
-    return _decode(data) if data else None
+    """Return the properties that a record keeps, if any; raises ValueError for what is none.
+
+    Anyone may put a message with such a header, and RabbitMQ closes the connection for a frame that
+    it cannot read.
+    """
+    found = _decode(data) if data else None
+    for value in found.typed.values() if found is not None else ():
+        table.check(value)
+    return found
 
 
 def wire(found: Properties, headers: Headers) -> bytes:

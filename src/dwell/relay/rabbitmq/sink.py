@@ -196,7 +196,7 @@ def _ready(at: int, record: Record) -> _Outgoing:
         raise ValueError(f"target: got {record.topic!r:.80}, expected at most 255 bytes each")
     try:
         found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise ValueError(f"properties: expected what a relay writes ({error})") from None
     if record.headers and any(name == REASON for name, _ in record.headers):
         # A dead letter is to be found, whenever somebody looks.
