@@ -9,7 +9,7 @@ import sys
 import time
 from base64 import b64encode
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -439,6 +439,38 @@ def test_a_count_of_deaths_may_be_any_number(queues, tmp_path):
         mine.say(b"old", {"x-death": deaths}, expiration="2000")
         (found,) = mine.read(mine.goes, 1)
     assert headers_of(found)["x-death"][0]["count"] == 2**63 - 1
+
+
+def test_what_tells_something_is_read_whatever_its_type(queues, tmp_path):
+    mine = queues()
+    later = datetime.now(UTC) + timedelta(hours=1)
+    said = [{"dwell-due-ms": later}, {"dwell-delay": Decimal(3600)}, {"x-delay": Decimal(9**7)}]
+    odd = [{"dwell-delay": [1]}, {"dwell-id": {"a": 1}, "dwell-delay": "1h"}]
+    mine.say_all([(b"%d" % at, one) for at, one in enumerate([*said, *odd])])
+    mine.say(b"now", None)
+    options = ends(mine, "--default-delay", "1ms", "--dead", mine.dead)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        dead = mine.read(mine.dead, 2)
+        assert [one.body for one in mine.read(mine.goes, 1)] == [b"now"]
+        until(lambda: not mine.ready(mine.came))
+        assert relay.end() == 0
+    assert [one.body for one in dead] == [b"3", b"4"]
+    reasons = [headers_of(one)["dwell-reason"] for one in dead]
+    assert ["got list" in reasons[0], "got dict" in reasons[1]] == [True, True]
+    with dwell.open(tmp_path / "store") as queue:
+        held = {one.body: one for one in queue.scan("relay", "delayed").messages}
+    assert sorted(held) == [b"0", b"1", b"2"]
+    assert held[b"0"].due_ms // 1000 == int(later.timestamp())
+
+
+def test_who_had_a_copy_gets_no_second(queues, tmp_path):
+    mine = queues()
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log") as relay:
+        mine.say(b"1", {"x-delay": 1, "CC": [mine.dead]})
+        (found,) = mine.read(mine.goes, 1)
+        assert relay.end() == 0
+    assert "CC" not in headers_of(found)
+    assert mine.ready(mine.dead) == 1
 
 
 def test_more_properties_than_a_message_may_have_are_a_dead_letter(queues, tmp_path):
