@@ -182,7 +182,7 @@ class Intake:
 
     async def _try(self, topic: str, step: Step) -> Step:
         if isinstance(step[0], Cancelled):
-            await self._cancel(topic, [one.id for one in step])
+            await self._cancel(topic, step)
             return []
         return await self._put(topic, step)
 
@@ -226,12 +226,22 @@ class Intake:
                 self._tally.held[str(Result(code))] += count
         return []
 
-    async def _cancel(self, topic: str, ids: list[str]) -> None:
-        left = await self._cancel_in(topic, list(dict.fromkeys(ids)))
+    async def _cancel(self, topic: str, step: Sequence[Cancelled]) -> None:
+        or_ids = {one.id: one.or_id for one in step}
+        left = await self._cancel_anywhere(topic, list(or_ids))
+        others = [or_id for id_ in left if (or_id := or_ids[id_])]
+        unknown = len(left) - len(others)
+        if others:
+            unknown += len(await self._cancel_anywhere(topic, others))
+        self._tally.held["unknown"] += unknown
+
+    async def _cancel_anywhere(self, topic: str, ids: list[str]) -> list[str]:
+        """Cancel messages, of whichever topic; return the ids that none knows."""
+        left = await self._cancel_in(topic, ids)
         for other in await self._topics() if left else ():
             if left and other != topic:
                 left = await self._cancel_in(other, left)
-        self._tally.held["unknown"] += len(left)
+        return left
 
     async def _cancel_in(self, topic: str, ids: list[str]) -> list[str]:
         """Cancel messages of a topic; return the ids that it does not know."""

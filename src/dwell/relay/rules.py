@@ -26,6 +26,8 @@ from dwell.relay.envelope import OURS, TO
 from dwell.relay.record import Headers, Record
 
 CANCEL = "dwell-cancel"
+#: The id of the record at the place that a cancel may mean, as its source writes it.
+CANCEL_PLACE = "dwell-cancel-place"
 ID = "dwell-id"
 
 _SPAN_AT_END = re.compile(r"(?:^|[._-])delay-((?:[0-9]+(?:ms|[smhdw]))+)$")
@@ -53,11 +55,15 @@ class Held(msgspec.Struct, gc=False):
 
 
 class Cancelled(msgspec.Struct, gc=False):
-    """A record that says of another, by its id, that it is not to leave; its own target if any."""
+    """A record that says of another, by its id, that it is not to leave; its own target if any.
+
+    Where no message has that id, ``or_id`` is meant, if there is one.
+    """
 
     record: Record
     target: str
     id: str
+    or_id: str = ""
 
 
 class Rules:
@@ -110,7 +116,9 @@ class Rules:
         if CANCEL in said:
             # What a sink gets is held by lane, wherever it goes.
             target = "" if self._is_named else self._target_of(said, None)
-            return Cancelled(record, target, values.any_id(_text(said[CANCEL]), CANCEL).decode())
+            names = (name for name in (CANCEL, CANCEL_PLACE) if name in said)
+            ids = [values.any_id(_text(said[name]), name).decode() for name in names]
+            return Cancelled(record, target, *ids)
         if ID in said:
             record.id = values.own_id(_text(said[ID]), ID).decode()
         if record.body is not None and len(record.body) > MAX_BODY_BYTES:

@@ -166,7 +166,9 @@ class KafkaSource:
             return ()
         self._ids_due_s = now_s + _IDLE_IDS_S
         try:
-            self._ids.refresh({topic for topic, _ in self._mine.values()}, _LOOK_S)
+            # Also of topics that other members read, as a cancel may mean a record of them.
+            named = {topic for topic in self._address.topics if not topic.startswith("^")}
+            self._ids.refresh(named | {topic for topic, _ in self._mine.values()}, _LOOK_S)
         except BrokerUnreachable as error:
             if went_back:
                 self._ids_due_s = 0.0
