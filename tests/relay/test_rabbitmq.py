@@ -199,6 +199,20 @@ def test_a_queue_that_is_full_holds_up_no_other(queues, tmp_path):
         assert relay.end() == 0
 
 
+def test_a_letter_waits_for_room_in_the_queue_of_letters(queues, tmp_path):
+    mine = queues()
+    letters = f"{mine.name}-letters"
+    mine.declare(letters, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    mine.say(b"before", queue=letters)
+    address = f"127.0.0.1:{free_port()}"
+    options = ends(mine, "--dead", letters, "--http", address)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        mine.say(b"nowhere", {"x-delay": 1, "dwell-to": f"{mine.name}-none"})
+        until(lambda: "dead letters" in asked(address, "readyz")[1])
+        assert [one.body for one in mine.read(letters, 2)] == [b"before", b"nowhere"]
+        assert relay.end() == 0
+
+
 def test_an_id_of_the_senders_is_held_once(queues, tmp_path):
     mine = queues()
     for _ in range(3):

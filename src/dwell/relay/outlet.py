@@ -228,20 +228,28 @@ class Outlet:
         self._tally.add_late(batch.due_ms, self._queue.clock.now_ms())
 
     async def _set_aside(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> None:
-        """Make dead letters of what the broker never takes; what is no letter either is buried."""
+        """Make dead letters of what the broker never takes; what is no letter either is buried.
+
+        What is no letter just now, as the queue of letters is full, is given back.
+        """
         letters = self._letters(batch, dead)
         try:
             refused = await self._kept(batch, self._sink.send(letters))
         except BrokerUnreachable as error:
             await self._give_back(batch.picked([at for at, _, _ in dead]), str(error))
             return
-        self._tally.dead["sink"] += len(dead)
+        waiting = [why for why in refused if why is not None and not why.is_final]
+        self._tally.dead["sink"] += len(dead) - len(waiting)
+        back = []
         for (at, _, refusal), again in zip(dead, refused, strict=True):
-            one = batch.picked([at])
             if again is None:
-                await self._ack(one)
+                await self._ack(batch.picked([at]))
+            elif again.is_final:
+                await self._bury(batch.picked([at]), refusal.reason)
             else:
-                await self._bury(one, refusal.reason)
+                back.append(at)
+        if back:
+            await self._give_back(batch.picked(back), f"dead letters: {waiting[0].reason}")
 
     def _letters(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> list[Record]:
         part = batch.picked([at for at, _, _ in dead])
