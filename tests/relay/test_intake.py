@@ -142,6 +142,31 @@ async def test_letters_that_wait_are_told_once_and_make_a_relay_not_ready(caplog
     assert not tally.trouble
 
 
+async def test_a_setting_that_somebody_changes_meanwhile_stays():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        settings = queue.settings
+
+        async def changed(topic):
+            found = await settings(topic)
+            await queue.configure(topic, remember_ms=86_400_000)
+            return found
+
+        queue.settings = changed
+        source, sink = Once([]), Away()
+        source.open = source.close = sink.open = sink.close = idle
+        relay = Relay(queue, Plan(), Rules(to="out"), source=source, sink=sink, letters=sink)
+        stopping = asyncio.Event()
+        running = asyncio.create_task(relay.run(stopping))
+
+        async def is_told():
+            return (await settings("relay")).max_attempts == 65_535
+
+        await until_async(is_told)
+        stopping.set()
+        await running
+        assert (await settings("relay")).remember_ms == 86_400_000
+
+
 class Late(MemoryStore):
     """A store that is away for longer than a lease."""
 
