@@ -89,7 +89,7 @@ class Rules:
         self._due = None if due is None else Query(due)
         self._delay = None if delay is None else Query(delay)
         self._default_ms = default_delay_ms
-        self._reads_bodies = any((self._target, self._due, self._delay))
+        self._reads_due = self._due is not None or self._delay is not None
 
     def read(self, record: Record, now_ms: int) -> Held | Cancelled:
         """Say what becomes of a record; raises InvalidInput for one that says no time or target.
@@ -124,7 +124,7 @@ class Rules:
         if record.body is not None and len(record.body) > MAX_BODY_BYTES:
             # Says what came and what is allowed.
             values.body(record.body)
-        content = self._content(record) if self._reads_bodies else None
+        content = self._content(record) if self._reads(said) else None
         due_ms = self._due_ms(record, said, content, now_ms)
         target = self._target_of(said, content)
         if said:
@@ -132,6 +132,11 @@ class Rules:
         return Held(
             record, target, due_ms, envelope.extra_of(record, target if self._is_named else None)
         )
+
+    def _reads(self, said: dict[str, bytes]) -> bool:
+        """Tell whether an expression is to say what headers do not."""
+        reads_target = self._target is not None and TO not in said
+        return reads_target or (self._reads_due and _BY_HEADER.keys().isdisjoint(said))
 
     def _content(self, record: Record) -> object:
         try:
