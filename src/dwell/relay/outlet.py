@@ -184,8 +184,9 @@ class Outlet:
         self._pass_again(self._apart.forgotten(now_ms))
         waits = self._apart.waits(records, now_ms)
         back = [at for places in waits.values() for at in places]
-        self._is_waiting = self._is_waiting or bool(back)
         is_filling = 2 * len(back) >= self._limit
+        if back and not is_filling:
+            self._is_waiting = True
         for delay_ms, places in waits.items():
             part, delay = batch.picked(places), Millis(delay_ms if is_filling else 0)
             why = reason or f"{records[places[0]].topic}: is set apart, as it took nothing"
@@ -209,7 +210,11 @@ class Outlet:
             if self._tally.is_news(_who(target), reason):
                 _log.warning("%s: its messages wait for the broker: %s", target, reason)
             mine = [at for at in places if records[at].topic == target]
-            await self._passing(batch.picked(mine), [records[at] for at in mine], reason)
+            part = batch.picked(mine)
+            late, _ = await self._passing(part, [records[at] for at in mine], reason)
+            if len(late):
+                # The queue was away for as long as the pause.
+                await self._give_back(late, reason)
         return set(places)
 
     def _pass_again(self, targets: Collection[str]) -> None:
