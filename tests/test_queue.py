@@ -4,6 +4,7 @@ import contextlib
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import dwell
 from dwell import Result, State
@@ -128,6 +129,16 @@ async def test_rows_count_from_when_they_are_put():
         ]
         assert set((page.messages.expires_ms - NOW).tolist()) == {60_000, 61_000}
         assert await queue.put_rows("t", []) == ()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_rows_with_headers_that_no_layout_has_room_for_are_refused(count):
+    rows = [row_of(b"x", NOW)] * count
+    rows[-1] = replace(rows[-1], extra=bytes(MAX_EXTRA_BYTES + 1))
+    async with opened() as queue:
+        with pytest.raises(InvalidHeaders, match="expected at most 65535"):
+            await queue.put_rows("t", rows)
+        assert not (await queue.stats()).topics
 
 
 async def test_a_row_alone_is_gathered_with_the_puts_of_others():

@@ -59,6 +59,25 @@ def test_more_headers_than_a_message_may_have_are_refused():
         envelope.extra_of(Record("in", "i", b"", None, many, origin="i"), "to")
 
 
+LARGE = 20_000
+
+
+@pytest.mark.parametrize(
+    ("target", "more"),
+    [
+        ("x" * LARGE, {}),
+        ("to", {"properties": bytes(LARGE)}),
+        ("to", {"origin": "x" * LARGE}),
+        ("to", {"headers": [("h", b"x" * LARGE)]}),
+        ("to", {"body": None, "key": b"\xff" * LARGE}),
+    ],
+)
+def test_what_is_kept_in_headers_is_bounded_whatever_it_is(target, more):
+    given = {"topic": "in", "id": "i", "body": b"", "origin": "i"} | more
+    with pytest.raises(InvalidHeaders, match="headers: got"):
+        envelope.extra_of(Record(**given), target)
+
+
 def test_a_message_of_somebody_else_goes_where_all_go():
     with dwell.open("memory:") as queue:
         queue.put("t", b"1", key="k", headers={"a": "b"})

@@ -71,6 +71,37 @@ async def test_what_the_queue_refuses_is_a_dead_letter_and_holds_up_nothing():
         assert tally.dead["source"] == 2
 
 
+async def test_records_that_share_an_id_are_letters_of_their_own():
+    """An id is one of its topic, and letters of records for all topics are in one."""
+    said = [
+        {"dwell-delay": b"soon"},
+        {"dwell-delay": b"1s", "dwell-to": b"a b"},
+        {"dwell-delay": b"1s", "dwell-to": b"jobs", "h": b"x" * 20_000},
+        {},
+    ]
+    records = [
+        Record("in", f"r{at}", b"%d" % at, headers=[("dwell-id", b"same"), *one.items()])
+        for at, one in enumerate(said)
+    ]
+    async with Queue(MemoryStore(RealClock())) as queue:
+        source, tally, sink = Once(records), Tally(), QueueSink(queue)
+        intake = Intake(
+            source,
+            queue,
+            Rules(to="jobs", is_named=False),
+            DeadLetters(sink, "dead", sink, tally),
+            tally,
+            topic_of=lambda one: one.target,
+            topics=lambda: None,
+        )
+        running = asyncio.create_task(intake.run())
+        await until_async(lambda: tally.settled == len(said) or running.done())
+        intake.stop()
+        await running
+        assert sorted((await queue.take("dead", 9)).bodies) == [b"0", b"1", b"2", b"3"]
+        assert tally.dead["source"] == len(said)
+
+
 async def test_letters_that_are_too_many_for_one_batch_keep_their_bodies():
     async with Queue(MemoryStore(RealClock())) as queue:
         sink, tally = QueueSink(queue), Tally()
@@ -109,6 +140,31 @@ async def test_letters_that_wait_are_told_once_and_make_a_relay_not_ready(caplog
     sink.is_away = False
     assert not await dead.send([(record, "no due")])
     assert not tally.trouble
+
+
+async def test_a_setting_that_somebody_changes_meanwhile_stays():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        settings = queue.settings
+
+        async def changed(topic):
+            found = await settings(topic)
+            await queue.configure(topic, remember_ms=86_400_000)
+            return found
+
+        queue.settings = changed
+        source, sink = Once([]), Away()
+        source.open = source.close = sink.open = sink.close = idle
+        relay = Relay(queue, Plan(), Rules(to="out"), source=source, sink=sink, letters=sink)
+        stopping = asyncio.Event()
+        running = asyncio.create_task(relay.run(stopping))
+
+        async def is_told():
+            return (await settings("relay")).max_attempts == 65_535
+
+        await until_async(is_told)
+        stopping.set()
+        await running
+        assert (await settings("relay")).remember_ms == 86_400_000
 
 
 class Late(MemoryStore):

@@ -122,6 +122,22 @@ def test_what_waits_is_cancelled_by_its_id(topics, tmp_path):
     assert left.body == b"3"
 
 
+def test_an_own_id_that_looks_like_a_place_is_cancelled(topics, tmp_path):
+    mine = topics(1)
+    own = f"{mine.came}-2024-17"
+    mine.say(b"1", {"dwell-delay": "1h", "dwell-id": own})
+    mine.say(b"2", {"dwell-delay": "1h"})
+    for cancelled in (own, f"{mine.came}-0-1"):
+        mine.say(None, {"dwell-cancel": cancelled})
+    mine.flush()
+    options = ["--from", mine.source, "--to", mine.sink]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        until(lambda: committed(mine) == 4)
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        assert not queue.scan(f"relay.{mine.came}-0", "delayed").messages
+
+
 def test_a_topic_that_was_made_anew_repeats_no_record(topics, tmp_path):
     """Nor does one of another cluster: partition and offset are as they were, the record is not."""
     mine = topics(1)

@@ -10,6 +10,7 @@ from dwell.relay.contract import LaneLost
 from dwell.relay.kafka.once import OnceKafkaSink
 from dwell.relay.kafka.source import KafkaSource
 from dwell.relay.record import Record
+from dwell.relay.rules import Rules
 from dwell.relay.sent import Owner, name_of
 from tests.waiting import until_async
 
@@ -102,3 +103,33 @@ async def test_a_lane_that_is_entered_knows_what_was_sent_of_it_by_whomever(topi
     with pytest.raises(LaneLost):
         await second.send_once("b", [Record(mine.goes, "", b"e")], later)
     assert len(mine.read(mine.goes, 4)) == 4
+
+
+async def test_a_cancel_names_a_place_in_a_topic_that_another_relay_reads(topics):
+    """Each of two members has one of two topics."""
+    one, other = topics(1), topics(1)
+    url = f"kafka://{one.hosts}/{one.came},{other.came}?group={one.name}"
+    sources = [KafkaSource(url) for _ in range(2)]
+    lanes = [Lanes(), Lanes()]
+
+    async def shared():
+        for source in sources:
+            await source.read(1)
+        return all(len(mine.open_ones) == 1 for mine in lanes)
+
+    try:
+        for source, mine in zip(sources, lanes, strict=True):
+            await source.open(mine)
+        await until_async(shared)
+        for topic, named in ((one, other), (other, one)):
+            topic.say(None, {"dwell-cancel": f"{named.came}-0-7"})
+            topic.flush()
+        for source in sources:
+            while not (found := await source.read(1)):
+                pass
+            said = Rules(to="to").read(found[0], now_ms=1)
+            assert said.id in said.or_id
+            assert "@" in said.or_id
+    finally:
+        for source in sources:
+            await source.close()

@@ -79,6 +79,32 @@ def test_a_topic_that_takes_nothing_holds_up_no_other_and_doubles_nothing(kafka,
     assert "leases had ended" not in relay.log
 
 
+@pytest.mark.campaign
+def test_a_topic_without_a_leader_holds_up_no_other_exactly_once(kafka, tmp_path):
+    mine = Topics(kafka.hosts, "once", 1)
+    none = f"{mine.name}-none"
+    options = ["--from", mine.source, "--to", mine.sink, "--exactly-once"]
+    soon = {"dwell-delay": "1ms"}
+    mine.say(b"1", soon)
+    mine.flush()
+    # Makes the topics of transactions, where the second broker is not there to have them.
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        mine.read(mine.goes, 1)
+        assert relay.end() == 0
+    admin = AdminClient({"bootstrap.servers": kafka.hosts})
+    with broker_of(kafka, none) as second:
+        second.kill()
+        until(lambda: admin.list_topics(timeout=60).topics[none].partitions[0].leader < 0)
+        mine.say(b"0", soon | {"dwell-to": none})
+        mine.say(b"2", soon)
+        mine.flush()
+        with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+            assert numbers(mine.read(mine.goes, 2)) == [1, 2]
+            second.start()
+            until(lambda: len(list(read_all(mine.hosts, none, 1))) == 1)
+            assert relay.end() == 0
+
+
 def test_a_topic_that_is_not_there_is_a_dead_letter(kafka, tmp_path):
     mine = Topics(kafka.hosts, "unknown", 1)
     mine.say(b"1", {"dwell-delay": "1ms", "dwell-to": "nowhere"})

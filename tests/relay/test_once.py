@@ -154,6 +154,44 @@ async def test_a_letter_that_is_refused_as_well_holds_up_no_other():
         assert tally.dead["sink"] == 1
 
 
+class Stuck(Keeping):
+    """The same where one target takes nothing until it is told to."""
+
+    is_stuck = True
+
+    async def send_once(self, lane, records, names):
+        why = Refusal("has no leader", is_final=False, is_of_target=True)
+        refused = [why if self.is_stuck and one.topic == "stuck" else None for one in records]
+        if not any(refused):
+            self.sent += [(one.topic, one.body) for one in records]
+        return refused
+
+
+@pytest.mark.parametrize("limit", [4, 50])
+async def test_a_target_that_takes_nothing_holds_up_no_other(limit, caplog):
+    """Also where more is due for it than is taken at once; if not, its order is kept."""
+    async with Queue(MemoryStore(RealClock())) as queue:
+        sink, bodies = Stuck(), [b"%d" % at for at in range(9)]
+        await queue.put_many("t", bodies, headers={"dwell-to": "stuck"})
+        await queue.put_many("t", bodies)
+        tally = Tally()
+        dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
+        way = Way(queue, "t", 3_000, "to", limit=limit)
+        outlet = OnceOutlet(way, sink, dead, tally, "lane", lambda lane, origin: True)
+        running = asyncio.create_task(outlet.run())
+        await until_async(lambda: len(sink.sent) >= 9)
+        assert sink.sent == [("to", body) for body in bodies]
+        assert list(tally.trouble.values()) == ["has no leader"]
+        assert caplog.text.count("stuck: its messages wait") == 1
+        sink.is_stuck = False
+        await until_async(lambda: len(sink.sent) >= 18)
+        left = sink.sent[9:] if limit > len(bodies) else sorted(sink.sent[9:])
+        assert left == [("stuck", body) for body in bodies]
+        await until_async(lambda: not tally.trouble)
+        outlet.stop()
+        await running
+
+
 async def test_a_state_that_cannot_be_read_is_ignored_and_told(topics, caplog):
     mine = topics(1)
     owner = Owner(mine.name, "group", 7)

@@ -22,11 +22,12 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import dwell
 from bench.servers import free_port
 from dwell.errors import InvalidInput
-from dwell.message import MAX_BODY_BYTES, MAX_DELAY_MS, MAX_PRIORITY
+from dwell.message import MAX_BODY_BYTES, MAX_DELAY_MS, MAX_PRIORITY, Result
 from dwell.outbox import Outbox
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.outbox.place import source_at
 from dwell.relay.outbox.source import OutboxSource
+from dwell.relay.relay import Plan, Relay
 from tests.relay.kafka import relaying
 from tests.relay.outbox import Box, held, held_at, moved, moving
 from tests.relay.test_kafka import asked
@@ -529,6 +530,45 @@ def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path):
     engine.dispose()
     (found,) = held_at(tmp_path / "store", "t")
     assert found.body == b"1"
+
+
+class Kept:
+    """A sink that has all it was given."""
+
+    def __init__(self):
+        self.sent = []
+
+    async def open(self):
+        """Do nothing."""
+
+    async def send(self, records):
+        self.sent += [(one.topic, one.body) for one in records]
+        return [None] * len(records)
+
+    async def close(self):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("id_", ["order-7", "x" * 256])
+async def test_an_id_is_one_of_its_topic_where_a_broker_gets_the_messages(box, id_):
+    names = ["mails", "invoices", "t" * 200]
+    for topic in names * 2:
+        box.put(topic, topic, id=id_)
+    box.put(names[0], "another", id=id_[:-1])
+    box.put("later", "1", id="a", delay="1h")
+    async with dwell.open("memory:") as queue:
+        source, sink = source_at(box.address), Kept()
+        rules = source.reader(is_named=True)
+        relay = Relay(queue, Plan(), rules, source=source, sink=sink, letters=sink)
+        stopping = asyncio.Event()
+        running = asyncio.create_task(relay.run(stopping))
+        await until_async(lambda: asyncio.to_thread(lambda: box.count() == 0))
+        assert await queue.cancel("relay", "later/a") == Result.CANCELLED
+        await until_async(lambda: len(sink.sent) >= 4)
+        stopping.set()
+        await running
+    expected = [*((topic, topic.encode()) for topic in names), (names[0], b"another")]
+    assert sorted(sink.sent) == sorted(expected)
 
 
 def test_a_broker_gets_messages_when_they_are_due(postgres, topics, tmp_path):

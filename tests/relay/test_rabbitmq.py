@@ -9,7 +9,7 @@ import sys
 import time
 from base64 import b64encode
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from aiormq import spec
 import dwell
 from bench.servers import free_port
 from dwell.relay.house import QueueSink
+from dwell.relay.rabbitmq.properties import Properties
 from dwell.relay.rabbitmq.source import RabbitMQSource
 from dwell.relay.relay import Plan, Relay
 from dwell.relay.rules import Rules
@@ -177,6 +178,39 @@ def test_a_queue_that_is_full_is_waited_for(queues, tmp_path):
             return len(seen) == 40
 
         until(all_seen)
+
+
+def test_a_queue_that_is_full_holds_up_no_other(queues, tmp_path):
+    """Also where more is due for it than a relay takes at once."""
+    mine = queues()
+    full = f"{mine.name}-full"
+    mine.declare(full, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    mine.say(b"before", queue=full)
+    mine.say_all([(b"%d" % at, {"x-delay": 1, "dwell-to": full}) for at in range(30)])
+    mine.say_all([(b"%d" % at, {"x-delay": 2_000}) for at in range(3)])
+    address = f"127.0.0.1:{free_port()}"
+    options = ends(mine, "--batch", "5", "--http", address)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert [one.body for one in mine.read(mine.goes, 3)] == [b"0", b"1", b"2"]
+        assert asked(address, "readyz")[0] == 503
+        found = mine.read(full, 31)
+        assert {one.body for one in found} == {b"before", *(b"%d" % at for at in range(30))}
+        until(lambda: asked(address, "readyz")[0] == 200)
+        assert relay.end() == 0
+
+
+def test_a_letter_waits_for_room_in_the_queue_of_letters(queues, tmp_path):
+    mine = queues()
+    letters = f"{mine.name}-letters"
+    mine.declare(letters, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    mine.say(b"before", queue=letters)
+    address = f"127.0.0.1:{free_port()}"
+    options = ends(mine, "--dead", letters, "--http", address)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        mine.say(b"nowhere", {"x-delay": 1, "dwell-to": f"{mine.name}-none"})
+        until(lambda: "dead letters" in asked(address, "readyz")[1])
+        assert [one.body for one in mine.read(letters, 2)] == [b"before", b"nowhere"]
+        assert relay.end() == 0
 
 
 def test_an_id_of_the_senders_is_held_once(queues, tmp_path):
@@ -376,10 +410,10 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter(queues, tmp_path, monkey
     source = RabbitMQSource(mine.source)
     read = source._record
 
-    def breaks(message, generation):
+    def breaks(message, *place):
         if message.body == b"strange":
             raise OverflowError("int too big to convert")
-        return read(message, generation)
+        return read(message, *place)
 
     monkeypatch.setattr(source, "_record", breaks)
     mine.say_all([(b"1", None), (b"strange", None), (b"2", None)])
@@ -421,10 +455,57 @@ def test_a_count_of_deaths_may_be_any_number(queues, tmp_path):
     assert headers_of(found)["x-death"][0]["count"] == 2**63 - 1
 
 
+def test_what_tells_something_is_read_whatever_its_type(queues, tmp_path):
+    mine = queues()
+    later = datetime.now(UTC) + timedelta(hours=1)
+    said = [{"dwell-due-ms": later}, {"dwell-delay": Decimal(3600)}, {"x-delay": Decimal(9**7)}]
+    odd = [{"dwell-delay": [1]}, {"dwell-id": {"a": 1}, "dwell-delay": "1h"}]
+    mine.say_all([(b"%d" % at, one) for at, one in enumerate([*said, *odd])])
+    mine.say(b"now", None)
+    options = ends(mine, "--default-delay", "1ms", "--dead", mine.dead)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        dead = mine.read(mine.dead, 2)
+        assert [one.body for one in mine.read(mine.goes, 1)] == [b"now"]
+        until(lambda: not mine.ready(mine.came))
+        assert relay.end() == 0
+    assert [one.body for one in dead] == [b"3", b"4"]
+    reasons = [headers_of(one)["dwell-reason"] for one in dead]
+    assert ["got list" in reasons[0], "got dict" in reasons[1]] == [True, True]
+    with dwell.open(tmp_path / "store") as queue:
+        held = {one.body: one for one in queue.scan("relay", "delayed").messages}
+    assert sorted(held) == [b"0", b"1", b"2"]
+    assert held[b"0"].due_ms // 1000 == int(later.timestamp())
+
+
+def test_who_had_a_copy_gets_no_second(queues, tmp_path):
+    mine = queues()
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log") as relay:
+        mine.say(b"1", {"x-delay": 1, "CC": [mine.dead]})
+        (found,) = mine.read(mine.goes, 1)
+        assert relay.end() == 0
+    assert "CC" not in headers_of(found)
+    assert mine.ready(mine.dead) == 1
+
+
+def test_more_properties_than_a_message_may_have_are_a_dead_letter(queues, tmp_path):
+    mine = queues()
+    trace = [{"n": at} for at in range(6_000)]
+    mine.say_all([(b"1", None), (b"large", {"trace": trace}), (b"2", None)])
+    options = ends(mine, "--default-delay", "0s", "--dead", mine.dead)
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        (dead,) = mine.read(mine.dead, 1)
+        assert [one.body for one in mine.read(mine.goes, 2)] == [b"1", b"2"]
+        assert relay.end() == 0
+    assert dead.body == b"large"
+    assert headers_of(dead)["trace"] == trace
+    assert headers_of(dead)["dwell-reason"].startswith("headers: got")
+
+
 def test_properties_that_are_none_are_set_aside(queues, tmp_path):
     mine = queues()
     with dwell.open(tmp_path / "store") as queue:
-        for at, data in enumerate((b"garbage", msgspec.msgpack.encode(["m", 300]))):
+        forged = Properties("m", typed={"a": b"\xff\xff\xff"})
+        for at, data in enumerate((b"garbage", *map(msgspec.msgpack.encode, (["m", 300], forged)))):
             headers = {"dwell-properties": b64encode(data).decode()}
             queue.put("jobs", b"bad", id=f"bad{at}", headers=headers)
         queue.put("jobs", b"good")
@@ -437,4 +518,5 @@ def test_properties_that_are_none_are_set_aside(queues, tmp_path):
         assert {one.id: "properties: " in one.last_error for one in dead} == {
             "bad0": True,
             "bad1": True,
+            "bad2": True,
         }

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+from random import Random
 
 import pytest
 
 import dwell
 from dwell.errors import DwellError
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.kafka import source as kafka
 from dwell.relay.kafka.source import KafkaSource
 from dwell.relay.process import relay_of
+from dwell.relay.rabbitmq import source as rabbitmq
 from dwell.relay.settings import RelaySettings
 from tests.relay.outbox import Box, moving
 from tests.waiting import until_async
@@ -171,6 +175,96 @@ async def test_an_offset_behind_a_deferred_record_is_not_committed(topics):
     finally:
         with contextlib.suppress(DwellError):
             await source.close()
+
+
+@pytest.fixture
+def queue_of_numbers(queues):
+    """A queue with as many messages as there are numbers."""
+    mine = queues()
+    mine.say_all([(b"%d" % at, None) for at in range(COUNT)])
+    return mine
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_only_what_is_done_is_acked_and_what_is_deferred_keeps_its_id(
+    queue_of_numbers, seed, monkeypatch
+):
+    """Whatever is read, deferred and read again meanwhile."""
+    monkeypatch.setattr(rabbitmq, "_REST_S", 0.0)
+    draw, mine = Random(seed), queue_of_numbers
+    source, done, reads = rabbitmq.RabbitMQSource(mine.source), set(), []
+    ids = {}
+    try:
+        async with asyncio.timeout(60):
+            while len(done) < COUNT // 2:
+                reads.append(await source.read(draw.randint(1, 8)))
+                if len(reads) < 2:
+                    continue
+                # The next batch is read before this one is settled.
+                batch = reads.pop(0)
+                assert all(ids.setdefault(one.body, one.id) == one.id for one in batch)
+                good = [one for one in batch if draw.random() < 0.6]
+                await source.defer([one for one in batch if one not in good])
+                await source.done(good)
+                done |= {one.body for one in good}
+    finally:
+        await source.close()
+    left = await asyncio.to_thread(mine.read, mine.came, COUNT - len(done))
+    assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
+
+
+async def test_connections_that_are_lost_while_a_topic_is_full_narrow_nothing(queue_of_numbers):
+    """The messages that had no room were read, so none of them broke the connection."""
+    mine = queue_of_numbers
+    source = rabbitmq.RabbitMQSource(mine.source)
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(6):
+                while not (found := await source.read(COUNT)):
+                    pass
+                await source.defer(found)
+                await source._connection.close()
+            read = set()
+            while len(read) < COUNT:
+                read |= {one.body for one in await source.read(COUNT)}
+    finally:
+        await source.close()
+
+
+async def test_what_is_read_again_after_an_outage_is_held(topics, tmp_path, monkeypatch):
+    """A read that is tried again goes back itself, so what it gives is not to be dropped."""
+    mine = topics(1)
+    is_away, consumed = asyncio.Event(), kafka._consumed
+
+    def away(consumer, limit):
+        if is_away.is_set():
+            raise BrokerUnreachable("away")
+        found = consumed(consumer, limit)
+        if found and not is_back.is_set():
+            # Until the source was told to go back, and tried to.
+            is_away.set()
+        return found
+
+    is_back = asyncio.Event()
+    monkeypatch.setattr(kafka, "_consumed", away)
+    async with dwell.open("memory:") as queue:
+        await queue.configure("full", max_pending=2, on_full="refuse")
+        await asyncio.to_thread(say_for_full, mine, range(6))
+        async with moving_to_workers(queue, mine.source) as relay:
+            await until_async(lambda: "source" in relay.tally.trouble and is_away.is_set())
+            await until_async(lambda: ready_of(queue, {"full": 2}))
+            await until_async(lambda: relay.tally.read == 2)
+            is_back.set()
+            is_away.clear()
+            await queue.configure("full", max_pending=100)
+            await asyncio.to_thread(say_for_full, mine, range(6, 8))
+            await until_async(lambda: ready_of(queue, {"full": 8}))
+
+
+def say_for_full(mine, numbers):
+    for at in numbers:
+        mine.say(b"%d" % at, {"dwell-to": "full", "dwell-delay": "0s"}, partition=0)
+    mine.flush()
 
 
 class Nobody:

@@ -122,6 +122,17 @@ def test_a_body_that_is_no_json_is_told_where_an_expression_reads_it():
         Rules(to="out", due="at").read(record(body=b"\xff"), NOW_MS)
 
 
+@pytest.mark.parametrize("body", [None, b"", b"\x08\x96\x01"])
+def test_a_body_is_not_read_where_headers_say_all(body):
+    rules = Rules(to="out", delay="wait", target="to")
+    headers = [("dwell-delay", b"1s"), ("dwell-to", b"x")]
+    found = rules.read(Record("in", "i", body, headers=headers), NOW_MS)
+    assert (found.due_ms, found.target) == (NOW_MS + 1_000, "x")
+    for header in headers:
+        with pytest.raises(InvalidInput, match="body: is not JSON"):
+            rules.read(Record("in", "i", body, headers=[header]), NOW_MS)
+
+
 def test_a_target_that_is_none_is_told():
     with pytest.raises(InvalidInput, match="target: got None"):
         Rules().read(record([("x-delay", b"1")]), NOW_MS)

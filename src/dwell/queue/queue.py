@@ -21,7 +21,15 @@ from dwell.given import columns, values
 from dwell.given.rows import row_of
 from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
-from dwell.queue.bulk import PutKey, put_fitting, put_joined, put_rows, puts_of
+from dwell.queue.bulk import (
+    PutKey,
+    check_extra_size,
+    check_extras,
+    put_fitting,
+    put_joined,
+    put_rows,
+    puts_of,
+)
 from dwell.queue.counting import Counting
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
@@ -263,11 +271,13 @@ class Queue(Counting):
         return await self.put_puts(puts, on_conflict)
 
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
-        """Put columns that hold only what a store may be given: nothing is checked here again.
+        """Put columns that hold only what a store may be given.
 
-        Batches that many callers give in one turn of the event loop are one put of the store.
+        Nothing but the size of headers is checked here again. Batches that many callers give in one
+        turn of the event loop are one put of the store.
         """
         self.check_open()
+        check_extras(puts)
         batch = (puts.topic, on_conflict, puts.ids is not None)
         return await self._bulk_puts.call(batch, puts, puts.size_bytes, len(puts))
 
@@ -278,8 +288,9 @@ class Queue(Counting):
         on_conflict: str = "keep",
         counted_ms: int | None = None,
     ) -> Sequence[Put]:
-        """Put rows that hold only what a store may be given: nothing is checked here again.
+        """Put rows that hold only what a store may be given.
 
+        Nothing but the size of headers is checked here again.
         All of them have an id, or none has. What they count from now is counted from this call,
         where ``counted_ms`` says which now that was.
         """
@@ -294,6 +305,7 @@ class Queue(Counting):
         return await self.put_puts(puts, on_conflict)
 
     def _put_row(self, topic: str, row: Row, on_conflict: str) -> "asyncio.Future[Put]":
+        check_extra_size(len(row.extra))
         size_bytes = len(row.body) + len(row.extra) + len(row.id)
         return self._puts.call((topic, on_conflict, row.id != b""), row, size_bytes)
 

@@ -60,6 +60,12 @@ class Source(Protocol):
         :meth:`done` is told of the rest of what one read gave.
         """
 
+    def comes_again(self, record: Record) -> bool:
+        """Tell of a record of the last read whether the next one goes back to one before it.
+
+        It is asked where there are lanes, when the records that were read before are done.
+        """
+
     def is_committed(self, lane: str, origin: str) -> bool:
         """Tell whether the record of a message in a lane of this relay does not come again."""
 

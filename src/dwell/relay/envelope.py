@@ -39,7 +39,7 @@ def extra_of(record: Record, target: str | None) -> bytes:
     key = _text(record.key, MAX_KEY_BYTES)
     is_plain = record.body is not None and (key is not None or record.key is None)
     if not record.headers and is_plain:
-        return encode_extra(key, headers)
+        return encode_extra(key, values.headers(headers))
     for name, value in record.headers:
         text = _text(value)
         if text is None or name in headers:

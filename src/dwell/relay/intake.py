@@ -56,8 +56,6 @@ class Intake:
         self._topics = topics
         self._limit = limit
         self._holding: asyncio.Task[None] | None = None
-        #: Lanes in which the source goes back with its next read.
-        self._deferred_lanes: set[str] = set()
         #: The origins of records that are held though one before them in their lane is not.
         self._ahead: set[str] = set()
         self._is_stopping = False
@@ -78,9 +76,8 @@ class Intake:
                     raise
                 # What is not held is not committed, and comes again.
                 return
-            # These were read before the source went back in their lanes.
-            records = [one for one in records if one.lane not in self._deferred_lanes]
-            self._deferred_lanes = set()
+            if self._source.has_lanes:
+                records = [one for one in records if not self._source.comes_again(one)]
             if records and not self._is_stopping:
                 self._tally.read += len(records)
                 self._holding = asyncio.get_running_loop().create_task(self._hold(records))
@@ -129,7 +126,6 @@ class Intake:
             deferred.append(record)
             if not is_left:
                 self._ahead.add(record.origin)
-        self._deferred_lanes = lanes
         self._tally.read -= len(deferred)
         await self._source.defer(deferred)
         return good
@@ -186,7 +182,7 @@ class Intake:
 
     async def _try(self, topic: str, step: Step) -> Step:
         if isinstance(step[0], Cancelled):
-            await self._cancel(topic, [one.id for one in step])
+            await self._cancel(topic, step)
             return []
         return await self._put(topic, step)
 
@@ -230,12 +226,22 @@ class Intake:
                 self._tally.held[str(Result(code))] += count
         return []
 
-    async def _cancel(self, topic: str, ids: list[str]) -> None:
-        left = await self._cancel_in(topic, list(dict.fromkeys(ids)))
+    async def _cancel(self, topic: str, step: Sequence[Cancelled]) -> None:
+        or_ids = {one.id: one.or_id for one in step}
+        left = await self._cancel_anywhere(topic, list(or_ids))
+        others = [or_id for id_ in left if (or_id := or_ids[id_])]
+        unknown = len(left) - len(others)
+        if others:
+            unknown += len(await self._cancel_anywhere(topic, others))
+        self._tally.held["unknown"] += unknown
+
+    async def _cancel_anywhere(self, topic: str, ids: list[str]) -> list[str]:
+        """Cancel messages, of whichever topic; return the ids that none knows."""
+        left = await self._cancel_in(topic, ids)
         for other in await self._topics() if left else ():
             if left and other != topic:
                 left = await self._cancel_in(other, left)
-        self._tally.held["unknown"] += len(left)
+        return left
 
     async def _cancel_in(self, topic: str, ids: list[str]) -> list[str]:
         """Cancel messages of a topic; return the ids that it does not know."""

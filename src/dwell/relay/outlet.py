@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence, Set
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from dwell.given.values import Millis
 from dwell.message import Result
 from dwell.queue import Queue
 from dwell.relay import envelope
+from dwell.relay.apart import Apart
 from dwell.relay.contract import BrokerUnreachable, LaneLost, OnceSink, Sink
 from dwell.relay.dead import DeadLetters
 from dwell.relay.patience import AGAIN_S, patiently
@@ -28,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
 _LOOK_S = 0.1
+#: What of a reason a message keeps, characters.
+_MOST_REASON = 200
 #: How soon a lease is made longer while a broker takes its time, as a part of it.
 _KEEP_EVERY = 0.25
 _NO_TARGET = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
@@ -56,6 +60,8 @@ class Outlet:
         self._sink = sink
         self._dead = dead
         self._tally = tally
+        self._apart = Apart()
+        self._is_waiting = False
         self._is_stopping = False
         self._queue_name = f"queue of {way.topic}"
         self._taking: asyncio.Task[Batch] | None = None
@@ -73,6 +79,10 @@ class Outlet:
                 return
             if len(batch):
                 await self._pass_on(batch)
+            if self._is_waiting:
+                # What keeps its place would be taken again at once.
+                self._is_waiting = False
+                await asyncio.sleep(AGAIN_S)
 
     @property
     def is_stopping(self) -> bool:
@@ -103,6 +113,9 @@ class Outlet:
 
     async def _pass_on(self, batch: Batch) -> None:
         batch, records = await self._records(batch)
+        batch, records = await self._passing(batch, records)
+        if not len(batch):
+            return
         try:
             refused = await self._kept(batch, self._sink.send(records))
         except BrokerUnreachable as error:
@@ -140,6 +153,8 @@ class Outlet:
     async def _settle(
         self, batch: Batch, records: Sequence[Record], refused: Sequence[Refusal | None]
     ) -> None:
+        taken = [one.topic for one, why in zip(records, refused, strict=True) if why is None]
+        self._pass_again(self._apart.discard(taken))
         if not any(refused):
             await self._sent(batch)
             return
@@ -152,9 +167,60 @@ class Outlet:
         if places["dead"]:
             dead = [(at, records[at], refused[at]) for at in places["dead"]]
             await self._set_aside(batch, dead)  # type: ignore[arg-type]
-        if places["back"]:
-            first = refused[places["back"][0]]
-            await self._give_back(batch.picked(places["back"]), first.reason if first else "")
+        back = await self._set_apart(batch, records, refused)
+        if left := [at for at in places["back"] if at not in back]:
+            first = refused[left[0]]
+            await self._give_back(batch.picked(left), first.reason if first else "")
+
+    async def _passing(
+        self, batch: Batch, records: list[Record], reason: str = ""
+    ) -> tuple[Batch, list[Record]]:
+        """Return what may be sent; what is for targets set apart is given back.
+
+        It keeps its place, so that it leaves in its order, unless it would fill each take: then it
+        is due when its target is tried again, as nothing else would ever be taken.
+        """
+        now_ms = self._queue.clock.now_ms()
+        self._pass_again(self._apart.forgotten(now_ms))
+        waits = self._apart.waits(records, now_ms)
+        back = [at for places in waits.values() for at in places]
+        is_filling = 2 * len(back) >= self._limit
+        if back and not is_filling:
+            self._is_waiting = True
+        for delay_ms, places in waits.items():
+            part, delay = batch.picked(places), Millis(delay_ms if is_filling else 0)
+            why = reason or f"{records[places[0]].topic}: is set apart, as it took nothing"
+            await self.patiently(partial(self._release, part, delay, why))
+        return _without(back, batch, records)
+
+    async def _release(self, batch: Batch, delay: Millis, reason: str) -> None:
+        await self._queue.release(batch, delay, counted=False, error=reason[:_MOST_REASON])
+
+    async def _set_apart(
+        self, batch: Batch, records: Sequence[Record], refused: Sequence[Refusal | None]
+    ) -> Set[int]:
+        """Give back what targets do not take now, so that others pass; return the places."""
+        places = [at for at, why in enumerate(refused) if why is not None and _is_of_target(why)]
+        if not places:
+            return set()
+        targets = {records[at].topic: refused[at] for at in places}
+        self._apart.add(targets, self._queue.clock.now_ms())
+        for target, why in targets.items():
+            reason = why.reason if why is not None else ""
+            if self._tally.is_news(_who(target), reason):
+                _log.warning("%s: its messages wait for the broker: %s", target, reason)
+            mine = [at for at in places if records[at].topic == target]
+            part = batch.picked(mine)
+            late, _ = await self._passing(part, [records[at] for at in mine], reason)
+            if len(late):
+                # The queue was away for as long as the pause.
+                await self._give_back(late, reason)
+        return set(places)
+
+    def _pass_again(self, targets: Collection[str]) -> None:
+        """Tell that targets are not set apart any more."""
+        for target in targets:
+            self._tally.trouble.pop(_who(target), None)
 
     async def _sent(self, batch: Batch) -> None:
         """Say that messages are done, and how late they were."""
@@ -167,20 +233,28 @@ class Outlet:
         self._tally.add_late(batch.due_ms, self._queue.clock.now_ms())
 
     async def _set_aside(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> None:
-        """Make dead letters of what the broker never takes; what is no letter either is buried."""
+        """Make dead letters of what the broker never takes; what is no letter either is buried.
+
+        What is no letter just now, as the queue of letters is full, is given back.
+        """
         letters = self._letters(batch, dead)
         try:
             refused = await self._kept(batch, self._sink.send(letters))
         except BrokerUnreachable as error:
             await self._give_back(batch.picked([at for at, _, _ in dead]), str(error))
             return
-        self._tally.dead["sink"] += len(dead)
+        waiting = [why for why in refused if why is not None and not why.is_final]
+        self._tally.dead["sink"] += len(dead) - len(waiting)
+        back = []
         for (at, _, refusal), again in zip(dead, refused, strict=True):
-            one = batch.picked([at])
             if again is None:
-                await self._ack(one)
+                await self._ack(batch.picked([at]))
+            elif again.is_final:
+                await self._bury(batch.picked([at]), refusal.reason)
             else:
-                await self._bury(one, refusal.reason)
+                back.append(at)
+        if back:
+            await self._give_back(batch.picked(back), f"dead letters: {waiting[0].reason}")
 
     def _letters(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> list[Record]:
         part = batch.picked([at for at, _, _ in dead])
@@ -195,9 +269,7 @@ class Outlet:
         """Give messages back as they were before they were taken, and wait a little."""
         if self._tally.is_news(self._topic, reason):
             _log.warning("%s: %d messages wait for the broker: %s", self._topic, len(batch), reason)
-        await self.patiently(
-            lambda: self._queue.release(batch, 0, counted=False, error=reason[:200])
-        )
+        await self.patiently(partial(self._release, batch, Millis(0), reason))
         await asyncio.sleep(AGAIN_S)
 
     async def _bury(self, batch: Batch, reason: str) -> None:
@@ -276,6 +348,7 @@ class OnceOutlet(Outlet):
             batch = batch.picked(np.flatnonzero(~again).tolist())
         batch, records = await self._records(batch)
         batch, records = await self._committed(batch, records)
+        batch, records = await self._passing(batch, records)
         if len(batch):
             await self._send_once(batch, records)
 
@@ -322,10 +395,15 @@ class OnceOutlet(Outlet):
                 return
             if not any(refused):
                 self._names = names
+                self._pass_again(self._apart.discard(record.topic for record in records))
                 self._tally.dead["sink"] += sum(map(self._is_letter, records))
                 self._count_sent(batch)
                 await self._acked(batch)
                 return
+            if back := await self._set_apart(batch, records, refused):
+                # Nothing was sent, so that the others are sent without them.
+                batch, records = _without(back, batch, records)
+                continue
             waiting = next((r for r in refused if r is not None and not r.is_final), None)
             if waiting is not None:
                 await self._give_back(batch, waiting.reason)
@@ -367,6 +445,14 @@ class OnceOutlet(Outlet):
     async def leave(self) -> None:
         """End with the lane."""
         await self._once.leave(self._lane)
+
+
+def _is_of_target(why: Refusal) -> bool:
+    return why.is_of_target and not why.is_final
+
+
+def _who(target: str) -> str:
+    return f"target {target}"
 
 
 def _without(

@@ -35,9 +35,11 @@ class Record(msgspec.Struct, gc=False):
 class Refusal(NamedTuple):
     """Why a sink does not have a record; ``is_final`` when it never will.
 
-    ``is_shared`` says that the broker refused it together with others, and may mean one of those.
+    ``is_shared`` says that the broker refused it together with others, and may mean one of those,
+    ``is_of_target`` that what goes elsewhere may be taken meanwhile.
     """
 
     reason: str
     is_final: bool
     is_shared: bool = False
+    is_of_target: bool = False

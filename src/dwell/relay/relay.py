@@ -230,7 +230,12 @@ class Relay:
     async def _prepare(self, topic: str) -> bool:
         """Let a topic know ids for long enough, and not bury what only a dying relay took."""
         settings = await self._queue.settings(topic)
-        remember_ms = max(self._plan.remember_ms, settings.remember_ms)
-        if (settings.remember_ms, settings.max_attempts) != (remember_ms, _MAX_ATTEMPTS):
-            await self._queue.configure(topic, remember_ms=remember_ms, max_attempts=_MAX_ATTEMPTS)
+        changes = {}
+        if settings.max_attempts != _MAX_ATTEMPTS:
+            changes["max_attempts"] = _MAX_ATTEMPTS
+        # What somebody else sets meanwhile is not written back as it was.
+        if settings.remember_ms < self._plan.remember_ms:
+            changes["remember_ms"] = self._plan.remember_ms
+        if changes:
+            await self._queue.configure(topic, **changes)
         return True

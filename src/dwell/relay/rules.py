@@ -26,6 +26,8 @@ from dwell.relay.envelope import OURS, TO
 from dwell.relay.record import Headers, Record
 
 CANCEL = "dwell-cancel"
+#: The id of the record at the place that a cancel may mean, as its source writes it.
+CANCEL_PLACE = "dwell-cancel-place"
 ID = "dwell-id"
 
 _SPAN_AT_END = re.compile(r"(?:^|[._-])delay-((?:[0-9]+(?:ms|[smhdw]))+)$")
@@ -53,11 +55,15 @@ class Held(msgspec.Struct, gc=False):
 
 
 class Cancelled(msgspec.Struct, gc=False):
-    """A record that says of another, by its id, that it is not to leave; its own target if any."""
+    """A record that says of another, by its id, that it is not to leave; its own target if any.
+
+    Where no message has that id, ``or_id`` is meant, if there is one.
+    """
 
     record: Record
     target: str
     id: str
+    or_id: str = ""
 
 
 class Rules:
@@ -83,13 +89,23 @@ class Rules:
         self._due = None if due is None else Query(due)
         self._delay = None if delay is None else Query(delay)
         self._default_ms = default_delay_ms
-        self._reads_bodies = any((self._target, self._due, self._delay))
+        self._reads_due = self._due is not None or self._delay is not None
 
     def read(self, record: Record, now_ms: int) -> Held | Cancelled:
         """Say what becomes of a record; raises InvalidInput for one that says no time or target.
 
-        The id of the record becomes the one that it names itself, if it does.
+        The id of the record becomes the one that it names itself, if it does. One that is refused
+        keeps its own: an id is one of a topic, and refused records of all topics become letters of
+        one.
         """
+        came_id = record.id
+        try:
+            return self._read(record, now_ms)
+        except InvalidInput:
+            record.id = came_id
+            raise
+
+    def _read(self, record: Record, now_ms: int) -> Held | Cancelled:
         if record.broken:
             raise InvalidInput(record.broken)
         said = {
@@ -100,13 +116,15 @@ class Rules:
         if CANCEL in said:
             # What a sink gets is held by lane, wherever it goes.
             target = "" if self._is_named else self._target_of(said, None)
-            return Cancelled(record, target, values.any_id(_text(said[CANCEL]), CANCEL).decode())
+            names = (name for name in (CANCEL, CANCEL_PLACE) if name in said)
+            ids = [values.any_id(_text(said[name]), name).decode() for name in names]
+            return Cancelled(record, target, *ids)
         if ID in said:
             record.id = values.own_id(_text(said[ID]), ID).decode()
         if record.body is not None and len(record.body) > MAX_BODY_BYTES:
             # Says what came and what is allowed.
             values.body(record.body)
-        content = self._content(record) if self._reads_bodies else None
+        content = self._content(record) if self._reads(said) else None
         due_ms = self._due_ms(record, said, content, now_ms)
         target = self._target_of(said, content)
         if said:
@@ -114,6 +132,11 @@ class Rules:
         return Held(
             record, target, due_ms, envelope.extra_of(record, target if self._is_named else None)
         )
+
+    def _reads(self, said: dict[str, bytes]) -> bool:
+        """Tell whether an expression is to say what headers do not."""
+        reads_target = self._target is not None and TO not in said
+        return reads_target or (self._reads_due and _BY_HEADER.keys().isdisjoint(said))
 
     def _content(self, record: Record) -> object:
         try:

@@ -44,6 +44,8 @@ _POLL_S = 0.05
 _ASK_S = 15.0
 #: As long as the broker may wait for the end of a transaction of a relay that died.
 _READ_S = 90.0
+#: How old may be what is known of leaders before a transaction.
+_LEADERS_S = 1.0
 _LANES_AT_ONCE = 32
 #: Each batch writes a record, and all of them are read at a start: Kafka is to compact them soon,
 #: which it does with whole segments alone.
@@ -63,6 +65,9 @@ class OnceKafkaSink(KafkaSink):
         self._owner = owner
         self._state = state_of(owner.hold)
         self._by_lane: dict[str, Producer] = {}
+        #: The topics without a leader, and when that was last looked at, by the monotonic clock.
+        self._leaderless: frozenset[str] = frozenset()
+        self._looked_s = -_LEADERS_S
         self._threads = ThreadPoolExecutor(_LANES_AT_ONCE, "dwell-kafka-once")
         #: What the owner's lanes had sent last, as far as the topic was read, and where that ended.
         self._states: dict[bytes, bytes] = {}
@@ -82,7 +87,7 @@ class OnceKafkaSink(KafkaSink):
         self, lane: str, records: Sequence[Record], names: Collection[bytes]
     ) -> Sequence[Refusal | None]:
         """Send all records of a lane, or none, and keep the names with them."""
-        return await self._in_thread(self._send_once, lane, records, names)
+        return await self._told_of(await self._in_thread(self._send_once, lane, records, names))
 
     async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
         # A lane may wait long for a broker, and what else runs in threads is not to wait for it.
@@ -180,6 +185,8 @@ class OnceKafkaSink(KafkaSink):
     ) -> list[Refusal | None]:
         producer = self._by_lane[lane]
         state = encoded(names)
+        if any(refused := self._without_leader(producer, records)):
+            return refused
         refused = self._transaction(
             producer,
             records,
@@ -188,6 +195,30 @@ class OnceKafkaSink(KafkaSink):
         # Who is refused is found out in transactions that come to nothing.
         single_out(partial(self._transaction, producer), records, refused)
         return refused
+
+    def _without_leader(
+        self, producer: Producer, records: Sequence[Record]
+    ) -> list[Refusal | None]:
+        """Refuse records for topics without a leader.
+
+        A transaction that such a topic is part of neither commits nor aborts before it has one, and
+        nothing else of the lane leaves meanwhile.
+        """
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= _LEADERS_S:
+            topics = producer.list_topics(timeout=_ASK_S).topics
+            self._leaderless = frozenset(
+                name
+                for name, topic in topics.items()
+                if any(part.leader < 0 for part in topic.partitions.values())
+            )
+            self._looked_s = now_s
+        return [
+            Refusal(f"{one.topic}: has no leader", is_final=False)
+            if one.topic in self._leaderless
+            else None
+            for one in records
+        ]
 
     def _transaction(
         self,

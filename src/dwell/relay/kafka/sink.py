@@ -207,7 +207,7 @@ class KafkaSink:
         assert self._lines is not None
         usual, apart = self._lines
         if not self._apart:
-            return self._noted(records, await usual.send(records))
+            return await self._told_of(self._noted(records, await usual.send(records)))
         refused: list[Refusal | None] = [None] * len(records)
         now_s, quick, slow = time.monotonic(), list[int](), list[int]()
         for at, record in enumerate(records):
@@ -225,7 +225,19 @@ class KafkaSink:
                 refused[at] = why
         tried = sorted(quick + slow)
         self._noted([records[at] for at in tried], [refused[at] for at in tried])
-        return refused
+        return await self._told_of(refused)
+
+    async def _told_of(self, refused: Sequence[Refusal | None]) -> Sequence[Refusal | None]:
+        """Say of what is refused for now that it is the target, unless no broker answers."""
+        if not any(why is not None and not why.is_final for why in refused):
+            return refused
+        if None not in refused:
+            assert self._lines is not None
+            try:
+                await asyncio.to_thread(self._lines[0].look)
+            except BrokerUnreachable:
+                return refused
+        return [None if why is None else why._replace(is_of_target=True) for why in refused]
 
     def _noted(
         self, records: Sequence[Record], refused: list[Refusal | None]

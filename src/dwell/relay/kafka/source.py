@@ -166,7 +166,9 @@ class KafkaSource:
             return ()
         self._ids_due_s = now_s + _IDLE_IDS_S
         try:
-            self._ids.refresh({topic for topic, _ in self._mine.values()}, _LOOK_S)
+            # Also of topics that other members read, as a cancel may mean a record of them.
+            named = {topic for topic in self._address.topics if not topic.startswith("^")}
+            self._ids.refresh(named | {topic for topic, _ in self._mine.values()}, _LOOK_S)
         except BrokerUnreachable as error:
             if went_back:
                 self._ids_due_s = 0.0
@@ -248,6 +250,11 @@ class KafkaSource:
         with self._lock:
             for record in reversed(records):
                 self._deferred[record.lane] = record.place
+
+    def comes_again(self, record: Record) -> bool:
+        """Tell whether a lane is still to go back, so that what was read of it comes again."""
+        deferred = self._deferred.get(record.lane)
+        return deferred is not None and deferred[2] == record.place[2]
 
     def _go_back(self, consumer: Consumer) -> None:
         """Begin with deferred records again, and read on in lanes that have rested."""

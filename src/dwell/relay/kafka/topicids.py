@@ -17,7 +17,7 @@ from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.address import Address
 from dwell.relay.kafka.words import reason, told
 from dwell.relay.record import Headers
-from dwell.relay.rules import CANCEL
+from dwell.relay.rules import CANCEL, CANCEL_PLACE
 
 _log = logging.getLogger(__name__)
 
@@ -88,9 +88,14 @@ class TopicIds:
         return self._marks[topic]
 
     def cancelling(self, headers: Headers) -> Headers:
-        """Return headers in which a cancel by topic, partition and offset has the whole id."""
-        for at, (name, value) in enumerate(headers):
-            if name == CANCEL and value and (place := _PLACE.fullmatch(value)):
-                mark = self._marks.get(place[1].decode(), "")
-                headers = [*headers[:at], (name, value + mark.encode()), *headers[at + 1 :]]
-        return headers
+        """Return headers with the whole id that a cancel by topic, partition and offset may mean.
+
+        What it says stays, as it may be an id of somebody's own that looks like a place.
+        """
+        places = [
+            (CANCEL_PLACE, value + mark.encode())
+            for name, value in headers
+            if name == CANCEL and value and (place := _PLACE.fullmatch(value))
+            if (mark := self._marks.get(place[1].decode()))
+        ]
+        return [*headers, *places] if places else headers

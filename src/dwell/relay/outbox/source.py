@@ -155,6 +155,10 @@ class OutboxSource:
             else:
                 seqs[record.row[0]] = until_s
 
+    def comes_again(self, record: Record) -> bool:
+        """Say no: nobody asks, as there are no lanes."""
+        return False
+
     def is_committed(self, lane: str, origin: str) -> bool:
         """Say no: nobody asks, as there are no lanes."""
         return False

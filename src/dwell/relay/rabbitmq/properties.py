@@ -6,6 +6,8 @@ priority, correlation_id, reply_to, expiration, timestamp (seconds), type, app_i
 that are no texts, each with its value as AMQP writes it.
 """
 
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ _OF_DELIVERY = "x-delivery-count"
 _OURS = "dwell-"
 _DELAY = "x-delay"
 _HEADERS_FLAG = 1 << 13
+#: What RabbitMQ takes for more routing keys: whoever is named there has had the message already.
+_COPIES = ("CC", "BCC")
 
 
 class Properties(msgspec.Struct, array_like=True, gc=False):
@@ -80,7 +84,11 @@ def _typed(headers: dict[str, Any]) -> dict[str, bytes]:
 
 
 def texts(headers: dict[str, Any]) -> Headers:
-    """Return the headers that are texts, or numbers, which are easily read as such."""
+    """Return the headers that are texts, or numbers, which are easily read as such.
+
+    So are times and decimals where a header tells a relay something. Raises ValueError for such a
+    header of another type, as whoever wrote it means something by it.
+    """
     found: Headers = []
     for name, value in headers.items():
         if isinstance(value, str):
@@ -89,7 +97,17 @@ def texts(headers: dict[str, Any]) -> Headers:
             found.append((name, value))
         elif isinstance(value, (int, float)) and name != _OF_DELIVERY:
             found.append((name, _number(value).encode()))
+        elif value is not None and (name.startswith(_OURS) or name == _DELAY):
+            found.append((name, _told(name, value).encode()))
     return found
+
+
+def _told(name: str, value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return _number(float(value))
+    raise ValueError(f"{name}: got {type(value).__name__}, expected a text or a number")
 
 
 def _number(value: float) -> str:
@@ -99,8 +117,15 @@ def _number(value: float) -> str:
 
 
 def read(data: bytes) -> Properties | None:
-    """Return the properties that a record keeps, if any."""
-    return _decode(data) if data else None
+    """Return the properties that a record keeps, if any; raises ValueError for what is none.
+
+    Anyone may put a message with such a header, and RabbitMQ closes the connection for a frame that
+    it cannot read.
+    """
+    found = _decode(data) if data else None
+    for value in found.typed.values() if found is not None else ():
+        table.check(value)
+    return found
 
 
 def wire(found: Properties, headers: Headers) -> bytes:
@@ -142,5 +167,5 @@ def _table(headers: Headers, typed: dict[str, bytes]) -> bytes | None:
         return None
     # A table has a name once: the last counts, and what has a type more than its text.
     entries = {name: b"V" if one is None else table.text(one) for name, one in headers} | typed
-    data = b"".join(table.entry(name, one) for name, one in entries.items())
+    data = b"".join(table.entry(name, one) for name, one in entries.items() if name not in _COPIES)
     return len(data).to_bytes(4) + data

@@ -147,7 +147,8 @@ def _refusal(error: BaseException) -> Refusal:
         where = f"exchange {returned.exchange!r}, routing key {returned.routing_key!r}"
         return Refusal(f"{returned.reply_text}: no queue takes it ({where})", is_final=True)
     if isinstance(error, DeliveryError):
-        return Refusal("the broker refused it, as a full queue does", is_final=False)
+        why = "the broker refused it, as a full queue does"
+        return Refusal(why, is_final=False, is_of_target=True)
     if isinstance(error, TimeoutError):
         return _NO_ANSWER
     if isinstance(error, (*_FINAL, ValueError)):
@@ -195,7 +196,7 @@ def _ready(at: int, record: Record) -> _Outgoing:
         raise ValueError(f"target: got {record.topic!r:.80}, expected at most 255 bytes each")
     try:
         found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise ValueError(f"properties: expected what a relay writes ({error})") from None
     if record.headers and any(name == REASON for name, _ in record.headers):
         # A dead letter is to be found, whenever somebody looks.

@@ -49,10 +49,12 @@ class RabbitMQSource:
         self._connection = Connection(self._address)
         self._tag = ""
         self._prefetch = self._address.prefetch
-        self._was_held = False
+        self._was_held = self._had_no_room = False
         self._records: deque[Record] = deque()
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
+        #: The delivery tags of this channel that are not acked, in ascending order.
+        self._unacked: dict[int, None] = {}
         self._is_queue = False
         #: How many messages came that the broker had delivered before, and that no id tells apart.
         self.again = 0
@@ -134,6 +136,7 @@ class RabbitMQSource:
             return await self._connection.channel()
         self._records.clear()
         self._deferred.clear()
+        self._unacked.clear()
         self._narrow()
         channel = await self._connection.channel()
         generation = self._connection.generation
@@ -142,6 +145,7 @@ class RabbitMQSource:
             # What an old channel had still to say is delivered again on the new one.
             if generation == self._connection.generation:
                 self.again += message.delivery.redelivered and not self._address.is_by_message_id
+                self._unacked[message.delivery.delivery_tag] = None
                 self._records.append(self._read_record(message, generation))
                 self._came.set()
 
@@ -160,35 +164,36 @@ class RabbitMQSource:
         """Ask for fewer where nothing was held of what the last connection gave.
 
         The client breaks a connection for a message that it cannot read, so those that come before
-        it have to be held first; what is left then is that message alone.
+        it have to be held first; what is left then is that message alone. What was read and has no
+        room is no such message.
         """
-        if self._was_held:
+        if self._was_held or self._had_no_room:
             self._prefetch = min(self._prefetch * 2, self._address.prefetch)
         elif self._connection.generation:
             self._prefetch = max(self._prefetch // 8, 1)
         if self._prefetch == 1 < self._address.prefetch:
             _log.warning("%s: the connection breaks at one message again", self._address.queue)
-        self._was_held = False
+        self._was_held = self._had_no_room = False
 
-    def _read_record(self, message: Any, generation: int) -> Record:
-        """Return a message as a record, whatever it says.
+    def _read_record(self, message: Any, generation: int, name: str = "") -> Record:
+        """Return a message as a record, whatever it says; ``name`` is what it was called before.
 
         One that is left out here would be acked unseen with those that come after it.
         """
+        name = name or str(uuid.uuid4())
         try:
-            return self._record(message, generation)
+            return self._record(message, generation, name)
         except Exception as error:
-            name = str(uuid.uuid4())
             return Record(
                 self._address.queue,
                 name,
                 message.body,
-                place=(generation, message.delivery.delivery_tag, message),
+                place=(generation, message.delivery.delivery_tag, message, name),
                 origin=f"{self._address.queue} {name}",
                 broken=f"message: cannot be read: {type(error).__name__}: {error}",
             )
 
-    def _record(self, message: Any, generation: int) -> Record:
+    def _record(self, message: Any, generation: int, name: str) -> Record:
         delivery, found = message.delivery, message.header.properties
         headers = found.headers or {}
         said = properties.texts(headers)
@@ -202,7 +207,6 @@ class RabbitMQSource:
                 after_ms=after_ms,
             )
             said = [*properties.texts(headers), ("dwell-delay", f"{after_ms}ms".encode())]
-        name = str(uuid.uuid4())
         is_expiring = found.expiration is not None and after_ms is None
         return Record(
             self._address.queue,
@@ -211,7 +215,7 @@ class RabbitMQSource:
             (delivery.routing_key or "").encode() or None,
             said,
             _at_ms(headers),
-            place=(generation, delivery.delivery_tag, message),
+            place=(generation, delivery.delivery_tag, message, name),
             origin=f"{self._address.queue} {found.message_id or name}",
             properties=properties.kept(
                 found, found.message_id or name, headers, expires=is_expiring
@@ -228,27 +232,41 @@ class RabbitMQSource:
             return str(uuid.uuid5(uuid.NAMESPACE_OID, message_id))
 
     async def done(self, records: Sequence[Record]) -> None:
-        """Ack messages: all up to the last at once, unless some before it were deferred."""
+        """Ack messages: all at once up to the first that is not held, the others one by one."""
         mine = [one for one in records if one.place[0] == self._connection.generation]
         if not mine or not self._connection.is_open:
             return
         tags = [one.place[1] for one in mine]
-        are_all = not self._deferred or self._deferred[0].place[1] > tags[-1]
+        for tag in tags:
+            self._unacked.pop(tag, None)
+        first = next(iter(self._unacked), max(tags) + 1)
+        before = [tag for tag in tags if tag < first]
         try:
             channel = await self._connection.channel()
-            for tag in tags[-1:] if are_all else tags:
-                await channel.basic_ack(tag, multiple=are_all)
+            if before:
+                await channel.basic_ack(max(before), multiple=True)
+            for tag in tags:
+                if tag > first:
+                    await channel.basic_ack(tag)
             self._was_held = True
         except FAULTS as error:
             _log.warning("%s", self._connection.unreachable(error))
 
     async def defer(self, records: Sequence[Record]) -> None:
-        """Give messages again after a while; the broker counts them as delivered meanwhile."""
+        """Give messages again after a while; the broker counts them as delivered meanwhile.
+
+        Each keeps its id, as a put that was refused in part may have put it.
+        """
         for one in records:
-            generation, _, message = one.place
+            generation, _, message, name = one.place
             if generation == self._connection.generation:
-                self._deferred.append(self._read_record(message, generation))
+                self._deferred.append(self._read_record(message, generation, name))
+                self._had_no_room = True
         self._rested_s = time.monotonic() + _REST_S
+
+    def comes_again(self, record: Record) -> bool:
+        """Say no: nobody asks, as there are no lanes."""
+        return False
 
     def is_committed(self, lane: str, origin: str) -> bool:
         """Tell nothing of use: there are no lanes."""

@@ -10,6 +10,11 @@ from decimal import Decimal
 from typing import Any
 
 _INT32 = range(-(2**31), 2**31)
+#: How many bytes the values of a type have, those that have their size before them, and those of
+#: these with values in them.
+_FIXED = {b"t": 1, b"I": 4, b"l": 8, b"D": 5, b"d": 8, b"T": 8, b"V": 0}
+_SIZED = (b"S", b"x", b"A", b"F")
+_NESTED = (b"A", b"F")
 
 
 def entry(name: str, value: bytes) -> bytes:
@@ -38,6 +43,35 @@ def table(given: Mapping[str, Any]) -> bytes:
     """Return a table, without a type before it."""
     data = b"".join(entry(name, value(one)) for name, one in given.items())
     return len(data).to_bytes(4) + data
+
+
+def check(data: bytes) -> None:
+    """Raise ValueError for what is not one value with its type before it, as written here."""
+    # Each part has its end, and what stands in it: one value, values, or names with values.
+    parts = [(0, len(data), b"")]
+    while parts:
+        at, end, kind = parts.pop()
+        while at < end or not data:
+            if kind == b"F":
+                at = _sized(data, at, 1, end)
+            type_, at = data[at : at + 1], at + 1
+            if type_ in _FIXED:
+                at += _FIXED[type_]
+            elif type_ in _SIZED:
+                first, at = at + 4, _sized(data, at, 4, end)
+                parts += [(first, at, type_)] if type_ in _NESTED else []
+            else:
+                raise ValueError(f"got the type {type_!r}")
+            if at > end or (not kind and at < end):
+                raise ValueError(f"got {end} bytes, expected {at}")
+
+
+def _sized(data: bytes, at: int, width: int, end: int) -> int:
+    """Return the end of what has its size before it, in so many bytes."""
+    after = at + width + int.from_bytes(data[at : at + width])
+    if after > end:
+        raise ValueError(f"got {end} bytes, expected {after}")
+    return after
 
 
 def _integer(given: int) -> bytes:

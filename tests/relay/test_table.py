@@ -1,0 +1,49 @@
+"""Values of AMQP's tables: what is written is known again, and what is none is refused."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pamqp import decode
+
+from dwell.relay.rabbitmq import table
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary().map(bytearray)
+    | st.just(Decimal("3.5"))
+    | st.just(datetime(2030, 1, 1, tzinfo=UTC))
+)
+NAMES = st.text(max_size=60)
+VALUES = st.recursive(PLAIN, lambda one: st.lists(one) | st.dictionaries(NAMES, one), max_leaves=9)
+
+
+@given(VALUES)
+def test_what_is_written_is_a_value(value):
+    table.check(table.value(value))
+
+
+@given(VALUES, st.binary(min_size=1, max_size=4), st.integers(1, 9))
+def test_what_is_longer_or_shorter_is_none(value, more, cut):
+    data = table.value(value)
+    for wrong in (data + more, data[:-cut] if cut <= len(data) else b""):
+        with pytest.raises(ValueError, match="got"):
+            table.check(wrong)
+
+
+@given(st.binary(max_size=30))
+@example(b"A\x00\x00\x00\x01")
+@example(b"F\x00\x00\x00\x02\x05t")
+def test_what_passes_can_be_read_by_others(data):
+    try:
+        table.check(data)
+    except ValueError:
+        return
+    size, _ = decode.embedded_value(data)
+    assert size == len(data)
