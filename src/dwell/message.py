@@ -35,8 +35,6 @@ MAX_HEADERS_BYTES = 16 * 1024
 #: Key and headers as they are stored: stores keep their size in 16 bits.
 MAX_EXTRA_BYTES = 2**16 - 1
 MAX_BODY_BYTES = 1024 * 1024
-#: Key and headers as stores write them, whose layouts have 16 bits for their size.
-MAX_EXTRA_BYTES = 2**16 - 1
 MAX_BATCH_MESSAGES = 10_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_PRIORITY = 2**32 - 1

@@ -67,11 +67,7 @@ class Puts:
     def __post_init__(self) -> None:
         if self.extras is None or not len(self.extras):
             return
-        most = int(sizes_of(self.extras).max())
-        if most > MAX_EXTRA_BYTES:
-            raise InvalidHeaders(
-                f"headers: got {most} bytes with the key, expected at most {MAX_EXTRA_BYTES}"
-            )
+        check_extra_size(int(sizes_of(self.extras).max()))
 
     @classmethod
     def of_rows(cls, topic: str, rows: Sequence[Row]) -> "Puts":
@@ -116,6 +112,14 @@ class Puts:
         """How much the messages are together: ids, extras and bodies."""
         parts = (self.bodies, self.ids, self.extras)
         return sum(total_bytes(part) for part in parts if part is not None)
+
+
+def check_extra_size(size_bytes: int) -> None:
+    """Raise InvalidHeaders for the size of a key and headers that no store has room for."""
+    if size_bytes > MAX_EXTRA_BYTES:
+        raise InvalidHeaders(
+            f"headers: got {size_bytes} bytes with the key, expected at most {MAX_EXTRA_BYTES}"
+        )
 
 
 class Put(msgspec.Struct, frozen=True):

@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dwell.batch.blobs import chained, sizes_of
+from dwell.batch.blobs import chained
 from dwell.batch.puts import Put, PutAnswer, Puts, Row
 from dwell.batch.results import Results
-from dwell.errors import DwellError, InvalidHeaders, TopicFull
+from dwell.errors import DwellError, TopicFull
 from dwell.given import columns
-from dwell.message import DEFAULT_PRIORITY, MAX_EXTRA_BYTES, U8, U64
+from dwell.message import DEFAULT_PRIORITY, U8, U64
 from dwell.queue.gather import Partly
 from dwell.store.base import Store
 from dwell.store.partly import PartlyPut
@@ -90,24 +90,6 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
 def cut_answer(answer: PutAnswer, many: Sequence[Puts]) -> list[PutAnswer]:
     """Return the part of an answer that belongs to each put."""
     return [answer[part] for part in _parts(many)]
-
-
-def check_extras(puts: Puts) -> None:
-    """Raise InvalidHeaders for key and headers that no store has room for.
-
-    Whoever gives columns has checked them as a rule, but a store that cuts a size loses the message
-    and those beside it.
-    """
-    if puts.extras is not None and len(puts):
-        check_extra_size(int(sizes_of(puts.extras).max()))
-
-
-def check_extra_size(size_bytes: int) -> None:
-    """Raise InvalidHeaders for the size of a key and headers that no store has room for."""
-    if size_bytes > MAX_EXTRA_BYTES:
-        raise InvalidHeaders(
-            f"key and headers: got {size_bytes} bytes, expected at most {MAX_EXTRA_BYTES}"
-        )
 
 
 async def put_rows(

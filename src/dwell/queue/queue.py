@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
-from dwell.batch.puts import Put, PutAnswer, Puts, Row
+from dwell.batch.puts import Put, PutAnswer, Puts, Row, check_extra_size
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.clock import Clock
@@ -23,8 +23,6 @@ from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
 from dwell.queue.bulk import (
     PutKey,
-    check_extra_size,
-    check_extras,
     put_fitting,
     put_joined,
     put_rows,
@@ -271,13 +269,11 @@ class Queue(Counting):
         return await self.put_puts(puts, on_conflict)
 
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
-        """Put columns that hold only what a store may be given.
+        """Put columns that hold only what a store may be given: nothing is checked here again.
 
-        Nothing but the size of headers is checked here again. Batches that many callers give in one
-        turn of the event loop are one put of the store.
+        Batches that many callers give in one turn of the event loop are one put of the store.
         """
         self.check_open()
-        check_extras(puts)
         batch = (puts.topic, on_conflict, puts.ids is not None)
         return await self._bulk_puts.call(batch, puts, puts.size_bytes, len(puts))
 
