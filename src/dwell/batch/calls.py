@@ -1,9 +1,9 @@
-"""Call numbers: they name what a request does to each message, so that a repeat does it once.
+"""Call numbers: they name the messages of a request, so that a repeat is done only once.
 
 A client draws a number for each request and sends it with the request, and again with each repeat.
-The first message has that number, the next one the number after it, and so on. A store that keeps
-numbers records each beside what was done; when a repeat comes it answers what was done, and does
-only what was not.
+The first message has that number, the second one the number after it, and so on. A store that keeps
+numbers writes them down with the verb. It answers a repeat with the results of the first request,
+and does only the part that was not done.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from dwell.message import U64
 #: Set in the number of a message whose request was sent before.
 AGAIN = 1 << 63
 
-#: A request draws a number below this, so that those of its messages stay below AGAIN.
+#: Requests draw numbers below this, so that the numbers of all their messages are below AGAIN.
 MOST_FIRST = 1 << 62
 
 

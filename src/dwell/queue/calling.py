@@ -9,10 +9,10 @@ from dwell.message import U64
 
 
 class Calling:
-    """The numbers of one request's messages, given out in the order in which they are asked for.
+    """The numbers of one request's messages, handed out one after another.
 
-    ``first`` is the number that came with the request. What is done for a repeat must ask for the
-    same numbers in the same order, also for messages that were done before.
+    ``first`` is the number that came with the request. The handler of a repeat must ask for the same
+    numbers in the same order, also for messages that the first request has changed.
     """
 
     __slots__ = ("_next", "_which", "is_again")

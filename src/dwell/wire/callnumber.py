@@ -1,4 +1,4 @@
-"""The header with the call number of a request, by which a server knows its repeat.
+"""The header with the call number of a request, which tells a server that a request is a repeat.
 
 ``dwell-call: 1a2b`` is a hexadecimal number that the client draws at random below 2**62; a repeat,
 after an answer that did not come, sends ``dwell-call: 1a2b;again``.

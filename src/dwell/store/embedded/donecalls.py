@@ -1,7 +1,7 @@
-"""Done calls: what was done lately to messages that a request had numbered.
+"""Done calls: the results of numbered requests, by the number of each message.
 
-A request whose answer was lost is sent again, and is told what was done for it the first time. What
-is noted here stands in the journal too, beside what was done, and in snapshots.
+A request whose answer was lost is sent again, and gets the results of the first time. The journal
+has the numbers in the record of the verb, and snapshots have all that is kept here.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from dwell.message import U8, U32, U64, Result
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.limits import LIMITS, Limits
 
-#: What each kind of record does to a message, if it does not die of it.
+#: The result of each kind of record, but for messages that a release buries.
 _RESULTS = {
     RecordKind.PUT: Result.CREATED,
     RecordKind.PUT_OWN: Result.CREATED,
@@ -32,9 +32,9 @@ ARRAYS = ("call_numbers", "call_rows", "call_seqs", "call_results")
 
 
 class Block(NamedTuple):
-    """Messages in order of their call numbers: their rows, arrivals, and what was done to them.
+    """Messages in order of their call numbers, with their rows, arrivals and results.
 
-    The arrivals are those of messages that were created, and otherwise 0.
+    The arrival is 0 unless the message was created.
     """
 
     numbers: U64
@@ -57,7 +57,7 @@ class DoneCalls:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
         self._blocks: deque[tuple[int, Block]] = deque()
-        #: The block that is filled, how far it is, and when the last of it was done.
+        #: The block that is being filled, its size so far, and the time of its newest record.
         self._newest = _empty(limits.call_block)
         self._count = 0
         self._newest_ms = 0
@@ -65,7 +65,7 @@ class DoneCalls:
         self._late_until_ms = 0
 
     def note(self, record: Record, is_dead: np.ndarray) -> None:
-        """Note what a record that has call numbers did; ``is_dead`` tells which messages died."""
+        """Keep the results of a record with call numbers; ``is_dead`` tells which messages died."""
         count = len(record)
         seqs: U64 = np.zeros(count, dtype=np.uint64)
         if record.kind in (RecordKind.PUT, RecordKind.PUT_OWN):
@@ -98,13 +98,13 @@ class DoneCalls:
 
     @property
     def size(self) -> int:
-        """How many messages are noted."""
+        """The number of messages that are kept."""
         return self._count + sum(len(block.numbers) for _, block in self._blocks)
 
     def find(self, calls: U64, now_ms: int) -> Block | None:
-        """Return what was done for calls, with result 0 where nothing was; None if for none.
+        """Return the results of repeated calls, 0 where there is none; None if there are none at all.
 
-        Repeats are looked for, and first requests that come after their repeats.
+        First requests are looked up too if their repeats have come before them.
         """
         is_asked = are_again(calls)
         if len(self._late):
@@ -128,13 +128,13 @@ class DoneCalls:
         return found if found.results.any() else None
 
     def _note_late(self, numbers: U64, now_ms: int) -> None:
-        """Note repeats that came before what they repeat."""
+        """Note repeats that came before the requests that they repeat."""
         if len(numbers):
             self._late = np.concatenate([self._late, numbers])[-self._limits.calls :]
             self._late_until_ms = now_ms + self._limits.calls_ms
 
     def arrays(self, now_ms: int) -> dict[str, np.ndarray]:
-        """Return all that is noted and not too old, by the names of the arrays of a snapshot."""
+        """Return what is kept and not too old, by the names of the arrays of a snapshot."""
         newest = self._newest_ms, self._newest.sorted(self._count)
         oldest_ms = now_ms - self._limits.calls_ms
         parts = [block for at_ms, block in (*self._blocks, newest) if at_ms >= oldest_ms]
@@ -142,7 +142,7 @@ class DoneCalls:
         return {name: np.concatenate(column) for name, column in zip(ARRAYS, columns, strict=False)}
 
     def restore(self, arrays: Mapping[str, np.ndarray], time_ms: int) -> None:
-        """Note what a snapshot of a time has."""
+        """Keep the results that a snapshot of a time has."""
         if ARRAYS[0] in arrays:
             block = Block(*(arrays[name] for name in ARRAYS))
             self._blocks.append((time_ms, block.sorted(len(block.numbers))))
