@@ -11,8 +11,8 @@ from dwell.message import U64
 class Calling:
     """The numbers of one request's messages, handed out one after another.
 
-    ``first`` is the number that came with the request. The handler of a repeat must ask for the same
-    numbers in the same order, also for messages that the first request has changed.
+    ``first`` is the number that came with the request. The handler of a repeat must ask for
+    the same numbers in the same order, also for messages that the first request has changed.
     """
 
     __slots__ = ("_next", "_which", "is_again")

@@ -102,7 +102,7 @@ class DoneCalls:
         return self._count + sum(len(block.numbers) for _, block in self._blocks)
 
     def find(self, calls: U64, now_ms: int) -> Block | None:
-        """Return the results of repeated calls, 0 where there is none; None if there are none at all.
+        """Return the results of repeated calls, 0 where there is none; None if all are 0.
 
         First requests are looked up too if their repeats have come before them.
         """
