@@ -13,7 +13,7 @@ from dwell.spark import register
 from dwell.spark.pipelines import forecast
 from dwell.spark.pipelines.backlog import MINUTE_MS, backlog
 from dwell.spark.pipelines.load import DAY_MS, HOUR_MS, by_minute, load
-from dwell.spark.schemas import MESSAGES
+from dwell.spark.schemas import DUE
 
 MIDNIGHT = 1_700_006_400_000
 NOW = MIDNIGHT + 90_000
@@ -27,7 +27,7 @@ def messages(spark, rows):
         (topic, f"m{n}", b"", datetime.fromtimestamp(due / 1000, UTC), state, *rest, n)
         for n, (topic, due, state) in enumerate(rows)
     ]
-    return spark.createDataFrame(full, MESSAGES).coalesce(1)
+    return spark.createDataFrame(full, DUE).coalesce(1)
 
 
 # --- what falls due -------------------------------------------------------------------------------

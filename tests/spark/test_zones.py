@@ -24,6 +24,22 @@ RENAMED = {"CET", "EET", "MET", "WET"}
 NEVER = (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999))
 
 
+def are_alike(spark, zone, moment_us):
+    """Tell whether Java's tzdata and Python's have the same offsets around a moment.
+
+    One of them may be newer, and history is corrected in both.
+    """
+    java = spark._jvm.java.time
+    rules, ours = java.ZoneId.of(zone).getRules(), zone_of(zone)
+    for hours in range(-30, 31):
+        second = moment_us // 1_000_000 + 3600 * hours
+        theirs = rules.getOffset(java.Instant.ofEpochSecond(second)).getTotalSeconds()
+        offset = datetime.fromtimestamp(second, ours).utcoffset()
+        if offset.total_seconds() != theirs:
+            return False
+    return True
+
+
 def locals_of(chance):
     """Return local times from 1970 to 2199, many of them near a change of the offset."""
     found = []
@@ -53,7 +69,7 @@ def test_a_local_time_is_the_moment_of_sparks_cast_in_every_zone(spark):
         differing = [
             (local, got, expected)
             for local, (got, expected) in zip(rows["local"].to_pylist(), both, strict=True)
-            if got != expected
+            if got != expected and are_alike(spark, zone, got)
         ]
         assert not differing, (seed, zone, len(differing), differing[:3])
 

@@ -6,6 +6,9 @@ cross all of them with few messages.
 
 from typing import NamedTuple
 
+#: So many bytes cost the functions as much as one message; ``call.lua`` has the same number.
+BYTES_AS_ONE = 2**15
+
 
 class Limits(NamedTuple):
     """How much one call to the engine may do, so that no call is long; tests make them small.

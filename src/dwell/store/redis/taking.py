@@ -12,6 +12,7 @@ from dwell.errors import DwellError, ServerUnreachable
 from dwell.message import MAX_BATCH_BYTES, U64
 from dwell.slices import slices
 from dwell.store.redis.debts import Debts
+from dwell.store.redis.limits import BYTES_AS_ONE
 from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.records import Leased, is_of_block, packed_versions
 from dwell.store.redis.shards import Shards
@@ -59,14 +60,18 @@ class Taking:
         """Lease those of some messages that are ready, in the order of their ids here."""
         part = _Part(self._shards, self._debts)
         none = (topic, b"", lease_ms, owner)
+        most_bytes = self._shards.limits.taken * BYTES_AS_ONE
 
         async def ask(shard: int) -> None:
             for places in slices(range(len(ids)), self._shards.limits.ids):
-                if part.leased.size_bytes >= MAX_BATCH_BYTES:
-                    return
                 told = (topic, packed_versions(versions, places), lease_ms, owner)
                 some = [ids[at] for at in places]
-                await part.lease(shard, "take_ids", (*told, *some), none)
+                # One call leases only so many bytes, and the next one the others of the same ids.
+                is_cut = True
+                while is_cut and part.leased.size_bytes < MAX_BATCH_BYTES:
+                    before_bytes = part.leased.size_bytes
+                    await part.lease(shard, "take_ids", (*told, *some), none)
+                    is_cut = part.leased.size_bytes - before_bytes >= most_bytes
 
         await part.gather(ask)
         batch = part.leased.batch(self._shards.clock_of)
