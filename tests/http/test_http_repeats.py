@@ -127,3 +127,18 @@ async def test_any_client_may_number_its_requests(tmp_path):
         again = await wire.ask(request("POST", PUT, {"body": "x"}, dwell_call="1f;again"))
         assert again.value == first.value
         assert (await wire.ask(request("GET", "/v1/store"))).value["keeps_calls"] is True
+
+
+async def test_a_number_is_not_inherited_by_the_request_behind_it(tmp_path):
+    """Answers of one turn of the loop are sent in the context of the first one."""
+    async with served(EmbeddedStore(tmp_path / "store")) as server:
+        wires = [await Wire.open(server) for _ in range(2)]
+        for number in range(1, 20):
+            call = f"{number << 16:x}"
+            await wires[0].ask(request("POST", PUT, {"body": "a"}, dwell_call=call))
+            await wires[0].send(request("POST", PUT, b"{bad", dwell_call=f"{call};again"))
+            await wires[1].send(request("GET", "/v1/store") + request("POST", PUT, {"body": "b"}))
+            await wires[0].answer()
+            await wires[1].answer()
+            await wires[1].answer()
+        assert (await server.queue.stats()).totals["put"] == 2 * 19

@@ -15,7 +15,7 @@ from dwell.batch.calls import AGAIN, numbers_of
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
 from dwell.queue import Queue
-from dwell.queue.calling import CALLING, Calling
+from dwell.queue.calling import Calling, begin
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import FaultyDisk
@@ -70,7 +70,7 @@ async def asked(queue: Queue, request: Request, first: int, *, is_again: bool) -
     """Do a request as a server does: in a task of its own, with its number."""
 
     async def answer() -> Any:
-        CALLING.set(Calling(first, is_again=is_again))
+        begin(Calling(first, is_again=is_again))
         return list(await request(queue))
 
     return await asyncio.create_task(answer())

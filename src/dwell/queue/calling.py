@@ -1,6 +1,8 @@
 """The request that is being answered: it numbers what is asked of the store for it."""
 
+import asyncio
 from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +44,25 @@ class Calling:
         return numbers if which is None else numbers[which]
 
 
-#: The request that the running task answers, if its messages have numbers.
-CALLING: ContextVar[Calling | None] = ContextVar("calling", default=None)
+#: The request that a task answers, and that task. Other tasks may inherit the value, and the loop
+#: runs callbacks of one request in the context of another, so the task has to be the running one.
+_CALLING: ContextVar[tuple[Calling | None, "asyncio.Task[Any] | None"]] = ContextVar(
+    "calling", default=(None, None)
+)
+
+
+def begin(calling: Calling | None) -> None:
+    """Let the running task ask for numbers of a request, or of none."""
+    _CALLING.set((calling, asyncio.current_task()))
+
+
+def calling_now() -> Calling | None:
+    """Return the numbers of the request that the running task answers; None if it has none."""
+    calling, task = _CALLING.get()
+    return calling if calling is not None and task is asyncio.current_task() else None
 
 
 def numbered(count: int) -> dict[str, U64]:
     """Return what a verb of the store is told of its messages: their numbers, if they have any."""
-    calling = CALLING.get()
+    calling = calling_now()
     return {} if calling is None else {"calls": np.atleast_1d(np.uint64(calling.numbers(count)))}

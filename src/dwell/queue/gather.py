@@ -10,7 +10,7 @@ import numpy as np
 
 from dwell.errors import DwellError, StoreClosed
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, U64
-from dwell.queue.calling import CALLING
+from dwell.queue.calling import calling_now
 from dwell.queue.home import Home
 from dwell.queue.turns import Turn, Turns
 from dwell.tasks import whole
@@ -168,7 +168,7 @@ class Gatherer(Generic[K, I, A]):
             raise StoreClosed("the queue is not open")
         home.check()
         future: asyncio.Future[A] = home.loop.create_future()
-        calling = CALLING.get()
+        calling = calling_now()
         calls = 0 if calling is None else calling.numbers(count)
         # A repeat must not be in one batch with the request that it repeats.
         is_alone = calling is not None and calling.is_again

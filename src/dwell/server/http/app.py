@@ -6,7 +6,7 @@ from functools import cache
 import msgspec
 
 from dwell.errors import DwellError
-from dwell.queue.calling import CALLING
+from dwell.queue.calling import begin
 from dwell.server.http.answer import Answer, problem, refused
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.call import Call
@@ -77,8 +77,7 @@ class App:
     async def answer(self, call: Call) -> Answer:
         """Return the answer to a request that has come whole; it is counted until then."""
         try:
-            if (calling := call.calling) is not None:
-                CALLING.set(calling)
+            begin(call.calling)
             return await call.endpoint.handler(call)
         except Exception as error:
             call.give_back()

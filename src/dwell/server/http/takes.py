@@ -16,7 +16,7 @@ from dwell.given import values
 from dwell.given.receipts import given_receipts
 from dwell.given.values import Delay, Millis
 from dwell.message import U8, U64, Result
-from dwell.queue.calling import CALLING
+from dwell.queue.calling import calling_now
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
@@ -238,7 +238,7 @@ async def _done(
     good = np.array([topic is not None for topic in topics], np.bool_) & (codes == 0)
     codes[(codes == 0) & ~good] = Result.STALE
     if good.any():
-        if (calling := CALLING.get()) is not None:
+        if (calling := calling_now()) is not None:
             calling.skip(good)
         done = await verb(receipts[good], **{name: part[good] for name, part in each.items()})
         assert isinstance(done, Results)
@@ -248,7 +248,7 @@ async def _done(
 
 async def _outcomes(call: Call, count: int) -> U8:
     """Return what was done before for each message of a request, 0 where nothing was."""
-    calling = CALLING.get()
+    calling = calling_now()
     if calling is None or not calling.is_again:
         return np.zeros(count, np.uint8)
     return await call.queue.store.outcomes(calling.coming(count))
