@@ -17,6 +17,7 @@ from dwell.errors import StoreError
 from dwell.queue import Queue
 from dwell.queue.calling import Calling, begin
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.donecalls import Late
 from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import FaultyDisk
 from dwell.testing.views import view_of_store
@@ -209,3 +210,28 @@ def test_a_part_of_a_batch_has_the_numbers_of_its_places() -> None:
     calling.skip(np.array([True, False, True]))
     assert np.asarray(calling.numbers(2)).tolist() == [100, 102]
     assert calling.numbers(1) == 103
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 8)), max_size=12),
+    block=st.integers(1, 20),
+)
+def test_late_numbers_are_known_as_runs(runs: list[tuple[int, int]], block: int) -> None:
+    late = Late(Limits(call_block=block, calls_ms=10))
+    for first, count in runs:
+        late.add(numbers_of(first, count), 0)
+    kept = {n for first, count in runs[-block:] for n in range(first, first + count)}
+    assert np.flatnonzero(late.has(numbers_of(0, 60), 10)).tolist() == sorted(kept)
+    assert not late.has(numbers_of(0, 60), 11).any()
+
+
+async def test_results_of_a_snapshot_are_dropped_block_by_block(tmp_path: Path) -> None:
+    limits = Limits(calls=8, call_block=4)
+    request: Request = lambda q: q.put_many("t", ["x"] * 4)  # noqa: E731
+    async with Queue(EmbeddedStore(tmp_path / "store", limits=limits)) as queue:
+        for first in (100, 200):
+            await asked(queue, request, first, is_again=False)
+    async with Queue(EmbeddedStore(tmp_path / "store", limits=limits)) as queue:
+        await asked(queue, request, 300, is_again=False)
+        known = await queue.store.outcomes(numbers_of(200, 4) | np.uint64(AGAIN))
+        assert set(known.tolist()) == {Result.CREATED}

@@ -42,13 +42,56 @@ class Block(NamedTuple):
     seqs: U64
     results: U8
 
-    def picked(self, which: np.ndarray) -> "Block":
+    def picked(self, which: "np.ndarray | slice") -> "Block":
         """Return copies of the messages at some places."""
         return Block(self.numbers[which], self.rows[which], self.seqs[which], self.results[which])
 
     def sorted(self, count: int) -> "Block":
         """Return a copy of the first messages, in order of their numbers."""
         return self.picked(np.argsort(self.numbers[:count], kind="stable"))
+
+
+class Late:
+    """The numbers of repeats that came before the requests that they repeat.
+
+    They are kept as runs, the newest ``limits.call_block`` of them: those of one request follow one
+    another.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._runs: U64 = np.zeros((0, 2), dtype=np.uint64)
+        self._until_ms = 0
+        #: The first number of each run, in order, and the highest last number up to there.
+        self._firsts: U64 = self._runs[:, 0]
+        self._lasts: U64 = self._runs[:, 1]
+
+    def has(self, calls: U64, now_ms: int) -> np.ndarray:
+        """Tell of each number whether it is one of them."""
+        if len(self._runs) and now_ms > self._until_ms:
+            self._set(self._runs[:0])
+        if not len(self._runs):
+            return np.zeros(len(calls), dtype=bool)
+        places = self._firsts.searchsorted(calls, side="right")
+        found: np.ndarray = (places > 0) & (calls <= self._lasts[np.maximum(places, 1) - 1])
+        return found
+
+    def add(self, numbers: U64, now_ms: int) -> None:
+        """Add numbers, for ``limits.calls_ms`` from now."""
+        if not len(numbers):
+            return
+        cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+        firsts = numbers[np.append(0, cuts)]
+        lasts = numbers[np.append(cuts - 1, len(numbers) - 1)]
+        runs = np.concatenate([self._runs, np.stack([firsts, lasts], axis=1)])
+        self._set(runs[-self._limits.call_block :])
+        self._until_ms = now_ms + self._limits.calls_ms
+
+    def _set(self, runs: U64) -> None:
+        self._runs = runs
+        order = np.argsort(runs[:, 0], kind="stable")
+        self._firsts = runs[order, 0]
+        self._lasts = np.maximum.accumulate(runs[order, 1])
 
 
 class DoneCalls:
@@ -61,8 +104,7 @@ class DoneCalls:
         self._newest = _empty(limits.call_block)
         self._count = 0
         self._newest_ms = 0
-        self._late: U64 = np.zeros(0, dtype=np.uint64)
-        self._late_until_ms = 0
+        self._late = Late(limits)
 
     def note(self, record: Record, is_dead: np.ndarray) -> None:
         """Keep the results of a record with call numbers; ``is_dead`` tells which messages died."""
@@ -106,12 +148,7 @@ class DoneCalls:
 
         First requests are looked up too if their repeats have come before them.
         """
-        is_asked = are_again(calls)
-        if len(self._late):
-            if now_ms > self._late_until_ms:
-                self._late = self._late[:0]
-            is_asked |= np.isin(calls, self._late)
-        asked = np.flatnonzero(is_asked)
+        asked = np.flatnonzero(are_again(calls) | self._late.has(calls, now_ms))
         if not len(asked):
             return None
         found = _empty(len(calls))
@@ -124,14 +161,8 @@ class DoneCalls:
             is_there = block.numbers[places] == found.numbers[asked]
             for column, values in zip(_columns(found), _columns(block), strict=True):
                 column[asked[is_there]] = values[places[is_there]]
-        self._note_late(found.numbers[asked[found.results[asked] == 0]], now_ms)
+        self._late.add(found.numbers[asked[found.results[asked] == 0]], now_ms)
         return found if found.results.any() else None
-
-    def _note_late(self, numbers: U64, now_ms: int) -> None:
-        """Note repeats that came before the requests that they repeat."""
-        if len(numbers):
-            self._late = np.concatenate([self._late, numbers])[-self._limits.calls :]
-            self._late_until_ms = now_ms + self._limits.calls_ms
 
     def arrays(self, now_ms: int) -> dict[str, np.ndarray]:
         """Return what is kept and not too old, by the names of the arrays of a snapshot."""
@@ -144,8 +175,10 @@ class DoneCalls:
     def restore(self, arrays: Mapping[str, np.ndarray], time_ms: int) -> None:
         """Keep the results that a snapshot of a time has."""
         if ARRAYS[0] in arrays:
-            block = Block(*(arrays[name] for name in ARRAYS))
-            self._blocks.append((time_ms, block.sorted(len(block.numbers))))
+            all_of_them, step = Block(*(arrays[name] for name in ARRAYS)), self._limits.call_block
+            for start in range(0, len(all_of_them.numbers), step):
+                part = all_of_them.picked(slice(start, start + step))
+                self._blocks.append((time_ms, part.sorted(len(part.numbers))))
 
 
 def _empty(size: int) -> Block:
