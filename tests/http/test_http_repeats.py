@@ -14,6 +14,7 @@ from tests.http.between import between
 from tests.http.served import served
 from tests.http.wire import Wire, request
 from tests.server.process import ServerProcess
+from tests.waiting import until_async
 
 CALLERS = 64
 PUT = "/v1/topics/t/messages"
@@ -108,6 +109,22 @@ async def test_a_take_that_is_late_is_not_repeated(tmp_path):
         with pytest.raises(dwell.ServerUnreachable):
             await queue.take("t")
         assert proxy.requests == before + 1
+
+
+async def test_a_repeat_is_told_what_was_done_by_a_server_that_drains(tmp_path):
+    store = EmbeddedStore(tmp_path / "store")
+    async with (
+        served(store) as server,
+        between(server.url) as proxy,
+        dwell.open(proxy.url, retries=2) as queue,
+    ):
+        proxy.break_("mute", requests=1)
+        putting = asyncio.ensure_future(queue.put("t", "x"))
+        await until_async(lambda: proxy.faults)
+        server.service.is_draining = True
+        assert (await putting).result is Result.CREATED
+        with pytest.raises(dwell.errors.ServerDraining):
+            await queue.put("t", "y")
 
 
 @pytest.mark.parametrize("said", ["", "xyz", "0", "-1", "4000000000000000", "1;Again", "1" * 17])
