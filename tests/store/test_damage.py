@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 
 import dwell
+from dwell.clock import SimulatedClock
 from dwell.errors import StoreDamaged, StoreTooNew
 from dwell.message import Result, State
-from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded import EmbeddedStore, store
 from dwell.store.embedded.check import check
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.journal.frame import frame_at
+from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.limits import Limits
+from tests.waiting import until_async
 from tools.survive import flips
 
 SEGMENT_BYTES = 64 * 1024
@@ -81,6 +84,70 @@ async def test_a_damaged_message_costs_its_neighbours_nothing(tmp_path):
         assert set(taken.attempt.tolist()) == {1}
         counts = (await queue.stats()).topics["t"]
         assert (counts.leased, counts.dead) == (97, 3)
+
+
+@pytest.fixture
+def slow_checks(monkeypatch):
+    """Let segments be checked only when the event is set."""
+    go_on = asyncio.Event()
+    check = Journal.check_segments
+
+    async def checked(journal, segments):
+        await go_on.wait()
+        await check(journal, segments)
+
+    monkeypatch.setattr(Journal, "check_segments", checked)
+    return go_on
+
+
+async def test_leases_that_end_while_damage_is_looked_for_are_nobodys(tmp_path, slow_checks):
+    await filled(tmp_path / "s")
+    flip(tmp_path / "s", b"body 007")
+    clock = SimulatedClock(2_000_000_000_000)
+    async with dwell.open(tmp_path / "s", clock=clock) as queue:
+        taking = asyncio.ensure_future(queue.store.take(["t"], 10, 1_000, ""))
+        await until_async(lambda: queue.store.core.machine.table.total(State.LEASED) == 10)
+        clock.advance(2_000)
+        other = asyncio.ensure_future(queue.store.take(["t"], 5, 3_600_000, ""))
+        await until_async(lambda: queue.store.core.machine.table.total(State.LEASED) == 5)
+        slow_checks.set()
+        theirs = {m.id for m in await other}
+        assert theirs == {f"id {number:03}" for number in range(5)}
+        # They are ready again, so the first take has leased others in their place.
+        assert theirs.isdisjoint(m.id for m in await taking)
+
+
+async def test_a_take_cancelled_while_damage_is_looked_for_gives_back(
+    tmp_path, slow_checks, monkeypatch
+):
+    await filled(tmp_path / "s")
+    flip(tmp_path / "s", b"body 007")
+    async with dwell.open(tmp_path / "s") as queue:
+        table = queue.store.core.machine.table
+        taking = asyncio.ensure_future(queue.store.take(["t"], 10, 3_600_000, ""))
+        await until_async(lambda: table.total(State.LEASED) == 10)
+        looking = asyncio.Event()
+
+        async def are_damaged(*how):
+            looking.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(store, "are_damaged", are_damaged)
+        slow_checks.set()
+        await looking.wait()
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert table.total(State.LEASED) == 0
+
+
+async def test_joined_takers_find_others_in_the_place_of_damaged_messages(tmp_path):
+    await filled(tmp_path / "s")
+    flip(tmp_path / "s", b"body 001")
+    async with dwell.open(tmp_path / "s") as queue, asyncio.timeout(10):
+        batches = await asyncio.gather(*(queue.take("t", 1, wait="1h") for _ in range(4)))
+        taken = sorted(m.id for batch in batches for m in batch)
+        assert taken == [f"id {number:03}" for number in (0, 2, 3, 4)]
 
 
 async def test_damage_is_not_copied_forward_as_if_it_were_whole(tmp_path):

@@ -245,33 +245,50 @@ class EmbeddedStore(Counting):
         return going
 
     async def _handed(self, rows: Rows) -> Batch:
-        """Return what was leased; when the call is cancelled it is given back as it was.
-
-        Damaged messages are buried, so that they keep nobody from the others.
-        """
+        """Return what was leased; when the call is cancelled it is given back as it was."""
         receipts = receipts_of(self._table, rows, self.number)
         try:
-            return await read(self.core, rows, receipts=True) if len(rows) else Batch.empty()
-        except StoreDamaged as error:
-            bad = await are_damaged(self.core, rows)
-            self._bury(receipts[bad], Meta(error=str(error)[:MAX_ERROR_CHARS]), None)
-            self._note_damage(error, int(bad.sum()), "buried")
-            return await self._handed(rows[~bad])
+            return await self._whole(rows, receipts)
         except asyncio.CancelledError:
             with contextlib.suppress(StoreError):
                 self._release(receipts, (0, None), Meta(counted=False))
             raise
 
+    async def _whole(self, rows: Rows, receipts: U64) -> Batch:
+        """Read what was leased; damaged messages are buried, so that they hold up no others."""
+        while len(rows):
+            try:
+                return await read(self.core, rows, receipts=True)
+            except StoreDamaged as error:
+                bad = await are_damaged(self.core, rows)
+                # Leases may have ended while the segments were checked.
+                _, good = leased_rows(self._table, receipts, self.number)
+                if not bad.any() and good.all():
+                    raise
+                names = {self._machine.topics.names[n] for n in self._table.topic[rows].tolist()}
+                self._bury(receipts[bad & good], Meta(error=str(error)[:MAX_ERROR_CHARS]), None)
+                self._note_damage(error, int((bad & good).sum()), "buried")
+                rows, receipts = rows[good & ~bad], receipts[good & ~bad]
+                for name in names:
+                    # Takers that were joined in this take may find others in their place.
+                    self._woken(name, len(bad), self._machine.topics.settings(name).paused)
+        return Batch.empty()
+
     async def _looked_at(self, rows: Rows) -> tuple[Batch, Rows]:
-        """Return messages, and which they are: damaged ones are left out, which is logged once."""
+        """Return ready messages, and which they are; leaves damaged ones out and logs that once."""
+        seqs = self._table.seq[rows]
         try:
             return await read(self.core, rows, receipts=False), rows
         except StoreDamaged as error:
             bad = await are_damaged(self.core, rows)
+            # Others may have come into the rows while the segments were checked.
+            same = (self._table.seq[rows] == seqs) & (self._table.state[rows] == State.READY)
+            if not bad.any() and same.all():
+                raise
             if str(error) not in self._told:
                 self._told.add(str(error))
                 self._note_damage(error, int(bad.sum()), "left out of what is shown")
-            return await self._looked_at(rows[~bad])
+            return await self._looked_at(rows[same & ~bad])
 
     def _note_damage(self, error: StoreDamaged, count: int, done: str) -> None:
         _log.error("%s: %d damaged messages are %s", error, count, done)
