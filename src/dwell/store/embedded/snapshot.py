@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -116,6 +117,8 @@ class Snapshot:
         self._is_kept = np.zeros(self._top, dtype=bool)
         self._kept: list[tuple[Rows, dict[str, np.ndarray]]] = []
         self._free = machine.table.free_rows().copy()
+        # A copy of the store has no journal beyond this moment that would correct later ones.
+        self._errors, self._calls = machine.errors.copy(), machine.calls.arrays(now_ms)
         self._meta = Meta(
             position=position,
             time_ms=now_ms,
@@ -160,8 +163,8 @@ class Snapshot:
         self.let_go()
         yield [(self._places[-1].offset, _raw(self._free))]
         yield from self._remembered()
-        yield from self._errors()
-        yield [self._add(*named) for named in self._machine.calls.arrays(self._now_ms).items()]
+        yield from self._error_parts()
+        yield [self._add(*named) for named in self._calls.items()]
 
     def write(self, part: list[tuple[int, Buffer]]) -> None:
         """Write a part, in any thread; this waits for no disk."""
@@ -237,7 +240,7 @@ class Snapshot:
         room = len(self._encode([Array("remembered_hashes", "<u8", 2**40, 2**60, 2**32 - 1)] * 64))
         # What is remembered is written in parts, of which there may be a few more by then.
         parts = self._machine.known.top // _REMEMBERED_STEP
-        start = room + _ALIGN * (parts + len(self._machine.errors) // _ERRORS_STEP)
+        start = room + _ALIGN * (parts + len(self._errors) // _ERRORS_STEP)
         places = []
         types = {name: dtype for name, dtype in TYPES.items() if name != _ENTRY}
         for name, dtype in {**types, **_KEYS}.items():
@@ -266,12 +269,9 @@ class Snapshot:
             else:
                 yield []
 
-    def _errors(self) -> Iterator[list[tuple[int, Buffer]]]:
-        """Yield the errors as they are now; those of later records a replay finds again."""
-        errors = self._machine.errors
-        rows = list(errors)
-        for start in range(0, len(rows), _ERRORS_STEP):
-            part = {row: errors[row] for row in rows[start : start + _ERRORS_STEP] if row in errors}
+    def _error_parts(self) -> Iterator[list[tuple[int, Buffer]]]:
+        errors = iter(self._errors.items())
+        while part := dict(islice(errors, _ERRORS_STEP)):
             told = msgspec.msgpack.encode(part)
             data = len(told).to_bytes(4, "little") + told
             yield [self._add(_ERRORS, np.frombuffer(data, np.uint8))]
