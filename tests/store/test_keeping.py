@@ -13,6 +13,7 @@ from dwell.errors import StoreFailed
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore, columns, snapshot
 from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.lasterrors import LastErrors
 from dwell.store.embedded.machine import Machine
 from dwell.testing.faults import FaultyDisk
 from tests.store.upkeep import end_of_upkeep
@@ -219,3 +220,13 @@ async def test_errors_are_kept_in_parts(tmp_path, monkeypatch):
         async with dwell.open(tmp_path / "s") as queue:
             found = await queue.get("t", ids)
             assert [m.last_error for m in found] == [f"error {id_}" for id_ in ids]
+
+
+def test_the_room_of_errors_is_that_of_their_texts():
+    errors = LastErrors()
+    for told in ({1: "a", 2: "bb"}, {2: "c" * 10, 3: "ü"}, {}):
+        errors.note(told)
+        whole = sum(8 + len(text.encode()) for text in errors.values())
+        assert errors.size_bytes == whole
+    errors.forget([2, 7])
+    assert (errors, errors.size_bytes) == ({1: "a", 3: "ü"}, 19)

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
 #: What a snapshot has for a row at the most: a hash too, and a place in the free list.
 _KEPT_ROW_BYTES = _ROW_BYTES + 16
+#: What it has for an id that is remembered, of which there are as many as are known at the most.
+_KEPT_ID_BYTES = 16
 #: What it has for a message of a numbered request.
 _KEPT_CALL_BYTES = 21
 #: What a snapshot may write for each record that no start has to replay then.
@@ -150,8 +152,10 @@ class Compactor:
         They are as large as with ``more`` messages, and some.
         """
         rows = self._machine.table.top + more + 2 * self._limits.room_rows
-        calls_bytes = _KEPT_CALL_BYTES * self._machine.calls.size
-        two = 2 * (rows * _KEPT_ROW_BYTES + calls_bytes + _HEAD_BYTES)
+        machine = self._machine
+        beside = machine.errors.size_bytes + _KEPT_ID_BYTES * machine.known.top
+        beside += _KEPT_CALL_BYTES * machine.calls.size
+        two = 2 * (rows * _KEPT_ROW_BYTES + beside + _HEAD_BYTES)
         return max(two - sum(self._sizes.values()), 0)
 
     def postpone(self) -> None:

@@ -20,6 +20,7 @@ from dwell.store.embedded.donecalls import DoneCalls
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
+from dwell.store.embedded.lasterrors import LastErrors
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.ready import Ready
 from dwell.store.embedded.table import Table
@@ -63,7 +64,7 @@ class Machine:
         #: Where messages are by their arrival, once somebody has asked.
         self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits)
-        self.errors: dict[int, str] = {}
+        self.errors = LastErrors()
         self.calls = DoneCalls(limits)
         # The number of an owner that holds nothing is forgotten some day, and not used again.
         self.owners: dict[str, int] = {"": 0}
@@ -309,7 +310,8 @@ class Machine:
             self.table.move(rows, State.GONE)
             self._open(self.admission.follow(record.kind, rows))
         self._fill(record, rows)
-        self._forget_errors(rows)
+        if self.errors:
+            self.errors.forget(rows.tolist())
         self._wait(rows, record.time_ms)
         self._tell(Kind.REPLACE, record, rows)
 
@@ -380,13 +382,14 @@ class Machine:
             until_ms = time_ms + self.terms.remember_ms(own) if remembered else 0
             entries = table.id_entry[own].astype(np.intp)
             self.known.end(entries, own, until_ms, time_ms)
-        self._forget_errors(rows)
+        if self.errors:
+            self.errors.forget(rows.tolist())
         table.move(rows, State.GONE)
         table.free(rows)
 
     def _release(self, record: Record) -> None:
         rows, table = record.rows, self.table
-        self.errors.update(record.errors())
+        self.errors.note(record.errors())
         self._set_priority(rows, record.meta.priority)
         due_ms = table.due_ms[rows]
         table.due_ms[rows] = record.columns["due_ms"]
@@ -401,7 +404,7 @@ class Machine:
 
     def _lapse(self, record: Record) -> None:
         used_up = self._are_used_up(record.rows)
-        self.errors.update(dict.fromkeys(record.rows[used_up].tolist(), LEASE_ENDED))
+        self.errors.note(dict.fromkeys(record.rows[used_up].tolist(), LEASE_ENDED))
         self._wait_or_die(Kind.LAPSE, record, record.rows, used_up)
 
     def _are_used_up(self, rows: Rows) -> np.ndarray:
@@ -425,7 +428,7 @@ class Machine:
 
     def _die(self, kind: Kind, record: Record) -> None:
         rows = record.rows
-        self.errors.update(record.errors())
+        self.errors.note(record.errors())
         self._set_priority(rows, record.meta.priority)
         self._set_dead(rows, record.time_ms)
         self._tell(kind, record, rows)
@@ -487,11 +490,6 @@ class Machine:
     def _set_priority(self, rows: Rows, priority: int | None) -> None:
         if priority is not None:
             self.table.priority[rows] = priority
-
-    def _forget_errors(self, rows: Rows) -> None:
-        if self.errors:
-            for row in self.errors.keys() & set(rows.tolist()):
-                del self.errors[row]
 
     # --- repair ---------------------------------------------------------------------------------
 

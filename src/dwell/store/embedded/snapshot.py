@@ -384,9 +384,9 @@ def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
     numbers = [*meta.owners.values(), int(table.owner[: meta.top].max(initial=0))]
     machine.next_owner = max(numbers) + 1
     # Formats before 3 have them in the meta.
-    machine.errors = dict(meta.errors)
+    machine.errors.note(meta.errors)
     for part in _error_parts(arrays):
-        machine.errors.update(part)
+        machine.errors.note(part)
     machine.next_seq = meta.next_seq
     machine.calls.restore(arrays, meta.time_ms)
 
