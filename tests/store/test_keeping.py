@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dwell
+from dwell.batch.blobs import text_bytes
 from dwell.errors import StoreFailed
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore, columns, snapshot
@@ -226,7 +227,7 @@ def test_the_room_of_errors_is_that_of_their_texts():
     errors = LastErrors()
     for told in ({1: "a", 2: "bb"}, {2: "c" * 10, 3: "ü"}, {}):
         errors.note(told)
-        whole = sum(8 + len(text.encode()) for text in errors.values())
+        whole = sum(8 + text_bytes(text) for text in errors.values())
         assert errors.size_bytes == whole
     errors.forget([2, 7])
-    assert (errors, errors.size_bytes) == ({1: "a", 3: "ü"}, 19)
+    assert (errors, errors.size_bytes) == ({1: "a", 3: "ü"}, 8 + 1 + 8 + 4)
