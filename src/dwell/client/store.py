@@ -312,10 +312,10 @@ class HttpStore(Counting):
     # --- by id --------------------------------------------------------------------------------
 
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Bring dead messages back."""
-        ask = {"ids": _texts(ids), "delay_ms": delay_ms}
+        ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
         return await self._by_id(topic, "kick", ask, versions)
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:

@@ -211,11 +211,11 @@ class Store(ABC):
 
     @abstractmethod
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
-        """Bring dead messages back, due now + ``delay_ms``: ``kicked`` or ``unknown``.
+        """Bring dead messages back, each with a due of its own: ``kicked`` or ``unknown``.
 
-        Their attempts count from 0 again.
+        A due that has passed becomes now. Their attempts count from 0 again.
         """
 
     @abstractmethod
