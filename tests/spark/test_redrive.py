@@ -67,6 +67,16 @@ def test_the_dead_come_back_paced_and_only_once(queue, run):
     assert counts(queue, "d1") == {"delayed": 300, "ready": 0, "dead": 100}
 
 
+def test_the_dead_come_back_with_their_dues_in_one_step(queue, run):
+    """Nobody sees them with another due between, and a run that is killed leaves none late."""
+    bury(queue, "once", 100)
+    before = queue.stats().totals
+    assert run("once", pace="1/s", start=START) == "100 chosen; 100 kicked over 99 s"
+    after = queue.stats().totals
+    assert after["kick"] - before.get("kick", 0) == 100
+    assert after.get("move", 0) == before.get("move", 0)
+
+
 def test_a_dry_run_changes_nothing(queue, run, tmp_path):
     bury(queue, "d2", 100)
     history = str(tmp_path / "history")

@@ -373,7 +373,7 @@ class HttpStore(Counting):
                 done.results.update({Result[w.upper()]: n for w, n in found.results.items()})
             ask |= {"limit": limit - done.matched, "cursor": found.cursor}
             if "pace" in words:
-                ask["delay_ms"] = words["delay_ms"] + 1000 * (done.matched // words["pace"])
+                ask["paced"] = done.matched
             goes_on = verb != "reschedule" or words["dry_run"]
             if found.cursor is None or ask["limit"] <= 0 or not goes_on:
                 done.is_complete = found.cursor is None

@@ -85,9 +85,12 @@ def cancel() -> Change:
     return Change("cancel", (State.DELAYED, State.READY, State.DEAD), {}, apply)
 
 
-def kick(delay_ms: int, pace: int | None = None) -> Change:
-    """Return the change that requeues dead messages after a delay, ``pace`` of them a second."""
-    done = begun_ms = 0
+def kick(delay_ms: int, pace: int | None = None, paced: int = 0) -> Change:
+    """Return the change that requeues dead messages after a delay, ``pace`` of them a second.
+
+    They follow ``paced`` others.
+    """
+    done, begun_ms = paced, 0
 
     async def apply(store: Store, topic: str, seen: Seen) -> U8:
         nonlocal done, begun_ms

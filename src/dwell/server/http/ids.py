@@ -80,7 +80,8 @@ async def kick(call: Call) -> Answer:
         return results_answer(call, kicked)
     if due is not None:
         raise InvalidInput("due: got it without ids, expected a delay")
-    return await _bulk(call, topic, ask, changes.kick(values.delay_ms(delay or 0), ask.pace))
+    how = changes.kick(values.delay_ms(delay or 0), ask.pace, ask.paced)
+    return await _bulk(call, topic, ask, how)
 
 
 async def get(call: Call) -> Answer:
@@ -142,7 +143,7 @@ def _one_of(**given: object) -> None:
 
 def _check_ids_alone(ask: ChangeRequest) -> None:
     """Refuse beside ids what only goes with a filter."""
-    for name in ("cursor", "dry_run", "pace"):
+    for name in ("cursor", "dry_run", "pace", "paced"):
         if getattr(ask, name, None):
             raise InvalidInput(f"{name}: got it beside ids, expected a filter")
 
