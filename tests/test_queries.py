@@ -135,6 +135,20 @@ async def test_take_where_takes_only_what_matches(opened_in):
         assert sorted((await queue.take("t", 10)).ids) == ["0", "1"]
 
 
+@pytest.mark.parametrize("limit", [25, 40, 60, 100])
+async def test_what_one_call_of_a_store_leaves_out_is_taken_by_the_next(limit):
+    """A store may give fewer than are ready, as its answers are bounded by bytes."""
+
+    class Small(MemoryStore):
+        async def take_ids(self, topic, ids, lease_ms, owner, versions):
+            return await super().take_ids(topic, ids[:7], lease_ms, owner, versions[:7])
+
+    async with Queue(Small(RealClock())) as queue:
+        await put_orders(queue, 60)
+        first = [f"{n}" for n in range(59, -1, -1)]
+        assert list((await queue.take_where("t", "@", limit)).ids) == first[:limit]
+
+
 async def test_one_is_taken_when_no_limit_is_given(opened_in):
     async with opened_in() as (queue, _store):
         await put_orders(queue)

@@ -325,6 +325,22 @@ async def test_kick_by_id_and_the_oldest_dead():
         assert states == [State.READY, State.READY, State.DEAD, State.DELAYED]
 
 
+async def test_kick_each_to_a_due_or_after_a_delay_of_its_own():
+    async with opened() as queue:
+        ids = ["a", "b", "c", "d"]
+        await queue.put_many("t", [b""] * 4, ids=ids)
+        await queue.bury(await queue.take("t", 4))
+        assert await queue.kick("t", ["a", "b"], delay=["1m", 0]) == [Result.KICKED] * 2
+        kicked = await queue.kick("t", ["c", "a"], due=[NOW + 5, NOW + 6])
+        assert kicked == [Result.KICKED, Result.UNKNOWN]
+        assert await queue.kick("t", "d", due=NOW - 1) is Result.KICKED
+        dues_ms = [message.due_ms for message in await queue.get("t", ids)]
+        assert dues_ms == [NOW + 60_000, NOW, NOW + 5, NOW]
+        for bad in ({"delay": [1]}, {"due": [NOW] * 3}, {"delay": 1, "due": NOW}):
+            with pytest.raises(dwell.InvalidInput):
+                await queue.kick("t", ["a", "b"], **bad)
+
+
 # --- reading and settings ---------------------------------------------------------------------
 
 

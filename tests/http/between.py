@@ -14,7 +14,7 @@ class Between:
     connection is cut when a request comes; ``silent``: nothing at all, for ever; ``late``: the
     request is held back until ``let_go`` is set, whoever waits for its answer; ``held``: the answer
     is; ``slow``: the answer takes ``delay_s``; ``twice``: the request goes through twice, on two
-    connections. ``left`` is how many
+    connections; ``error``: the answer is replaced by the bytes ``error``. ``left`` is how many
     requests that holds for, then it is ``pass`` again; None for all. Only requests that hold the
     bytes ``only`` are meant.
     """
@@ -25,6 +25,7 @@ class Between:
         self.left: int | None = None
         self.only = b""
         self.delay_s = 0.0
+        self.error = b""
         self.let_go = asyncio.Event()
         self.connections = 0
         self.requests = 0
@@ -109,7 +110,7 @@ class Between:
                     await self.let_go.wait()
                 if how == "slow":
                     await asyncio.sleep(self.delay_s)
-                writer.write(data)
+                writer.write(self.error if how == "error" else data)
 
         answers = asyncio.ensure_future(back())
         asking = asyncio.ensure_future(reader.read(65536))

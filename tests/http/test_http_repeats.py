@@ -127,6 +127,23 @@ async def test_a_repeat_is_told_what_was_done_by_a_server_that_drains(tmp_path):
             await queue.put("t", "y")
 
 
+@pytest.mark.parametrize("status", ["408 Request Timeout", "502 Bad Gateway", "504 Timeout"])
+async def test_a_take_that_a_proxy_answers_with_an_error_is_not_repeated(tmp_path, status):
+    """The server has handed the messages over, so that each repeat would lease more."""
+    async with (
+        served(EmbeddedStore(tmp_path / "store")) as server,
+        between(server.url) as proxy,
+        dwell.open(proxy.url) as queue,
+    ):
+        await queue.put_many("t", ["x"] * 100)
+        proxy.error = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode()
+        proxy.break_("error", only=b"/v1/take")
+        with pytest.raises(dwell.ServerUnreachable):
+            await queue.take("t", 10, lease="1h")
+        proxy.break_("pass")
+        assert (await queue.stats()).topics["t"].leased == 10
+
+
 @pytest.mark.parametrize("said", ["", "xyz", "0", "-1", "4000000000000000", "1;Again", "1" * 17])
 async def test_a_call_number_that_is_none_is_refused(said, tmp_path):
     async with served(EmbeddedStore(tmp_path / "store")) as server:

@@ -42,7 +42,7 @@ async def _moved_and_back(rig: Rig) -> None:
 
 async def _kicked(rig: Rig) -> None:
     await rig.store.bury(await _receipts(rig), None)
-    await rig.store.kick("t", ENCODED, 0)
+    await rig.store.kick("t", ENCODED, np.zeros(len(ENCODED), np.int64))
 
 
 IDS = [f"i{n}" for n in range(12)]
@@ -102,9 +102,11 @@ async def test_what_is_as_it_was_seen_is_changed(rig: Rig) -> None:
     assert set(cancelled.tolist()) == {Result.CANCELLED}
     await rig.store.bury(taken.receipts, None)
     dead, seen = await versions(rig, State.DEAD)
-    kicked = await rig.store.kick("t", dead, 0, versions=seen)
+    kicked = await rig.store.kick("t", dead, np.zeros(len(dead), np.int64), versions=seen)
     assert set(kicked.tolist()) == {Result.KICKED}
-    assert set((await rig.store.kick("t", dead, 0, versions=seen)).tolist()) == {Result.UNKNOWN}
+    assert set(
+        (await rig.store.kick("t", dead, np.zeros(len(dead), np.int64), versions=seen)).tolist()
+    ) == {Result.UNKNOWN}
 
 
 async def test_a_message_that_falls_due_is_not_changed_by_it(rig: Rig) -> None:
@@ -120,6 +122,8 @@ async def test_a_dead_message_that_was_kicked_and_buried_again_has_changed(rig: 
     await rig.put(*IDS)
     await rig.store.bury(await _receipts(rig), None)
     ids, seen = await versions(rig, State.DEAD)
-    await rig.store.kick("t", ids, 0)
+    await rig.store.kick("t", ids, np.zeros(len(ids), np.int64))
     await rig.store.bury(await _receipts(rig), None)
-    assert set((await rig.store.kick("t", ids, 0, versions=seen)).tolist()) == {Result.UNKNOWN}
+    assert set(
+        (await rig.store.kick("t", ids, np.zeros(len(ids), np.int64), versions=seen)).tolist()
+    ) == {Result.UNKNOWN}

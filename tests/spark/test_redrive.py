@@ -67,6 +67,16 @@ def test_the_dead_come_back_paced_and_only_once(queue, run):
     assert counts(queue, "d1") == {"delayed": 300, "ready": 0, "dead": 100}
 
 
+def test_the_dead_come_back_with_their_dues_in_one_step(queue, run):
+    """Nobody sees them with another due between, and a run that is killed leaves none late."""
+    bury(queue, "once", 100)
+    before = queue.stats().totals
+    assert run("once", pace="1/s", start=START) == "100 chosen; 100 kicked over 99 s"
+    after = queue.stats().totals
+    assert after["kick"] - before.get("kick", 0) == 100
+    assert after.get("move", 0) == before.get("move", 0)
+
+
 def test_a_dry_run_changes_nothing(queue, run, tmp_path):
     bury(queue, "d2", 100)
     history = str(tmp_path / "history")
@@ -108,9 +118,11 @@ def test_what_others_change_after_the_plan_is_left_alone(queue, run, monkeypatch
     def decided(*how):
         start_ms = decide(*how)
         queue.kick("changed", ids[:10])
-        for again in (ids[10:15], ids[20:25]):
+        for again, delay in ((ids[10:15], 0), (ids[20:25], "1d")):
             queue.cancel("changed", again)
-            queue.put_many("changed", [b"new"] * 5, ids=again, delay="1d")
+            queue.put_many("changed", [b"new"] * 5, ids=again, delay=delay)
+        # These are dead again, for another reason.
+        queue.bury(queue.take_ids("changed", ids[10:15]), "later")
         return start_ms
 
     monkeypatch.setattr(redrive, "_decide", decided)
@@ -121,6 +133,7 @@ def test_what_others_change_after_the_plan_is_left_alone(queue, run, monkeypatch
     left = scanned(queue, "changed")
     assert sorted(left) == ids[:25]
     assert all(left[id_].state is dwell.State.READY for id_ in ids[:10])
+    assert all(left[id_].state is dwell.State.DEAD for id_ in ids[10:15])
     assert {left[id_].body for id_ in [*ids[10:15], *ids[20:25]]} == {b"new"}
     assert [left[id_].due_ms for id_ in ids[15:20]] == [START_MS + n * 1000 for n in range(15, 20)]
 

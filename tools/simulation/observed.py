@@ -273,15 +273,15 @@ class ObservedStore(EmbeddedStore):
         self,
         topic: str,
         ids: Sequence[bytes],
-        delay_ms: int,
+        due_ms: I64,
         versions: U64 | None = None,
         **calls: Any,
     ) -> U8:
         """Bring messages back, and let the model do so."""
         names = [bytes(id_).decode() for id_ in ids]
         return await self._observe_each(
-            lambda model: model.kick(topic, names, delay_ms),
-            EmbeddedStore.kick(self, topic, ids, delay_ms, **calls),
+            lambda model: model.kick(topic, names, due_ms.tolist()),
+            EmbeddedStore.kick(self, topic, ids, due_ms, **calls),
             f"kick {topic} {names}",
         )
 

@@ -50,14 +50,15 @@ _LONGEST_AFTER_S = 60.0
 class _Failure(NamedTuple):
     """Why a request came to nothing, whether the server can have done it, and when to ask again.
 
-    It is refused when nothing listens there, and late when no answer came in time.
+    It is refused when nothing listens there, and cut when its connection was lost before the answer
+    was there.
     """
 
     error: DwellError
     maybe_done: bool
     after_s: float = 0.0
     is_refused: bool = False
-    is_late: bool = False
+    is_cut: bool = False
 
 
 class Certificate(NamedTuple):
@@ -148,8 +149,9 @@ class Connection:
 
         A request that the server cannot have done is repeated; one that it may have done only when
         it ``is_safe`` to repeat or has a call ``number``, by which the server knows the repeat. One
-        that ``is_take`` is repeated when its connection was lost, but not when it is late: what it
-        took is given back then, or comes back when its lease ends.
+        that ``is_take`` is repeated when its connection was lost, as the server then gives back
+        what it took. It is not repeated when it is late or a proxy answers with an error: what it
+        took may be on its way, and comes back only when its lease ends.
         """
         headers = {"accept": accept}
         if number:
@@ -163,7 +165,7 @@ class Connection:
             if not isinstance(answer, _Failure):
                 return answer
             pause_s = pauses.next_s(is_refused=answer.is_refused, after_s=answer.after_s)
-            is_given_back = is_take and not answer.is_late
+            is_given_back = is_take and answer.is_cut
             if pause_s is None or (answer.maybe_done and not (is_safe or is_given_back)):
                 raise answer.error
             if number and answer.maybe_done:
@@ -221,8 +223,8 @@ class Connection:
             is_refused = isinstance(cause, ConnectionRefusedError | FileNotFoundError)
             return _Failure(self._unreachable(error), maybe_done=False, is_refused=is_refused)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            is_late = isinstance(error, TimeoutError)
-            return _Failure(self._unreachable(error), maybe_done=True, is_late=is_late)
+            is_cut = not isinstance(error, TimeoutError)
+            return _Failure(self._unreachable(error), maybe_done=True, is_cut=is_cut)
         server_ms = answer.headers.get("dwell-now-ms", "")
         if server_ms.isdecimal() and len(server_ms) <= _MOST_DIGITS:
             self._clock.hear(int(server_ms), asked_at)

@@ -312,10 +312,10 @@ class HttpStore(Counting):
     # --- by id --------------------------------------------------------------------------------
 
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Bring dead messages back."""
-        ask = {"ids": _texts(ids), "delay_ms": delay_ms}
+        ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
         return await self._by_id(topic, "kick", ask, versions)
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
@@ -373,7 +373,7 @@ class HttpStore(Counting):
                 done.results.update({Result[w.upper()]: n for w, n in found.results.items()})
             ask |= {"limit": limit - done.matched, "cursor": found.cursor}
             if "pace" in words:
-                ask["delay_ms"] = words["delay_ms"] + 1000 * (done.matched // words["pace"])
+                ask["paced"] = done.matched
             goes_on = verb != "reschedule" or words["dry_run"]
             if found.cursor is None or ask["limit"] <= 0 or not goes_on:
                 done.is_complete = found.cursor is None

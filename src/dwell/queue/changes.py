@@ -85,23 +85,24 @@ def cancel() -> Change:
     return Change("cancel", (State.DELAYED, State.READY, State.DEAD), {}, apply)
 
 
-def kick(delay_ms: int, pace: int | None = None) -> Change:
-    """Return the change that requeues dead messages after a delay, ``pace`` of them a second."""
-    done = 0
+def kick(delay_ms: int, pace: int | None = None, paced: int = 0) -> Change:
+    """Return the change that requeues dead messages after a delay, ``pace`` of them a second.
+
+    They follow ``paced`` others.
+    """
+    done, begun_ms = paced, 0
 
     async def apply(store: Store, topic: str, seen: Seen) -> U8:
-        nonlocal done
-        if pace is None:
-            return await store.kick(topic, seen.ids, delay_ms, versions=seen.versions)
-        codes, at = [], 0
-        while at < len(seen.ids):
+        nonlocal done, begun_ms
+        begun_ms = begun_ms or store.clock.now_ms()
+        late_ms = np.full(len(seen.ids), delay_ms, np.int64)
+        if pace is not None:
             # As many as the pace says fall due together, and the next ones a second later.
-            second, begun = divmod(done, pace)
-            part = seen.part(at, at + pace - begun)
-            late_ms = delay_ms + 1000 * second
-            codes.append(await store.kick(topic, part.ids, late_ms, versions=part.versions))
-            at, done = at + len(part.ids), done + len(part.ids)
-        return np.concatenate(codes)
+            late_ms += (done + np.arange(len(seen.ids))) // pace * 1000
+            done += len(seen.ids)
+        # What is late by nothing is due now, whatever the clock of the store says.
+        due_ms = np.where(late_ms > 0, begun_ms + late_ms, 0)
+        return await store.kick(topic, seen.ids, due_ms, versions=seen.versions)
 
     words = {"delay_ms": delay_ms} | ({} if pace is None else {"pace": pace})
     return Change("kick", (State.DEAD,), words, apply)

@@ -134,10 +134,7 @@ async def take_where(
             is_cut, versions = seen < len(page.messages), page.versions[fitting]
             # What is taken is read once more, and the page would stand in memory beside that.
             del page
-            while left and (missing := limit - sum(map(len, taken))):
-                some = left[:missing], versions[:missing]
-                await _take(store, topic, *some, lease_ms, owner, taken)
-                left, versions = left[missing:], versions[missing:]
+            await _take_up_to(limit, store, topic, left, versions, lease_ms, owner, taken)
             if sum(map(len, taken)) == limit:
                 return Page(Batch.joined(taken), None)
             cursor = following
@@ -177,11 +174,33 @@ async def take_ids(
     """Take those of some messages that are ready; give them back when the call is cancelled."""
     taken: list[Batch] = []
     try:
-        await _take(store, topic, ids, versions, lease_ms, owner, taken)
+        return await _take(store, topic, ids, versions, lease_ms, owner, taken)
     except BaseException:
         await finished(whole(_give_back(store, taken)))
         raise
-    return taken[0] if taken else Batch.empty()
+
+
+async def _take_up_to(
+    limit: int,
+    store: Store,
+    topic: str,
+    ids: Sequence[bytes],
+    versions: U64,
+    lease_ms: int,
+    owner: str,
+    taken: list[Batch],
+) -> None:
+    """Add those of some messages that are ready to ``taken``, until that holds ``limit``.
+
+    One call of a store leases only so many bytes, so what it left out is asked for again while it
+    leases some.
+    """
+    while ids and (missing := limit - sum(map(len, taken))):
+        some = ids[:missing], versions[:missing]
+        got = set((await _take(store, topic, *some, lease_ms, owner, taken)).ids)
+        left_out = [at for at, id_ in enumerate(some[0]) if got and id_.decode() not in got]
+        rest = [*left_out, *range(len(some[0]), len(ids))]
+        ids, versions = [ids[at] for at in rest], versions[rest]
 
 
 async def _take(
@@ -192,14 +211,15 @@ async def _take(
     lease_ms: int,
     owner: str,
     taken: list[Batch],
-) -> None:
-    """Add to ``taken`` those of some messages that are ready, even when the call is cancelled."""
+) -> Batch:
+    """Take those of some messages that are ready; they are in ``taken`` even when cancelled."""
     task = whole(store.take_ids(topic, ids, lease_ms, owner, versions))
     try:
         await finished(task)
     finally:
         if not task.cancelled() and task.exception() is None and len(task.result()):
             taken.append(task.result())
+    return task.result()
 
 
 async def _give_back(store: Store, taken: list[Batch]) -> None:

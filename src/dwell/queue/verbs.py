@@ -55,7 +55,7 @@ class Verbs:
         self._burials: Gatherer[_Bury, bytes, Result] = Gatherer(self._bury, turns, alone)
         self._cancels: Gatherer[str, bytes, Result] = Gatherer(self._cancel, turns)
         self._moves: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._move, turns)
-        self._kicks: Gatherer[tuple[str, int], bytes, Result] = Gatherer(self._kick, turns)
+        self._kicks: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._kick, turns)
         self._gets: Gatherer[str, bytes, Message | None] = Gatherer(self._get, turns)
         self._bulk_acks: Gatherer[None, U64, Results] = Gatherer(self._ack_bulk, turns, alone)
         self._bulk_cancels: Gatherer[str, Sequence[bytes], Results] = Gatherer(
@@ -256,7 +256,9 @@ class Verbs:
         )
 
     @overload
-    async def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...  # type: ignore[overload-overlap]
+    async def kick(  # type: ignore[overload-overlap]
+        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+    ) -> Result: ...
     @overload
     async def kick(
         self,
@@ -264,7 +266,8 @@ class Verbs:
         ids: Sequence[str] | None = None,
         *,
         limit: int = 1000,
-        delay: Delay = 0,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
         versions: Versions | None = None,
     ) -> Results: ...
     async def kick(
@@ -273,24 +276,31 @@ class Verbs:
         ids: str | Sequence[str] | None = None,
         *,
         limit: int = 1000,
-        delay: Delay = 0,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
         versions: Versions | None = None,
     ) -> Result | Results:
-        """Bring dead messages back, due after ``delay``, attempts anew: ``kicked`` or ``unknown``.
+        """Bring dead messages back with their attempts anew: ``kicked`` or ``unknown``.
 
-        Without ``ids`` those that were due first are brought back, at most ``limit``. ``versions``
-        are as for :meth:`cancel`.
+        They are due now, or as ``delay`` or ``due`` says: one value, or one for each id. Without
+        ``ids`` those that were due first are brought back, at most ``limit``. ``versions`` are as
+        for :meth:`cancel`.
         """
-        topic, delay_ms = values.topic(topic), values.delay_ms(delay)
+        topic = values.topic(topic)
+        if delay is None and due is None:
+            delay = 0
         if isinstance(ids, str):
-            return await self._kicks.call((topic, delay_ms), values.any_id(ids))
+            due_ms = self._dues(delay, due, 1)
+            return await self._kicks.call(topic, (values.any_id(ids), int(due_ms[0])))
         if ids is None:
-            return await self._kick_first(topic, values.limit(limit), delay_ms)
+            due_ms = self._dues(delay, due, 1)
+            return await self._kick_first(topic, values.limit(limit), int(due_ms[0]))
         many = self._ids(ids)
+        column = self._dues(delay, due, len(many))
         if not many:
             return _nothing()
         seen = None if versions is None else columns.versions(versions, len(many))
-        return Results(await self._store.kick(topic, many, delay_ms, seen, **numbered(len(many))))
+        return Results(await self._store.kick(topic, many, column, seen, **numbered(len(many))))
 
     @overload
     async def get(self, topic: str, ids: str) -> Message | None: ...  # type: ignore[overload-overlap]
@@ -345,7 +355,7 @@ class Verbs:
         due_ms = columns.dues(delay, due, None, size, now_ms)
         return due_ms if delay is None else np.where(due_ms > now_ms, due_ms, clock.least_ms())
 
-    async def _kick_first(self, topic: str, limit: int, delay_ms: int) -> Results:
+    async def _kick_first(self, topic: str, limit: int, due_ms: int) -> Results:
         """Kick the first dead messages, page by page as an answer holds only so many bytes."""
         self.check_open()
         codes = [np.empty(0, dtype=np.uint8)]
@@ -355,7 +365,8 @@ class Verbs:
             if many := [id_.encode() for id_ in page.messages.ids]:
                 # A page of an older server has no versions.
                 seen = page.versions if len(page.versions) else None
-                codes.append(await self._store.kick(topic, many, delay_ms, seen))
+                dues_ms = np.full(len(many), due_ms, np.int64)
+                codes.append(await self._store.kick(topic, many, dues_ms, seen))
             limit, cursor = limit - len(many), page.cursor
             if cursor is None:
                 break
@@ -419,15 +430,12 @@ class Verbs:
     async def _move(
         self, topic: str, items: Sequence[tuple[bytes, int]], **calls: Any
     ) -> list[Result]:
-        due_ms = np.array([due for _, due in items], dtype=np.int64)
-        ids = [id_ for id_, _ in items]
-        return results_of(await self._store.reschedule(topic, ids, due_ms, **calls))
+        return results_of(await self._store.reschedule(topic, *_ids_and_dues(items), **calls))
 
     async def _kick(
-        self, key: tuple[str, int], items: Sequence[bytes], **calls: Any
+        self, topic: str, items: Sequence[tuple[bytes, int]], **calls: Any
     ) -> list[Result]:
-        topic, delay_ms = key
-        return results_of(await self._store.kick(topic, items, delay_ms, **calls))
+        return results_of(await self._store.kick(topic, *_ids_and_dues(items), **calls))
 
     async def _get(self, topic: str, items: Sequence[bytes]) -> list[Message | None]:
         return await self._store.get(topic, items)
@@ -436,6 +444,10 @@ class Verbs:
 def _check_retry(delay_ms: int | I64, retry: bool) -> None:
     if retry and np.any(delay_ms):
         raise InvalidTime("delay: got delay and retry together, expected one of them")
+
+
+def _ids_and_dues(items: Sequence[tuple[bytes, int]]) -> tuple[list[bytes], I64]:
+    return [id_ for id_, _ in items], np.array([due for _, due in items], dtype=np.int64)
 
 
 def _nothing() -> Results:

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dwell.errors import InvalidInput
-from dwell.given import columns, values
-from dwell.given.values import Millis
+from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES, U8, Result
 from dwell.queue import Queue
 from dwell.spark.badrows import BadRows
@@ -24,12 +23,6 @@ _UNDER_WAY = 3
 #: A batch is cut so that its bodies fill at most this part of what one call may have.
 _FULL = 0.75
 
-
-#: In how many parts messages are kicked that are to have dues of their own.
-_KICKED_PARTS = 16
-
-#: Kicks the rows at some places, due after so many milliseconds.
-Kick = Callable[[I64, int], Awaitable[None]]
 
 #: What does some rows of a topic, whose places in the partition it is told.
 Verb = Callable[[str, pa.RecordBatch, I64], Awaitable[U8]]
@@ -135,55 +128,19 @@ class Sender:
 
     async def _reschedule(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         ids = texts(rows.column("id"), "id")
-        if "due" in rows.schema.names:
-            due = moments(rows.column("due"), "due")
-            when: dict[str, Any] = {"due": due}
-        else:
-            when = {"delay": spans(rows.column("delay"), "delay")}
-        return (await self._queue.reschedule(topic, ids, **when, versions=versions(rows))).codes
+        verb = self._queue.reschedule
+        return (await verb(topic, ids, **_when(rows), versions=versions(rows))).codes
 
     async def _kick(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         ids = texts(rows.column("id"), "id")
-        seen = versions(rows)
-        columns.any_ids(ids)
-        codes = np.zeros(len(ids), np.uint8)
+        return (await self._queue.kick(topic, ids, **_when(rows), versions=versions(rows))).codes
 
-        async def kick(some: I64, delay_ms: int) -> None:
-            own = [ids[at] for at in some.tolist()]
-            own_seen = None if seen is None else seen[some]
-            delay = Millis(delay_ms)
-            kicked = await self._queue.kick(topic, own, delay=delay, versions=own_seen)
-            codes[some] = kicked.codes
 
-        if "due" in rows.schema.names:
-            await self._kick_by_due(topic, ids, rows, codes, kick)
-        else:
-            # One kick has one delay, so those that are alike go together; all of them are checked
-            # before the first is sent.
-            delays = spans(rows.column("delay"), "delay") if "delay" in rows.schema.names else []
-            delays_ms = np.array(
-                [values.delay_ms(delay or 0) for delay in delays or [0] * len(ids)]
-            )
-            for delay_ms in dict.fromkeys(delays_ms.tolist()):
-                await kick(np.flatnonzero(delays_ms == delay_ms), delay_ms)
-        return codes
-
-    async def _kick_by_due(
-        self, topic: str, ids: list[str], rows: pa.RecordBatch, codes: U8, kick: Kick
-    ) -> None:
-        """Kick messages in a few parts by due, and then give each that was kicked its own.
-
-        Until then each is due with the last of its part, so that none is taken early.
-        """
-        now_ms = self._queue.clock.now_ms()
-        due_ms = columns.dues(None, moments(rows.column("due"), "due"), None, len(ids), now_ms)
-        for part in np.array_split(np.argsort(due_ms, kind="stable"), _KICKED_PARTS):
-            if len(part):
-                await kick(part, max(int(due_ms[part[-1]]) - now_ms, 0))
-        ahead = np.flatnonzero((codes == Result.KICKED) & (due_ms > now_ms))
-        if len(ahead):
-            own = [ids[at] for at in ahead.tolist()]
-            await self._queue.reschedule(topic, own, due=due_ms[ahead])
+def _when(rows: pa.RecordBatch) -> dict[str, Any]:
+    """Return when rows say that their messages fall due, in the words of a verb."""
+    if "due" in rows.schema.names:
+        return {"due": moments(rows.column("due"), "due")}
+    return {"delay": spans(rows.column("delay"), "delay")} if "delay" in rows.schema.names else {}
 
 
 def _rows_a_batch(rows: pa.RecordBatch, most: int) -> int:

@@ -26,8 +26,8 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   settings say when it matters;
 * ids that the queue made are not remembered; ids of the caller's are, for the topic's remember_ms
   after the ack, and only ``on_conflict="keep"`` looks at that;
-* what take, peek, scan and sweep answer with is not much more than MAX_BATCH_BYTES, if it is not
-  one message: fewer are given than there are, and the next call goes on;
+* what take, take_ids, peek, scan and sweep answer with is not much more than MAX_BATCH_BYTES, if
+  it is not one message: fewer are given than there are, and the next call goes on;
 * the settings ``rate``, ``most_leased``, ``ordered`` and ``fair`` bound what ``take`` and
   ``take_ids`` give; what they hold back is ready. Of an ordered topic, a message that was taken
   holds back the others of its key until it is gone or dead; else the first of them by the order
@@ -211,11 +211,11 @@ class Store(ABC):
 
     @abstractmethod
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
-        """Bring dead messages back, due now + ``delay_ms``: ``kicked`` or ``unknown``.
+        """Bring dead messages back, each with a due of its own: ``kicked`` or ``unknown``.
 
-        Their attempts count from 0 again.
+        A due that has passed becomes now. Their attempts count from 0 again.
         """
 
     @abstractmethod

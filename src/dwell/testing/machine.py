@@ -384,13 +384,14 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     @precondition(_has_dead)
-    @rule(topic=a_topic, picks=some_picks, delay_ms=a_delay_ms)
-    def kick(self, topic: str, picks: list[int], delay_ms: int) -> None:
+    @rule(topic=a_topic, picks=some_picks, delays_ms=st.lists(a_due_ms, min_size=4, max_size=4))
+    def kick(self, topic: str, picks: list[int], delays_ms: list[int]) -> None:
         """Bring messages back."""
         ids = self.ids.picked(topic, picks, self.model, first_dead=True)
+        dues_ms = [self.clock.now_ms() + delay_ms for delay_ms in delays_ms[: len(ids)]]
         self._do_each(
-            lambda model: model.kick(topic, ids, delay_ms),
-            lambda store: store.kick(topic, encoded(ids), delay_ms),
+            lambda model: model.kick(topic, ids, dues_ms),
+            lambda store: store.kick(topic, encoded(ids), np.array(dues_ms, np.int64)),
         )
 
     @precondition(_has_messages)

@@ -290,19 +290,21 @@ class Model:
 
         return self._each_lease(leases, bury)
 
-    def kick(self, topic: str, ids: Sequence[str], delay_ms: int) -> list[Result]:
+    def kick(self, topic: str, ids: Sequence[str], due_ms: Sequence[int]) -> list[Result]:
         """Bring dead messages back."""
+        dues = list(due_ms)
 
-        def kick(item: Item) -> Result:
-            if not item.died_ms:
+        def kick(item: Item | None) -> Result:
+            due = dues.pop(0)
+            if item is None or not item.died_ms:
                 return Result.UNKNOWN
             item.died_ms, item.attempt = 0, 0
             item.died_of_time = False
-            self._move_to(item, self.now_ms + delay_ms)
+            self._move_to(item, max(due, self.now_ms))
             self._note(Kind.KICK, item)
             return Result.KICKED
 
-        return self._each_id(topic, ids, kick)
+        return [kick(self.items.get((topic, id_))) for id_ in ids]
 
     def cancel(self, topic: str, ids: Sequence[str]) -> list[Result]:
         """Forget messages that nobody has."""

@@ -188,7 +188,8 @@ class Rig:
 
     async def kick(self, *ids: str, topic: str = "t", delay_ms: int = 0) -> list[str]:
         """Bring messages back."""
-        return words(await self.store.kick(topic, encoded(ids), delay_ms))
+        due_ms = np.full(len(ids), self.now_ms + delay_ms, np.int64)
+        return words(await self.store.kick(topic, encoded(ids), due_ms))
 
     async def cancel(self, *ids: str, topic: str = "t") -> list[str]:
         """Forget messages."""

@@ -234,7 +234,9 @@ class SyncQueue:
         versions: Versions | None = None,
     ) -> Results: ...
     @overload
-    def kick(self, topic: str, ids: str, *, delay: Delay = 0) -> Result: ...
+    def kick(
+        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+    ) -> Result: ...
     @overload
     def kick(
         self,
@@ -242,7 +244,8 @@ class SyncQueue:
         ids: Sequence[str] | None = None,
         *,
         limit: int = 1000,
-        delay: Delay = 0,
+        delay: Delay | Sequence[Delay] | None = None,
+        due: Due | Sequence[Due] | I64 | None = None,
         versions: Versions | None = None,
     ) -> Results: ...
     @overload

@@ -49,16 +49,15 @@ async def reschedule(call: Call) -> Answer:
     _one_of(ids=ask.ids, filter=ask.filter)
     delay = span(ask, "delay")
     _one_of(delay=delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
-    due: Any = ask.due_ms if ask.due is None else ask.due
+    due = _due(ask)
     if ask.ids is not None:
         _check_ids_alone(ask)
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")
-        when = np.array(due, np.int64) if isinstance(due, list) else due
         verb = call.queue.reschedule
-        moved = await verb(topic, ask.ids, delay=delay, due=when, versions=ask.versions)
+        moved = await verb(topic, ask.ids, delay=delay, due=due, versions=ask.versions)
         return results_answer(call, moved)
-    if isinstance(due, list):
+    if isinstance(ask.due_ms, list):
         raise InvalidInput("due_ms: got a list beside a filter, expected one moment")
     if ask.shift_ms is not None:
         return await _bulk(call, topic, ask, changes.shift(ask.shift_ms))
@@ -69,14 +68,20 @@ async def reschedule(call: Call) -> Answer:
 async def kick(call: Call) -> Answer:
     """Bring dead messages back, with their attempts anew: kicked or unknown."""
     topic, ask = call.allowed_topic(), request_of(call, KickRequest)
-    delay = span(ask, "delay") or 0
+    delay = span(ask, "delay")
+    columns.one_of(delay=delay, due=ask.due, due_ms=ask.due_ms)
+    due = _due(ask)
     if ask.ids is not None:
         if ask.filter is not None:
             raise InvalidInput("filter: got it beside ids, expected one of them")
         _check_ids_alone(ask)
-        kicked = await call.queue.kick(topic, ask.ids, delay=delay, versions=ask.versions)
+        verb = call.queue.kick
+        kicked = await verb(topic, ask.ids, delay=delay, due=due, versions=ask.versions)
         return results_answer(call, kicked)
-    return await _bulk(call, topic, ask, changes.kick(values.delay_ms(delay), ask.pace))
+    if due is not None:
+        raise InvalidInput("due: got it without ids, expected a delay")
+    how = changes.kick(values.delay_ms(delay or 0), ask.pace, ask.paced)
+    return await _bulk(call, topic, ask, how)
 
 
 async def get(call: Call) -> Answer:
@@ -122,6 +127,13 @@ async def named(call: Call) -> Answer:
     return call.answer(NamedAnswer([name and list(name) for name in names]))
 
 
+def _due(ask: RescheduleRequest | KickRequest) -> Any:
+    """Return the due of all messages, a column of dues, or None."""
+    if ask.due is not None:
+        return ask.due
+    return np.array(ask.due_ms, np.int64) if isinstance(ask.due_ms, list) else ask.due_ms
+
+
 def _one_of(**given: object) -> None:
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
@@ -131,7 +143,7 @@ def _one_of(**given: object) -> None:
 
 def _check_ids_alone(ask: ChangeRequest) -> None:
     """Refuse beside ids what only goes with a filter."""
-    for name in ("cursor", "dry_run", "pace"):
+    for name in ("cursor", "dry_run", "pace", "paced"):
         if getattr(ask, name, None):
             raise InvalidInput(f"{name}: got it beside ids, expected a filter")
 

@@ -444,23 +444,23 @@ class EmbeddedStore(Counting):
         self,
         topic: str,
         ids: Sequence[bytes],
-        delay_ms: int,
+        due_ms: I64,
         versions: U64 | None = None,
         *,
         calls: U64 | None = None,
     ) -> U8:
         """Bring dead messages back (see the contract)."""
         which = _Named(topic, ids, versions, calls)
-        good = await self._in_room(lambda: self._kick(which, delay_ms))
+        good = await self._in_room(lambda: self._kick(which, due_ms))
         return await self._answer(good, Result.KICKED, Result.UNKNOWN)
 
-    def _kick(self, which: _Named, delay_ms: int) -> np.ndarray:
+    def _kick(self, which: _Named, due_ms: I64) -> np.ndarray:
         now_ms = self._time.begin()
         rows, _, free, done = self._find(which, now_ms)
         good = first_of_each(rows, free & (self._table.state[rows] == State.DEAD))
         if good.any():
-            due_ms = np.full(int(good.sum()), now_ms + delay_ms)
-            columns = {"rows": rows[good], "due_ms": due_ms, **_numbered(which.calls, good)}
+            own_ms = np.maximum(due_ms[good], now_ms)
+            columns = {"rows": rows[good], "due_ms": own_ms, **_numbered(which.calls, good)}
             self._time.write(Record(RecordKind.KICK, now_ms, columns))
         known: np.ndarray = good | done
         return known

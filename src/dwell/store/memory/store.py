@@ -203,15 +203,16 @@ class MemoryStore(Reading):
         return self._each_receipt(receipts, bury)
 
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Bring dead messages back."""
         now_ms = self._enter()
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
-        for at, row in enumerate(self._find(topic, ids, versions)):
+        rows = self._find(topic, ids, versions)
+        for at, (row, due) in enumerate(zip(rows, due_ms.tolist(), strict=True)):
             if row is not None and row.state is State.DEAD:
                 row.attempt = 0
-                row.move_to(now_ms + delay_ms)
+                row.move_to(max(due, now_ms))
                 self._wait(row, now_ms)
                 self._log.note(Kind.KICK, row, now_ms)
                 results[at] = Result.KICKED

@@ -215,11 +215,10 @@ class RedisStore(Store):
     # --- by id --------------------------------------------------------------------------------
 
     async def kick(
-        self, topic: str, ids: Sequence[bytes], delay_ms: int, versions: U64 | None = None
+        self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Bring dead messages back."""
-        self.check()
-        return await self.shards.by_id("kick", topic, ids, versions, lambda _: (delay_ms,))
+        return await self._by_due("kick", topic, ids, due_ms, versions)
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
         """Forget messages that nobody has taken."""
@@ -230,10 +229,15 @@ class RedisStore(Store):
         self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
         """Change when messages fall due."""
+        return await self._by_due("reschedule", topic, ids, due_ms, versions)
+
+    async def _by_due(
+        self, verb: str, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None
+    ) -> U8:
         self.check()
         dues = _times(due_ms)
         return await self.shards.by_id(
-            "reschedule", topic, ids, versions, lambda places: (dues[places].tobytes(),)
+            verb, topic, ids, versions, lambda places: (dues[places].tobytes(),)
         )
 
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:

@@ -137,6 +137,18 @@ class ByIdVerbs(Suite):
         assert [message.attempt for message in await rig.take()] == [1]
 
     @scenario
+    async def test_kick_each_to_its_own_time(self, rig: Rig) -> None:
+        """Each id has its own due, also beside one that is not kicked; what has passed is now."""
+        await rig.put("a", "b", "c", "d")
+        batch = await rig.take()
+        await rig.bury(receipts_of(batch)[np.array(batch.ids) != "b"])
+        due_ms = rig.now_ms + np.array([30, 20, 10, -5], np.int64)
+        results = await rig.store.kick("t", encoded("abcd"), due_ms)
+        assert words(results) == ["kicked", "unknown", "kicked", "kicked"]
+        dues_ms = [(await rig.get(id_)).due_ms for id_ in "acd"]
+        assert dues_ms == [rig.now_ms + 30, rig.now_ms + 10, rig.now_ms]
+
+    @scenario
     async def test_kick_what_expired(self, rig: Rig) -> None:
         """An expiry that has passed is cleared; one that is still to come holds."""
         await rig.put("expired", expires_in_ms=100)

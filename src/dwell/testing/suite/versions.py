@@ -120,7 +120,8 @@ class Versions(Suite):
         await rig.kick("x")
         await rig.bury(receipts_of(await rig.take_by_ids("x")), "other")
         seen = np.array([versions["x"], versions["y"]])
-        results = await rig.store.kick("t", encoded("xy"), LATER_MS, seen)
+        due_ms = np.full(2, rig.now_ms + LATER_MS)
+        results = await rig.store.kick("t", encoded("xy"), due_ms, seen)
         assert words(results) == ["unknown", "kicked"]
         assert await rig.state("x") is State.DEAD
 

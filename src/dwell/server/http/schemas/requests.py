@@ -253,13 +253,18 @@ class RescheduleRequest(ChangeRequest):
 class KickRequest(ChangeRequest):
     """The dead messages to bring back: by ids, by a filter, or the first ``limit``.
 
-    With a ``pace`` (not with ids) so many of them fall due in each second, from the delay on.
+    ``due_ms`` (with ids) may be one moment or one for each id. With a ``pace`` (not with ids) so
+    many of them fall due in each second, from the delay on; ``paced`` is how many the requests
+    before matched, where a cursor goes on.
     """
 
     limit: Most = 1000
     pace: Annotated[int, Meta(ge=1, le=MAX_CHANGE_MESSAGES)] | None = None
+    paced: Annotated[int, Meta(ge=0, le=MAX_CHANGE_MESSAGES)] = 0
     delay: Span | None = None
     delay_ms: Whole | None = None
+    due: str | int | None = None
+    due_ms: Moment | Annotated[list[Moment], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
 
 
 class GetRequest(Request):

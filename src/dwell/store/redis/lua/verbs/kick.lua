@@ -1,14 +1,15 @@
--- Bring dead messages back; `versions` as in cancel.
+-- Bring dead messages back; `dues` as in reschedule, those that have passed become now; `versions` as
+-- in cancel.
 -- The list: ids. Answers {a byte for each: kicked or unknown; finish()}, of the first only where
 -- messages are large.
-verb('kick', 3, kept(function(topic, versions, delay_ms)
+verb('kick', 3, kept(function(topic, versions, dues)
   settle()
-  delay_ms = tonumber(delay_ms)
 
-  local function kick(n, r)
+  local function kick(n, r, i)
     if r.state ~= STATE.dead then return RESULT.unknown end
     lift(n, r)
-    r.due, r.attempt, r.take = now + delay_ms, 0, lives.next_take(r.take)
+    local due = unpack_from('>I6', dues, 6 * (i - rest) + 1)
+    r.due, r.attempt, r.take = math.max(due, now), 0, lives.next_take(r.take)
     if r.expires <= r.due then r.expires = 0 end
     note(KIND.kick, r.topic, r.id, r.due, 0)
     wait(n, r)
