@@ -60,8 +60,7 @@ export async function change(topic, verb, body, signal, onpart) {
   const done = { matched: 0, results: {} };
   let cursor = null;
   do {
-    const late = body.pace ? 1000 * Math.floor(done.matched / body.pace) : 0;
-    const asked = { ...body, cursor, ...(body.pace ? { delay_ms: late } : {}) };
+    const asked = { ...body, cursor, ...(body.pace ? { paced: done.matched } : {}) };
     const found = await ask("POST", path`v1/topics/${topic}/` + verb, asked, signal);
     done.matched += found.matched;
     for (const [word, number] of Object.entries(found.results)) done.results[word] = (done.results[word] ?? 0) + number;

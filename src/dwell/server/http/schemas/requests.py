@@ -260,7 +260,7 @@ class KickRequest(ChangeRequest):
 
     limit: Most = 1000
     pace: Annotated[int, Meta(ge=1, le=MAX_CHANGE_MESSAGES)] | None = None
-    paced: Annotated[int, Meta(ge=0, le=MAX_CHANGE_MESSAGES)] = 0
+    paced: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
     delay: Span | None = None
     delay_ms: Whole | None = None
     due: str | int | None = None
