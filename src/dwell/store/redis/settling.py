@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dwell.errors import DwellError
+from dwell.errors import DwellError, ServerUnreachable
 from dwell.message import TopicSettings
 from dwell.slices import slices
 from dwell.store.redis.layout import settings_of
@@ -53,13 +53,20 @@ class Settling:
         return _decoded(data)
 
     async def _catch_up(self, topic: str) -> None:
-        """Let the first shard have the newest settings of a topic."""
+        """Let the first shard have the newest settings of a topic of all that can be reached."""
         first, *others = await all_of(
-            [self._version(shard, topic) for shard in range(self._shards.count)]
+            [self._version_there(shard, topic) for shard in range(self._shards.count)]
         )
         newest = max(others)
         if newest[0] > first[0]:
             await self._set(0, topic, newest[1], str(newest[0]))
+
+    async def _version_there(self, shard: int, topic: str) -> tuple[int, bytes]:
+        try:
+            return await self._version(shard, topic)
+        except ServerUnreachable:
+            # A comparison brings it up to the others when it is back.
+            return _NONE
 
     async def _version(self, shard: int, topic: str) -> tuple[int, bytes]:
         engine, keys = self._shards.engine, self._shards.engine.keys(shard)
