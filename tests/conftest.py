@@ -4,10 +4,10 @@ import gc
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# How long one drawn input takes says nothing on a busy machine.
-settings.register_profile("dwell", deadline=None)
+# How long one drawn input takes says nothing on a busy machine, nor how long it took to draw it.
+settings.register_profile("dwell", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dwell")
 
 
