@@ -151,6 +151,12 @@ def modelled(data: bytes) -> list:
                 found.append((Verb.PUT, head, body))
 
 
+def test_a_body_that_reads_like_a_refusal_is_a_body():
+    data = b"put 0 0 0 17\r\nUNKNOWN_COMMAND\r\n\r\n"
+    assert decoded([data]) == modelled(data)
+    assert len(decoded([data])) == 1
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(300 + INPUTS // 100)
 @FUZZ

@@ -139,7 +139,7 @@ class Decoder:
             self._later = bytearray()
             run = self._next()
         if run is not None and not self._is_known and not self._is_strange:
-            self._is_known = run.items[0] != UNKNOWN_COMMAND
+            self._is_known = run.verb is not Verb.REFUSED or run.items[0] != UNKNOWN_COMMAND
             if not self._is_known:
                 self._give_up_on_it()
         if self._at == len(self._data):
