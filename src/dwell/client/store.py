@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,8 @@ class HttpStore(Counting):
     ) -> None:
         self.clock: ServerClock = ServerClock()
         self._knows_repeats = False
+        # To ask the system for each number would cost more than the rest of the header.
+        self._draw = random.Random(secrets.randbits(256))
         self._connection = Connection(
             url,
             self.clock,
@@ -526,7 +529,7 @@ class HttpStore(Counting):
 
     def _call_number(self) -> int:
         """Return a number for a new request, 0 if the server could not tell a repeat by it."""
-        return 1 + secrets.randbelow(MOST_FIRST - 1) if self._knows_repeats else 0
+        return self._draw.randrange(1, MOST_FIRST) if self._knows_repeats else 0
 
 
 def _words_of(which: Selection) -> dict[str, Any]:

@@ -66,6 +66,11 @@ class Late:
         self._firsts: U64 = self._runs[:, 0]
         self._lasts: U64 = self._runs[:, 1]
 
+    @property
+    def is_any(self) -> bool:
+        """Whether there are any."""
+        return len(self._runs) > 0
+
     def has(self, calls: U64, now_ms: int) -> np.ndarray:
         """Tell of each number whether it is one of them."""
         if len(self._runs) and now_ms > self._until_ms:
@@ -117,6 +122,9 @@ class DoneCalls:
         if record.kind is RecordKind.RELEASE:
             results[is_dead] = Result.BURIED
         done = Block(record.columns["calls"], record.columns["rows"], seqs, results)
+        if count <= self._limits.call_block - self._count and done.numbers.all():
+            self._fill(done, record.time_ms)
+            return
         left = np.flatnonzero(done.numbers)
         while len(left):
             some, left = np.split(left, [self._limits.call_block - self._count])
@@ -148,9 +156,12 @@ class DoneCalls:
 
         First requests are looked up too if their repeats have come before them.
         """
-        asked = np.flatnonzero(are_again(calls) | self._late.has(calls, now_ms))
-        if not len(asked):
+        is_asked = are_again(calls)
+        if self._late.is_any:
+            is_asked |= self._late.has(calls, now_ms)
+        if not is_asked.any():
             return None
+        asked = np.flatnonzero(is_asked)
         found = _empty(len(calls))
         found.numbers[:] = plain(calls)
         for block in (self._newest.sorted(self._count), *(block for _, block in self._blocks)):
