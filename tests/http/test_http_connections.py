@@ -97,7 +97,7 @@ async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path):
             await until_async(lambda: sum(one._answering is not None for one in connections) == 50)
             for wire in wires:
                 wire.close()
-            await until_async(lambda: all(one._delivery.is_lost for one in connections))
+            await until_async(lambda: all(one._delivery.is_ended for one in connections))
             stopping = asyncio.create_task(server.port.stop())
             await asyncio.sleep(0)
         finally:

@@ -348,7 +348,9 @@ async def test_health_is_told_when_nothing_else_is():
         b"GET /%00%ff%zz HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"GET /v1/topics/%2e%2e/peek?limit=%ff HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"BREW /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
-        b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"HEAD /v1/take HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET http://example.org/healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nhost: localhost\r\n\r\n",
     ],
 )
 async def test_what_is_not_http_or_not_ours(data, caplog, server):

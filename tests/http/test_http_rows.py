@@ -1,5 +1,7 @@
 """Rows of a put: what they say column by column is what they say one by one."""
 
+import asyncio
+
 import msgspec
 import numpy as np
 import pytest
@@ -55,7 +57,7 @@ def some_rows(draw):
 def singly(rows):
     """Return what rows say, looked at one by one, or the error that they are refused with."""
     try:
-        return one_by_one("t", rows, bodies_of(rows), TIMES)
+        return asyncio.run(one_by_one("t", rows, bodies_of(rows), TIMES))
     except InvalidInput as error:
         return type(error)
 

@@ -102,10 +102,11 @@ def refusal(error: type[InvalidInput], field: str, value: object, allowed: str) 
     """Return the error that says which field was refused, what came and what is allowed."""
     if isinstance(value, Millis):
         value = f"{value.ms}ms"
-    return error(f"{field}: got {type(value).__name__} {_shown(value)}, expected {allowed}")
+    return error(f"{field}: got {type(value).__name__} {shown(value)}, expected {allowed}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return the beginning of what came, as Python writes it."""
     try:
         return _repr.repr(value)
     except ValueError:
@@ -274,7 +275,7 @@ def where(value: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _span_ms(text: str) -> int | None:
-    if len(text) > _MAX_SPAN_CHARS or not _SPAN.fullmatch(text):
+    if not _SPAN.fullmatch(text):
         return None
     return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _PART.findall(text)))
 
@@ -295,7 +296,8 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
     """
     ms: int | None = None
     if isinstance(value, str):
-        ms = _span_ms(value)
+        # Texts are remembered, so a long one may not even be looked at.
+        ms = _span_ms(value) if len(value) <= _MAX_SPAN_CHARS else None
     elif isinstance(value, Millis):
         ms = value.ms
     elif isinstance(value, timedelta):
@@ -471,7 +473,7 @@ _SETTING_RANGES = {
     "rate": (0, MAX_RATE),
     "most_leased": (0, 2**63 - 1),
 }
-_MAX_LEVELS = 256
+_MAX_LEVELS = 32
 
 
 def setting_changes(changes: Mapping[str, object]) -> dict[str, Any]:

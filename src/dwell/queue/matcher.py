@@ -77,7 +77,7 @@ class Matcher:
             places, seen = await self._with_extra(page.extras, places)
         if self._query is None:
             return Looked(places, seen)
-        found, asked = await self._query.places(page, places)
+        found, asked = await self._query.places(page, places, self._since_s + self._most_s)
         return Looked(found, min(seen, asked))
 
     async def _with_extra(self, extras: Sequence[bytes], among: Sequence[int]) -> Looked:

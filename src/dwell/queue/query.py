@@ -6,8 +6,11 @@ runs (:mod:`dwell.queue.steps`).
 """
 
 import asyncio
+import math
+import os
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jmespath
 import msgspec
@@ -26,8 +29,16 @@ _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
 #: How much a body and what is made of it may be together; a larger one is not looked at.
 _MOST_MADE_BYTES = 4 * 1024 * 1024
 
-#: How many steps an expression may take at one body, which nobody else has a turn in.
+#: How many steps an expression may take at one body.
 MOST_STEPS = 500_000
+
+#: A body of at most so many bytes, and steps, is looked at in the event loop. Others are looked at
+#: in a thread, one at a time for all who ask, as a turn for them would be long.
+_SMALL_BYTES = 16 * 1024
+_FEW_STEPS = 5_000
+_threads: list[ThreadPoolExecutor] = []
+# The thread is not there in a forked process.
+os.register_at_fork(after_in_child=_threads.clear)
 
 #: How many bytes of a body are read in a step, and how many steps a turn of the event loop has.
 _BYTES = 16
@@ -62,26 +73,41 @@ class Query:
             raise values.refusal(InvalidQuery, "where", self.text, allowed)
 
         self._interpreter = Interpreter(node, MOST_STEPS)
+        self._short = Interpreter(node, _FEW_STEPS)
         self._left = most_steps
 
     def matches(self, body: bytes) -> bool:
         """Tell whether a body is JSON of which the expression is true, as JMESPath has it.
 
-        False, null and what is empty are not true; neither is what cannot be evaluated, nor what
-        would keep everybody else waiting, because the expression makes too much of a large body.
-        Raises InvalidQuery where it would do too much with it.
+        False, null and what is empty are not true; neither is what cannot be evaluated, nor a
+        large body of which the expression makes too much. Raises InvalidQuery where it would do
+        too much with it.
         """
-        self._interpreter.steps = 0
-        if self._growth * len(body) > _MOST_MADE_BYTES:
-            return False
         try:
-            value = msgspec.json.decode(body)
-            found = self._interpreter.search(value)
-        except (msgspec.MsgspecError, *_MISFITS):
-            return False
+            return self._is_true(self._interpreter, body)
         except TooManySteps:
             allowed = f"one that takes at most {MOST_STEPS} steps at a body ({len(body)} bytes)"
             raise values.refusal(InvalidQuery, "where", self.text, allowed) from None
+
+    async def _matches(self, body: bytes) -> bool:
+        """Do the same, in a thread where it takes long."""
+        if len(body) <= _SMALL_BYTES:
+            try:
+                return self._is_true(self._short, body)
+            except TooManySteps:
+                self._left -= self._short.steps
+        if not _threads:
+            _threads.append(ThreadPoolExecutor(1, "dwell-query"))
+        return bool(await asyncio.wrap_future(_threads[0].submit(self.matches, body)))
+
+    def _is_true(self, interpreter: Interpreter, body: bytes) -> bool:
+        self._short.steps = self._interpreter.steps = 0
+        if self._growth * len(body) > _MOST_MADE_BYTES:
+            return False
+        try:
+            found = interpreter.search(msgspec.json.decode(body))
+        except (msgspec.MsgspecError, *_MISFITS):
+            return False
         # The number 0 is true, so being empty is asked only of what can be.
         if isinstance(found, str | list | dict):
             return bool(found)
@@ -100,26 +126,32 @@ class Query:
         except (*_MISFITS, TooManySteps):
             return None
 
-    async def places(self, batch: Batch, among: Sequence[int]) -> tuple[list[int], int]:
+    async def places(
+        self, batch: Batch, among: Sequence[int], ends_s: float = math.inf
+    ) -> tuple[list[int], int]:
         """Return which of some places of a batch have bodies that match; raises InvalidQuery.
 
-        Beside them it says at how many messages of the batch it looked. After some of them, by what
-        was done with them, everybody else has a turn.
+        Beside them it says at how many messages of the batch it looked: it ends at a moment of the
+        event loop's clock, after one message at least. After some of them, by what was done with
+        them, everybody else has a turn.
         """
         found, turn, bodies = [], _TURN, batch.bodies
+        time = asyncio.get_running_loop().time
         for at in among:
             body = bodies[at]
             try:
-                if self.matches(body):
+                if await self._matches(body):
                     found.append(at)
             except InvalidQuery as error:
                 raise InvalidQuery(f"{error}, not more at message {batch.ids[at]!r:.80}") from None
-            steps = self._interpreter.steps + len(body) // _BYTES
+            steps = self._short.steps + self._interpreter.steps + len(body) // _BYTES
             self._left -= steps
             turn -= steps
             if self.is_spent:
                 return found, at + 1
             if turn < 0:
+                if time() >= ends_s:
+                    return found, at + 1
                 await asyncio.sleep(0)
                 turn = _TURN
         return found, len(batch)

@@ -59,7 +59,7 @@ async def find(
             found.append(_at(page.messages, fitting))
             versions.append(page.versions[fitting])
         if seen < size:
-            cursor = _before(page, seen)
+            cursor = cursor_before(page, seen)
             break
         cursor = page.cursor
         if cursor is None or _has_come_to(page.messages, until_ms):
@@ -130,7 +130,7 @@ async def take_where(
             # Others may have taken some of them since the scan: the next ones stand in for those.
             is_last = seen == len(page.messages) and _has_come_to(page.messages, until_ms)
             left = [page.messages.ids[at].encode() for at in fitting]
-            following = page.cursor if seen == len(page.messages) else _before(page, seen)
+            following = page.cursor if seen == len(page.messages) else cursor_before(page, seen)
             is_cut, versions = seen < len(page.messages), page.versions[fitting]
             # What is taken is read once more, and the page would stand in memory beside that.
             del page
@@ -149,7 +149,7 @@ async def take_where(
     return Page(Batch.joined(taken), cursor)
 
 
-def _before(page: Page, place: int) -> Cursor:
+def cursor_before(page: Page, place: int) -> Cursor:
     """Return the cursor from which a scan gives the message at a place of a page, and the rest.
 
     In a store that others share, a message may have moved while the page was read. So the cursor

@@ -2,6 +2,8 @@
 
 #: How many wakes of a topic may follow each other at once before they are spaced.
 _BURST = 4
+#: With more topics than this those are forgotten whose last wake says nothing any more.
+_MOST_TOPICS = 1_000
 
 
 class Spacing:
@@ -10,6 +12,7 @@ class Spacing:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._next_at: dict[str, float] = {}
+        self._forget_at = _MOST_TOPICS
 
     def is_early(self, topic: str, now: float) -> bool:
         """Tell whether a topic has no token left."""
@@ -17,6 +20,10 @@ class Spacing:
 
     def spend(self, topic: str, now: float) -> float:
         """Take a token, and return the moment from which it counts."""
-        counts_at = max(self._next_at.get(topic, 0.0), now - _BURST * self.seconds)
+        full_at = now - _BURST * self.seconds
+        counts_at = max(self._next_at.get(topic, 0.0), full_at)
         self._next_at[topic] = counts_at + self.seconds
+        if len(self._next_at) > self._forget_at:
+            self._next_at = {name: at for name, at in self._next_at.items() if at > full_at}
+            self._forget_at = 2 * len(self._next_at) + _MOST_TOPICS
         return counts_at

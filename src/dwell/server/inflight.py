@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from dwell.errors import ServerBusy
 from dwell.server.memory import Memory
+from dwell.server.room import Room
 
 
 class InFlight:
@@ -21,6 +22,8 @@ class InFlight:
         self.requests = 0
         self.size_bytes = 0
         self.refused = 0
+        #: Room for large answers.
+        self.answers = Room()
         #: Whose it is, as its refusals begin; nothing where it is the server's.
         self.whose = ""
 
@@ -42,6 +45,11 @@ class InFlight:
             self.memory.check(self.size_bytes + size_bytes)
         self.requests += requests
         self.size_bytes += size_bytes
+
+    def check_memory(self, size_bytes: int) -> None:
+        """Refuse an answer of so many bytes for which there is no memory; raises StoreFull."""
+        if self.memory is not None:
+            self.memory.check_answer(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
         """Count an answer that nobody reads as a request more, whether there is room or not.

@@ -59,6 +59,13 @@ class Memory:
         if self.left_bytes < KEPT_BYTES + _COPIES * size_bytes:
             raise self._refusal("this request")
 
+    def check_answer(self, size_bytes: int) -> None:
+        """Refuse an answer that takes so many bytes while it is made; raises StoreFull."""
+        # Looked at anew: others may have had room since.
+        self._looked_at = -_LOOK_S
+        if self.left_bytes < KEPT_BYTES + size_bytes:
+            raise self._refusal("an answer of this size")
+
     def check_growth(self) -> None:
         """Refuse new messages while what is left is for the others; raises StoreFull."""
         if self.left_bytes < KEPT_BYTES + KEPT_FROM_PUTS_BYTES:

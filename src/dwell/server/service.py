@@ -15,6 +15,7 @@ from dwell.server.hosts import Hosts
 from dwell.server.inflight import InFlight
 from dwell.server.shares import Share
 from dwell.server.tokens import Tokens
+from dwell.server.turns import Turns
 
 #: Waiting takers of a topic are woken 250 times a second at most: what that costs in lateness is
 #: less than what more answers would cost, as work that all others wait for.
@@ -39,6 +40,7 @@ class Service:
     lateness: Histogram = field(default_factory=Histogram)
     ports: "list[Port]" = field(default_factory=list)
     shares: dict[str, Share] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
     board: Board = field(init=False)
 
     def __post_init__(self) -> None:

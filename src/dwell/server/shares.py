@@ -17,6 +17,9 @@ class Share(InFlight):
         self.waiting = self.watching = 0
         self._percent = percent
         self._server = server
+        if server.memory is not None:
+            # What one token keeps the others lack.
+            self.answers = server.answers
 
     def join(self) -> None:
         """Count in a request that the server has counted already; raises ServerBusy."""
@@ -30,6 +33,10 @@ class Share(InFlight):
         except BaseException:
             super().leave(size_bytes, requests)
             raise
+
+    def check_memory(self, size_bytes: int) -> None:
+        """Refuse an answer of so many bytes for which there is no memory; raises StoreFull."""
+        self._server.check_memory(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
         """Count an answer that nobody reads, here and at the server."""

@@ -30,6 +30,9 @@ STATUSES: dict[type[DwellError], int] = {
     errors.ServerDraining: 503,
 }
 
+#: How much of a detail is answered: it may repeat what came, and that may be megabytes.
+MOST_DETAIL_CHARS = 2000
+
 #: How long a client should wait before it comes again, in seconds, where that makes sense.
 RETRY_AFTER_S = {429: 1, 503: 5}
 
@@ -50,6 +53,13 @@ class Problem(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
+def cut(detail: str) -> str:
+    """Return a detail as it is answered: its first characters."""
+    if len(detail) <= MOST_DETAIL_CHARS:
+        return detail
+    return f"{detail[:MOST_DETAIL_CHARS]} ... ({len(detail)} characters)"
+
+
 def status_of(error: DwellError) -> int:
     """Return the status that a server answers an error with."""
     return next(STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES)
@@ -59,7 +69,7 @@ def problem_of(error: DwellError) -> Problem:
     """Return an error as a problem."""
     name = type(error).__name__
     title = (type(error).__doc__ or name).split("\n")[0].rstrip(".")
-    return Problem(f"{_TYPE}{name}", title, status_of(error), str(error), name)
+    return Problem(f"{_TYPE}{name}", title, status_of(error), cut(str(error)), name)
 
 
 def error_of(status: int, body: bytes) -> DwellError | None:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import inspect
 
 _UNKNOWN = re.compile(r"contains unknown field `[^`]*`(?: - at `\$(?P<path>[^`]*)`)?")
+_MOST_CHARS = 1000
 _STEP = re.compile(r"\[[^\]]*\]|\.([^.\[]+)")
 
 
@@ -16,6 +17,9 @@ def explained(error: Exception, kind: Any) -> str:
     Of a field that is unknown the known ones are listed.
     """
     told = str(error)
+    if len(told) > _MOST_CHARS:
+        # The name of a field may be megabytes; where it stands is said at the end.
+        told = f"{told[: _MOST_CHARS // 2]} ... {told[-_MOST_CHARS // 2 :]}"
     found = _UNKNOWN.search(told)
     if found is None or not isinstance(error, msgspec.ValidationError):
         return told

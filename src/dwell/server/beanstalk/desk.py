@@ -21,6 +21,7 @@ class Desk:
 
     def __init__(self, service: Service) -> None:
         self.hall = Hall(service)
+        self._turns = service.turns
         self._arrivals = Arrivals(self.hall.in_flight)
         receipts = Receipts(self.hall)
         self._receipts = receipts
@@ -41,7 +42,7 @@ class Desk:
 
     def welcome(self, wire: Wire) -> Session:
         """Return the session of a new connection."""
-        session = Session(self, wire, Decoder(self.hall.heads))
+        session = Session(self, wire, Decoder(self.hall.heads), self._turns)
         self.hall.sessions.add(session)
         self.hall.connections += 1
         return session

@@ -8,6 +8,7 @@ from dwell.server.beanstalk.desk import Desk
 from dwell.server.beanstalk.session import Session
 from dwell.server.listening import Listener, address_of, bound
 from dwell.server.service import Service
+from dwell.server.turns import BUFFER, TURN_BYTES, Turns
 
 #: How many bytes of replies wait to be read before no more commands are done.
 _MOST_UNREAD_BYTES = 256 * 1024
@@ -15,13 +16,14 @@ _MOST_UNREAD_BYTES = 256 * 1024
 _GRACE_S = 5.0
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One socket, and the session that it carries."""
 
-    __slots__ = ("_port", "_session", "_transport")
+    __slots__ = ("_port", "_session", "_transport", "_turns")
 
-    def __init__(self, port: "BeanstalkPort") -> None:
+    def __init__(self, port: "BeanstalkPort", turns: Turns) -> None:
         self._port = port
+        self._turns = turns
         self._session: Session
         self._transport: asyncio.Transport
 
@@ -33,9 +35,16 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_MOST_UNREAD_BYTES)
         self._session = self._port.joined(self)
 
-    def data_received(self, data: bytes) -> None:
-        """Hand over what came."""
-        self._session.feed(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read into."""
+        return BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand over what came, when it is the connection's turn."""
+        may_parse = self._turns.may_parse(nbytes)
+        self._session.feed(bytes(BUFFER[:nbytes]), is_turn=may_parse)
+        if not may_parse or nbytes == TURN_BYTES:
+            self._session.rest(nbytes)
 
     def eof_received(self) -> bool:
         """Do what was asked; who sends nothing more may still read."""
@@ -112,7 +121,10 @@ class BeanstalkPort:
         sock = bound(self._host, self._port, self._service.socket_mode)
         self._address = address_of(sock)
         self._listener = Listener(
-            sock, lambda: Connection(self), lambda: self._service.most_connections, self._ssl
+            sock,
+            lambda: Connection(self, self._service.turns),
+            lambda: self._service.most_connections,
+            self._ssl,
         )
         self._listener.start()
 

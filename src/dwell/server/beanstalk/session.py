@@ -12,6 +12,7 @@ from dwell.batch.batch import Batch
 from dwell.server.beanstalk.commands import Run
 from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE
+from dwell.server.turns import Turns
 
 #: A job that a connection has: receipt, topic, lease in milliseconds, and when it ends. A plain
 #: tuple, since one is made for every job.
@@ -125,6 +126,7 @@ class Session:
         "_out",
         "_out_bytes",
         "_purge_at",
+        "_turns",
         "_wire",
         "arrival",
         "demand",
@@ -140,8 +142,9 @@ class Session:
         "watched",
     )
 
-    def __init__(self, desk: Desk, wire: Wire, decoder: Decoder) -> None:
+    def __init__(self, desk: Desk, wire: Wire, decoder: Decoder, turns: Turns) -> None:
         self._desk = desk
+        self._turns = turns
         self._wire = wire
         self._decoder = decoder
         self._is_busy = False
@@ -164,12 +167,23 @@ class Session:
 
     # --- what the connection tells --------------------------------------------------------------
 
-    def feed(self, data: bytes) -> None:
-        """Take bytes that came."""
+    def feed(self, data: bytes, *, is_turn: bool = True) -> None:
+        """Take bytes that came; commands are done if it is the connection's turn."""
         self._decoder.feed(data)
-        self._proceed()
+        if is_turn:
+            self._proceed()
         if self._decoder.is_full:
             self._stop_reading()
+
+    def rest(self, size_bytes: int = 0) -> None:
+        """Read nothing and do no commands until the other connections have had a turn."""
+        self._stop_reading()
+        self._rest(size_bytes)
+
+    def take_turn(self) -> None:
+        """Do commands, and read on."""
+        self._is_resting = False
+        self._proceed()
 
     def block(self) -> None:
         """Do no more commands: the other end does not read the replies."""
@@ -265,18 +279,14 @@ class Session:
             self._count()
         if self._out_bytes:
             self._flush()
-        if not (self._is_reading or self.is_ending or self._decoder.is_full):
+        if not (self._is_reading or self._is_resting or self.is_ending or self._decoder.is_full):
             self._is_reading = True
             self._wire.resume_reading()
 
-    def _rest(self) -> None:
-        """Go on when the other connections have had a turn of the event loop."""
-        self._is_resting = True
-        asyncio.get_running_loop().call_soon(self._rested)
-
-    def _rested(self) -> None:
-        self._is_resting = False
-        self._proceed()
+    def _rest(self, size_bytes: int = 0) -> None:
+        if not self._is_resting:
+            self._is_resting = True
+            self._turns.wait(self, size_bytes)
 
     def _count(self) -> None:
         """Have counted what came of a put; one that there is no room for is let go of."""

@@ -1,12 +1,16 @@
 """Answers: what goes back for a request, and refusals that are no error of the queue's."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
 
 import msgspec
 
 from dwell.errors import DwellError
 from dwell.wire import problems
 from dwell.wire.problems import Problem, problem_of
+
+#: What is sent, in one piece.
+Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class Refusal(Exception):
@@ -27,13 +31,19 @@ class Answer:
 
     __slots__ = ("close", "data", "form", "headers", "parts", "status")
 
-    def __init__(self, data: bytes, form: str, status: int = 200) -> None:
+    def __init__(self, data: Bytes, form: str, status: int = 200) -> None:
         self.data = data
         self.form = form
         self.status = status
         self.headers: dict[str, str] = {}
         self.parts: AsyncIterator[bytes] | None = None
         self.close: Callable[[], Awaitable[None]] | None = None
+
+    async def without_parts(self) -> None:
+        """Let go of the parts, of which only the head is wanted."""
+        self.parts = None
+        if self.close is not None:
+            await self.close()
 
 
 def text(words: str, status: int = 200) -> Answer:
@@ -57,7 +67,7 @@ def refused(error: Exception) -> Answer | None:
         return problem(problem_of(error))
     if isinstance(error, Refusal):
         title = _TITLES.get(error.status, "")
-        return problem(Problem("about:blank", title, error.status, error.detail))
+        return problem(Problem("about:blank", title, error.status, problems.cut(error.detail)))
     return problem(_NO_MEMORY) if isinstance(error, MemoryError) else None
 
 

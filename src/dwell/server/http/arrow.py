@@ -1,5 +1,6 @@
 """Arrow: messages and events as record batches, for programs that think in columns."""
 
+import asyncio
 from typing import Any
 
 from dwell.batch.batch import Batch
@@ -9,10 +10,11 @@ from dwell.batch.puts import PutAnswer
 from dwell.errors import InvalidBody, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.values import Delay
-from dwell.message import Kind, State, decode_extra
+from dwell.message import MAX_BATCH_BYTES, Kind, State, decode_extra
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call
-from dwell.server.http.tables import Table, pyarrow
+from dwell.server.http.encoding import parts_of
+from dwell.server.http.tables import Table, loaded, pyarrow
 from dwell.wire.rows import state_text
 
 #: The columns that a put may have, beside ``body``, and the words of the queue for them.
@@ -40,9 +42,12 @@ _WHEN = ("due", "delay", "delay_level")
 
 async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer:
     """Put the rows of an Arrow stream: all of them or none."""
+    await loaded()
     table = Table(memoryview(data))
     if "body" not in table.names:
-        raise InvalidInput(f"arrow: got columns {table.names}, expected one named body")
+        raise InvalidInput(
+            f"arrow: got columns {values.shown(table.names)}, expected one named body"
+        )
     words: dict[str, Any] = {}
     for name in table.names:
         if name == "body":
@@ -50,10 +55,12 @@ async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer
         word = _WORDS.get(name) or _MS.get(name)
         if word is None or word in words:
             allowed = ", ".join(["body", *_WORDS, *_MS])
-            raise InvalidInput(f"arrow: got column {name!r}, expected one each of {allowed}")
-        words[word] = _values(table.column(name), name)
+            raise InvalidInput(
+                f"arrow: got column {values.shown(name)}, expected one each of {allowed}"
+            )
+        words[word] = _values(await table.column(name), name)
     _check_when(words)
-    given = table.column("body")
+    given = await table.column("body")
     if None in given:
         raise InvalidBody(f"body[{given.index(None)}]: got null, expected bytes or text")
     bodies = columns.bodies(given)
@@ -83,12 +90,28 @@ def _millis(value: Any) -> Delay | None:
 # --- out --------------------------------------------------------------------------------------
 
 
-def messages(batch: Batch) -> bytes:
-    """Return messages as an Arrow stream; bodies are binary."""
-    pa = pyarrow()
+async def messages(batch: Batch, most_bytes: int = MAX_BATCH_BYTES) -> tuple[memoryview, int]:
+    """Return messages as an Arrow stream, as many as an answer has room for, and how many.
+
+    Bodies are binary. Many messages are several record batches, between which the other connections
+    have their turn.
+    """
+    await loaded()
+    pa, sink, begin = pyarrow(), pyarrow().BufferOutputStream(), 0
+    with pa.ipc.new_stream(sink, pa.table(_columns(pa, batch[:0])).schema) as writer:
+        for end in [*parts_of(batch), len(batch)]:
+            if begin and sink.tell() > most_bytes:
+                break
+            writer.write_table(pa.table(_columns(pa, batch[begin:end])))
+            begin = end
+            await asyncio.sleep(0)
+    return memoryview(sink.getvalue()), begin
+
+
+def _columns(pa: Any, batch: Batch) -> dict[str, Any]:
     extras = [decode_extra(extra) for extra in batch.extras]
     words = {int(state): state_text(state) for state in State}
-    columns = {
+    return {
         "topic": pa.array(list(batch.topics), pa.string()),
         "id": pa.array(list(batch.ids), pa.string()),
         "body": pa.array(list(batch.bodies), pa.binary()),
@@ -108,29 +131,24 @@ def messages(batch: Batch) -> bytes:
         "last_error": pa.array([batch.errors.get(at) for at in range(len(batch))], pa.string()),
         "number": pa.array(batch.numbers.astype("i8"), pa.int64()),
     }
-    return _stream(pa, columns)
 
 
-def events(many: Events) -> bytes:
+async def events(many: Events) -> memoryview:
     """Return events as an Arrow stream."""
-    pa = pyarrow()
+    await loaded()
+    pa, sink = pyarrow(), pyarrow().BufferOutputStream()
     words = {int(kind): str(kind) for kind in Kind}
-    columns = {
-        "position": pa.array(many.positions, pa.int64()),
-        "time_ms": pa.array(many.time_ms, pa.int64()),
-        "kind": pa.array([words[code] for code in many.kind.tolist()], pa.string()),
-        "topic": pa.array(list(many.topics), pa.string()),
-        "id": pa.array(list(many.ids), pa.string()),
-        "due_ms": pa.array(many.due_ms, pa.int64()),
-        "attempt": pa.array(many.attempt, pa.int32()),
-    }
-    return _stream(pa, columns)
-
-
-def _stream(pa: Any, columns: dict[str, Any]) -> bytes:
-    table = pa.table(columns)
-    sink = pa.BufferOutputStream()
+    table = pa.table(
+        {
+            "position": pa.array(many.positions, pa.int64()),
+            "time_ms": pa.array(many.time_ms, pa.int64()),
+            "kind": pa.array([words[code] for code in many.kind.tolist()], pa.string()),
+            "topic": pa.array(list(many.topics), pa.string()),
+            "id": pa.array(list(many.ids), pa.string()),
+            "due_ms": pa.array(many.due_ms, pa.int64()),
+            "attempt": pa.array(many.attempt, pa.int32()),
+        }
+    )
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return memoryview(sink.getvalue())

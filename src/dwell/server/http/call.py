@@ -31,6 +31,11 @@ T = TypeVar("T")
 
 #: The largest body of a request: a batch in JSON, its bodies in base64, and the rest beside them.
 MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
+#: How many topics a request may wait on, and what it keeps for each.
+MOST_WAITING_TOPICS = 1000
+WAITING_TOPIC_BYTES = 512
+#: What an answer takes while it is made: messages as they are read, and as they are sent.
+MOST_ANSWER_BYTES = 2 * MAX_BATCH_BYTES
 #: The largest body of one that brings no batch of messages: as many ids as may be, and more.
 MAX_ASK_BYTES = 8 * 1024 * 1024
 
@@ -86,6 +91,7 @@ class Call:
         "_body",
         "_in_flight",
         "_is_counted",
+        "_room_bytes",
         "asked",
         "delivery",
         "endpoint",
@@ -114,6 +120,7 @@ class Call:
         self.asked: Media
         self._body = Body()
         self._is_counted = False
+        self._room_bytes = 0
         # The server's, until it is known whose request it is.
         self._in_flight = service.in_flight
 
@@ -134,13 +141,23 @@ class Call:
         if self._is_counted:
             self._in_flight.leave(self._body.size_bytes)
             self._is_counted = False
+        # The parts of an answer keep the call for as long as they last.
+        self._body = Body()
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count it as one that only waits, for the length of a block; raises ServerBusy."""
+    def waiting(self, topics: int) -> Iterator[None]:
+        """Count it as one that only waits, for the length of a block; raises ServerBusy.
+
+        What it keeps for each of its topics counts as under way.
+        """
         self.check_waiting(len(self.waits))
-        with self._in_flight.left():
-            yield
+        kept_bytes = topics * WAITING_TOPIC_BYTES
+        self._in_flight.enter(kept_bytes, 0)
+        try:
+            with self._in_flight.left():
+                yield
+        finally:
+            self._in_flight.leave(kept_bytes, 0)
 
     def check_waiting(self, waiting: int) -> None:
         """Refuse one waiting taker more than the server or the token may have."""
@@ -155,6 +172,36 @@ class Call:
     def streaming(self) -> AbstractContextManager[None]:
         """Count it as one that waits after it was answered, for the length of a block."""
         return self._in_flight.wait() if isinstance(self._in_flight, Share) else nullcontext()
+
+    async def make_room(self, size_bytes: int) -> None:
+        """Have room for an answer of so many bytes until it is sent, waiting for that of others.
+
+        Raises ServerBusy, and StoreFull where the process lacks memory for it.
+        """
+        size_bytes = min(size_bytes, MOST_ANSWER_BYTES)
+        more_bytes = size_bytes - self._room_bytes
+        if more_bytes > 0:
+            await self._in_flight.answers.enter(more_bytes)
+            self._room_bytes += more_bytes
+            self._in_flight.check_memory(size_bytes)
+
+    def keep_room(self, answer: Answer) -> Answer:
+        """Keep as much room as an answer takes, now that it is made."""
+        if self._room_bytes:
+            self._in_flight.answers.change(self._room_bytes, len(answer.data))
+            self._room_bytes = len(answer.data)
+        return answer
+
+    def leave_room(self) -> None:
+        """Give the room back: the answer is sent."""
+        if self._room_bytes:
+            self._in_flight.answers.leave(self._room_bytes)
+            self._room_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room to be given back."""
+        return self._room_bytes > 0
 
     def add(self, data: bytes) -> None:
         """Take a part of the body, which is counted until the call is over.
@@ -335,6 +382,12 @@ class Call:
         if self.taken is not None:
             self.delivery.deliver(partial(self.waits.returns.give_back, self.queue, self.taken))
             self.taken = None
+
+    def give_back_from(self, place: int) -> None:
+        """Give back what was taken from a place on, for which the answer has no room."""
+        if self.taken is not None:
+            self.waits.returns.give_back(self.queue, self.taken[place:])
+            self.taken = self.taken[:place]
 
     def give_back(self) -> None:
         """Give back what was taken: there is no answer that would hand it over."""

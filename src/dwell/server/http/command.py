@@ -12,7 +12,9 @@ from dwell.errors import DwellError, InvalidId, InvalidInput
 from dwell.given import values
 from dwell.message import MAX_ATTEMPTS, Message, Result
 from dwell.server.http.answer import Answer
+from dwell.server.http.bodies import unpacked
 from dwell.server.http.call import Call
+from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import CommandAnswer
 from dwell.server.http.schemas.requests import Command
 from dwell.server.tokens import Right
@@ -56,9 +58,10 @@ async def _add(call: Call, ask: Command) -> CommandAnswer:
     topic, id_ = values.topic(ask.topic), _id(ask)
     call.allow([topic], Right.PUT)
     call.service.check_puts()
-    if ask.body is None:
+    given = unpacked(ask.body, "body", packed=call.given is Media.MSGPACK)
+    if given is None:
         raise InvalidInput("body: got none, expected text or what JSON can say")
-    body = values.body(ask.body)
+    body = values.body(given)
     call.service.check_body(len(body))
     put = await call.queue.put(
         topic,

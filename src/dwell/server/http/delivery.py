@@ -13,15 +13,26 @@ class Delivery:
     system does not take counts at ``in_flight``.
     """
 
-    __slots__ = ("_kept", "_transport", "_unsent", "in_flight", "is_lost", "is_plain", "on_lost")
+    __slots__ = (
+        "_kept",
+        "_then",
+        "_transport",
+        "_unsent",
+        "in_flight",
+        "is_ended",
+        "is_lost",
+        "is_plain",
+        "on_lost",
+    )
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
         self.is_plain = True
         self.in_flight: InFlight | None = None
         self._kept: tuple[InFlight, int] | None = None
+        self._then: Callable[[], None] | None = None
         self._unsent: list[Callable[[], None]] = []
-        self.is_lost = False
+        self.is_ended = self.is_lost = False
         self.on_lost: Callable[[], None] | None = None
 
     def begin(self, transport: asyncio.Transport) -> None:
@@ -37,11 +48,12 @@ class Delivery:
     def deliver(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` unless the system takes all of the answer that was just written.
 
-        What the system has is out of our hands: whether it was read, only an ack can tell.
+        What the system has is out of our hands: whether it was read, only an ack can tell. A client
+        that has ended its half may be gone, so there the client's system has to take it.
         """
         if self.is_lost or self._transport.is_closing():
             undo()
-        elif self.is_plain and self._transport.get_write_buffer_size():
+        elif self.is_plain and (self.is_ended or self._transport.get_write_buffer_size()):
             self._unsent.append(undo)
 
     def note_unsent(self) -> None:
@@ -49,6 +61,13 @@ class Delivery:
         if self.in_flight is not None and self._kept is None:
             self._kept = self.in_flight, self._transport.get_write_buffer_size()
             self.in_flight.keep(self._kept[1])
+
+    def after_sent(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when all that was written is sent, or nobody will read it."""
+        if self._kept is None or self.is_lost:
+            then()
+        else:
+            self._then = then
 
     def note_sent(self) -> None:
         """Say that the system has all that was written."""
@@ -60,13 +79,21 @@ class Delivery:
             in_flight, size_bytes = self._kept
             self._kept = None
             in_flight.leave(size_bytes)
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+    def end(self) -> None:
+        """Say that the client has ended its half: nothing waits for messages any more."""
+        self.is_ended = True
+        if self.on_lost is not None:
+            self.on_lost()
 
     def lose(self) -> None:
         """Say that nobody will read an answer any more."""
         self.is_lost = True
         self._let_go()
-        if self.on_lost is not None:
-            self.on_lost()
+        self.end()
         unsent, self._unsent = self._unsent, []
         for undo in unsent:
             undo()

@@ -12,13 +12,14 @@ from dwell.queue import changes
 from dwell.queue.changes import Change
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
+from dwell.server.http.encoding import SMALL_BYTES, Rows
 from dwell.server.http.filters import matcher_of, selection_of
 from dwell.server.http.media import Media
 from dwell.server.http.messageheaders import request_of
-from dwell.server.http.paging import first_of, place_of, place_text
+from dwell.server.http.paging import answer_bytes, first_of, place_of, place_text
 from dwell.server.http.results import results_answer
 from dwell.server.http.rows import message_rows
-from dwell.server.http.schemas.answers import Bulk, Found
+from dwell.server.http.schemas.answers import Bulk
 from dwell.server.http.schemas.answers import Named as NamedAnswer
 from dwell.server.http.schemas.requests import (
     CancelRequest,
@@ -92,16 +93,16 @@ async def get(call: Call) -> Answer:
     """
     topic, ask = call.allowed_topic(), call.body(GetRequest)
     columns.any_ids(ask.ids)
+    await call.make_room(answer_bytes(len(ask.ids)))
     found = await first_of(call.queue, topic, ask.ids)
     following = len(found) if len(found) < len(ask.ids) else None
-    there = [message for message in found if message is not None]
     if call.asked is Media.COLUMNS:
-        told = columns_of_batch(Batch.of(there))
+        told = columns_of_batch(Batch.of([message for message in found if message is not None]))
         told.next = following
-        return Answer(msgspec.msgpack.encode(told), Media.COLUMNS)
-    rows = iter(message_rows(there))
-    each: Any = [None if m is None else next(rows) for m in found]
-    return call.answer(Found(each, following))
+        return call.keep_room(Answer(msgspec.msgpack.encode(told), Media.COLUMNS))
+    rows = await Rows.of(found, call.asked)
+    following = rows.count if rows.count < len(ask.ids) else None
+    return call.keep_room(rows.answer(next=following))
 
 
 async def get_one(call: Call) -> Answer:
@@ -110,7 +111,10 @@ async def get_one(call: Call) -> Answer:
     message = await call.queue.get(topic, id_)
     if message is None:
         raise Refusal(404, f"id: topic {topic!r} has no message {id_!r:.80}")
-    return call.answer(message_rows([message])[0])
+    answer = call.answer(message_rows([message])[0])
+    if len(answer.data) > SMALL_BYTES:
+        await call.make_room(len(answer.data))
+    return call.keep_room(answer)
 
 
 async def cancel_one(call: Call) -> Answer:

@@ -13,10 +13,18 @@ from dwell.message import TopicSettings
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
+from dwell.server.http.encoding import Rows
 from dwell.server.http.filters import look, selection_of
 from dwell.server.http.media import Media
-from dwell.server.http.paging import cursor_of, names_after, page_answer, with_cursor
-from dwell.server.http.rows import as_lines, event_rows, message_rows
+from dwell.server.http.paging import (
+    answer_bytes,
+    cursor_of,
+    cursor_of_rest,
+    names_after,
+    page_answer,
+    with_cursor,
+)
+from dwell.server.http.rows import as_lines, event_rows
 from dwell.server.http.schemas.answers import (
     Counts,
     EventsPage,
@@ -43,13 +51,16 @@ async def list_messages(call: Call) -> Answer:
     state, cursor = values.state(ask.state), cursor_of(ask.cursor)
     form = call.asked
     which = selection_of(ask, _header_of(ask.header))
+    await call.make_room(answer_bytes(ask.limit))
     if form is Media.COLUMNS and which == ALL:
         page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
     else:
         page = await look(call, topic, which, state, cursor, ask.limit)
     if form is Media.ARROW:
-        return with_cursor(Answer(arrow.messages(page.messages), form), page.cursor)
-    return page_answer(call, page)
+        data, count = await arrow.messages(page.messages)
+        answer = with_cursor(Answer(data, form), cursor_of_rest(page, count))
+        return call.keep_room(answer)
+    return await page_answer(call, page)
 
 
 def _header_of(text: str | None) -> dict[str, str]:
@@ -72,12 +83,17 @@ async def sweep(call: Call) -> Answer:
         due_to_ms=ask.due_to_ms,
         key=ask.key,
     )
-    found = await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=ask.limit)
-    form = call.asked
-    if form is Media.COLUMNS:
-        return Answer(msgspec.msgpack.encode(columns_of_sweep(found)), form)
-    rows = message_rows(found.messages, packed=form is Media.MSGPACK)
-    return call.answer({"messages": rows, "next_place": found.next_place, "places": found.places})
+    await call.make_room(answer_bytes(ask.limit))
+    form, count = call.asked, ask.limit
+    while True:
+        found = await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=count)
+        if form is Media.COLUMNS:
+            return call.keep_room(Answer(msgspec.msgpack.encode(columns_of_sweep(found)), form))
+        rows = await Rows.of(found.messages, form)
+        if rows.count == len(found.messages):
+            return call.keep_room(rows.answer(next_place=found.next_place, places=found.places))
+        # Only the store knows where a sweep of fewer goes on.
+        count = rows.count
 
 
 async def events(call: Call) -> Answer:
@@ -89,7 +105,7 @@ async def events(call: Call) -> Answer:
     if form is Media.COLUMNS:
         answer = Answer(msgspec.msgpack.encode(columns_of_events(page)), form)
     elif form is Media.ARROW:
-        answer = Answer(arrow.events(page.events), form)
+        answer = Answer(await arrow.events(page.events), form)
     elif form is Media.NDJSON:
         answer = Answer(as_lines(event_rows(page.events)), form)
     else:

@@ -14,10 +14,11 @@ from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Message, State
 from dwell.queue import Queue
 from dwell.queue.changes import Place
+from dwell.queue.search import cursor_before
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
+from dwell.server.http.encoding import Rows
 from dwell.server.http.media import Media
-from dwell.server.http.rows import as_lines, message_rows
 from dwell.wire.columns import columns_of_page
 
 _CURSOR = "dwell-cursor"
@@ -64,15 +65,31 @@ def names_after(names: Iterable[str], after: str) -> tuple[list[str], str | None
     return page, page[-1] if len(page) < len(following) else None
 
 
-def page_answer(call: Call, page: Page) -> Answer:
-    """Return a page of messages in the form that the caller asks for; Arrow is another's work."""
-    form, batch, cursor = call.asked, page.messages, page.cursor
+def answer_bytes(messages: int) -> int:
+    """Return how much an answer of so many messages may take while it is made."""
+    return 2 * min(messages * MAX_BODY_BYTES, MAX_BATCH_BYTES)
+
+
+def cursor_of_rest(page: Page, count: int) -> Cursor | None:
+    """Return where a page goes on of which an answer holds only so many messages."""
+    return page.cursor if count == len(page.messages) else cursor_before(page, count)
+
+
+async def page_answer(call: Call, page: Page) -> Answer:
+    """Return a page of messages in the form that the caller asks for; Arrow is another's work.
+
+    Rows that would be larger than an answer are left to the next page.
+    """
+    form, batch = call.asked, page.messages
     if form is Media.COLUMNS:
-        return Answer(msgspec.msgpack.encode(columns_of_page(page)), form)
+        return call.keep_room(Answer(msgspec.msgpack.encode(columns_of_page(page)), form))
+    rows = await Rows.of(batch, form)
+    cursor = cursor_of_rest(page, rows.count)
+    if rows.count < len(batch):
+        call.give_back_from(rows.count)
     if form is Media.NDJSON:
-        return with_cursor(Answer(as_lines(message_rows(batch)), form), cursor)
-    rows = message_rows(batch, packed=form is Media.MSGPACK)
-    return call.answer({"messages": rows, "cursor": str(cursor) if cursor else None})
+        return call.keep_room(with_cursor(rows.answer(), cursor))
+    return call.keep_room(rows.answer(cursor=str(cursor) if cursor else None))
 
 
 def with_cursor(answer: Answer, cursor: Cursor | None) -> Answer:

@@ -41,7 +41,7 @@ class HttpPort:
         self._empty.set()
         self._listener = Listener(
             sock,
-            lambda: Protocol(self._app, self),
+            lambda: Protocol(self._app, self, self._service.turns),
             lambda: self._service.most_connections,
             self._ssl,
         )

@@ -8,12 +8,13 @@ from typing import cast
 
 import httptools
 
-from dwell.server.http.answer import Answer, Refusal
+from dwell.server.http.answer import Answer, Bytes, Refusal
 from dwell.server.http.app import App
 from dwell.server.http.call import Call
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.framing import END, begun_end, head_of, pieces_of
 from dwell.server.http.readers import LastAnswer, Watch
+from dwell.server.turns import BUFFER, TURN_BYTES, Turns
 
 _log = logging.getLogger(__name__)
 
@@ -23,14 +24,14 @@ MAX_HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
 #: What came and is not parsed yet, beyond which nothing more is read.
 _MOST_HELD_BYTES = 64 * 1024
+#: The versions of HTTP that are answered.
+_VERSIONS = ("1.0", "1.1")
 #: How long a request may take to arrive, from its first byte to its last.
 REQUEST_TIMEOUT_S = 60.0
 #: How long a connection may be idle. Clients should keep theirs for less.
 IDLE_TIMEOUT_S = 120.0
 #: How long what follows a refused request is read, and passed over, before the connection ends.
 LINGER_S = 10.0
-#: Where all connections of a process read into, one after another.
-_BUFFER = memoryview(bytearray(64 * 1024))
 #: From where on an answer is written in two pieces.
 _LARGE_BYTES = 64 * 1024
 #: How many pieces are parsed before other connections have their turn.
@@ -39,7 +40,9 @@ _MOST_AT_ONCE = 64
 _CHUNKED = b"chunked"
 
 #: Of these a request has one, or it means different things to different readers.
-_ONCE = frozenset((b"host", b"authorization", b"content-type", b"accept", b"origin"))
+_ONCE = frozenset(
+    (b"host", b"authorization", b"content-type", b"accept", b"origin", b"transfer-encoding")
+)
 
 
 class Port(TypingProtocol):
@@ -79,6 +82,7 @@ class Protocol(asyncio.BufferedProtocol):
         "_idle_at",
         "_is_chunked",
         "_is_closing",
+        "_is_ended",
         "_is_head",
         "_is_keeping",
         "_is_newer",
@@ -96,12 +100,14 @@ class Protocol(asyncio.BufferedProtocol):
         "_target",
         "_timer",
         "_transport",
+        "_turns",
         "_unread",
     )
 
-    def __init__(self, app: App, port: Port) -> None:
+    def __init__(self, app: App, port: Port, turns: Turns) -> None:
         self._app = app
         self._port = port
+        self._turns = turns
         self._loop = asyncio.get_running_loop()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._method = ""
@@ -122,10 +128,12 @@ class Protocol(asyncio.BufferedProtocol):
         self._headers: dict[bytes, bytes] = {}
         self._call: Call | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._sending: tuple[tuple[bytes, ...], Call] | None = None
+        self._sending: tuple[tuple[Bytes, ...], Call] | None = None
         self._is_proceeding = False
         self._is_resting = False
         self._is_closing = False
+        # Whether the client has ended its half of the connection.
+        self._is_ended = False
         self._is_unread = False
         self._is_paused = False
         self._drained: asyncio.Event | None = None
@@ -173,11 +181,12 @@ class Protocol(asyncio.BufferedProtocol):
 
     def _close(self) -> None:
         self._is_closing = True
-        if self._delivery.is_plain or self._delivery.is_lost:
+        delivery = self._delivery
+        if delivery.is_lost or (delivery.is_plain and not self._is_ended):
             self._transport.close()
         else:
             self._timer.cancel()
-            self._timer = LastAnswer(self._transport)
+            self._timer = LastAnswer(self._transport, delivery.note_sent)
 
     # --- what the parser finds ----------------------------------------------------------------
 
@@ -208,7 +217,10 @@ class Protocol(asyncio.BufferedProtocol):
         """Begin to answer a request, if only with a refusal; raises ValueError for what is none."""
         headers, parser = self._headers, self._parser
         assert parser is not None
-        self._is_newer = parser.get_http_version() == "1.1"
+        version = parser.get_http_version()
+        if version not in _VERSIONS:
+            raise ValueError(f"version: got HTTP/{version}, expected HTTP/1.0 or HTTP/1.1")
+        self._is_newer = version == "1.1"
         self._method = parser.get_method().decode()
         if parser.should_upgrade():
             # The parser would take the body for the next request.
@@ -253,20 +265,30 @@ class Protocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read into."""
-        return _BUFFER
+        return BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what came, and parse as much as may be answered."""
         if self._is_closing:
             return
-        data = bytes(_BUFFER[:nbytes])
+        data = bytes(BUFFER[:nbytes])
         held = self._held
         self._held, self._at = held[self._at :] + data if self._at < len(held) else data, 0
-        self._proceed()
+        may_parse = self._turns.may_parse(nbytes)
+        if may_parse:
+            self._proceed()
+        if not may_parse or nbytes == TURN_BYTES:
+            self._stop_reading()
+            self._rest(nbytes)
 
     def eof_received(self) -> bool:
-        """Close: who has ended its half reads no answer."""
-        return False
+        """Answer what was asked, without waiting for messages, and close.
+
+        The client may still read, or be gone. Over TLS a connection has no halves.
+        """
+        self._is_ended = True
+        self._delivery.end()
+        return self._is_busy and self._delivery.is_plain and not self._is_closing
 
     def _proceed(self) -> None:
         """Parse what came until a request is whole that has no answer yet."""
@@ -284,11 +306,19 @@ class Protocol(asyncio.BufferedProtocol):
             self._held, self._at = b"", 0
         if self._is_closing:
             return
-        if left_bytes >= _MOST_HELD_BYTES and not self._is_unread:
+        if left_bytes >= _MOST_HELD_BYTES:
+            self._stop_reading()
+        if self._is_busy:
+            return
+        if self._is_ended:
+            self._close()
+        else:
+            self._expect()
+
+    def _stop_reading(self) -> None:
+        if not (self._is_unread or self._is_closing):
             self._is_unread = True
             self._transport.pause_reading()
-        if not self._is_busy:
-            self._expect()
 
     @property
     def _is_busy(self) -> bool:
@@ -348,6 +378,8 @@ class Protocol(asyncio.BufferedProtocol):
     async def _answer(self, call: Call) -> None:
         try:
             answer = await self._app.answer(call)
+            if answer.parts is not None and self._method == "HEAD":
+                await answer.without_parts()
             if answer.parts is None:
                 self._sending = self._whole(answer), call
                 self._port.cork(self)
@@ -376,6 +408,8 @@ class Protocol(asyncio.BufferedProtocol):
     def _end(self, call: Call) -> None:
         """Let a request go, with what it took and did not hand over."""
         call.give_back()
+        if call.has_room:
+            self._delivery.after_sent(call.leave_room)
         self._answering = None
         if self._delivery.is_lost:
             self._port.ended(self)
@@ -406,10 +440,10 @@ class Protocol(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if self._is_busy or self._is_closing:
             return
-        if self._is_unread:
+        if self._is_unread and not self._is_ended:
             self._is_unread = False
             self._transport.resume_reading()
-        if self._held or not self._is_whole:
+        if self._held or not self._is_whole or self._is_ended:
             self._proceed()
 
     def _refuse(self, error: Exception) -> None:
@@ -423,13 +457,14 @@ class Protocol(asyncio.BufferedProtocol):
         self._rest()
         self._answered()
 
-    def _rest(self) -> None:
+    def _rest(self, size_bytes: int = 0) -> None:
         """Parse no more until the other connections have had a turn of the event loop."""
-        if not self._is_resting:
+        if not self._is_resting and not self._is_closing:
             self._is_resting = True
-            self._loop.call_soon(self._rested)
+            self._turns.wait(self, size_bytes)
 
-    def _rested(self) -> None:
+    def take_turn(self) -> None:
+        """Parse on, and read on."""
         self._is_resting = False
         self._go_on()
 
@@ -447,9 +482,10 @@ class Protocol(asyncio.BufferedProtocol):
         self._is_whole = False
         return self._refuse(cause)
 
-    def _whole(self, answer: Answer) -> tuple[bytes, ...]:
+    def _whole(self, answer: Answer) -> tuple[Bytes, ...]:
         """Return an answer in one piece, or a large one in two, as it would be copied."""
-        size = b"content-length: %d\r\n" % len(answer.data)
+        is_sized = "content-length" in answer.headers
+        size = b"" if is_sized else b"content-length: %d\r\n" % len(answer.data)
         head = head_of(answer, self._app.now_ms(), size, keeps=self._is_keeping)
         data = b"" if self._method == "HEAD" else answer.data
         return (head, data) if len(data) > _LARGE_BYTES else (head + data,)
@@ -468,7 +504,7 @@ class Protocol(asyncio.BufferedProtocol):
                 if self._delivery.is_lost:
                     return
 
-    def _write(self, *pieces: bytes) -> None:
+    def _write(self, *pieces: Bytes) -> None:
         for piece in pieces:
             if not self._transport.is_closing():
                 self._transport.write(piece)

@@ -13,9 +13,12 @@ from dwell.errors import Forbidden, Unauthorized
 from dwell.given import values
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
+from dwell.server.http.encoding import Rows, is_small, size_of
+from dwell.server.http.media import Media
 from dwell.server.http.rows import message_rows
 from dwell.server.http.schemas.answers import CreditAnswer
 from dwell.server.http.schemas.requests import CreditRequest, PushRequest
+from dwell.server.http.takes import check_waiting_topics
 from dwell.server.http.waits import Stream
 
 #: How many messages one event carries at most.
@@ -34,6 +37,7 @@ async def push(call: Call) -> Answer:
     """
     ask = call.body(PushRequest)
     topics, owner = values.topics(ask.topics), values.owner(ask.owner)
+    check_waiting_topics(topics)
     call.allow(topics)
     call.check_waiting(len(call.waits) + len(call.waits.streams))
     name, stream = secrets.token_hex(16), Stream(ask.credit)
@@ -41,6 +45,8 @@ async def push(call: Call) -> Answer:
     take = partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
+    # nginx would keep what is sent until it has a buffer full of it.
+    answer.headers["x-accel-buffering"] = "no"
     answer.parts = counted(call, _events(call, topics, take, name, stream))
     return answer
 
@@ -64,7 +70,7 @@ async def _events(
     streams[name] = stream
     try:
         yield event_of("stream", {"stream": name, "credit": stream.credit})
-        while not call.waits.is_over and not call.delivery.is_lost:
+        while not call.waits.is_over and not call.delivery.is_ended:
             # The rights may have been changed since the stream began.
             call.allow(topics)
             batch = await _next(call, take, stream, partial(call.allow, topics))
@@ -72,14 +78,28 @@ async def _events(
                 yield b": still here\n\n"
                 continue
             call.note_taken(batch)
-            stream.credit -= len(batch)
-            yield event_of("messages", {"messages": message_rows(batch), "credit": stream.credit})
+            yield await _messages_event(call, stream, batch)
             call.deliver()
+            call.leave_room()
     except (Forbidden, Unauthorized):
         return
     finally:
         del streams[name]
         call.give_back()
+        call.leave_room()
+
+
+async def _messages_event(call: Call, stream: Stream, batch: Batch) -> bytes:
+    """Return messages as an event; those that it has no room for are given back."""
+    if is_small(batch):
+        stream.credit -= len(batch)
+        return event_of("messages", {"messages": message_rows(batch), "credit": stream.credit})
+    await call.make_room(2 * size_of(batch))
+    rows = await Rows.of(batch, Media.JSON)
+    call.give_back_from(rows.count)
+    stream.credit -= rows.count
+    answer = call.keep_room(rows.answer(credit=stream.credit))
+    return b"event: messages\ndata: " + answer.data + b"\n\n"
 
 
 async def _next(

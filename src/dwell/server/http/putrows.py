@@ -5,20 +5,20 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dwell.batch.puts import Put, Puts, Row
-from dwell.errors import InvalidBody, InvalidId, InvalidInput, InvalidTime
+from dwell.errors import InvalidId, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.rows import row_of
 from dwell.given.values import Due, Millis
 from dwell.message import MAX_BODY_BYTES
 from dwell.queue.bulk import puts_of
+from dwell.server.http.bodies import body_of_row
 from dwell.server.http.call import Call
 from dwell.server.http.messageheaders import unpacked
+from dwell.server.http.parts import in_turns
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
 from dwell.server.http.spans import span
-from dwell.wire.rows import body_of, span_of
+from dwell.wire.rows import span_of
 
 
 async def put_rows(
@@ -40,7 +40,7 @@ async def put_rows(
     check_ids(rows)
     puts = in_columns(topic, rows, bodies, times)
     if puts is None:
-        puts = one_by_one(topic, rows, bodies, times)
+        puts = await one_by_one(topic, rows, bodies, times)
     return await queue.put_puts(puts, on_conflict)
 
 
@@ -100,18 +100,20 @@ def _named(at: int, name: str) -> str:
     return _NAMES.get(name, f"messages[{{at}}].{name}").format(at=at)
 
 
-def one_by_one(
+async def one_by_one(
     topic: str, rows: Sequence[NewMessage], bodies: Sequence[bytes], times: Times
 ) -> Puts:
     """Return what messages say, checked; raises InvalidInput naming the first that is bad."""
-    pairs = list(zip(rows, bodies, strict=True))
-    try:
-        return Puts.of_rows(topic, [alone(*pair, times) for pair in pairs])
-    except InvalidInput:
-        # Names are made only where they are said.
-        for at, pair in enumerate(pairs):
-            alone(*pair, times, partial(_named, at))
-        raise
+    made: list[Row] = []
+    sizes = (len(memoryview(row.headers)) for row in rows)  # type: ignore[arg-type]
+    async for row, body in in_turns(zip(rows, bodies, strict=True), sizes):
+        try:
+            made.append(alone(row, body, times))
+        except InvalidInput:
+            # Names are made only where they are said.
+            alone(row, body, times, partial(_named, len(made)))
+            raise
+    return Puts.of_rows(topic, made)
 
 
 def alone(row: NewMessage, body: bytes, times: Times, named: Callable[[str], str] = str) -> Row:
@@ -164,7 +166,7 @@ def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
     """
 
     def slowly(at: int) -> bytes:
-        return values.body(_body(rows[at], at), f"messages[{at}].body")
+        return values.body(body_of_row(rows[at], at), f"messages[{at}].body")
 
     if isinstance(rows[0], PackedMessage):
         return [slowly(at) for at in range(len(rows))]
@@ -175,14 +177,3 @@ def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
         else slowly(at)
         for at, raw in enumerate(written)
     ]
-
-
-def _body(row: NewMessage, at: int) -> object:
-    try:
-        if isinstance(row, PackedMessage) and row.body_base64 is None and bytes(row.body):
-            return msgspec.msgpack.decode(row.body)
-        return body_of(row)
-    except InvalidInput as error:
-        raise type(error)(f"messages[{at}]: {error}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidBody(f"messages[{at}].body: {error}") from None

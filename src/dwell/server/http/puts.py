@@ -28,6 +28,7 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
+from dwell.server.http.parts import in_turns
 from dwell.server.http.putrows import put_rows
 from dwell.server.http.rows import rows_of
 from dwell.server.http.schemas.answers import PutResult, PutResults
@@ -88,7 +89,7 @@ def _results(puts: Sequence[Put]) -> list[PutResult]:
 
 async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> Answer:
     """Put columns; what became of them is said in columns, too."""
-    puts = _puts_of(topic, data, call.queue.clock.now_ms())
+    puts = await _puts_of(topic, data, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
     if puts.counted is not None:
         # A due that was given stays as it is, whatever time it is by the caller's clock.
@@ -99,7 +100,7 @@ async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> 
     return Answer(_encoder.encode(told), Media.COLUMNS)
 
 
-def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
+async def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
     """Return a put that came as columns; raises InvalidInput for what no store may be given."""
     given: PutColumns = decoded(data, PutColumns, Media.COLUMNS)
     size = given.count
@@ -117,7 +118,7 @@ def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
         topic=topic,
         bodies=bodies,
         ids=None if given.ids is None else _own_ids(given.ids, size),
-        extras=None if given.extras is None else _checked_extras(given.extras, size),
+        extras=None if given.extras is None else await _checked_extras(given.extras, size),
         counted=None if given.counted is None else _checked_counted(given.counted, size),
         **numbers,
     )
@@ -148,11 +149,14 @@ def _check_leases(leases_ms: U32) -> None:
         )
 
 
-def _checked_extras(extras: list[bytes], size: int) -> list[bytes]:
+async def _checked_extras(extras: list[bytes], size: int) -> list[bytes]:
     """Return keys and headers in the form of the queue's own, without what else came with them."""
     if len(extras) != size:
         raise InvalidHeaders(f"extras: got {len(extras)} values, expected {size}")
-    return [data and _checked_extra(data, at) for at, data in enumerate(extras)]
+    checked: list[bytes] = []
+    async for data in in_turns(extras, map(len, extras)):
+        checked.append(data and _checked_extra(data, len(checked)))
+    return checked
 
 
 def _checked_extra(data: bytes, at: int) -> bytes:

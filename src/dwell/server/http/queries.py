@@ -7,7 +7,7 @@ from dwell.server.http import filters
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.messageheaders import request_of
-from dwell.server.http.paging import cursor_of, page_answer
+from dwell.server.http.paging import answer_bytes, cursor_of, page_answer
 from dwell.server.http.schemas.answers import ClearAnswer
 from dwell.server.http.schemas.requests import FindRequest, TakeWhereRequest
 from dwell.server.http.takes import lease_of
@@ -22,8 +22,9 @@ async def find(call: Call) -> Answer:
     """
     topic, ask = call.allowed_topic(), request_of(call, FindRequest)
     which, state = filters.selection_of(ask, ask.headers), values.state(ask.state)
+    await call.make_room(answer_bytes(ask.limit))
     page = await filters.look(call, topic, which, state, cursor_of(ask.cursor), ask.limit)
-    return page_answer(call, page)
+    return await page_answer(call, page)
 
 
 async def take_where(call: Call) -> Answer:
@@ -34,6 +35,7 @@ async def take_where(call: Call) -> Answer:
     many were taken as were asked for.
     """
     topic, ask = call.allowed_topic(), request_of(call, TakeWhereRequest)
+    await call.make_room(answer_bytes(ask.limit))
     page = await search.take_where(
         call.queue.store,
         topic,
@@ -46,7 +48,7 @@ async def take_where(call: Call) -> Answer:
         most_bytes=MAX_BATCH_BYTES,
     )
     call.note_taken(page.messages)
-    return page_answer(call, page)
+    return await page_answer(call, page)
 
 
 async def clear(call: Call) -> Answer:

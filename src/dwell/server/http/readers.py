@@ -1,14 +1,16 @@
 """Readers that are waited for: clients that have not read all of an answer, while they read."""
 
 import asyncio
+from collections.abc import Callable
 
-from dwell.server.http.unread import acked_bytes, queued_bytes
+from dwell.server.http.unread import acked_bytes, is_reset, queued_bytes
 
 #: How long a client may read nothing of an answer.
 UNREAD_TIMEOUT_S = 120.0
 
-#: How often it is looked whether an answer over TLS is read, before the connection ends.
-_LOOK_S = 0.1
+#: After how long it is first looked whether a last answer was read; each time it is twice as long,
+#: up to the second.
+_FIRST_LOOK_S, _LOOK_S = 0.001, 0.1
 
 
 class Watch:
@@ -49,15 +51,19 @@ class Watch:
 class LastAnswer:
     """Closes when the client has read its answer; gives up a client that has read nothing lately.
 
-    Over TLS all of an answer counts as sent, and to close would cut what is not read.
+    Over TLS all of an answer counts as sent, and to close would cut what is not read. A client that
+    has ended its half of a connection may be gone, which shows when its system resets it.
+    ``on_read`` is called when the client's system has all of the answer.
     """
 
-    __slots__ = ("_loop", "_timer", "_transport")
+    __slots__ = ("_loop", "_on_read", "_timer", "_transport", "_wait_s")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, on_read: Callable[[], None]) -> None:
         self._transport = transport
+        self._on_read = on_read
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._wait_s = _FIRST_LOOK_S
         self._look(self._loop.time(), -1)
 
     def cancel(self) -> None:
@@ -67,12 +73,16 @@ class LastAnswer:
 
     def _look(self, since: float, before_bytes: int) -> None:
         sock, now = self._transport.get_extra_info("socket"), self._loop.time()
+        if is_reset(sock):
+            return self._transport.abort()
         if not queued_bytes(sock):
+            self._on_read()
             return self._transport.close()
         acked = acked_bytes(sock)
         if acked != before_bytes:
             since = now
         if now - since >= UNREAD_TIMEOUT_S:
             return self._transport.abort()
-        self._timer = self._loop.call_later(_LOOK_S, self._look, since, acked)
+        self._timer = self._loop.call_later(self._wait_s, self._look, since, acked)
+        self._wait_s = min(2 * self._wait_s, _LOOK_S)
         return None

@@ -57,13 +57,18 @@ class Routes:
             path = unquote((url.path or b"").decode("ascii"))
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
             raise Refusal(400, f"target: {error}") from None
+        if url.host is not None:
+            # Its host would stand above the header, which is what is checked.
+            raise Refusal(400, "target: got an absolute URL, expected a path")
         methods = set()
         for pattern, endpoint in self._patterns:
             found = pattern.fullmatch(path)
-            if found is not None and endpoint.method == method:
+            if found is None:
+                continue
+            answered = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
+            if method in answered:
                 return Route(endpoint, found.groupdict(), (url.query or b"").decode("latin-1"))
-            if found is not None:
-                methods.add(endpoint.method)
+            methods.update(answered)
         if methods:
             raise NotAllowed(", ".join(sorted(methods)))
         raise Refusal(404, "Not Found")

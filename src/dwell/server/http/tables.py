@@ -1,6 +1,8 @@
 """Tables: what an Arrow stream holds, read so that a small stream cannot unpack to a large one."""
 
+import asyncio
 import struct
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -10,11 +12,17 @@ from uuid import UUID
 import numpy as np
 
 from dwell.errors import BatchTooLarge, InvalidHeaders, InvalidInput
-from dwell.given import columns
+from dwell.given import columns, values
 from dwell.message import MAX_BATCH_BYTES, MAX_HEADERS
+from dwell.wire.problems import MOST_DETAIL_CHARS
 
 #: What a header of a message is, as the flatbuffers of Arrow number it.
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+
+#: How many headers the messages of a stream may have together, each of which is some objects.
+MOST_HEADERS = 100_000
+#: How many rows are read before others have their turn.
+_TURN_ROWS = 500
 
 _FORMS = "numbers, text, binary, moments, spans, or a map of text to text"
 
@@ -33,6 +41,12 @@ def pyarrow() -> Any:
     return pyarrow
 
 
+async def loaded() -> None:
+    """Return when the package is loaded, which takes 0.2 s of which others have their part."""
+    if "pyarrow" not in sys.modules:
+        await asyncio.get_running_loop().run_in_executor(None, pyarrow)
+
+
 class Table:
     """The columns of a stream; raises InvalidInput for what is broken and for what is too large."""
 
@@ -49,36 +63,42 @@ class Table:
         except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, InvalidInput):
                 raise
-            raise InvalidInput(f"arrow: {error}") from None
+            raise InvalidInput(f"arrow: {str(error)[:MOST_DETAIL_CHARS]}") from None
         columns.check_count(len(self._table), "arrow")
         if len(set(self.names)) != len(self.names):
-            raise InvalidInput(f"arrow: got columns {self.names}, expected each name once")
+            raise InvalidInput(
+                f"arrow: got columns {values.shown(self.names)}, expected each name once"
+            )
 
-    def column(self, name: str) -> Any:
+    async def column(self, name: str) -> Any:
         """Return a column as an array of whole numbers, or as a list."""
-        pa, column = self._pa, self._table.column(name)
+        pa, column, shown = self._pa, self._table.column(name), values.shown(name)
         extension = (self._table.schema.field(name).metadata or {}).get(_EXTENSION)
         if extension is not None:
+            named = values.shown(extension.decode(errors="replace"))
             raise InvalidInput(
-                f"arrow: column {name!r} is of the extension type {extension.decode()!r}, expected "
-                f"{_FORMS}"
+                f"arrow: column {shown} is of the extension type {named}, expected {_FORMS}"
             )
         if isinstance(column.type, pa.JsonType):
             column = column.cast(column.type.storage_type)
         if not _is_plain(pa, column.type):
-            raise InvalidInput(f"arrow: column {name!r} is {column.type}, expected {_FORMS}")
+            kind = str(column.type)[:200]
+            raise InvalidInput(f"arrow: column {shown} is {kind}, expected {_FORMS}")
         size_bytes = sum(_unpacked_bytes(self._pa, chunk) for chunk in column.chunks)
         if size_bytes > MAX_BATCH_BYTES:
             raise BatchTooLarge(
-                f"arrow: column {name!r} has {size_bytes} bytes, "
-                f"expected {MAX_BATCH_BYTES} or fewer"
+                f"arrow: column {shown} has {size_bytes} bytes, expected {MAX_BATCH_BYTES} or fewer"
             )
         if self._pa.types.is_integer(column.type) and not column.null_count:
             return column.combine_chunks().to_numpy(zero_copy_only=False)
         if self._pa.types.is_map(column.type):
             _check_headers(column)
         try:
-            return [_value(value) for value in _in_micros(pa, column).to_pylist()]
+            micros, found = _in_micros(pa, column), list[Any]()
+            for at in range(0, len(column), _TURN_ROWS):
+                found += map(_value, micros.slice(at, _TURN_ROWS).to_pylist())
+                await asyncio.sleep(0)
+            return found
         except _UNREADABLE:
             raise _refusal(pa, column, name) from None
 
@@ -94,9 +114,9 @@ def _refusal(pa: Any, column: Any, name: str) -> InvalidInput:
         try:
             _value(_in_micros(pa, part).to_pylist()[0])
         except _UNREADABLE as error:
-            shown = " ".join(str(part).split())[:100]
-            return InvalidInput(f"arrow: {name}[{at}]: got {shown}, expected {_FORMS} ({error})")
-    return InvalidInput(f"arrow: column {name!r} cannot be read as {_FORMS}")
+            got = " ".join(str(part).split())[:100]
+            return InvalidInput(f"arrow: {name}[{at}]: got {got}, expected {_FORMS} ({error})")
+    return InvalidInput(f"arrow: column {values.shown(name)} cannot be read as {_FORMS}")
 
 
 def _in_micros(pa: Any, column: Any) -> Any:
@@ -122,15 +142,19 @@ def _in_micros(pa: Any, column: Any) -> Any:
 
 
 def _check_headers(column: Any) -> None:
-    """Refuse more headers than a message may have, before an object is made for each."""
-    at = 0
+    """Refuse more headers than a message or a request may have, before any object is made."""
+    at = total = 0
     for chunk in column.chunks:
         counts = np.diff(chunk.offsets.to_numpy())
         if len(counts) and counts.max() > MAX_HEADERS:
             place = int(counts.argmax())
             got = f"headers[{at + place}]: got {counts[place]} headers"
             raise InvalidHeaders(f"{got}, expected at most {MAX_HEADERS}")
-        at += len(chunk)
+        at, total = at + len(chunk), total + int(counts.sum())
+    if total > MOST_HEADERS:
+        raise BatchTooLarge(
+            f"headers: got {total} in one request, expected {MOST_HEADERS} or fewer in Arrow"
+        )
 
 
 def _value(value: Any) -> Any:

@@ -18,9 +18,10 @@ from dwell.given.values import Delay, Millis
 from dwell.message import U8, U64, Result
 from dwell.queue.calling import calling_now
 from dwell.server.http.answer import Answer
-from dwell.server.http.call import Call, decoded
+from dwell.server.http.call import MOST_ANSWER_BYTES, MOST_WAITING_TOPICS, Call, decoded
+from dwell.server.http.encoding import Rows, is_small, size_of
 from dwell.server.http.media import Media
-from dwell.server.http.paging import cursor_of, page_answer, part_of
+from dwell.server.http.paging import answer_bytes, cursor_of, page_answer, part_of
 from dwell.server.http.results import results_answer
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
@@ -65,7 +66,7 @@ async def take(call: Call) -> Answer:
     else:
         batch = await _take_due(call, ask, topics, lease)
     call.note_taken(batch)
-    return batch_answer(call, batch)
+    return await batch_answer(call, batch)
 
 
 async def _take_due(
@@ -78,11 +79,20 @@ async def _take_due(
         batch = await take()
         if len(batch) or not wait_ms:
             return batch
-    with call.waiting():
+    check_waiting_topics(topics)
+    with call.waiting(len(topics)):
         work = take(wait=Millis(wait_ms))
         check = partial(call.allow, topics)
         waited = await call.waits.wait(call.delivery, work, check, ask.poll)
     return Batch.empty() if waited is None else waited
+
+
+def check_waiting_topics(topics: Sequence[str]) -> None:
+    """Refuse to wait on too many topics; raises InvalidInput."""
+    if len(topics) > MOST_WAITING_TOPICS:
+        raise InvalidInput(
+            f"topics: got {len(topics)} to wait on, expected at most {MOST_WAITING_TOPICS}"
+        )
 
 
 def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
@@ -108,23 +118,37 @@ async def held(call: Call) -> Answer:
     call.allow(None)
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
-    return page_answer(call, Page(*part_of(await call.queue.held(ask.owner), after)))
+    await call.make_room(MOST_ANSWER_BYTES)
+    return await page_answer(call, Page(*part_of(await call.queue.held(ask.owner), after)))
 
 
 async def peek(call: Call) -> Answer:
     """Look at the messages that a take would give first, and leave them as they are."""
-    topic = call.allowed_topic()
-    return batch_answer(call, await call.queue.peek(topic, call.query(PeekQuery).limit))
+    topic, limit = call.allowed_topic(), call.query(PeekQuery).limit
+    await call.make_room(answer_bytes(limit))
+    return await batch_answer(call, await call.queue.peek(topic, limit))
 
 
-def batch_answer(call: Call, batch: Batch) -> Answer:
-    """Return messages in the form that the caller asks for."""
+async def batch_answer(call: Call, batch: Batch) -> Answer:
+    """Return messages in the form that the caller asks for.
+
+    Rows that would be larger than an answer are left out, and given back if they were taken.
+    """
     form = call.asked
+    is_large = not is_small(batch)
+    if is_large:
+        await call.make_room(2 * size_of(batch))
     if form is Media.COLUMNS:
-        return Answer(_encoder.encode(columns_of_batch(batch)), form)
+        return call.keep_room(Answer(_encoder.encode(columns_of_batch(batch)), form))
+    if is_large:
+        rows = await Rows.of(batch, form)
+        if rows.count < len(batch):
+            call.give_back_from(rows.count)
+        return call.keep_room(rows.answer())
     if form is Media.NDJSON:
-        return Answer(as_lines(message_rows(batch)), form)
-    return call.answer({"messages": message_rows(batch, packed=form is Media.MSGPACK)})
+        return call.keep_room(Answer(as_lines(message_rows(batch)), form))
+    rows_ = message_rows(batch, packed=form is Media.MSGPACK)
+    return call.keep_room(call.answer({"messages": rows_}))
 
 
 # --- by receipt -------------------------------------------------------------------------------

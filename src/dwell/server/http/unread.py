@@ -5,8 +5,9 @@ import socket
 import sys
 import termios
 
-#: Where the bytes that were acked stand in struct tcp_info.
-_ACKED_AT = 120
+#: Where the bytes that were acked stand in struct tcp_info, and the state that it begins with once
+#: the other end has reset the connection.
+_ACKED_AT, _TCP_CLOSE = 120, 7
 
 
 def acked_bytes(sock: socket.socket) -> int:
@@ -16,6 +17,17 @@ def acked_bytes(sock: socket.socket) -> int:
     except OSError:
         return 0
     return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
+
+
+def is_reset(sock: socket.socket | None) -> bool:
+    """Tell whether the other end has reset a connection; False where that is unknown."""
+    try:
+        return (
+            sock is not None
+            and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+        )
+    except OSError:
+        return False
 
 
 def queued_bytes(sock: socket.socket | None) -> int:

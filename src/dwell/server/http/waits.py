@@ -66,7 +66,7 @@ class Waits:
         if name:
             self._named[name] = wait
         delivery.on_lost = wait.end
-        if self.is_over or delivery.is_lost:
+        if self.is_over or delivery.is_ended:
             wait.end()
         try:
             return await work

@@ -40,6 +40,8 @@ async def watch(call: Call) -> Answer:
         pass
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
+    # nginx would keep what is sent until it has a buffer full of it.
+    answer.headers["x-accel-buffering"] = "no"
     answer.parts = counted(call, _events(call, views))
     return answer
 
@@ -83,7 +85,7 @@ async def _changes(call: Call, views: _Views) -> AsyncIterator[bytes]:
     def check() -> None:
         call.prefixes()
 
-    while not call.waits.is_over and not call.delivery.is_lost:
+    while not call.waits.is_over and not call.delivery.is_ended:
         for kind, find in views.items():
             event = await _event(kind, find)
             if sent.get(kind) != event:

@@ -10,6 +10,8 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.runs import Chunk, Later, Runs
 
 _DEFAULTS = TopicSettings()
+#: How many different settings are known, of which topics share one object each.
+_MOST_SHARED = 1000
 
 
 class Topics:
@@ -27,6 +29,7 @@ class Topics:
         self._ready: dict[int, Runs] = {}
         self._later = Later()
         self._settings: list[TopicSettings] = []
+        self._shared: dict[TopicSettings, TopicSettings] = {}
         self._numbers: dict[str, int] = {}
         self.lease_ms = np.zeros(16, dtype=np.int64)
         self.max_attempts = np.zeros(16, dtype=np.int64)
@@ -88,7 +91,10 @@ class Topics:
     def configure(self, name: str, settings: TopicSettings) -> int:
         """Set what holds for a topic, and return its number."""
         number = self.number(name)
-        self._settings[number] = settings
+        # Most topics that have settings have the same ones, and those have lists of numbers.
+        if len(self._shared) >= _MOST_SHARED:
+            self._shared.clear()
+        self._settings[number] = self._shared.setdefault(settings, settings)
         self._note(number, settings)
         return number
 

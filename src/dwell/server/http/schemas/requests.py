@@ -1,6 +1,6 @@
 """What requests hold, as the OpenAPI document and the checks have it."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -56,7 +56,7 @@ Whole: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 Millis: TypeAlias = Annotated[
     int | str, Meta(description='Milliseconds, or a span as text: "30m", "1h30m", "250ms".')
 ]
-Levels: TypeAlias = Annotated[list[Millis], Meta(max_length=256)]
+Levels: TypeAlias = Annotated[list[Millis], Meta(max_length=32)]
 
 
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -473,4 +473,4 @@ class Command(Struct, kw_only=True, forbid_unknown_fields=True):
     ttr: Annotated[float, Meta(ge=0, le=MAX_LEASE_MS / 1000)] = msgspec.field(
         name="TTR", default=60
     )
-    body: Any = None
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)

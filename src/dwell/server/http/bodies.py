@@ -1,0 +1,53 @@
+"""Bodies of messages as they came, in JSON or MessagePack: none is unpacked that is too large.
+
+What a few bytes say can be many objects: a megabyte of empty maps is 64 MB of them.
+"""
+
+from typing import Any
+
+import msgspec
+
+from dwell.errors import InvalidBody, InvalidInput
+from dwell.message import MAX_BODY_BYTES
+from dwell.server.http.schemas.requests import NewMessage, PackedMessage
+from dwell.wire.rows import body_of
+
+#: How a number with a fraction begins in MessagePack, and by how many bytes it may be longer there
+#: than in JSON, where it is three at least. Nothing else is longer than in JSON.
+_FRACTIONS = {b"\xcb": 6, b"\xca": 2}
+#: How many signs JSON may write for a byte of a text.
+_ESCAPED = 6
+
+
+def unpacked(raw: msgspec.Raw, field: str, *, packed: bool) -> Any:
+    """Return what a body says, None where there is none; raises InvalidBody for a large one."""
+    data = bytes(raw)
+    if not data:
+        return None
+    if packed:
+        _check(len(data) - sum(data.count(sign) * more for sign, more in _FRACTIONS.items()), field)
+        return msgspec.msgpack.decode(data)
+    is_text = data.startswith(b'"')
+    _check(len(data) // _ESCAPED if is_text else len(data), field)
+    return msgspec.json.decode(data)
+
+
+def body_of_row(row: NewMessage, at: int) -> object:
+    """Return the body of the message at a place: text, bytes or what JSON can say."""
+    field = f"messages[{at}].body"
+    is_packed, is_text = isinstance(row, PackedMessage), bytes(row.body).startswith(b'"')
+    try:
+        if row.body_base64 is None and (is_text or (is_packed and bytes(row.body))):
+            return unpacked(row.body, field, packed=is_packed)
+        return body_of(row)
+    except InvalidInput as error:
+        raise type(error)(f"messages[{at}]: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidBody(f"{field}: {error}") from None
+
+
+def _check(size_bytes: int, field: str) -> None:
+    if size_bytes > MAX_BODY_BYTES:
+        raise InvalidBody(
+            f"{field}: got {size_bytes} bytes or more, expected at most {MAX_BODY_BYTES}"
+        )

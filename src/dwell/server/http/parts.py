@@ -1,0 +1,23 @@
+"""Parts: work on many items, between which the other connections have their turn."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: How many bytes are worked on in one turn of the event loop: some milliseconds.
+TURN_BYTES = 256 * 1024
+#: What an item counts beside its bytes.
+ITEM_BYTES = 128
+
+
+async def in_turns(items: Iterable[T], sizes: Iterable[int]) -> AsyncIterator[T]:
+    """Yield items, of which each is of some size; after many bytes others have their turn."""
+    left_bytes = TURN_BYTES
+    for item, size_bytes in zip(items, sizes, strict=True):
+        yield item
+        left_bytes -= size_bytes + ITEM_BYTES
+        if left_bytes < 0:
+            await asyncio.sleep(0)
+            left_bytes = TURN_BYTES

@@ -1,0 +1,71 @@
+"""Room: how many bytes of large answers may be made, or wait to be read, at a time."""
+
+import asyncio
+from collections import deque
+from typing import TypeAlias
+
+from dwell.errors import ServerBusy
+from dwell.message import MAX_BATCH_BYTES
+
+#: Two answers as large as may be, one that is read from the store and made, and one that is sent.
+MOST_BYTES = 3 * MAX_BATCH_BYTES
+#: How long an answer waits for others to be sent.
+PATIENCE_S = 10.0
+
+_Waiter: TypeAlias = tuple[int, "asyncio.Future[None]"]
+
+
+class Room:
+    """Gives out room for bytes, in the order in which it is asked for.
+
+    What is larger than all the room has it when nothing else has any.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self.size_bytes = 0
+        self._waiting: deque[_Waiter] = deque()
+
+    async def enter(self, size_bytes: int) -> None:
+        """Return when there is room for so many bytes; raises ServerBusy when it takes too long."""
+        if not self._waiting and self._fits(size_bytes):
+            self.size_bytes += size_bytes
+            return
+        future = asyncio.get_running_loop().create_future()
+        waiter = size_bytes, future
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await future
+        except BaseException as error:
+            if future.done() and not future.cancelled():
+                self.leave(size_bytes)
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
+                self._let_in()
+            if isinstance(error, TimeoutError):
+                raise ServerBusy(
+                    f"answers of {self.size_bytes} bytes are not sent yet, at most "
+                    f"{self.most_bytes} may be: read them, or come again later"
+                ) from None
+            raise
+
+    def change(self, before_bytes: int, size_bytes: int) -> None:
+        """Have room for another number of bytes, whether there is as much or not."""
+        self.size_bytes += size_bytes - before_bytes
+        self._let_in()
+
+    def leave(self, size_bytes: int) -> None:
+        """Give room back."""
+        self.size_bytes -= size_bytes
+        self._let_in()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self.size_bytes or self.size_bytes + size_bytes <= self.most_bytes
+
+    def _let_in(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            size_bytes, future = self._waiting.popleft()
+            if not future.done():
+                self.size_bytes += size_bytes
+                future.set_result(None)
