@@ -55,13 +55,33 @@ def address_of(sock: socket.socket) -> tuple[str, int]:
     return (PREFIX + name, 0) if sock.family == socket.AF_UNIX else name[:2]
 
 
+class Connection(asyncio.BaseProtocol):
+    """What a listener has to know of a connection.
+
+    ``is_let_in``: it has asked for what it may ask for.
+    """
+
+    __slots__ = ("is_let_in",)
+
+    def __init__(self) -> None:
+        self.is_let_in = False
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        raise NotImplementedError
+
+
 class Listener:
-    """Accepts connections; who makes their protocols says with :meth:`left` when one is gone."""
+    """Accepts connections; whoever makes them says with :meth:`left` when one is gone.
+
+    A connection is a stranger's until it was let in (:meth:`let_in`). When there are as many
+    connections as may be, the oldest of a stranger ends for a new one.
+    """
 
     def __init__(
         self,
         sock: socket.socket,
-        make: Callable[[], asyncio.BaseProtocol],
+        make: Callable[[], Connection],
         most: Callable[[], int],
         ssl: tls.SSLContext | None,
     ) -> None:
@@ -69,7 +89,9 @@ class Listener:
         self._make = make
         self._most = most
         self._ssl = ssl
-        self._open: set[asyncio.BaseProtocol] = set()
+        self._open: set[Connection] = set()
+        # In the order in which they came.
+        self._strangers: dict[Connection, None] = {}
         # Connections that are not made yet, the oldest first.
         self._tasks: dict[asyncio.Task[None], socket.socket] = {}
         self._logged_at = -_LOG_EVERY_S
@@ -98,9 +120,15 @@ class Listener:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def left(self, protocol: asyncio.BaseProtocol) -> None:
+    def let_in(self, connection: Connection) -> None:
+        """Note that a connection is let in."""
+        connection.is_let_in = True
+        self._strangers.pop(connection, None)
+
+    def left(self, connection: Connection) -> None:
         """Note that a connection is gone."""
-        self._open.discard(protocol)
+        self._open.discard(connection)
+        self._strangers.pop(connection, None)
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -119,11 +147,21 @@ class Listener:
                 self._resting = self._loop.call_later(_REST_S, self._go_on)
                 return
             if len(self._open) >= self._most():
-                sock.close()
                 self._refused += 1
                 self._say(f"{len(self._open)} connections are open, and no more may be")
-            else:
-                self._begin(sock)
+                if not self._make_room():
+                    sock.close()
+                    continue
+            self._begin(sock)
+
+    def _make_room(self) -> bool:
+        """End the oldest connection of a stranger, if there is one."""
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        self.left(oldest)
+        oldest.abort()
+        return True
 
     def _go_on(self) -> None:
         self._resting = None
@@ -149,7 +187,7 @@ class Listener:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    async def _connect(self, sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+    async def _connect(self, sock: socket.socket, protocol: Connection) -> None:
         limits: dict[str, float] = {}
         if self._ssl is not None:
             limits = {"ssl_handshake_timeout": _HANDSHAKE_S, "ssl_shutdown_timeout": _GOODBYE_S}
@@ -161,6 +199,9 @@ class Listener:
             # Of a handshake that fails there is nobody to tell.
             self.left(protocol)
             sock.close()
+            return
+        if protocol in self._open and not protocol.is_let_in:
+            self._strangers[protocol] = None
 
     def _say(self, words: str) -> None:
         now = self._loop.time()

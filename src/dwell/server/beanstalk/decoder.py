@@ -68,19 +68,19 @@ class Decoder:
         "_data",
         "_farewell",
         "_heads",
-        "_is_known",
         "_is_overlong",
         "_is_strange",
         "_later",
         "_need",
         "_refusal",
         "_skip",
+        "is_known",
     )
 
     def __init__(self, heads: Heads) -> None:
         self._heads = heads
         #: Whether a command of the protocol has come, and whether something of another one has.
-        self._is_known = self._is_strange = False
+        self.is_known = self._is_strange = False
         self._farewell: Run | None = None
         self.clear()
 
@@ -138,9 +138,9 @@ class Decoder:
             self._at = self._need = 0
             self._later = bytearray()
             run = self._next()
-        if run is not None and not self._is_known and not self._is_strange:
-            self._is_known = run.verb is not Verb.REFUSED or run.items[0] != UNKNOWN_COMMAND
-            if not self._is_known:
+        if run is not None and not self.is_known and not self._is_strange:
+            self.is_known = run.verb is not Verb.REFUSED or run.items[0] != UNKNOWN_COMMAND
+            if not self.is_known:
                 self._give_up_on_it()
         if self._at == len(self._data):
             # An idle connection should cost nothing, so bytes that were read are let go of.
@@ -213,7 +213,7 @@ class Decoder:
 
     def _too_long(self) -> Run | None:
         """Refuse a line that is too long, and hang up if it is not of this protocol."""
-        if self._is_known and not _STRANGE.match(self._data, self._at):
+        if self.is_known and not _STRANGE.match(self._data, self._at):
             return self._overlong()
         self._give_up_on_it()
         return Run(Verb.REFUSED, [BAD_FORMAT])

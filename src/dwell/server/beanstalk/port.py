@@ -6,6 +6,7 @@ from typing import cast
 
 from dwell.server.beanstalk.desk import Desk
 from dwell.server.beanstalk.session import Session
+from dwell.server.listening import Connection as Accepted
 from dwell.server.listening import Listener, address_of, bound
 from dwell.server.service import Service
 from dwell.server.turns import BUFFER, TURN_BYTES, Turns
@@ -16,12 +17,13 @@ _MOST_UNREAD_BYTES = 256 * 1024
 _GRACE_S = 5.0
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol, Accepted):
     """One socket, and the session that it carries."""
 
     __slots__ = ("_port", "_session", "_transport", "_turns")
 
     def __init__(self, port: "BeanstalkPort", turns: Turns) -> None:
+        super().__init__()
         self._port = port
         self._turns = turns
         self._session: Session
@@ -43,6 +45,8 @@ class Connection(asyncio.BufferedProtocol):
         """Hand over what came, when it is the connection's turn."""
         may_parse = self._turns.may_parse(nbytes)
         self._session.feed(bytes(BUFFER[:nbytes]), is_turn=may_parse)
+        if not self.is_let_in and self._session.has_spoken:
+            self._port.let_in(self)
         if not may_parse or nbytes == TURN_BYTES:
             self._session.rest(nbytes)
 
@@ -156,6 +160,11 @@ class BeanstalkPort:
         if self._is_stopping:
             session.leave()
         return session
+
+    def let_in(self, connection: Connection) -> None:
+        """Note that a connection has begun with a command of the protocol."""
+        assert self._listener is not None
+        self._listener.let_in(connection)
 
     def left(self, connection: Connection) -> None:
         """Note that a connection is gone."""

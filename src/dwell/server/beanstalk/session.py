@@ -165,6 +165,11 @@ class Session:
         self.demand: Demand | None = None
         self.wait: asyncio.Future[Batch] | None = None
 
+    @property
+    def has_spoken(self) -> bool:
+        """Whether a command of the protocol has come."""
+        return self._decoder.is_known
+
     # --- what the connection tells --------------------------------------------------------------
 
     def feed(self, data: bytes, *, is_turn: bool = True) -> None:

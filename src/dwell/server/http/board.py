@@ -73,7 +73,9 @@ async def oldest(call: Call) -> Answer:
     """
     prefixes, after = call.prefixes(), call.query(TopicsQuery).after
     found = await call.queue.oldest_ready()
-    names, following = names_after((name for name in found if name.startswith(prefixes)), after)
+    names, following = await names_after(
+        (name for name in found if name.startswith(prefixes)), after
+    )
     return call.answer(OldestAnswer({name: found[name] for name in names}, following))
 
 

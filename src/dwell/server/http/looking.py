@@ -127,7 +127,7 @@ async def stats(call: Call) -> Answer:
     """
     call.allow(None)
     found = await call.queue.stats()
-    counts, following = _counts(call, found)
+    counts, following = await _counts(call, found)
     return call.answer(StatsAnswer(counts, found.totals, following))
 
 
@@ -137,12 +137,12 @@ async def topics(call: Call) -> Answer:
     They come in the order of their names; where the answer has a ``next`` there are more after it.
     """
     call.allow(None)
-    return call.answer(TopicsAnswer(*_counts(call, await call.queue.stats())))
+    return call.answer(TopicsAnswer(*await _counts(call, await call.queue.stats())))
 
 
-def _counts(call: Call, found: Stats) -> tuple[dict[str, Counts], str | None]:
+async def _counts(call: Call, found: Stats) -> tuple[dict[str, Counts], str | None]:
     """Return the counts of as many topics as an answer holds, and where the next one begins."""
-    names, following = names_after(found.topics, call.query(TopicsQuery).after)
+    names, following = await names_after(found.topics, call.query(TopicsQuery).after)
     return {name: _count(found.topics[name]) for name in names}, following
 
 

@@ -4,10 +4,14 @@ Messages that wait for their due are ``parked``; what is ready and not taken sho
 ``dwell_oldest_ready_seconds``. The two are never one figure.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from heapq import nlargest
+from itertools import chain, repeat
+from operator import itemgetter
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -17,28 +21,77 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from dwell.batch.stats import Stats
+from dwell.batch.stats import TopicStats
 from dwell.errors import StoreError
 from dwell.histogram import Histogram
 from dwell.queue import Queue
+from dwell.server.http.parts import in_turns
 from dwell.server.service import Service
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+#: How many topics are shown by name, those with most messages, and what all others are called: no
+#: topic can have this name.
+MOST_TOPICS = 1000
+OTHERS = "(others)"
 
 _STATES = ("delayed", "ready", "leased", "dead")
 
 
 async def exposition(service: Service, waiting: int) -> bytes:
-    """Return all figures of a service."""
+    """Return all figures of a service; of very many topics the largest by name.
+
+    It is written figure by figure, between which the other connections have their turn.
+    """
     stats = await service.queue.stats()
     oldest = await _oldest_ready(service.queue)
     condition: dict[str, int | str] = {}
     with contextlib.suppress(StoreError):
         condition = await service.queue.store.condition()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(service, stats, oldest, waiting, condition))
-    ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    topics = await _shown(stats.topics)
+    figures = _Figures(service, topics, stats.totals, oldest, waiting, condition)
+    parts = []
+    for metric in chain(figures.collect(), ProcessCollector(registry=None).collect()):
+        parts.append(generate_latest(_Alone(metric)))
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+async def _shown(topics: dict[str, TopicStats]) -> dict[str, TopicStats]:
+    """Return the topics with most messages, and the sums of the others, if there are more."""
+    if len(topics) <= MOST_TOPICS:
+        return topics
+    sizes = list[tuple[int, str]]()
+    async for name, one in in_turns(topics.items(), repeat(0)):
+        sizes.append((one.delayed + one.ready + one.leased + one.dead, name))
+    shown = {name: topics[name] for _, name in nlargest(MOST_TOPICS, sizes)}
+    others = shown[OTHERS] = TopicStats()
+    async for name, one in in_turns(topics.items(), repeat(0)):
+        if name not in shown:
+            others.delayed, others.ready = others.delayed + one.delayed, others.ready + one.ready
+            others.leased, others.dead = others.leased + one.leased, others.dead + one.dead
+    return shown
+
+
+def _largest(
+    found: Mapping[str, float], joined: Callable[[Iterable[float]], float]
+) -> Mapping[str, float]:
+    """Return a figure of each topic; of very many the largest, and one for all others."""
+    if len(found) <= MOST_TOPICS:
+        return found
+    shown = dict(nlargest(MOST_TOPICS, found.items(), key=itemgetter(1)))
+    return {**shown, OTHERS: joined(value for name, value in found.items() if name not in shown)}
+
+
+class _Alone(Collector):
+    """One figure, which is written by itself."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield it."""
+        yield self._metric
 
 
 async def _oldest_ready(queue: Queue) -> dict[str, float]:
@@ -57,13 +110,15 @@ class _Figures(Collector):
     def __init__(
         self,
         service: Service,
-        stats: Stats,
+        topics: dict[str, TopicStats],
+        totals: dict[str, int],
         oldest: dict[str, float],
         waiting: int,
         condition: dict[str, int | str],
     ) -> None:
         self._service = service
-        self._stats = stats
+        self._topics = topics
+        self._totals = totals
         self._oldest = oldest
         self._waiting = waiting
         self._condition = condition
@@ -88,7 +143,7 @@ class _Figures(Collector):
             "Messages by topic and state. Delayed ones are parked until they are due.",
             labels=("topic", "state"),
         )
-        for topic, counts in self._stats.topics.items():
+        for topic, counts in self._topics.items():
             for state in _STATES:
                 messages.add_metric((topic, state), getattr(counts, state))
         yield messages
@@ -97,13 +152,13 @@ class _Figures(Collector):
             "For how long the message that waits longest for a taker has been due.",
             labels=("topic",),
         )
-        for topic, age in self._oldest.items():
+        for topic, age in _largest(self._oldest, max).items():
             oldest.add_metric((topic,), age)
         yield oldest
         events = CounterMetricFamily(
             "dwell_events", "What has happened to messages, by kind.", labels=("kind",)
         )
-        for kind, count in self._stats.totals.items():
+        for kind, count in self._totals.items():
             events.add_metric((kind,), count)
         yield events
 
@@ -111,7 +166,7 @@ class _Figures(Collector):
         takers = GaugeMetricFamily(
             "dwell_waiting_takers", "Takers that wait for a message, by topic.", labels=("topic",)
         )
-        for topic, count in self._service.queue.waiting.items():
+        for topic, count in _largest(self._service.queue.waiting, sum).items():
             takers.add_metric((topic,), count)
         yield takers
 

@@ -1,5 +1,6 @@
 """Paging: where an answer stops that would be too large, and how its caller goes on."""
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +20,7 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.encoding import Rows
 from dwell.server.http.media import Media
+from dwell.slices import slices
 from dwell.wire.columns import columns_of_page
 
 _CURSOR = "dwell-cursor"
@@ -27,8 +29,9 @@ _WORDS = {str(state): state for state in State if state is not State.GONE}
 #: How many messages are read by their ids at least before it is looked at how large they are; as a
 #: rule as many as there is room for if they are of the largest.
 _FEWEST = 4
-#: How many topics an answer holds: 16 MiB, when their names are as long as they may be.
-MOST_TOPICS = 50_000
+#: How many topics an answer holds, and how many names are put in order before others have a turn.
+MOST_TOPICS = 10_000
+_NAMES_AT_ONCE = 10_000
 
 
 def cursor_of(text: str | None) -> Cursor | None:
@@ -58,11 +61,15 @@ def place_text(place: Place) -> str:
     return f"{place.state}.{place.cursor}"
 
 
-def names_after(names: Iterable[str], after: str) -> tuple[list[str], str | None]:
+async def names_after(names: Iterable[str], after: str) -> tuple[list[str], str | None]:
     """Return as many names after one as an answer holds, and the last of them if there are more."""
-    following = sorted(name for name in names if name > after)
-    page = following[:MOST_TOPICS]
-    return page, page[-1] if len(page) < len(following) else None
+    first: list[str] = []
+    for some in slices(list(names), _NAMES_AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        first = sorted([*first, *(name for name in some if name > after)])[: MOST_TOPICS + 1]
+    page = first[:MOST_TOPICS]
+    return page, page[-1] if len(page) < len(first) else None
 
 
 def answer_bytes(messages: int) -> int:

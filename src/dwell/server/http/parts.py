@@ -15,7 +15,7 @@ ITEM_BYTES = 128
 async def in_turns(items: Iterable[T], sizes: Iterable[int]) -> AsyncIterator[T]:
     """Yield items, of which each is of some size; after many bytes others have their turn."""
     left_bytes = TURN_BYTES
-    for item, size_bytes in zip(items, sizes, strict=True):
+    for item, size_bytes in zip(items, sizes, strict=False):
         yield item
         left_bytes -= size_bytes + ITEM_BYTES
         if left_bytes < 0:

@@ -55,6 +55,11 @@ class HttpPort:
         if self.waits.is_over:
             connection.shutdown()
 
+    def let_in(self, connection: Protocol) -> None:
+        """Note that a connection has asked for what it may ask for."""
+        assert self._listener is not None
+        self._listener.let_in(connection)
+
     def left(self, connection: Protocol) -> None:
         """Note that a connection is gone; what it asked may still be under way."""
         assert self._listener is not None

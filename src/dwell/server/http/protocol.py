@@ -14,6 +14,7 @@ from dwell.server.http.call import Call
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.framing import END, begun_end, head_of, pieces_of
 from dwell.server.http.readers import LastAnswer, Watch
+from dwell.server.listening import Connection
 from dwell.server.turns import BUFFER, TURN_BYTES, Turns
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,9 @@ class Port(TypingProtocol):
     def joined(self, protocol: "Protocol") -> None:
         """Note a connection that is there."""
 
+    def let_in(self, protocol: "Protocol") -> None:
+        """Note that it has asked for what it may ask for."""
+
     def left(self, protocol: "Protocol") -> None:
         """Note that it is gone; what it asked may still be under way."""
 
@@ -61,7 +65,7 @@ class Port(TypingProtocol):
         """Flush it when all answers of this turn of the event loop are made."""
 
 
-class Protocol(asyncio.BufferedProtocol):
+class Protocol(asyncio.BufferedProtocol, Connection):
     """One connection; who is slower, or sends a larger head, than is allowed is hung up on.
 
     What is handed to the parser ends where a request may end. So nothing is parsed while a request
@@ -105,6 +109,7 @@ class Protocol(asyncio.BufferedProtocol):
     )
 
     def __init__(self, app: App, port: Port, turns: Turns) -> None:
+        super().__init__()
         self._app = app
         self._port = port
         self._turns = turns
@@ -235,12 +240,17 @@ class Protocol(asyncio.BufferedProtocol):
         self._is_keeping = self._is_keeping and parser.should_keep_alive()
         try:
             self._call = self._app.begin(self._method, self._target, headers, self._delivery)
+            self._note_let_in(self._call)
             self._call.check_size(self._body_bytes)
         except Exception as error:
             self._refuse(error)
         else:
             if self._is_newer and headers.get(b"expect", b"").lower() == b"100-continue":
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _note_let_in(self, call: Call) -> None:
+        if not self.is_let_in and call.endpoint.right is not None:
+            self._port.let_in(self)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body, if there is still somebody who wants it."""

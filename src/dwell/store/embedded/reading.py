@@ -1,5 +1,6 @@
 """Reading messages: rows of the table, and what of them is on disk, as a batch."""
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,10 +9,14 @@ from dwell.batch.batch import Batch
 from dwell.batch.blobs import LazyIds, Same
 from dwell.batch.stats import Stats, TopicStats
 from dwell.message import Kind, Rows, State
+from dwell.slices import slices
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.receipts import receipts_of
+
+#: How many topics are counted before others have their turn.
+_TOPICS_AT_ONCE = 10_000
 
 
 async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
@@ -93,9 +98,14 @@ def _errors(errors: dict[int, str], rows: Rows) -> dict[int, str]:
     return {index: errors[row] for index, row in enumerate(rows.tolist()) if row in errors}
 
 
-def stats_of(machine: Machine) -> Stats:
-    """Return the counts of each topic, and of what has happened."""
+async def stats_of(machine: Machine) -> Stats:
+    """Return the counts of each topic, and of what has happened; others have turns meanwhile."""
     states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
     counts = machine.table.counts(len(machine.topics.names), *states).tolist()
-    topics = {n: TopicStats(*counts[number]) for n, number in machine.topics.numbered().items()}
-    return Stats(topics, {str(kind): int(machine.events.totals[kind]) for kind in Kind})
+    totals = {str(kind): int(machine.events.totals[kind]) for kind in Kind}
+    topics: dict[str, TopicStats] = {}
+    for some in slices(list(machine.topics.numbered().items()), _TOPICS_AT_ONCE):
+        if topics:
+            await asyncio.sleep(0)
+        topics.update({name: TopicStats(*counts[number]) for name, number in some})
+    return Stats(topics, totals)

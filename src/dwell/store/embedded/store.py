@@ -607,7 +607,7 @@ class EmbeddedStore(Counting):
     async def stats(self) -> Stats:
         """Return the counts."""
         self._time.look()
-        return stats_of(self._machine)
+        return await stats_of(self._machine)
 
     async def count_urgent(self, topic: str, priority: int) -> int:
         """Return how many ready messages of a topic come before those of a priority."""
