@@ -134,6 +134,10 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
+            is_full = len(self._open) >= self._most()
+            if is_full and self._tasks and not self._strangers and self._ssl is None:
+                # Those that were just accepted are strangers' in a moment.
+                return
             try:
                 sock, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -146,7 +150,7 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._resting = self._loop.call_later(_REST_S, self._go_on)
                 return
-            if len(self._open) >= self._most():
+            if is_full:
                 self._refused += 1
                 self._say(f"{len(self._open)} connections are open, and no more may be")
                 if not self._make_room():
