@@ -20,6 +20,7 @@ from tools.attack import (
     filters,
     pages,
     pipelines,
+    streams,
     tenants,
 )
 from tools.attack.run import MOST_MS, NOTHING, Outcome, run
@@ -34,6 +35,7 @@ ATTACKS = [
         answers,
         expressions,
         filters,
+        streams,
         tenants,
         files,
     )

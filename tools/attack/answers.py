@@ -58,6 +58,19 @@ async def _slow(request: bytes, target: Target) -> str:
     return f"{len(socks)} slow readers"
 
 
+async def unread(target: Target) -> str:
+    """Ask 25 times for a page that is six times as large in JSON, and read none of it."""
+    path = f"/v1/topics/{TENANT}.signs/messages"
+    for _ in range(4):
+        rows = b"[" + b",".join([b'{"body":"%b"}' % (rb"\u0001" * 1_000_000)] * 5) + b"]"
+        put = asked(TENANT, "POST", path, rows, content_type="application/json")
+        must((await ask(target, put)).status == 200, "the store could not be filled")
+    target.forget_most()
+    with many(target.http, 25, asked(TENANT, "GET", f"{path}?state=ready&limit=100"), 4096):
+        await asyncio.sleep(HOLD_S)
+    return "25 answers asked for"
+
+
 def _attack(name: str, request: bytes) -> Attack:
     return Attack(name, partial(_large, request), prepare=fill)
 
@@ -72,5 +85,6 @@ ATTACKS = (
     _attack("large answers to find", _FIND),
     _attack("large answers to take-where", _TAKE),
     _attack("large answers to peek", _PEEK),
+    Attack("large answers that nobody reads", unread),
     Attack("slow readers of large answers", partial(_slow, _GET), args=_LITTLE, prepare=fill),
 )

@@ -1,14 +1,16 @@
 """Bodies that are small on the wire and large in memory."""
 
+import json
 import struct
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from dwell.message import MAX_BATCH_BYTES
 from dwell.server.http.call import MAX_REQUEST_BYTES
 from tools.attack.attack import Attack, must
-from tools.attack.sockets import hammer
+from tools.attack.sockets import ask, hammer
 from tools.attack.target import TENANT, Target, asked
 
 _JSON, _MSGPACK = "application/json", "application/msgpack"
@@ -75,11 +77,50 @@ def _ids() -> bytes:
     return b'{"ids":[' + b'"",' * (_LONG // 3 - 10) + b'""]}'
 
 
+def _objects() -> bytes:
+    count = _LONG - 100
+    return b"\x81\xa4body\xdd" + struct.pack(">I", count) + b"\x80" * count
+
+
+def _command_objects() -> bytes:
+    count = 8 * 1024 * 1024 - 200
+    head = b"\x84\xa7command\xa3add\xa5topic\xa8tenant.x\xa2id\xa1a\xa4body\xdd"
+    return head + struct.pack(">I", count) + b"\x80" * count
+
+
+def _span() -> bytes:
+    return b'{"body":1,"delay":"%b"}' % (b"x" * (20 << 20))
+
+
+def _field() -> bytes:
+    size = _LONG - 200
+    return b"\x81\xdb" + struct.pack(">I", size) + b"\x01" * size + b"\xc0"
+
+
+def _column_name() -> bytes:
+    return _stream(pa.record_batch([pa.array([1])], names=["\x01" * (30 << 20)]))
+
+
+async def header_rows(target: Target) -> str:
+    """Put ten thousand messages with 256 headers each, and list them as Arrow."""
+    headers = {f"{n:03}": "v" for n in range(256)}
+    data = json.dumps([{"body": "x", "headers": headers}] * 10_000, separators=(",", ":"))
+    answer = await ask(target, asked(TENANT, "POST", _PUT, data.encode(), content_type=_JSON))
+    must(answer.status == 200, f"the put: {answer.data[:200]!r}")
+    path = f"{_PUT}?state=ready&limit=10000"
+    answer = await ask(target, asked(TENANT, "GET", path, accept=_ARROW))
+    must(answer.status == 200, f"the list: {answer.data[:200]!r}")
+    must(len(answer.data) < MAX_BATCH_BYTES + (1 << 20), f"a list of {len(answer.data)} bytes")
+    return f"{len(data) / 1e6:.0f} MB put, {len(answer.data) / 1e6:.0f} MB listed"
+
+
 async def _send(make: Any, form: str, path: str, target: Target) -> str:
     data = make()
     request = asked(TENANT, "POST", path, data, content_type=form)
     answers = await hammer(target, request, at_once=1)
-    statuses = {answer.status for answer in answers}
+    longest = max(len(answer.data) for answer in answers)
+    must(longest < 20_000, f"a refusal of {longest} bytes")
+    statuses = {answer.status for answer in answers if b'"success":false' not in answer.data}
     must(statuses <= set(_REFUSED), f"got {statuses}, expected a refusal: {answers[0].data[:80]!r}")
     return f"{len(answers)} of {len(data) / 1e6:.1f} MB refused"
 
@@ -99,4 +140,10 @@ ATTACKS = (
     _attack("a body nested two million deep", _deep),
     _attack("millions of receipts", _receipts, _MSGPACK, "/v1/ack"),
     _attack("millions of ids", _ids, path=_PUT.replace("messages", "get")),
+    _attack("a body of millions of maps", _objects, _MSGPACK),
+    _attack("a command of millions of maps", _command_objects, _MSGPACK, "/command"),
+    _attack("a delay of megabytes", _span),
+    _attack("the name of a field of megabytes", _field, _MSGPACK),
+    _attack("the name of a column of megabytes", _column_name, _ARROW),
+    Attack("millions of headers in thousands of messages", header_rows),
 )

@@ -8,7 +8,7 @@ import time
 from dwell.server.serve import _OTHER_FILES
 from tools.attack.attack import Attack, must
 from tools.attack.sockets import HOLD_S, many, pour
-from tools.attack.target import PUBLIC, Target
+from tools.attack.target import PUBLIC, TENANT, Target, asked
 
 _MANY = 3_000
 #: What leaves each of two ports 40 connections.
@@ -16,6 +16,8 @@ _FEW_FILES = _OTHER_FILES + 80
 #: A connection that asks nothing is closed after two minutes.
 _IDLE_S = 125.0
 _HALF_A_HEAD = b"POST /v1/take HTTP/1.1\r\nhost: localhost\r\nx-filling: " + b"x" * 1000
+#: A body in chunks that goes on for as long as somebody sends it.
+_CHUNKED = asked(TENANT, "POST", "/v1/topics/tenant.t/messages", transfer_encoding="chunked")
 #: The record of a hello of which most is still to come.
 _HALF_A_HANDSHAKE = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 100
 
@@ -65,6 +67,24 @@ async def empty_lines(target: Target) -> str:
     return f"all of {len(socks)} closed"
 
 
+def _flood(name: str, port: str, data: bytes, first: bytes = b"") -> Attack:
+    """Send what is no request, without end, on twenty connections."""
+
+    async def run(target: Target) -> str:
+        with many(getattr(target, port), 20, first) as socks:
+            sent = await pour(socks, data)
+        return f"{sent:.0f} MB sent on {len(socks)} sockets"
+
+    return Attack(f"a flood of {name}", run)
+
+
+async def all_places(target: Target) -> str:
+    """Hold every connection of the port, and say nothing: a caller with a token gets in."""
+    with many(target.http, 400):
+        await asyncio.sleep(HOLD_S)
+    return "400 on a port that has 300"
+
+
 async def tubes(target: Target) -> str:
     """Watch as many tubes as one can, by names as long as they may be."""
     names = [f"{PUBLIC}{n:04}".ljust(200, "x") for n in range(1_100)]
@@ -106,4 +126,10 @@ ATTACKS = (
     Attack("the same, TLS that never says hello", all_files, files=_FEW_FILES, has_tls=True),
     Attack("empty lines that keep connections alive", empty_lines),
     Attack("as many tubes as can be watched", tubes),
+    Attack("all connections of a port", all_places, args=("--max-connections", "300")),
+    _flood("empty lines", "http", b"\r\n" * 30_000),
+    _flood("chunks of a byte", "http", b"1\r\nx\r\n" * 10_000, _CHUNKED),
+    _flood("refused puts", "beanstalk", b"put 0 0 1 1\r\nx\r\n" * 4_000, b"use a\r\n"),
+    _flood("carriage returns", "beanstalk", b"\r" * 65_536, b"use a\r\n"),
+    _flood("a line without end", "beanstalk", b"x" * 65_536, b"use a\r\n"),
 )

@@ -10,10 +10,10 @@ from dwell.batch.puts import PutAnswer
 from dwell.errors import InvalidBody, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.values import Delay
-from dwell.message import MAX_BATCH_BYTES, Kind, State, decode_extra
+from dwell.message import Kind, State, decode_extra
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call
-from dwell.server.http.encoding import parts_of
+from dwell.server.http.encoding import MOST_PAGE_BYTES, parts_of
 from dwell.server.http.tables import Table, loaded, pyarrow
 from dwell.wire.rows import state_text
 
@@ -90,7 +90,7 @@ def _millis(value: Any) -> Delay | None:
 # --- out --------------------------------------------------------------------------------------
 
 
-async def messages(batch: Batch, most_bytes: int = MAX_BATCH_BYTES) -> tuple[memoryview, int]:
+async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[memoryview, int]:
     """Return messages as an Arrow stream, as many as an answer has room for, and how many.
 
     Bodies are binary. Many messages are several record batches, between which the other connections

@@ -21,6 +21,7 @@ _ESCAPED = 6
 
 def unpacked(raw: msgspec.Raw, field: str, *, packed: bool) -> Any:
     """Return what a body says, None where there is none; raises InvalidBody for a large one."""
+    check_written(raw, field)
     data = bytes(raw)
     if not data:
         return None
@@ -32,12 +33,17 @@ def unpacked(raw: msgspec.Raw, field: str, *, packed: bool) -> Any:
     return msgspec.json.decode(data)
 
 
+def check_written(raw: msgspec.Raw, field: str) -> None:
+    """Refuse a body that is too large however it is written, before a copy of it is made."""
+    _check(len(memoryview(raw)) // _ESCAPED, field)
+
+
 def body_of_row(row: NewMessage, at: int) -> object:
     """Return the body of the message at a place: text, bytes or what JSON can say."""
     field = f"messages[{at}].body"
-    is_packed, is_text = isinstance(row, PackedMessage), bytes(row.body).startswith(b'"')
+    is_packed, begin = isinstance(row, PackedMessage), bytes(memoryview(row.body)[:1])
     try:
-        if row.body_base64 is None and (is_text or (is_packed and bytes(row.body))):
+        if row.body_base64 is None and (begin == b'"' or (is_packed and begin)):
             return unpacked(row.body, field, packed=is_packed)
         return body_of(row)
     except InvalidInput as error:

@@ -7,14 +7,16 @@ id, which finds it without a search. One of a topic on which the caller has no r
 
 from base64 import b64encode
 from collections import OrderedDict
+from itertools import repeat
 
 from dwell.errors import DwellError, InvalidId, InvalidInput
 from dwell.given import values
-from dwell.message import MAX_ATTEMPTS, Message, Result
+from dwell.message import MAX_ATTEMPTS, Message, Result, State
 from dwell.server.http.answer import Answer
 from dwell.server.http.bodies import unpacked
 from dwell.server.http.call import Call
 from dwell.server.http.media import Media
+from dwell.server.http.parts import in_turns
 from dwell.server.http.schemas.answers import CommandAnswer
 from dwell.server.http.schemas.requests import Command
 from dwell.server.tokens import Right
@@ -30,6 +32,9 @@ _REFUSED = {
     Result.DROPPED: "topic: it is full and drops more jobs",
     Result.LEASED: "id: a consumer has popped the job of this id",
 }
+
+#: What a look for an id in a topic counts as in a turn of the event loop.
+_LOOK_BYTES = 4096
 
 #: How many receipts are kept at hand; older ones are looked for.
 _MOST_RECEIPTS = 100_000
@@ -98,7 +103,7 @@ async def _finish(call: Call, ask: Command) -> CommandAnswer:
     topic = None if ask.topic is None else values.topic(ask.topic)
     # The receipt at hand may be of an older pop, when the newer one was asked of another server.
     if await _ack(call, _at_hand(call, topic, id_)) or await _ack(
-        call, await _held(call, topic, id_)
+        call, await _held(call, ask, topic, id_)
     ):
         return CommandAnswer(True, id=id_)
     return CommandAnswer(False, error="nobody has taken it, or its TTR is over", id=id_)
@@ -114,7 +119,11 @@ def _at_hand(call: Call, topic: str | None, id_: str) -> str | None:
     return receipts.pop(id_)[1]
 
 
-async def _held(call: Call, topic: str | None, id_: str) -> str | None:
+async def _held(call: Call, ask: Command, topic: str | None, id_: str) -> str | None:
+    # Most ids that are not at hand are not there: what this owner holds is much to read.
+    found = await _find(call, ask, id_, Right.TAKE)
+    if found is None or found.state is not State.LEASED:
+        return None
     for message in await call.queue.held(OWNER):
         is_it = message.id == id_ and topic in (None, message.topic)
         if is_it and call.may(message.topic, Right.TAKE):
@@ -136,7 +145,7 @@ async def _ack(call: Call, receipt: str | None) -> bool:
 
 async def _delete(call: Call, ask: Command) -> CommandAnswer:
     id_ = _id(ask)
-    message = await _find(call, ask, id_)
+    message = await _find(call, ask, id_, Right.PUT)
     if message is None:
         return CommandAnswer(False, error="there is no such job", id=id_)
     result = await call.queue.cancel(message.topic, id_)
@@ -145,11 +154,12 @@ async def _delete(call: Call, ask: Command) -> CommandAnswer:
     return CommandAnswer(result is Result.CANCELLED, id=id_)
 
 
-async def _find(call: Call, ask: Command, id_: str) -> Message | None:
+async def _find(call: Call, ask: Command, id_: str, right: Right) -> Message | None:
     """Return the job of an id, looking through all the caller's topics where none is named."""
     named = None if ask.topic is None else values.topic(ask.topic)
-    for topic in (await call.queue.stats()).topics if named is None else (named,):
-        message = await call.queue.get(topic, id_) if call.may(topic, Right.PUT) else None
+    topics = (await call.queue.stats()).topics if named is None else (named,)
+    async for topic in in_turns(topics, repeat(_LOOK_BYTES)):
+        message = await call.queue.get(topic, id_) if call.may(topic, right) else None
         if message is not None:
             return message
     return None

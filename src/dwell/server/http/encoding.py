@@ -20,6 +20,8 @@ from dwell.wire.rows import shown
 #: How large messages are of which an answer is made in one go.
 SMALL_BYTES = 64 * 1024
 _SMALL_MESSAGES = 100
+#: How large a page of rows may be: they are larger in memory than columns are.
+MOST_PAGE_BYTES = MAX_BATCH_BYTES // 2
 #: How many bytes are encoded before others have their turn, and what a message counts for itself.
 _TURN_BYTES = 512 * 1024
 _MESSAGE_BYTES = 512

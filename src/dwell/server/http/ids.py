@@ -12,7 +12,7 @@ from dwell.queue import changes
 from dwell.queue.changes import Change
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
-from dwell.server.http.encoding import SMALL_BYTES, Rows
+from dwell.server.http.encoding import MOST_PAGE_BYTES, SMALL_BYTES, Rows
 from dwell.server.http.filters import matcher_of, selection_of
 from dwell.server.http.media import Media
 from dwell.server.http.messageheaders import request_of
@@ -100,7 +100,7 @@ async def get(call: Call) -> Answer:
         told = columns_of_batch(Batch.of([message for message in found if message is not None]))
         told.next = following
         return call.keep_room(Answer(msgspec.msgpack.encode(told), Media.COLUMNS))
-    rows = await Rows.of(found, call.asked)
+    rows = await Rows.of(found, call.asked, MOST_PAGE_BYTES)
     following = rows.count if rows.count < len(ask.ids) else None
     return call.keep_room(rows.answer(next=following))
 

@@ -13,7 +13,7 @@ from dwell.message import TopicSettings
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
-from dwell.server.http.encoding import Rows
+from dwell.server.http.encoding import MOST_PAGE_BYTES, Rows
 from dwell.server.http.filters import look, selection_of
 from dwell.server.http.media import Media
 from dwell.server.http.paging import (
@@ -89,7 +89,7 @@ async def sweep(call: Call) -> Answer:
         found = await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=count)
         if form is Media.COLUMNS:
             return call.keep_room(Answer(msgspec.msgpack.encode(columns_of_sweep(found)), form))
-        rows = await Rows.of(found.messages, form)
+        rows = await Rows.of(found.messages, form, MOST_PAGE_BYTES)
         if rows.count == len(found.messages):
             return call.keep_room(rows.answer(next_place=found.next_place, places=found.places))
         # Only the store knows where a sweep of fewer goes on.

@@ -18,7 +18,7 @@ from dwell.queue.changes import Place
 from dwell.queue.search import cursor_before
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
-from dwell.server.http.encoding import Rows
+from dwell.server.http.encoding import MOST_PAGE_BYTES, Rows
 from dwell.server.http.media import Media
 from dwell.slices import slices
 from dwell.wire.columns import columns_of_page
@@ -90,7 +90,7 @@ async def page_answer(call: Call, page: Page) -> Answer:
     form, batch = call.asked, page.messages
     if form is Media.COLUMNS:
         return call.keep_room(Answer(msgspec.msgpack.encode(columns_of_page(page)), form))
-    rows = await Rows.of(batch, form)
+    rows = await Rows.of(batch, form, MOST_PAGE_BYTES)
     cursor = cursor_of_rest(page, rows.count)
     if rows.count < len(batch):
         call.give_back_from(rows.count)
@@ -134,11 +134,11 @@ async def first_of(queue: Queue, topic: str, ids: Sequence[str]) -> list[Message
     found: list[Message | None] = []
     size_bytes = 0
     while len(found) < len(ids):
-        room = max((MAX_BATCH_BYTES - size_bytes) // MAX_BODY_BYTES, _FEWEST)
+        room = max((MOST_PAGE_BYTES - size_bytes) // MAX_BODY_BYTES, _FEWEST)
         for message in await queue.get(topic, ids[len(found) : len(found) + room]):
             if message is not None:
                 size_bytes += len(message.body) + _headers_bytes(message)
-            if size_bytes > MAX_BATCH_BYTES and found:
+            if size_bytes > MOST_PAGE_BYTES and found:
                 return found
             found.append(message)
     return found

@@ -38,6 +38,9 @@ _LARGE_BYTES = 64 * 1024
 #: How many pieces are parsed before other connections have their turn.
 _MOST_AT_ONCE = 64
 
+#: How many parts a body in chunks has in a turn, and how much of it is handed over at a time.
+_MOST_PARTS, _CHUNKED_BYTES = 1000, 8 * 1024
+
 _CHUNKED = b"chunked"
 
 #: Of these a request has one, or it means different things to different readers.
@@ -98,6 +101,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         "_loop",
         "_method",
         "_parser",
+        "_parts",
         "_port",
         "_sending",
         "_since",
@@ -129,6 +133,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._is_keeping = True
         self._head_bytes = 0
         self._body_bytes = 0
+        self._parts = 0
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._call: Call | None = None
@@ -256,6 +261,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         """Take a part of the body, if there is still somebody who wants it."""
         self._body_bytes -= len(body)
         self._head_bytes = 0
+        self._parts += 1
         if self._call is not None:
             try:
                 self._call.add(body)
@@ -305,10 +311,10 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         if self._is_proceeding:
             return
         self._is_proceeding = True
-        left = _MOST_AT_ONCE
+        left, self._parts = _MOST_AT_ONCE, 0
         while not self._is_busy and not self._is_closing and self._parse():
             left -= 1
-            if not left:
+            if not left or self._parts > _MOST_PARTS:
                 self._rest()
         self._is_proceeding = False
         left_bytes = len(self._held) - self._at
@@ -346,6 +352,8 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         if self._is_head or self._is_chunked:
             found = held.find(END, begin)
             end = found + 4 if found >= 0 else len(held) - begun_end(held)
+            if not self._is_head:
+                end = min(end, begin + _CHUNKED_BYTES)
         else:
             end = min(begin + self._body_bytes, len(held))
         if end <= begin:

@@ -12,7 +12,7 @@ from dwell.given.rows import row_of
 from dwell.given.values import Due, Millis
 from dwell.message import MAX_BODY_BYTES
 from dwell.queue.bulk import puts_of
-from dwell.server.http.bodies import body_of_row
+from dwell.server.http.bodies import body_of_row, check_written
 from dwell.server.http.call import Call
 from dwell.server.http.messageheaders import unpacked
 from dwell.server.http.parts import in_turns
@@ -170,6 +170,8 @@ def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
 
     if isinstance(rows[0], PackedMessage):
         return [slowly(at) for at in range(len(rows))]
+    for at, row in enumerate(rows):
+        check_written(row.body, f"messages[{at}].body")
     written = [b"" if row.body_base64 is not None else bytes(row.body) for row in rows]
     return [
         raw[1:-1]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dwell.batch.events import Event
-from dwell.errors import InvalidInput
+from dwell.errors import BatchTooLarge, InvalidInput
 from dwell.given import columns
 from dwell.message import MAX_BATCH_MESSAGES, Message
 from dwell.server.http.body import Data
@@ -51,6 +51,8 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
         columns.check_count(len(_counted), "messages")
 
 
+#: How long a message may be as it is written: JSON may say each sign of a body in six.
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 #: How much of a body is looked at at a time for whether it is text.
 _PIECE_BYTES = 1024 * 1024
 
@@ -65,16 +67,46 @@ def rows_of(data: Data, form: Media) -> list[NewMessage]:
     """
     if form is Media.MSGPACK:
         columns.check_count(_packed_count(data), "messages")
+        _check_sizes(data, form)
         found = decoded(data, _PACKED_ROWS, form)
     else:
         # A body is kept as it is written, so nothing else would look at its bytes.
         braces = _checked_utf8(data)
         if form is Media.NDJSON:
             return lines_of(data)
+        _check_sizes(data, form)
         # Bodies may have braces of their own, so many of them say only that it has to be counted.
         is_many = braces > MAX_BATCH_MESSAGES
         found = _counted_rows(data) if is_many else decoded(data, _NEW_ROWS, form)
     return found if isinstance(found, list) else [found]
+
+
+class _Any(msgspec.Struct, gc=False):
+    """An object of which nothing is read, and which is refused when it is one too many."""
+
+    def __post_init__(self) -> None:
+        _counted.append(None)
+        columns.check_count(len(_counted), "messages")
+
+
+def _check_sizes(data: Data, form: Media) -> None:
+    """Refuse a message that is too large however it is written.
+
+    What is wrong with it would be said with all of it. Raises InvalidInput and BatchTooLarge.
+    """
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return
+    _counted.clear()
+    if not isinstance(decoded(data, _ANY_ROWS, form), list):
+        _check_size(len(data), 0)
+    for at, raw in enumerate(decoded(data, list[msgspec.Raw], form)):
+        _check_size(len(memoryview(raw)), at)
+
+
+def _check_size(size_bytes: int, at: int) -> None:
+    if size_bytes > MAX_MESSAGE_BYTES:
+        allowed = f"at most {MAX_MESSAGE_BYTES} of one message"
+        raise BatchTooLarge(f"messages[{at}]: got {size_bytes} bytes, expected {allowed}")
 
 
 def _counted_rows(data: Data) -> NewMessage | list[NewMessage]:
@@ -91,6 +123,9 @@ def _packed_count(data: Data) -> int:
     """Return how many values a list in MessagePack says that it has; 0 for what is no list."""
     width = {0xDC: 2, 0xDD: 4}.get(data[0] if data else 0, 0)
     return int.from_bytes(data[1 : 1 + width])
+
+
+_ANY_ROWS = _Any | list[_Any]
 
 
 def _checked_utf8(data: Data) -> int:
@@ -119,6 +154,7 @@ def lines_of(data: Data) -> list[NewMessage]:
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     file.seek(0)
     for number, line in enumerate(iter(file.readline, b""), 1):
+        _check_size(len(line), len(rows))
         if line.strip():
             columns.check_count(len(rows) + 1, "messages")
             try:

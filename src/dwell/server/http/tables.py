@@ -21,6 +21,8 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 #: How many headers the messages of a stream may have together, each of which is some objects.
 MOST_HEADERS = 100_000
+#: How much may describe the columns, or what a record batch holds.
+_MOST_METADATA_BYTES = 1024 * 1024
 #: How many rows are read before others have their turn.
 _TURN_ROWS = 500
 
@@ -244,6 +246,11 @@ def _lengths(pa: Any, texts: Any) -> Any:
 def _refuse_compressed(pa: Any, data: bytes | memoryview) -> None:
     """Refuse a stream with compressed buffers: nothing says beforehand how large they are."""
     for message in pa.ipc.MessageReader.open_stream(data):
+        if message.metadata.size > _MOST_METADATA_BYTES:
+            raise InvalidInput(
+                f"arrow: got {message.metadata.size} bytes that describe the columns, "
+                f"expected at most {_MOST_METADATA_BYTES}"
+            )
         if _is_compressed(message.metadata.to_pybytes()):
             raise InvalidInput("arrow: the stream is compressed, expected one that is not")
 
