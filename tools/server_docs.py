@@ -55,10 +55,14 @@ HTTP needs a token with the right it asks for:
 |---|---|
 | `put` | to put, and what a producer does by id or topic: get, cancel, reschedule, clear |
 | `take` | to take, also by body, peek, ack, release, touch and bury |
-| `admin` | to see and change all else: lists, find, events, stats, settings, kick, stale, backup |
+| `read` | to look, and nothing else: get, peek, lists, find, events, counts, settings, schedules |
+| `admin` | to look, too, and to change all else: settings, kick, schedules, stale, backup |
+| `metrics` | `/metrics`, and nothing else |
 
-No right implies another. What touches all topics at once (stats, events, a backup) needs the right
-on all topics, the prefix `""`.
+No right implies another; [the table of endpoints](http.md#endpoints) has what each of them needs,
+and on which topics. What touches all topics at once (events, health, a backup) needs the right on
+all topics, the prefix `""`. Copies of the store, and what an owner holds, are for `admin`: they
+have the receipts of others, or what makes them.
 
 {tokens}
 

@@ -9,7 +9,7 @@ from dwell.server.tokens import Right, Tokens, hash_of
 
 def may(path, token, right, topic):
     try:
-        Tokens.load(path).check(token, right, None if topic is None else [topic])
+        Tokens.load(path).check(token, (right,), None if topic is None else [topic])
     except DwellError:
         return False
     return True
@@ -59,7 +59,7 @@ def test_no_two_tokens_are_the_same(cli):
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (["a"], "InvalidInput: token: got no right, expected one of --put, --take, --admin"),
+        (["a"], "InvalidInput: token: got no right, expected one of --put, --take, --read,"),
         (["a b", "--put", ""], "InvalidSettings: token: got name 'a b', expected 1-100 characters"),
         (["a", "--put", "x y"], "InvalidSettings: token: token a: got put 'x y', expected the"),
         (["a", "--take", "*"], "InvalidSettings: token: token a: got take '*'"),

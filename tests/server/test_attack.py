@@ -19,6 +19,8 @@ NAMES = [
     "receipts that are foretold",
     "what is said of foreign topics",
     "waits whose rights were revoked",
+    "changes by a token that only reads",
+    "looks by a token for metrics",
     "files of the store that others may read",
 ]
 

@@ -20,6 +20,7 @@ from tools.attack import (
     filters,
     pages,
     pipelines,
+    rights,
     tenants,
 )
 from tools.attack.run import MOST_MS, NOTHING, Outcome, run
@@ -35,6 +36,7 @@ ATTACKS = [
         expressions,
         filters,
         tenants,
+        rights,
         files,
     )
     for attack in room.ATTACKS

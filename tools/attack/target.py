@@ -13,8 +13,12 @@ from tests.server.process import COMMAND, ServerProcess
 
 #: Who has a token: each may do all on the topics that begin with its name and a dot.
 HONEST, VICTIM, TENANT = "honest", "victim", "tenant"
+#: Who may only look at all that there is, and who may only see the metrics.
+READER, SCRAPER = "reader", "scraper"
 #: What callers without a token may put and take.
 PUBLIC = "public."
+
+_SPECIAL = {READER: "read = ['']\n", SCRAPER: "metrics = true\n"}
 
 _BYTES_A_KB = 1024
 
@@ -25,7 +29,7 @@ class Target:
     def __init__(self, folder: Path, *args: str, has_tls: bool = False, files: int = 0) -> None:
         self.folder = folder.resolve()
         self._token_file = self.folder / "tokens.toml"
-        self.allow((HONEST, VICTIM, TENANT))
+        self.allow((HONEST, VICTIM, TENANT, READER, SCRAPER))
         self.ca: Path | None = None
         given = [*args, "--token-file", str(self._token_file)]
         if has_tls:
@@ -62,14 +66,21 @@ class Target:
 
     # --- who ------------------------------------------------------------------------------------
 
-    def allow(self, names: tuple[str, ...], anonymous: str = PUBLIC) -> None:
-        """Write who may do what into the token file."""
-        lines = [f"[anonymous]\nput = {[anonymous]}\ntake = {[anonymous]}\n"]
+    def allow(
+        self,
+        names: tuple[str, ...],
+        anonymous: str = PUBLIC,
+        rights: tuple[str, ...] = ("put", "take"),
+    ) -> None:
+        """Write who may do what into the token file; callers without a token have ``rights``."""
+        lines = ["[anonymous]\n", *(f"{right} = {[anonymous]}\n" for right in rights)]
         for name in names:
             prefix = [f"{name}."]
             digest = hashlib.sha256(token_of(name).encode()).hexdigest()
-            rights = "".join(f"{right} = {prefix}\n" for right in ("put", "take", "admin"))
-            lines.append(f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\n{rights}')
+            granted = _SPECIAL.get(
+                name, "".join(f"{right} = {prefix}\n" for right in ("put", "take", "admin"))
+            )
+            lines.append(f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\n{granted}')
         self._token_file.touch(0o600)
         self._token_file.write_text("\n".join(lines).replace("'", '"'))
 

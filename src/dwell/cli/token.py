@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +31,11 @@ def token(
     ],
     put: Annotated[list[str] | None, _right("put to")] = None,
     take: Annotated[list[str] | None, _right("take from")] = None,
+    read: Annotated[list[str] | None, _right("look at")] = None,
     admin: Annotated[list[str] | None, _right("administer")] = None,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="May ask for /metrics, and for nothing else.")
+    ] = False,
     file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The token file to add it to.", show_default=False),
@@ -49,11 +52,14 @@ def token(
         sha256=hash_of(text),
         put=tuple(put or ()),
         take=tuple(take or ()),
+        read=tuple(read or ()),
         admin=tuple(admin or ()),
+        metrics=metrics,
     )
     check_entry(entry, "token")
-    if not (entry.put or entry.take or entry.admin):
-        raise InvalidInput("token: got no right, expected one of --put, --take, --admin")
+    if not entry.prefixes(Right):
+        options = ", ".join(f"--{right}" for right in Right)
+        raise InvalidInput(f"token: got no right, expected one of {options}")
     if file is not None:
         _append(file, entry)
     if out.json:
@@ -81,9 +87,5 @@ def _append(file: Path, entry: Entry) -> None:
 def _toml(entry: Entry) -> str:
     lines = ["[[token]]", f'name = "{entry.name}"', f'sha256 = "{entry.sha256}"']
     rights = {right: getattr(entry, right) for right in Right}
-    lines += [f"{right} = {_list(prefixes)}" for right, prefixes in rights.items() if prefixes]
+    lines += [f"{right} = {json.dumps(given)}" for right, given in rights.items() if given]
     return "\n".join(lines) + "\n"
-
-
-def _list(prefixes: Sequence[str]) -> str:
-    return json.dumps(list(prefixes))

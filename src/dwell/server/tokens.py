@@ -12,9 +12,15 @@ A token file is TOML: an entry a token, and what callers without a token may do:
     take = ["orders.", "refunds."]
     admin = []
 
-Each right has a list of prefixes of topics; the empty prefix means all topics. No right implies
-another. The file holds hashes only. A token is 32 random bytes, which nobody can guess, so a plain
-hash of it is enough; one that is made slow on purpose, as for passwords, would only slow us down.
+    [[token]]
+    name = "prometheus"
+    sha256 = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+    metrics = true
+
+Each right has a list of prefixes of topics; the empty prefix means all topics. ``metrics`` is of no
+topic: it is given or not. No right implies another. The file holds hashes only. A token is 32
+random bytes, which nobody can guess, so a plain hash of it is enough; one that is made slow on
+purpose, as for passwords, would only slow us down.
 """
 
 import hashlib
@@ -42,7 +48,13 @@ class Right(StrEnum):
 
     PUT = "put"
     TAKE = "take"
+    READ = "read"
     ADMIN = "admin"
+    METRICS = "metrics"
+
+
+#: Any right on topics will do.
+ANY = (Right.PUT, Right.TAKE, Right.READ, Right.ADMIN)
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,19 +62,27 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     put: tuple[str, ...] = ()
     take: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
+    metrics: bool = False
 
-    def allows(self, right: Right, topics: Iterable[str] | None) -> bool:
-        """Tell whether a verb is allowed on some topics; None stands for all there are.
+    def prefixes(self, rights: Iterable[Right]) -> tuple[str, ...]:
+        """Return how the topics begin on which any of some rights is given."""
+        found: list[str] = []
+        for right in rights:
+            given: tuple[str, ...] | bool = getattr(self, right)
+            found += [""] if given is True else given or ()
+        return tuple(dict.fromkeys(found))
 
-        What concerns no topic is allowed to whoever may do anything at all.
+    def allows(self, rights: Iterable[Right], topics: Iterable[str] | None) -> bool:
+        """Tell whether any of some rights is given on each topic; None stands for all there are.
+
+        What concerns no topic is allowed to whoever has one of them on some topic.
         """
-        if topics == ():
-            return bool(self.put or self.take or self.admin)
-        prefixes: tuple[str, ...] = getattr(self, right)
-        if "" in prefixes:
-            return True
-        return topics is not None and all(topic.startswith(prefixes) for topic in topics)
+        prefixes = self.prefixes(rights)
+        if "" in prefixes or topics is None:
+            return "" in prefixes
+        return bool(prefixes) and all(topic.startswith(prefixes) for topic in topics)
 
 
 class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +97,7 @@ class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bytes.fromhex(self.sha256)
 
 
-_EVERYTHING = Grant(put=("",), take=("",), admin=("",))
+_EVERYTHING = Grant(put=("",), take=("",), read=("",), admin=("",), metrics=True)
 
 
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,61 +148,52 @@ class Tokens:
         for changed in self.on_change:
             changed()
 
-    def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> str:
-        """Allow a caller's verb on some topics (None: on all), or refuse it.
+    def check(
+        self, token: str | None, rights: tuple[Right, ...], topics: Iterable[str] | None
+    ) -> str:
+        """Allow what needs any of some rights on each of some topics (None: on all), or refuse it.
 
-        Returns the name of the token, empty for a caller without one. Raises Unauthorized for a
-        token that is missing or unknown, and Forbidden for one that is known and lacks the right.
+        No topics stand for any topic. Returns the name of the token, empty for a caller without
+        one. Raises Unauthorized for a token that is missing or unknown, and Forbidden for one that
+        is known and lacks the rights.
         """
         if self.path is None:
             return ""
         topics = None if topics is None else tuple(topics)
-        if token is None:
-            if not self._anonymous.allows(right, topics):
-                raise Unauthorized(f"a token is needed{_to(right, topics)}: {_WAYS}")
-            return ""
-        entry = self._find(token)
-        if not entry.allows(right, topics):
-            raise Forbidden(f"token {entry.name} may not {_verb(right)} {_on(topics)}")
-        return entry.name
+        grant = self.grant(token)
+        if grant.allows(rights, topics):
+            return grant.name if isinstance(grant, Entry) else ""
+        what = f"{_verb(rights)} {_on(topics)}"
+        if isinstance(grant, Entry):
+            raise Forbidden(f"token {grant.name} may not {what}")
+        to = "" if topics == () and rights == ANY else f" to {what}"
+        raise Unauthorized(f"a token is needed{to}: {_WAYS}")
 
-    def allows(self, token: str | None, right: Right, topic: str) -> bool:
-        """Tell whether a caller's verb is allowed on a topic that he did not name himself.
+    def allows(self, token: str | None, rights: tuple[Right, ...], topic: str) -> bool:
+        """Tell whether a caller has any of some rights on a topic that the request did not name.
 
-        What is not has to look to him as if there was nothing: a refusal would tell that there is,
-        and of which topic.
+        What is not allowed has to look as if there was nothing: a refusal would tell that there
+        is, and of which topic.
         """
         try:
-            self.check(token, right, (topic,))
+            self.check(token, rights, (topic,))
         except AccessDenied:
             return False
         return True
 
-    def prefixes(self, token: str | None, right: Right) -> tuple[str, ...]:
-        """Return how the topics begin on which a caller has a right, ``""`` for all there are.
+    def prefixes(self, token: str | None, rights: tuple[Right, ...]) -> tuple[str, ...]:
+        """Return how the topics begin on which a caller has any of some rights, ``""`` for all.
 
-        Refuses one who has it on none, as :meth:`check_any` does.
+        Refuses a caller who has none of them on any topic, as :meth:`check` does.
         """
-        self.check_any(token, right)
-        found: tuple[str, ...] = getattr(self.grant(token), right)
-        return found
+        self.check(token, rights, ())
+        return self.grant(token).prefixes(rights)
 
     def grant(self, token: str | None) -> Grant:
         """Return what a caller may do; raises Unauthorized for a token that is unknown."""
         if self.path is None:
             return _EVERYTHING
         return self._anonymous if token is None else self._find(token)
-
-    def check_any(self, token: str | None, right: Right) -> None:
-        """Refuse a caller who has a right on no topic at all, as :meth:`check` does."""
-        if self.path is None:
-            return
-        grant = self.grant(token)
-        if not getattr(grant, right):
-            what = f"{_verb(right)} any topic"
-            if isinstance(grant, Entry):
-                raise Forbidden(f"token {grant.name} may not {what}")
-            raise Unauthorized(f"a token is needed to {what}")
 
     def _find(self, token: str) -> Entry:
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
@@ -219,7 +230,7 @@ def check_entry(entry: Entry, where: str) -> None:
 
 
 def _check_prefixes(grant: Grant, where: str) -> None:
-    for right in Right:
+    for right in ANY:
         for prefix in getattr(grant, right):
             if not _PREFIX.fullmatch(prefix):
                 raise InvalidSettings(
@@ -261,16 +272,22 @@ def _check_unique(where: str, field: str, values: list[str]) -> None:
             raise InvalidSettings(f"{where}: two tokens have the {field} {value}")
 
 
-def _to(right: Right, topics: tuple[str, ...] | None) -> str:
-    """Return what is asked for; the first question of a client is of no verb and no topic."""
-    return "" if topics == () else f" to {_verb(right)} {_on(topics)}"
+_VERBS = {
+    Right.PUT: "put to",
+    Right.TAKE: "take from",
+    Right.READ: "read",
+    Right.ADMIN: "administer",
+    Right.METRICS: "see the metrics of",
+}
 
 
-def _verb(right: Right) -> str:
-    return {Right.PUT: "put to", Right.TAKE: "take from", Right.ADMIN: "administer"}[right]
+def _verb(rights: tuple[Right, ...]) -> str:
+    return " or ".join(_VERBS[right] for right in rights)
 
 
 def _on(topics: tuple[str, ...] | None) -> str:
     if topics is None:
         return "all topics"
+    if not topics:
+        return "any topic"
     return ", ".join(topics) if len(topics) <= 3 else f"{topics[0]} and {len(topics) - 1} others"

@@ -8,12 +8,11 @@ import numpy as np
 from dwell.batch.puts import DUE_COUNTED, Puts, uniform
 from dwell.errors import DwellError
 from dwell.message import MAX_ATTEMPTS, MAX_LEASE_MS
-from dwell.server.beanstalk.commands import MAX_DELAY_S, Head, Run
+from dwell.server.beanstalk.commands import MAX_DELAY_S, Head, Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
 from dwell.server.beanstalk.session import Session
-from dwell.server.tokens import Right
 
 
 class Putting:
@@ -29,7 +28,7 @@ class Putting:
         size_bytes = sum(map(len, run.items))
         try:
             self._hall.service.check_puts()
-            self._hall.allow(Right.PUT, (session.topic,))
+            self._hall.allow(Verb.PUT, (session.topic,))
             self._hall.in_flight.enter(size_bytes)
         except DwellError as error:
             return word_of(error) * run.count

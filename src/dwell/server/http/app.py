@@ -43,8 +43,8 @@ async def docs(call: Call) -> Answer:
 
 
 _DOCUMENTS = (
-    Endpoint("GET", "/openapi.json", openapi, None, gives=()),
-    Endpoint("GET", "/docs", docs, None, gives=()),
+    Endpoint("GET", "/openapi.json", openapi, (), gives=()),
+    Endpoint("GET", "/docs", docs, (), gives=()),
 )
 
 
@@ -77,6 +77,8 @@ class App:
     async def answer(self, call: Call) -> Answer:
         """Return the answer to a request that has come whole; it is counted until then."""
         try:
+            # The body may have taken a while, in which rights may have ended.
+            call.authorize()
             begin(call.calling)
             return await call.endpoint.handler(call)
         except Exception as error:

@@ -10,16 +10,18 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt, Unauthorized
+from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
 from dwell.queue.calling import Calling
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.http import media
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.body import Body, Data
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.media import Media
+from dwell.server.http.scope import Scope
 from dwell.server.http.waits import Waits
 from dwell.server.service import Service
 from dwell.server.shares import Share
@@ -52,8 +54,16 @@ class Asked(Protocol):
         """What answers it."""
 
     @property
-    def right(self) -> Right | None:
-        """The right that it needs, or None where everybody may."""
+    def rights(self) -> tuple[Right, ...]:
+        """The rights of which it needs one; none where everybody may."""
+
+    @property
+    def scope(self) -> Scope:
+        """On which topics it needs that."""
+
+    @property
+    def also(self) -> Right | None:
+        """The right that it needs on the topic which the body names, too."""
 
     @property
     def most_bytes(self) -> int:
@@ -79,7 +89,8 @@ Routed: TypeAlias = tuple[Asked, dict[str, str], str]
 class Call:
     """One request to one endpoint, from its head on.
 
-    ``asked`` is the form of the answer; ``taken`` is what the answer hands over.
+    ``asked`` is the form of the answer; ``taken`` is what the answer hands over; ``token`` is the
+    name of the caller's token, empty without one.
     """
 
     __slots__ = (
@@ -94,6 +105,7 @@ class Call:
         "query_text",
         "service",
         "taken",
+        "token",
         "waits",
     )
 
@@ -111,6 +123,7 @@ class Call:
         self.headers = headers
         self.delivery = delivery
         self.taken: Batch | None = None
+        self.token = ""
         self.asked: Media
         self._body = Body()
         self._is_counted = False
@@ -124,7 +137,7 @@ class Call:
 
         Who looks after the server is told how it is even when it can do no more.
         """
-        if self.endpoint.right is not None:
+        if self.endpoint.rights:
             self.service.in_flight.enter()
             self._is_counted = True
             self.delivery.in_flight = self._in_flight
@@ -186,17 +199,17 @@ class Call:
     def check(self) -> None:
         """Refuse what shows in the head, before anything is read or done.
 
-        That is a caller without any right, a page of the web that makes a browser call, and one
+        That is a caller without the right, a page of the web that makes a browser call, and one
         who accepts no form of the answer.
         """
         refusal = self.service.hosts.refusal(self.headers.get(b"host"))
         if refusal is not None:
             raise Refusal(403, refusal)
-        if self.endpoint.right is None:
+        if not self.endpoint.rights:
             return
         if not self.service.tokens.is_open:
-            name = self._checked_name(self.endpoint.right)
-            share = self.service.share_of(name)
+            self.authorize()
+            share = self.service.share_of(self.token)
             share.join()
             self._in_flight = self.delivery.in_flight = share
         origin = self._header(b"origin")
@@ -206,43 +219,50 @@ class Call:
         if self.endpoint.gives:
             self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
 
-    def _checked_name(self, right: Right) -> str:
-        """Return the name of the caller's token; to who needs one it is said what for."""
-        try:
-            return self.service.tokens.check(self._token(), right, ())
-        except Unauthorized:
-            if "topic" in self.path:
-                self.allowed_topic()
-            raise
+    def authorize(self) -> None:
+        """Refuse a caller who lacks the endpoint's rights on what the head says is asked for.
 
-    def allow(self, topics: Iterable[str] | None, right: Right | None = None) -> None:
-        """Refuse a caller who lacks the endpoint's right on some topics (None: on all)."""
-        right = right or self.endpoint.right
-        if right is not None and not self.service.tokens.is_open:
-            self.service.tokens.check(self._token(), right, topics)
-
-    def may(self, topic: str, right: Right | None = None) -> bool:
-        """Tell whether the caller may see that there is something of a topic that he did not name.
-
-        Refuses one who has the right on no topic at all.
+        What the body names is left to the handler.
         """
-        right = right or self.endpoint.right
-        tokens = self.service.tokens
-        if right is None or tokens.is_open:
+        tokens, endpoint = self.service.tokens, self.endpoint
+        if endpoint.rights and not tokens.is_open:
+            self.token = tokens.check(self._token(), endpoint.rights, self._covered())
+
+    def _covered(self) -> tuple[str, ...] | None:
+        """Return the topics that the head names, None for all; none where it names none."""
+        scope = self.endpoint.scope
+        if scope is Scope.ALL:
+            return None
+        if scope is Scope.TOPIC:
+            return (values.topic(self.path["topic"]),)
+        return (SCHEDULES,) if scope is Scope.SCHEDULES else ()
+
+    def allow(self, topics: Iterable[str] | None, *rights: Right) -> None:
+        """Refuse a caller who lacks the endpoint's rights on some topics (None: on all)."""
+        tokens, rights = self.service.tokens, rights or self.endpoint.rights
+        if rights and not tokens.is_open:
+            tokens.check(self._token(), rights, topics)
+
+    def may(self, topic: str, *rights: Right) -> bool:
+        """Tell whether the caller may see that there is something of a topic not named so far.
+
+        Refuses one who has the rights on no topic at all.
+        """
+        tokens, rights = self.service.tokens, rights or self.endpoint.rights
+        if not rights or tokens.is_open:
             return True
         token = self._token()
-        if tokens.allows(token, right, topic):
+        if tokens.allows(token, rights, topic):
             return True
-        tokens.check_any(token, right)
+        tokens.check(token, rights, ())
         return False
 
     def prefixes(self) -> tuple[str, ...]:
-        """Return how the topics begin on which the caller has the endpoint's right.
+        """Return how the topics begin on which the caller has the endpoint's rights.
 
-        Refuses one who has it on no topic at all.
+        Refuses one who has them on no topic at all.
         """
-        assert self.endpoint.right is not None
-        return self.service.tokens.prefixes(self._token(), self.endpoint.right)
+        return self.service.tokens.prefixes(self._token(), self.endpoint.rights)
 
     @property
     def grant(self) -> Grant:
@@ -291,10 +311,9 @@ class Call:
     # --- what ---------------------------------------------------------------------------------
 
     def allowed_topic(self) -> str:
-        """Return the topic that the path names; refuses a caller who lacks the right on it."""
-        topic = values.topic(self.path["topic"])
-        self.allow([topic])
-        return topic
+        """Return the topic that the path names, on which :meth:`authorize` found a right."""
+        assert self.endpoint.scope is Scope.TOPIC
+        return values.topic(self.path["topic"])
 
     def query(self, kind: type[T]) -> T:
         """Return the parameters of the query; raises InvalidInput."""

@@ -121,7 +121,6 @@ async def cancel_one(call: Call) -> Answer:
 
 async def named(call: Call) -> Answer:
     """Return topic and id of messages by their numbers."""
-    call.allow(None)
     ask = call.body(NamedRequest)
     names = await call.queue.named(ask.numbers)
     return call.answer(NamedAnswer([name and list(name) for name in names]))

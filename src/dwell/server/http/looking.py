@@ -82,7 +82,6 @@ async def sweep(call: Call) -> Answer:
 
 async def events(call: Call) -> Answer:
     """Return what happened, in order, from a position on."""
-    call.allow(None)
     ask = call.query(EventsQuery)
     page = await call.queue.events(ask.position, ask.limit)
     form = call.asked
@@ -107,26 +106,29 @@ async def events(call: Call) -> Answer:
 async def stats(call: Call) -> Answer:
     """Return how many messages are in which state, and how often what has happened.
 
-    Topics come in the order of their names; where the answer has a ``next`` there are more.
+    Topics come in the order of their names; where the answer has a ``next`` there are more. They
+    are those that the caller may see, and the totals are there for whoever may see all.
     """
-    call.allow(None)
     found = await call.queue.stats()
     counts, following = _counts(call, found)
-    return call.answer(StatsAnswer(counts, found.totals, following))
+    totals = found.totals if "" in call.prefixes() else {}
+    return call.answer(StatsAnswer(counts, totals, following))
 
 
 async def topics(call: Call) -> Answer:
     """List the topics, and how many messages of each are in which state.
 
     They come in the order of their names; where the answer has a ``next`` there are more after it.
+    They are those that the caller may see.
     """
-    call.allow(None)
     return call.answer(TopicsAnswer(*_counts(call, await call.queue.stats())))
 
 
 def _counts(call: Call, found: Stats) -> tuple[dict[str, Counts], str | None]:
     """Return the counts of as many topics as an answer holds, and where the next one begins."""
-    names, following = names_after(found.topics, call.query(TopicsQuery).after)
+    prefixes, after = call.prefixes(), call.query(TopicsQuery).after
+    seen = (name for name in found.topics if name.startswith(prefixes))
+    names, following = names_after(seen, after)
     return {name: _count(found.topics[name]) for name in names}, following
 
 

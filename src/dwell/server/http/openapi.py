@@ -133,7 +133,9 @@ def _operation(
 
 def _text(endpoint: Endpoint) -> str:
     lines = (endpoint.handler.__doc__ or "").splitlines()
-    return "\n".join(line.strip() for line in lines).strip()
+    text = "\n".join(line.strip() for line in lines).strip()
+    on = f", on {endpoint.covers}" if endpoint.covers else ""
+    return f"{text}\n\nRight: {endpoint.needs}{on}."
 
 
 def _query(endpoint: Endpoint, components: dict[str, Any]) -> list[dict[str, Any]]:

@@ -104,7 +104,6 @@ def event_of(kind: str, data: object) -> bytes:
 
 async def credit(call: Call) -> Answer:
     """Let a stream send so many messages more."""
-    call.allow(())
     ask = call.body(CreditRequest)
     stream = call.waits.streams.get(call.path["stream"])
     if stream is None:

@@ -81,7 +81,8 @@ async def _take_due(
     with call.waiting():
         work = take(wait=Millis(wait_ms))
         check = partial(call.allow, topics)
-        waited = await call.waits.wait(call.delivery, work, check, ask.poll)
+        name = (call.token, ask.poll) if ask.poll else None
+        waited = await call.waits.wait(call.delivery, work, check, name)
     return Batch.empty() if waited is None else waited
 
 
@@ -95,9 +96,8 @@ def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
 
 
 async def end_wait(call: Call) -> Answer:
-    """End the waiting of a take with that ``poll``; it answers with what it has."""
-    call.allow(())
-    return call.answer(EndAnswer(call.waits.end(call.path["poll"])))
+    """End the waiting of a take by the same token with that ``poll``; it answers what it has."""
+    return call.answer(EndAnswer(call.waits.end((call.token, call.path["poll"]))))
 
 
 async def held(call: Call) -> Answer:
@@ -105,7 +105,6 @@ async def held(call: Call) -> Answer:
 
     There is more when the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
     """
-    call.allow(None)
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
     return page_answer(call, Page(*part_of(await call.queue.held(ask.owner), after)))
