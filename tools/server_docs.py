@@ -72,6 +72,35 @@ token that is unknown is refused (401), even where `[anonymous]` would do.
 
 `dwell token` makes a token and its entry. The file must not be writable by others.
 
+### Quotas
+
+A `quota` bounds what one token may have and ask for; `[anonymous]` may have one, too, which all
+callers without a token share. What is left out is bounded by the server only.
+
+| quota | bounds | over it |
+|---|---|---|
+| `topics` | topics with messages, and new topics by their settings | 507 `StoreFull` |
+| `pending` | messages, whatever their state | 507 `StoreFull` |
+| `stored_bytes` | ids of callers, keys, headers and bodies of these | 507 `StoreFull` |
+| `requests_per_s` | requests, refused ones too; what it allows in a second may come at once | 429 |
+| `streams` | streams of push and watch that run | 429 `ServerBusy`, `Retry-After` |
+
+The error names the quota, its value and the token; over the beanstalk protocol it is
+`OUT_OF_MEMORY`, also for all puts of a pipeline that came together, and each command is a request.
+
+`topics`, `pending` and `stored_bytes` count what lies in the topics to which the token may put,
+whoever has put it there: tenants that share a prefix share what is there. The server looks into
+the store about once a second (where there are very many topics, every five), and adds what it
+accepted since and what is under way. So no burst gets over a quota, in many requests at once
+either, and messages that are done make room with the next look. Until it is known what became of a
+put, all of its messages count as new, those that would replace others too.
+
+Not exact: of several servers on one Redis each adds only what it accepted itself, so that together
+they may go over by what the others accept in a second. What schedules put and what is put by who
+has the store in another way (a relay, a worker in the same process) is no request of a token: it
+is counted, and not refused; a schedule is refused to a token that has no room when it makes it.
+`stored_bytes` is for stores in a folder and in memory: a server on Redis does not begin with it.
+
 ## Signals
 
 | signal | what the server does |

@@ -46,6 +46,15 @@ def test_tokens_are_added_to_a_file(cli, tmp_path):
     assert first not in path.read_text()
 
 
+def test_all_that_an_entry_may_say(cli, tmp_path):
+    path = tmp_path / "tokens.toml"
+    quota = ("--quota", "pending=10", "--quota", "requests_per_s=5")
+    cli.out("token", "a", "--read", "x.", "--metrics", *quota, "--file", str(path))
+    (entry,) = Tokens.load(path).found.token
+    assert (entry.read, entry.metrics, entry.put) == (("x.",), True, ())
+    assert (entry.quota.pending, entry.quota.requests_per_s, entry.quota.topics) == (10, 5, None)
+
+
 def test_for_programs(cli):
     (found,) = cli.json("token", "a", "--take", "t")
     assert found["sha256"] == hash_of(found["token"])
@@ -61,6 +70,11 @@ def test_no_two_tokens_are_the_same(cli):
     [
         (["a"], "InvalidInput: token: got no right, expected one of --put, --take, --read,"),
         (["a b", "--put", ""], "InvalidSettings: token: got name 'a b', expected 1-100 characters"),
+        (["a", "--put", "", "--quota", "pending"], "InvalidInput: quota: "),
+        (
+            ["a", "--put", "", "--quota", "size=1"],
+            "InvalidInput: quota: Object contains unknown field `size`",
+        ),
         (["a", "--put", "x y"], "InvalidSettings: token: token a: got put 'x y', expected the"),
         (["a", "--take", "*"], "InvalidSettings: token: token a: got take '*'"),
         ([], "UsageError: Missing argument 'NAME'"),

@@ -11,7 +11,7 @@ import typer
 
 from dwell.cli.session import session_of
 from dwell.errors import InvalidInput
-from dwell.server.tokens import Entry, Right, Tokens, check_entry, hash_of
+from dwell.server.tokens import Entry, Quota, Right, Tokens, check_entry, hash_of
 
 #: How a token begins, so that people and scanners know one when they see it.
 PREFIX = "dwell_"
@@ -36,6 +36,14 @@ def token(
     metrics: Annotated[
         bool, typer.Option("--metrics", help="May ask for /metrics, and for nothing else.")
     ] = False,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help=f"How much it may have and ask for: {', '.join(Quota.__struct_fields__)}.",
+            show_default=False,
+        ),
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The token file to add it to.", show_default=False),
@@ -55,6 +63,7 @@ def token(
         read=tuple(read or ()),
         admin=tuple(admin or ()),
         metrics=metrics,
+        quota=_quota(quota or []),
     )
     check_entry(entry, "token")
     if not entry.prefixes(Right):
@@ -88,4 +97,15 @@ def _toml(entry: Entry) -> str:
     lines = ["[[token]]", f'name = "{entry.name}"', f'sha256 = "{entry.sha256}"']
     rights = {right: getattr(entry, right) for right in Right}
     lines += [f"{right} = {json.dumps(given)}" for right, given in rights.items() if given]
+    if quota := msgspec.to_builtins(entry.quota):
+        lines += [f"quota = {{{', '.join(f'{name} = {most}' for name, most in quota.items())}}}"]
     return "\n".join(lines) + "\n"
+
+
+def _quota(words: list[str]) -> Quota:
+    """Return what ``NAME=NUMBER`` say; raises InvalidInput."""
+    given = dict(word.partition("=")[::2] for word in words)
+    try:
+        return msgspec.convert(given, Quota, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"quota: {error}") from None

@@ -241,6 +241,8 @@ class Server:
         try:
             # All is read before any of it holds, so that what is wrong changes nothing.
             found = self._tokens.read()
+            if self._service is not None:
+                self._service.quotas.check(found)
             if self._tls is not None:
                 tls.renew(self._tls, self._settings.tls_cert, self._settings.tls_key)
             self._tokens.use(found)

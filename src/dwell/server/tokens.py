@@ -11,6 +11,7 @@ A token file is TOML: an entry a token, and what callers without a token may do:
     put = ["orders."]
     take = ["orders.", "refunds."]
     admin = []
+    quota = {topics = 100, pending = 100000, stored_bytes = 1073741824, requests_per_s = 50}
 
     [[token]]
     name = "prometheus"
@@ -31,6 +32,7 @@ import tomllib
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -57,6 +59,26 @@ class Right(StrEnum):
 ANY = (Right.PUT, Right.TAKE, Right.READ, Right.ADMIN)
 
 
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
+
+
+class Quota(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """How much somebody may have and ask for; None is as much as there is room for.
+
+    ``topics`` are those with messages, ``pending`` the messages in all of them, ``stored_bytes``
+    their bodies, headers, keys and ids, of the topics that the token may put to. ``streams`` are
+    those of push and watch that run.
+    """
+
+    topics: _Count = None
+    pending: _Count = None
+    stored_bytes: _Count = None
+    requests_per_s: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    streams: _Count = None
+
+
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody may do: for each right the prefixes of topics, ``""`` for all topics."""
 
@@ -65,6 +87,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     read: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
     metrics: bool = False
+    quota: Quota = Quota()
 
     def prefixes(self, rights: Iterable[Right]) -> tuple[str, ...]:
         """Return how the topics begin on which any of some rights is given."""
@@ -106,6 +129,11 @@ class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     token: tuple[Entry, ...] = ()
     anonymous: Grant = Grant()
 
+    @property
+    def grants(self) -> dict[str, Grant]:
+        """All that is granted, by the names of tokens; it is empty for callers without one."""
+        return {"": self.anonymous, **{entry.name: entry for entry in self.token}}
+
 
 class Tokens:
     """The tokens of a server; without a file everybody may do everything."""
@@ -115,6 +143,9 @@ class Tokens:
         #: Called when other rights hold.
         self.on_change: list[Callable[[], None]] = []
         self._anonymous = Grant()
+        #: What the file says, and what is granted with a quota, by the names of tokens.
+        self.found = TokenFile()
+        self.limited: dict[str, Grant] = {}
         self._entries: dict[bytes, Entry] = {}
         self.reload()
 
@@ -145,6 +176,8 @@ class Tokens:
         """Let what was read hold from now on, and tell those who have let somebody wait."""
         self._entries = {_place(entry.digest): entry for entry in found.token}
         self._anonymous = found.anonymous
+        self.found = found
+        self.limited = {n: grant for n, grant in found.grants.items() if grant.quota != Quota()}
         for changed in self.on_change:
             changed()
 
@@ -168,6 +201,11 @@ class Tokens:
             raise Forbidden(f"token {grant.name} may not {what}")
         to = "" if topics == () and rights == ANY else f" to {what}"
         raise Unauthorized(f"a token is needed{to}: {_WAYS}")
+
+    def name_of(self, token: str | None) -> str:
+        """Return the name of a token, empty without one; raises Unauthorized."""
+        grant = self.grant(token)
+        return grant.name if isinstance(grant, Entry) else ""
 
     def allows(self, token: str | None, rights: tuple[Right, ...], topic: str) -> bool:
         """Tell whether a caller has any of some rights on a topic that the request did not name.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dwell.errors import ServerBusy
 from dwell.server.beanstalk.arrivals import Arrivals
 from dwell.server.beanstalk.choices import choices
 from dwell.server.beanstalk.commands import Run, Verb
@@ -11,6 +12,7 @@ from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.lookups import Lookups
 from dwell.server.beanstalk.puts import Putting
 from dwell.server.beanstalk.receipts import Receipts
+from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.reserves import Reserves
 from dwell.server.beanstalk.session import Session, Wire
 from dwell.server.service import Service
@@ -49,6 +51,11 @@ class Desk:
     def start(self, session: Session, run: Run) -> bytes | None:
         """Do a run and return its replies, or None when the session will be told."""
         self.hall.commands[run.verb] += run.count
+        if run.verb is not Verb.QUIT:
+            try:
+                self.hall.service.quotas.count_request("", run.count)
+            except ServerBusy as error:
+                return word_of(error) * run.count
         return self._starts[run.verb](session, run)
 
     def count(self, session: Session, size_bytes: int) -> bytes | None:

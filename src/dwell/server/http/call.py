@@ -1,7 +1,12 @@
 """A call: one request, read and checked, and how it is answered."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from functools import cache, partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -10,6 +15,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
@@ -23,6 +29,7 @@ from dwell.server.http.delivery import Delivery
 from dwell.server.http.media import Media
 from dwell.server.http.scope import Scope
 from dwell.server.http.waits import Waits
+from dwell.server.quotas import Room
 from dwell.server.service import Service
 from dwell.server.shares import Share
 from dwell.server.tokens import Grant, Right
@@ -90,7 +97,7 @@ class Call:
     """One request to one endpoint, from its head on.
 
     ``asked`` is the form of the answer; ``taken`` is what the answer hands over; ``token`` is the
-    name of the caller's token, empty without one.
+    name of the caller's token, empty without one. ``is_done``: it repeats what was done before.
     """
 
     __slots__ = (
@@ -101,6 +108,7 @@ class Call:
         "delivery",
         "endpoint",
         "headers",
+        "is_done",
         "path",
         "query_text",
         "service",
@@ -124,6 +132,7 @@ class Call:
         self.delivery = delivery
         self.taken: Batch | None = None
         self.token = ""
+        self.is_done = False
         self.asked: Media
         self._body = Body()
         self._is_counted = False
@@ -169,6 +178,27 @@ class Call:
         """Count it as one that waits after it was answered, for the length of a block."""
         return self._in_flight.wait() if isinstance(self._in_flight, Share) else nullcontext()
 
+    def stream(self) -> AbstractContextManager[None]:
+        """Count it as a stream of the caller's quota, for the length of a block."""
+        return self.service.quotas.stream(self.token)
+
+    async def put_puts(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Put columns; raises StoreFull for what the caller's quota has no room for."""
+        # The repeat of a put that was done brings nothing.
+        if self.is_done or not self.service.quotas.has(self.token):
+            return await self.queue.put_puts(puts, on_conflict)
+        async with self.room(puts.topic, len(puts), puts.size_bytes) as room:
+            answer = await self.queue.put_puts(puts, on_conflict)
+            if room is not None:
+                room.done(answer.results)
+        return answer
+
+    def room(
+        self, topic: str, messages: int, size_bytes: int
+    ) -> AbstractAsyncContextManager[Room | None]:
+        """Count what is about to be put in the caller's quota, for the length of a block."""
+        return self.service.quotas.room(self.token, topic, messages, size_bytes)
+
     def add(self, data: bytes) -> None:
         """Take a part of the body, which is counted until the call is over.
 
@@ -208,6 +238,8 @@ class Call:
         if not self.endpoint.rights:
             return
         if not self.service.tokens.is_open:
+            self.token = self.service.tokens.name_of(self._token())
+            self.service.quotas.count_request(self.token)
             self.authorize()
             share = self.service.share_of(self.token)
             share.join()
@@ -226,7 +258,7 @@ class Call:
         """
         tokens, endpoint = self.service.tokens, self.endpoint
         if endpoint.rights and not tokens.is_open:
-            self.token = tokens.check(self._token(), endpoint.rights, self._covered())
+            tokens.check(self._token(), endpoint.rights, self._covered())
 
     def _covered(self) -> tuple[str, ...] | None:
         """Return the topics that the head names, None for all; none where it names none."""

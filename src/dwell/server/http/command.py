@@ -8,6 +8,8 @@ id, which finds it without a search. One of a topic on which the caller has no r
 from base64 import b64encode
 from collections import OrderedDict
 
+import numpy as np
+
 from dwell.errors import DwellError, InvalidId, InvalidInput
 from dwell.given import values
 from dwell.message import MAX_ATTEMPTS, Message, Result
@@ -60,15 +62,18 @@ async def _add(call: Call, ask: Command) -> CommandAnswer:
         raise InvalidInput("body: got none, expected text or what JSON can say")
     body = values.body(ask.body)
     call.service.check_body(len(body))
-    put = await call.queue.put(
-        topic,
-        body,
-        id=id_,
-        delay=float(ask.delay),
-        lease=values.Millis(round(ask.ttr * 1000) or _LEAST_TTR_MS),
-        max_attempts=MAX_ATTEMPTS,
-        on_conflict="replace",
-    )
+    async with call.room(topic, 1, len(body) + len(id_)) as room:
+        put = await call.queue.put(
+            topic,
+            body,
+            id=id_,
+            delay=float(ask.delay),
+            lease=values.Millis(round(ask.ttr * 1000) or _LEAST_TTR_MS),
+            max_attempts=MAX_ATTEMPTS,
+            on_conflict="replace",
+        )
+        if room is not None:
+            room.done(np.array([put.result], np.uint8))
     return CommandAnswer(put.result not in _REFUSED, error=_REFUSED.get(put.result), id=put.id)
 
 

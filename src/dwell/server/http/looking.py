@@ -149,13 +149,19 @@ async def settings(call: Call) -> Answer:
 
 async def configure(call: Call) -> Answer:
     """Change some of a topic's settings, and return them all."""
-    return call.answer(await call.queue.configure(call.allowed_topic(), **_settings(call)))
+    return await _configured(call, _settings(call))
 
 
 async def replace_settings(call: Call) -> Answer:
     """Set all of a topic's settings, to the usual values where nothing is said; return them."""
     everything = {**msgspec.structs.asdict(TopicSettings()), **_settings(call)}
-    return call.answer(await call.queue.configure(call.allowed_topic(), **everything))
+    return await _configured(call, everything)
+
+
+async def _configured(call: Call, changes: dict[str, Any]) -> Answer:
+    topic = call.allowed_topic()
+    await call.service.quotas.configure(call.token, topic)
+    return call.answer(await call.queue.configure(topic, **changes))
 
 
 def _settings(call: Call) -> dict[str, Any]:

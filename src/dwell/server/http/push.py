@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dwell.batch.batch import Batch
-from dwell.errors import Forbidden, Unauthorized
+from dwell.errors import Forbidden, ServerBusy, Unauthorized
 from dwell.given import values
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
@@ -36,6 +36,8 @@ async def push(call: Call) -> Answer:
     topics, owner = values.topics(ask.topics), values.owner(ask.owner)
     call.allow(topics)
     call.check_waiting(len(call.waits) + len(call.waits.streams))
+    with call.stream():
+        pass
     name, stream = secrets.token_hex(16), Stream(ask.credit)
     lease = values.Millis(ask.lease_ms) if ask.lease_ms else None
     take = partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
@@ -46,8 +48,11 @@ async def push(call: Call) -> Answer:
 
 
 async def counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Yield events, and count their stream among those of the caller's token that wait."""
-    with call.streaming():
+    """Yield events, and count their stream among those of the caller's token that wait.
+
+    One that others have come before since it was let in has no events.
+    """
+    with contextlib.suppress(ServerBusy), call.stream(), call.streaming():
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event

@@ -56,7 +56,8 @@ async def put(call: Call) -> Answer:
     """
     topic = call.allowed_topic()
     on_conflict = values.conflict(call.query(PutQuery).on_conflict)
-    if not await _was_done(call):
+    call.is_done = await _was_done(call)
+    if not call.is_done:
         call.service.check_puts()
     form, data = call.given, call.data
     if form is Media.COLUMNS:
@@ -94,7 +95,7 @@ async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> 
         # A due that was given stays as it is, whatever time it is by the caller's clock.
         is_counted = (puts.counted & DUE_COUNTED) > 0
         puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
-    answer = await call.queue.put_puts(puts, on_conflict)
+    answer = await call.put_puts(puts, on_conflict)
     told = columns_of_answer(answer, own=puts.ids is not None)
     return Answer(_encoder.encode(told), Media.COLUMNS)
 

@@ -44,7 +44,11 @@ async def put_schedule(call: Call) -> Answer:
         word: found for word in _SPANS if (found := span(ask, word)) is not None
     }
     body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
-    result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
+    # What it puts later is no request of anybody's, so that it is looked at now whether it may.
+    async with call.room(ask.topic, 1, len(body)) as room:
+        if room is not None:
+            room.refused()
+        result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
     return _said(call, result)
 
 
