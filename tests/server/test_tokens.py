@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from dwell.clock.clock import SimulatedClock
 from dwell.errors import Forbidden, InvalidSettings, Unauthorized
 from dwell.server.tokens import ANY, Entry, Grant, Right, Tokens, check_entry, hash_of
 
@@ -184,7 +185,7 @@ def test_rights_imply_no_other():
 def test_an_entry_knows_its_hash():
     entry = Entry(name="a", sha256=hash_of("x"), put=("a.",))
     check_entry(entry, "here")
-    assert entry.digest.hex() == entry.sha256
+    assert entry.hashes == (hash_of("x"),)
 
 
 def test_a_check_is_cheap(path):
@@ -199,3 +200,85 @@ def test_a_check_is_cheap(path):
         tokens.check("1999", (Right.PUT,), ("t",))
     assert time.process_time() - started < 5
     assert os.path.getsize(path) > 100_000
+
+
+# --- several secrets, and an end ----------------------------------------------------------------
+
+
+def test_all_secrets_of_a_token_are_good(path):
+    both = f'["{hash_of("secret")}", "{hash_of("newer")}"]'
+    path.write_text(FILE.replace(f'"{hash_of("secret")}"', both))
+    tokens = Tokens.load(path)
+    for secret in ("secret", "newer"):
+        assert tokens.check(secret, (Right.PUT,), ["orders.a"]) == "orders"
+    path.write_text(FILE.replace(hash_of("secret"), hash_of("newer")))
+    tokens.reload()
+    tokens.check("newer", (Right.PUT,), ["orders.a"])
+    with pytest.raises(Unauthorized, match="unknown"):
+        tokens.check("secret", (Right.PUT,), ["orders.a"])
+
+
+@pytest.mark.parametrize(
+    ("hashes", "error"),
+    [
+        ("[]", "token orders: got 0 values of sha256, expected 1-10"),
+        (str([hash_of(str(n)) for n in range(11)]), "got 11 values of sha256, expected 1-10"),
+        (str([hash_of("all")]), "two tokens have the sha256"),
+        (str([hash_of("a"), hash_of("a")]), "two tokens have the sha256"),
+        (str([hash_of("a"), "b"]), "got sha256 'b', expected 64"),
+        ("[1]", "Expected `str`, got `int`"),
+    ],
+)
+def test_hashes_that_are_refused(path, hashes, error):
+    path.write_text(FILE.replace(f'"{hash_of("secret")}"', hashes.replace("'", '"')))
+    with pytest.raises(InvalidSettings, match=error):
+        Tokens.load(path)
+
+
+#: A moment, and the same as it may be written.
+ENDS_MS = 1_798_761_600_000
+ENDS = ['"2027-01-01"', "2027-01-01", "2027-01-01T00:00:00Z", '"2027-01-01T01:00:00+01:00"']
+
+
+@pytest.mark.parametrize("said", ENDS)
+def test_a_token_ends(path, caplog, said):
+    path.write_text(FILE.replace('name = "orders"', f'name = "orders"\nexpires = {said}'))
+    clock = SimulatedClock(ENDS_MS - 1)
+    tokens = Tokens(path, clock)
+    tokens.check("secret", (Right.PUT,), ["orders.a"])
+    assert tokens.next_end_ms == 1
+    assert not caplog.messages
+    clock.advance(1)
+    assert tokens.next_end_ms is None
+    for _ in range(5):
+        with pytest.raises(Unauthorized) as caught:
+            tokens.check("secret", (Right.PUT,), ["orders.a"])
+        # To the caller no more is said; in the log there is a line, and not one a request.
+        assert str(caught.value) == "the token has ended"
+    (line,) = caplog.messages
+    assert line == "token orders is refused: it ended at 2027-01-01 00:00:00+00:00" or "+01" in line
+    assert not tokens.allows("secret", (Right.PUT,), "orders.a")
+    clock.advance(60_000)
+    with pytest.raises(Unauthorized):
+        tokens.name_of("secret")
+    assert len(caplog.messages) == 2
+    tokens.check("all", (Right.PUT,), ["orders.a"])
+
+
+@pytest.mark.parametrize(
+    "said", ["2027-01-01T00:00:00", '"tomorrow"', "1", "true", '"2027-13-01"', "12:00:00", "[]"]
+)
+def test_ends_that_are_refused(path, said):
+    path.write_text(FILE.replace('name = "orders"', f'name = "orders"\nexpires = {said}'))
+    with pytest.raises(InvalidSettings):
+        Tokens.load(path)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["pending = -1", "requests_per_s = 0", "size = 1", 'topics = "1"', "streams = 1.5"],
+)
+def test_quotas_that_are_refused(path, said):
+    path.write_text(FILE.replace('name = "orders"', f'name = "orders"\nquota = {{{said}}}'))
+    with pytest.raises(InvalidSettings):
+        Tokens.load(path)

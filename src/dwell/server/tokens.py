@@ -16,7 +16,12 @@ A token file is TOML: an entry a token, and what callers without a token may do:
     [[token]]
     name = "prometheus"
     sha256 = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+    expires = 2027-01-31T12:00:00Z
     metrics = true
+
+A token may have several hashes (``sha256 = ["...", "..."]``), of secrets that are all good: so a
+new one is good before the old one is taken away. From ``expires`` on, a moment with its zone or a
+date (its beginning in UTC), it is refused, and what waits with it ends.
 
 Each right has a list of prefixes of topics; the empty prefix means all topics. ``metrics`` is of no
 topic: it is given or not. No right implies another. The file holds hashes only. A token is 32
@@ -26,23 +31,33 @@ purpose, as for passwords, would only slow us down.
 
 import hashlib
 import hmac
+import logging
 import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from dwell.clock import RealClock
+from dwell.clock.clock import Clock
 from dwell.errors import AccessDenied, Forbidden, InvalidSettings, Unauthorized
 from dwell.message import MAX_TOPIC_CHARS
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _PREFIX = re.compile(rf"[A-Za-z0-9._:-]{{0,{MAX_TOPIC_CHARS}}}")
 _WAYS = "DWELL_TOKEN, the option token, or the header Authorization says which"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+#: How many secrets one token may have.
+_MOST_SECRETS = 10
+_TOLD_EVERY_MS = 60_000
 
 
 class Right(StrEnum):
@@ -109,15 +124,24 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One token: its name, for people and logs, its hash in hexadecimal, and what it may do."""
+    """One token: its name, for people and logs, its hash in hexadecimal, and what it may do.
+
+    It may have several hashes, of secrets that are all good. From ``expires`` on none is.
+    """
 
     name: str
-    sha256: str
+    sha256: str | tuple[str, ...]
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
     @property
-    def digest(self) -> bytes:
-        """The hash as bytes."""
-        return bytes.fromhex(self.sha256)
+    def hashes(self) -> tuple[str, ...]:
+        """The hashes of all its secrets."""
+        return (self.sha256,) if isinstance(self.sha256, str) else self.sha256
+
+    @property
+    def ends_ms(self) -> int | None:
+        """When it ends; None for never."""
+        return None if self.expires is None else int(self.expires.timestamp() * 1000)
 
 
 _EVERYTHING = Grant(put=("",), take=("",), read=("",), admin=("",), metrics=True)
@@ -138,15 +162,18 @@ class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Tokens:
     """The tokens of a server; without a file everybody may do everything."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
         self.path = path
+        self._clock = clock or RealClock()
         #: Called when other rights hold.
         self.on_change: list[Callable[[], None]] = []
         self._anonymous = Grant()
         #: What the file says, and what is granted with a quota, by the names of tokens.
         self.found = TokenFile()
         self.limited: dict[str, Grant] = {}
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, tuple[bytes, Entry]] = {}
+        #: When it was logged last that a token has ended, by its name.
+        self._told_ms: dict[str, int] = {}
         self.reload()
 
     @classmethod
@@ -162,7 +189,14 @@ class Tokens:
     @property
     def names(self) -> list[str]:
         """The names of the tokens, in the file's order."""
-        return [entry.name for entry in self._entries.values()]
+        return [entry.name for entry in self.found.token]
+
+    @property
+    def next_end_ms(self) -> int | None:
+        """In how many milliseconds the next token ends; None where none does."""
+        now_ms = self._clock.now_ms()
+        ends = (entry.ends_ms for entry in self.found.token)
+        return min((end - now_ms for end in ends if end is not None and end > now_ms), default=None)
 
     def reload(self) -> None:
         """Read the file again; raises InvalidSettings, and then all stays as it was."""
@@ -174,7 +208,11 @@ class Tokens:
 
     def use(self, found: TokenFile) -> None:
         """Let what was read hold from now on, and tell those who have let somebody wait."""
-        self._entries = {_place(entry.digest): entry for entry in found.token}
+        self._entries = {
+            _place(digest): (digest, entry)
+            for entry in found.token
+            for digest in map(bytes.fromhex, entry.hashes)
+        }
         self._anonymous = found.anonymous
         self.found = found
         self.limited = {n: grant for n, grant in found.grants.items() if grant.quota != Quota()}
@@ -235,10 +273,21 @@ class Tokens:
 
     def _find(self, token: str) -> Entry:
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
-        entry = self._entries.get(_place(digest))
-        if entry is None or not hmac.compare_digest(entry.digest, digest):
+        known = self._entries.get(_place(digest))
+        if known is None or not hmac.compare_digest(known[0], digest):
             raise Unauthorized("the token is unknown")
+        entry = known[1]
+        if entry.ends_ms is not None and self._clock.now_ms() >= entry.ends_ms:
+            self._tell_end(entry)
+            raise Unauthorized("the token has ended")
         return entry
+
+    def _tell_end(self, entry: Entry) -> None:
+        """Log that somebody still asks with a token that has ended, once a minute."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._told_ms.get(entry.name, -_TOLD_EVERY_MS) >= _TOLD_EVERY_MS:
+            self._told_ms[entry.name] = now_ms
+            _log.warning("token %s is refused: it ended at %s", entry.name, entry.expires)
 
 
 def _place(digest: bytes) -> bytes:
@@ -259,11 +308,17 @@ def check_entry(entry: Entry, where: str) -> None:
             f"{where}: got name {entry.name!r:.120}, "
             "expected 1-100 characters of A-Z a-z 0-9 . _ : -"
         )
-    if not _SHA256.fullmatch(entry.sha256):
+    if not 1 <= len(entry.hashes) <= _MOST_SECRETS:
         raise InvalidSettings(
-            f"{where}: token {entry.name}: got sha256 {entry.sha256!r:.80}, "
-            "expected 64 hexadecimal digits in lower case"
+            f"{where}: token {entry.name}: got {len(entry.hashes)} values of sha256, "
+            f"expected 1-{_MOST_SECRETS}"
         )
+    for sha256 in entry.hashes:
+        if not _SHA256.fullmatch(sha256):
+            raise InvalidSettings(
+                f"{where}: token {entry.name}: got sha256 {sha256!r:.80}, "
+                "expected 64 hexadecimal digits in lower case"
+            )
     _check_prefixes(entry, f"{where}: token {entry.name}")
 
 
@@ -281,18 +336,45 @@ def _read(path: Path) -> TokenFile:
     where = f"token_file {path}"
     try:
         _check_mode(path, where)
-        found = msgspec.convert(tomllib.loads(path.read_text()), TokenFile)
+        text = path.read_text()
     except OSError as error:
         raise InvalidSettings(f"{where}: {error.strerror}") from None
     except ValueError as error:
-        # Bad TOML, what is not UTF-8, a number of thousands of digits, or what is no token file.
+        raise InvalidSettings(f"{where}: {error}") from None
+    return read_text(text, where)
+
+
+def read_text(text: str, where: str) -> TokenFile:
+    """Return what the text of a token file says; raises InvalidSettings."""
+    try:
+        found = msgspec.convert(_with_moments(tomllib.loads(text)), TokenFile)
+    except ValueError as error:
+        # Bad TOML, a number of thousands of digits, or what is no token file.
         raise InvalidSettings(f"{where}: {error}") from None
     for entry in found.token:
         check_entry(entry, where)
     _check_prefixes(found.anonymous, f"{where}: anonymous")
     _check_unique(where, "name", [entry.name for entry in found.token])
-    _check_unique(where, "sha256", [entry.sha256 for entry in found.token])
+    _check_unique(where, "sha256", [one for entry in found.token for one in entry.hashes])
     return found
+
+
+def moment(given: object) -> object:
+    """Return an expiry that is a date as the beginning of that day in UTC; others as they are."""
+    if isinstance(given, str) and _DATE.fullmatch(given):
+        given = date.fromisoformat(given)
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return datetime(given.year, given.month, given.day, tzinfo=UTC)
+    return given
+
+
+def _with_moments(read: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file says, with moments for dates."""
+    entries = read.get("token")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and "expires" in entry:
+            entry["expires"] = moment(entry["expires"])
+    return read
 
 
 def _check_mode(path: Path, where: str) -> None:
