@@ -123,6 +123,31 @@ One line an event, on standard error. With `log_format = "text"`: time, level, l
 `name=value` for each field. With `"json"` an object a line, with `time`, `level`, `logger`,
 `message`, the fields, and `error`, a traceback, where there is one. The times are UTC. Control
 characters of strangers are escaped. The first line says `serving`, with the address of each port.
+
+### Requests and changes
+
+Two more logs are off unless they are asked for. Each line is an object of JSON with `time`, `port`
+(`http`, `beanstalk` or `signal`), `peer` (the address of the other end, which behind a proxy is the
+proxy) and `token`, its name, empty for a caller without one.
+
+- `access_log`: one line for each request that has its answer, with `method`, `path`, `status`,
+  `in_bytes`, `out_bytes` and `ms`. The path is the template of the endpoint
+  (`/v1/topics/{{topic}}/messages`), empty where there is none: no topic, id or query is logged. A
+  stream has its line when it ends. Over beanstalk the method is the command, `count` how many came
+  together, and the status the first word of the reply.
+- `audit_log`: one line for each request that changes what others rely on, refused ones too:
+  settings of topics, schedules (also as messages of `dwell:schedules`), `clear`, cancel, reschedule
+  and kick by a filter, kick by ids, `find-stale` with `repair`, a backup, and over beanstalk
+  `kick`, `kick-job` and `pause-tube`. It has `endpoint`, `status`, and what was changed: the topic
+  or the name, the settings or the filter, and how many. Signals that drain or reload are lines,
+  too. What a producer or a worker does all day (put, take, ack, cancel by ids) is not in it.
+
+A line has at most 4,096 bytes, and what callers gave is cut and escaped. A file of more than
+`max_log_bytes` is kept as `FILE.1`, in place of the one before, and begun anew; one that another
+program moved away is begun anew, too. A thread writes the lines, so that no request waits for
+them: where they come faster than they can be written they are dropped, and a line says how many
+(`dropped`), as `dwell_log_dropped_lines_total` of `/metrics` does. The last lines before a crash
+may be missing.
 """
 
 

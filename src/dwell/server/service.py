@@ -13,6 +13,7 @@ from dwell.queue import Queue
 from dwell.server.board.board import Board
 from dwell.server.hosts import Hosts
 from dwell.server.inflight import InFlight
+from dwell.server.linelog import LineLog
 from dwell.server.quotas import Quotas
 from dwell.server.shares import Share
 from dwell.server.tokens import Tokens
@@ -40,6 +41,8 @@ class Service:
     lateness: Histogram = field(default_factory=Histogram)
     ports: "list[Port]" = field(default_factory=list)
     shares: dict[str, Share] = field(default_factory=dict)
+    access: LineLog | None = None
+    audit: LineLog | None = None
     board: Board = field(init=False)
     quotas: Quotas = field(init=False)
 

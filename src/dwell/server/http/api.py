@@ -160,6 +160,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.CancelRequest,
         group="by id",
         numbered=True,
+        audited=True,
     ),
     Endpoint(
         "POST",
@@ -170,6 +171,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.RescheduleRequest,
         group="by id",
         numbered=True,
+        audited=True,
     ),
     Endpoint(
         "POST",
@@ -180,6 +182,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.KickRequest,
         group="by id",
         numbered=True,
+        audited=True,
     ),
     Endpoint(
         "POST",
@@ -202,7 +205,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "DELETE", f"{_T}/messages/{{id:path}}", ids.cancel_one, _PUT, a.Results, group="by id"
     ),
-    Endpoint("POST", f"{_T}/clear", queries.clear, _PUT, a.ClearAnswer, group="by id"),
+    Endpoint(
+        "POST", f"{_T}/clear", queries.clear, _PUT, a.ClearAnswer, group="by id", audited=True
+    ),
     Endpoint(
         "POST",
         "/v1/named",
@@ -224,6 +229,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         group="schedules",
         scope=Scope.SCHEDULES,
         also=Right.PUT,
+        audited=True,
     ),
     Endpoint(
         "GET",
@@ -246,6 +252,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         group="schedules",
         scope=Scope.SCHEDULES,
         also=Right.PUT,
+        audited=True,
     ),
     Endpoint(
         "DELETE",
@@ -255,6 +262,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         a.ScheduleAnswer,
         group="schedules",
         scope=Scope.SCHEDULES,
+        audited=True,
     ),
     *(
         Endpoint(
@@ -265,6 +273,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             a.ScheduleAnswer,
             group="schedules",
             scope=Scope.SCHEDULES,
+            audited=True,
         )
         for verb, handler in (
             ("pause", schedules.pause_schedule),
@@ -436,6 +445,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         TopicSettings,
         body=r.SettingsChange,
         group="settings",
+        audited=True,
     ),
     Endpoint(
         "PUT",
@@ -445,6 +455,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         TopicSettings,
         body=r.SettingsChange,
         group="settings",
+        audited=True,
     ),
     Endpoint(
         "POST",
@@ -458,7 +469,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/v1/store", care.store, ANY, a.StoreAnswer, group="care", scope=Scope.OWN),
     Endpoint(
-        "GET", "/v1/backup", care.backup, _ADMIN, None, gives=(), group="care", scope=Scope.ALL
+        "GET",
+        "/v1/backup",
+        care.backup,
+        _ADMIN,
+        None,
+        gives=(),
+        group="care",
+        scope=Scope.ALL,
+        audited=True,
     ),
     Endpoint(
         "POST",
@@ -469,6 +488,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.StaleRequest,
         group="care",
         scope=Scope.ALL,
+        audited=True,
     ),
     Endpoint(
         "GET",

@@ -1,6 +1,6 @@
 """A call: one request, read and checked, and how it is answered."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -8,6 +8,7 @@ from contextlib import (
     nullcontext,
 )
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -43,6 +44,8 @@ MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
 #: The largest body of one that brings no batch of messages: as many ids as may be, and more.
 MAX_ASK_BYTES = 8 * 1024 * 1024
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
 _MOST_DIGITS = 18
@@ -73,6 +76,14 @@ class Asked(Protocol):
         """The right that it needs on the topic which the body names, too."""
 
     @property
+    def path(self) -> str:
+        """The template of its paths."""
+
+    @property
+    def audited(self) -> bool:
+        """Whether requests are for the audit log."""
+
+    @property
     def most_bytes(self) -> int:
         """How long its body may be."""
 
@@ -98,6 +109,8 @@ class Call:
 
     ``asked`` is the form of the answer; ``taken`` is what the answer hands over; ``token`` is the
     name of the caller's token, empty without one. ``is_done``: it repeats what was done before.
+    ``change`` is what the audit log is told of it, if it ``is_audited``; ``size_bytes`` is how much
+    came.
     """
 
     __slots__ = (
@@ -105,13 +118,16 @@ class Call:
         "_in_flight",
         "_is_counted",
         "asked",
+        "change",
         "delivery",
         "endpoint",
         "headers",
+        "is_audited",
         "is_done",
         "path",
         "query_text",
         "service",
+        "size_bytes",
         "taken",
         "token",
         "waits",
@@ -133,6 +149,9 @@ class Call:
         self.taken: Batch | None = None
         self.token = ""
         self.is_done = False
+        self.is_audited = self.endpoint.audited
+        self.change: Mapping[str, Any] = _NOTHING
+        self.size_bytes = 0
         self.asked: Media
         self._body = Body()
         self._is_counted = False
@@ -209,6 +228,7 @@ class Call:
             return
         self.check_size(self._body.size_bytes + len(data))
         self._in_flight.enter(len(data), 0)
+        self.size_bytes += len(data)
         self._body.add(data)
 
     def check_size(self, size_bytes: int) -> None:

@@ -55,8 +55,10 @@ async def readyz(call: Call) -> Answer:
 async def find_stale(call: Call) -> Answer:
     """Compare the parts of the store, and return what only some of them know; or put it right."""
     ask = call.body(StaleRequest)
+    call.is_audited = ask.repair
     found = await call.queue.find_stale(repair=ask.repair, limit=ask.limit)
     rows = [StaleRow(one.topic, one.id, one.number, one.problem, one.repaired) for one in found]
+    call.change = {"repaired": sum(row.repaired for row in rows)}
     return call.answer(StaleAnswer(rows))
 
 

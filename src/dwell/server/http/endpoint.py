@@ -25,7 +25,9 @@ class Endpoint:
     ``also``, that right on the topic that the body names; without rights everybody may call it.
     Several kinds of ``answer`` are a tuple. ``takes`` and ``gives`` are the forms of body and
     answer; none for an answer of a form of its own. ``most_bytes`` is how long the body may be.
-    Requests that are ``numbered`` may say their call number, by which a repeat is known.
+    What is ``audited`` changes what others rely on, which the audit log tells of, unless the
+    handler says that it did not. Requests that are ``numbered`` may say their call number, by which
+    a repeat is known.
     """
 
     method: str
@@ -42,6 +44,7 @@ class Endpoint:
     numbered: bool = False
     scope: Scope = Scope.TOPIC
     also: Right | None = None
+    audited: bool = False
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ async def cancel(call: Call) -> Answer:
     topic, ask = call.allowed_topic(), request_of(call, CancelRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
-        _check_ids_alone(ask)
+        _check_ids_alone(call, ask)
         return results_answer(call, await call.queue.cancel(topic, ask.ids, versions=ask.versions))
     return await _bulk(call, topic, ask, changes.cancel())
 
@@ -51,7 +51,7 @@ async def reschedule(call: Call) -> Answer:
     _one_of(delay=delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
     due = _due(ask)
     if ask.ids is not None:
-        _check_ids_alone(ask)
+        _check_ids_alone(call, ask)
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")
         verb = call.queue.reschedule
@@ -74,7 +74,8 @@ async def kick(call: Call) -> Answer:
     if ask.ids is not None:
         if ask.filter is not None:
             raise InvalidInput("filter: got it beside ids, expected one of them")
-        _check_ids_alone(ask)
+        _check_ids_alone(call, ask)
+        call.is_audited = True
         verb = call.queue.kick
         kicked = await verb(topic, ask.ids, delay=delay, due=due, versions=ask.versions)
         return results_answer(call, kicked)
@@ -140,8 +141,10 @@ def _one_of(**given: object) -> None:
         raise InvalidInput(f"body: got {said}, expected one of {', '.join(given)}")
 
 
-def _check_ids_alone(ask: ChangeRequest) -> None:
-    """Refuse beside ids what only goes with a filter."""
+def _check_ids_alone(call: Call, ask: ChangeRequest) -> None:
+    """Refuse beside ids what only goes with a filter; what has ids is a caller's daily work."""
+    call.is_audited = False
+    call.change = {"ids": len(ask.ids or ())}
     for name in ("cursor", "dry_run", "pace", "paced"):
         if getattr(ask, name, None):
             raise InvalidInput(f"{name}: got it beside ids, expected a filter")
@@ -167,5 +170,11 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
         dry_run=ask.dry_run,
     )
     results = {str(result): count for result, count in changed.results.items()}
+    call.is_audited = not ask.dry_run
+    call.change = {
+        "filter": msgspec.to_builtins(wanted),
+        "matched": changed.matched,
+        "results": results,
+    }
     cursor = None if following is None else place_text(following)
     return call.answer(Bulk(changed.matched, results, changed.is_complete, cursor))

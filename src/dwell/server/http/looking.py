@@ -160,6 +160,7 @@ async def replace_settings(call: Call) -> Answer:
 
 async def _configured(call: Call, changes: dict[str, Any]) -> Answer:
     topic = call.allowed_topic()
+    call.change = {"settings": changes}
     await call.service.quotas.configure(call.token, topic)
     return call.answer(await call.queue.configure(topic, **changes))
 

@@ -56,4 +56,5 @@ async def clear(call: Call) -> Answer:
     """
     topic = call.allowed_topic()
     count, is_complete = await search.clear(call.queue.store, topic, most=filters.MOST_LOOKED_AT)
+    call.change = {"cancelled": count, "is_complete": is_complete}
     return call.answer(ClearAnswer(count, is_complete))

@@ -126,9 +126,11 @@ def _allow_also(call: Call, topics: list[str]) -> None:
     """Refuse a caller who may not put into the topics that a schedule puts into."""
     assert call.endpoint.also is not None
     call.allow(list(map(values.topic, topics)), call.endpoint.also)
+    call.change = {"topics": topics}
 
 
 def _said(call: Call, result: Result) -> Answer:
+    call.change = {**call.change, "result": str(result)}
     return call.answer(ScheduleAnswer(str(result)))
 
 
