@@ -197,8 +197,10 @@ async def test_what_is_done_to_the_messages_that_are_schedules_is_a_line(tmp_pat
         await ask("root", "POST", "/command", add)
         await ask("root", "POST", "/command", {"command": "delete", "id": "m"})
         await ask("root", "GET", f"/v1/topics/{topic}/messages")
-        await until_async(lambda: len(logs.of("access")) == 5)
-        await until_async(lambda: len(logs.of("audit")) == 4)
+        await ask("root", "POST", "/v1/take", {"topics": ["t", topic]})
+        await ask("root", "POST", f"/v1/topics/{topic}/cancel", {"ids": ["x"]})
+        await until_async(lambda: len(logs.of("access")) == 7)
+        await until_async(lambda: len(logs.of("audit")) == 6)
 
 
 async def test_long_words_make_no_long_line(tmp_path):
@@ -210,6 +212,19 @@ async def test_long_words_make_no_long_line(tmp_path):
         (line,) = (tmp_path / "audit").read_bytes().splitlines(keepends=True)
         assert len(line) <= 4096
         assert json.loads(line)["token"] == "root"
+
+
+def test_a_schedule_that_is_deleted_as_a_job_is_a_line(tmp_path):
+    with BeanstalkServed() as served:
+        logs = Logs(served.service, tmp_path)
+        served.call(served.queue.schedules.put("n", "t", b"x", every="1h"))
+        job = served.call(served.queue.get("dwell:schedules", "n"))
+        with Line(served.number) as line:
+            assert line.ask(b"delete %d\r\n" % job.number) == b"DELETED\r\n"
+        until(lambda: logs.of("audit"))
+        (told,) = logs.of("audit")
+        assert (told["endpoint"], told["topic"]) == ("delete", "dwell:schedules")
+        logs.stop()
 
 
 def test_commands_of_beanstalk_are_lines(tmp_path):

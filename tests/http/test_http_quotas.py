@@ -127,7 +127,7 @@ async def test_what_is_there_already_counts_and_stays_counted(tmp_path):
         assert (await ask("a", "/v1/topics/a.t/messages", rows(2)))[0] == 507
         # Over many looks, too.
         for _ in range(5):
-            server.service.quotas._seen._good_until_s = 0.0
+            server.service.quotas._looks._good_until_s = 0.0
             await ask("a", "/v1/topics/a.t/messages", rows(1))
         assert (await server.queue.stats()).topics["a.t"].ready == 1
 
@@ -172,7 +172,7 @@ async def test_topics_with_settings_only_are_bounded_too(tmp_path):
             ask("a", f"/v1/topics/a.{n}/settings", {"paused": True}, "PATCH") for n in range(9)
         ]
         assert [status for status, _ in await asyncio.gather(*changes)].count(200) == 3
-        server.service.quotas._seen._good_until_s = 0.0
+        server.service.quotas._looks._good_until_s = 0.0
         assert (await ask("a", "/v1/topics/a.x/settings", {"paused": True}, "PATCH"))[0] == 507
 
 
@@ -183,7 +183,7 @@ async def test_no_more_bytes_than_the_quota(tmp_path, kind):
         large = {"body": "x" * 30_000}
         puts = [ask("a", f"/v1/topics/a.{n}/messages", large) for n in range(9)]
         assert [status for status, _ in await asyncio.gather(*puts)].count(200) == 3
-        server.service.quotas._seen._good_until_s = 0.0
+        server.service.quotas._looks._good_until_s = 0.0
         status, answer = await ask("a", "/v1/topics/a.t/messages", large)
         assert status == 507
         assert answer["detail"].startswith("quota stored_bytes of token a: got 120")
@@ -201,6 +201,9 @@ async def test_the_job_protocol_and_schedules_have_the_quota(tmp_path):
         # To replace one takes no room once it is known that it does.
         schedule = {"topic": "a.t", "body": "x", "every": "1h"}
         assert (await ask("a", "/v1/schedules/n", schedule, "PUT"))[0] == 507
+        assert (await ask("b", "/v1/schedules/n", schedule, "PUT"))[0] == 200
+        assert (await ask("a", "/v1/schedules/n", {"topic": "a.u"}, "PATCH"))[0] == 507
+        assert (await ask("a", "/v1/schedules/n", {"priority": 1}, "PATCH"))[0] == 200
 
 
 async def test_no_more_requests_a_second_than_the_quota(tmp_path):
@@ -319,3 +322,22 @@ def test_a_store_that_does_not_count_bytes_refuses_the_quota(tmp_path):
     tokens = tokens_in(tmp_path, "stored_bytes = 1")
     with pytest.raises(dwell.InvalidSettings, match="quota stored_bytes of token a"):
         Quotas(Queue(), tokens)
+
+
+async def test_a_store_that_does_not_say_what_is_there_lets_in_what_has_room(tmp_path):
+    async with tenants(tmp_path, "pending = 5") as (ask, server):
+        where, store = "/v1/topics/a.t/messages", server.queue.store
+        assert (await ask("a", where, rows(3)))[0] == 200
+        stats = store.stats
+
+        async def failing():
+            raise dwell.StoreError("a shard is away")
+
+        store.stats = failing
+        for _ in range(3):
+            server.service.quotas._looks._good_until_s = 0.0
+            assert (await ask("a", where, rows(3)))[0] == 507
+        assert (await ask("a", where, rows(2)))[0] == 200
+        server.service.quotas._looks._good_until_s = 0.0
+        assert (await ask("a", where, rows(1)))[0] == 507
+        store.stats = stats

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import threading
 from functools import partial
@@ -136,7 +137,7 @@ def test_a_path_that_cannot_be_opened(tmp_path):
     "value",
     [
         "\n{}\n",
-        "\u2028\x1b[2J",
+        "\u2028\x1b[2J\x9b\x7f😀",
         "\ud800",
         'a"b',
         "x" * 100_000,
@@ -151,6 +152,7 @@ def test_no_value_makes_more_than_a_line(value):
     line = line_of({"who": "a", "value": value, "status": 200})
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
+    assert re.fullmatch(rb"[\x20-\x7e]+\n", line)
     assert len(line) <= linelog.MOST_LINE_BYTES
     found = json.loads(line)
     assert str(found["status"]) == "200"

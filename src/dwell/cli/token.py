@@ -104,7 +104,7 @@ def token(
         expires=_moment(expires),
     )
     check_entry(entry, "token")
-    if not entry.prefixes(Right):
+    if not entry.prefixes(tuple(Right)):
         options = ", ".join(f"--{right}" for right in Right)
         raise InvalidInput(f"token: got no right, expected one of {options}")
     if file is not None:

@@ -6,6 +6,7 @@ else has moved away is begun anew.
 """
 
 import contextlib
+import json
 import logging
 import os
 import queue
@@ -146,11 +147,15 @@ def line_of(fields: Mapping[str, Any]) -> bytes:
 
 
 def _encoded(line: Mapping[str, Any]) -> bytes:
+    """Return a line in ASCII, in which nothing moves the cursor of who reads it."""
     try:
-        return _encoder.encode(line)
+        data = _encoder.encode(line)
     except (UnicodeEncodeError, msgspec.MsgspecError, TypeError, ValueError):
         texts = {name: ascii(value)[:_MOST_CHARS] for name, value in line.items()}
-        return _encoder.encode(texts)
+        data = _encoder.encode(texts)
+    if not data.isascii():
+        data = json.dumps(msgspec.json.decode(data)).encode()
+    return data.replace(b"\x7f", b"\\u007f")
 
 
 def _cut(value: Any) -> Any:

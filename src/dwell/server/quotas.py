@@ -16,7 +16,15 @@ import numpy as np
 
 from dwell.batch.stats import Stats
 from dwell.clock.clock import monotonic_ms
-from dwell.errors import IdExists, InvalidInput, InvalidSettings, ServerBusy, StoreFull, TopicFull
+from dwell.errors import (
+    IdExists,
+    InvalidInput,
+    InvalidSettings,
+    ServerBusy,
+    StoreError,
+    StoreFull,
+    TopicFull,
+)
 from dwell.message import U8, Result
 from dwell.queue import Queue
 from dwell.server.board.shared import Shared
@@ -170,7 +178,8 @@ class Quotas:
         self._queue = queue
         self._tokens = tokens
         self._accounts: dict[str, Account] = {}
-        self._seen: Shared[Seen] = Shared(self._look, _LOOK_S)
+        self._looks: Shared[Seen] = Shared(self._look, _LOOK_S)
+        self._last: Seen | None = None
         self.check(tokens.found)
 
     def check(self, found: TokenFile) -> None:
@@ -228,7 +237,7 @@ class Quotas:
     async def gate(self, name: str) -> "Gate | None":
         """Return what lets in the puts of a token, None where it has no quota."""
         of = self._of(name)
-        return None if of is None else Gate(name, *of, await self._seen.get())
+        return None if of is None else Gate(name, *of, await self._seen())
 
     @asynccontextmanager
     async def room(
@@ -260,7 +269,7 @@ class Quotas:
         if of is None or (most := of[0].quota.topics) is None:
             return
         grant, account = of
-        seen = await self._seen.get()
+        seen = await self._seen()
         if topic in seen.topics:
             return
         prefixes = grant.prefixes((Right.PUT, Right.ADMIN))
@@ -269,17 +278,33 @@ class Quotas:
         _refuse_over("topics", name, there + len(new), most)
         account.brought.add(topic, 0, 0)
 
+    async def _seen(self) -> Seen:
+        """Return what the last look found, which is what accounts are counted from."""
+        await self._looks.get()
+        assert self._last is not None
+        return self._last
+
     async def _look(self) -> Seen:
-        """Find out what is there."""
-        for account in self._accounts.values():
-            account.begin_look()
+        """Find out what is there; while the store does not say, what was found before counts on."""
         looked = list(self._accounts.values())
-        stats = await self._queue.stats()
-        is_asked = any(g.quota.stored_bytes is not None for g in self._tokens.limited.values())
-        sizes = await self._queue.store.stored_bytes() if is_asked else {}
+        for account in looked:
+            account.begin_look()
+        try:
+            stats = await self._queue.stats()
+            sizes = await self._sizes()
+        except StoreError:
+            if self._last is None:
+                raise
+            return self._last
+        self._last = Seen(stats, sizes)
         for account in looked:
             account.end_look()
-        return Seen(stats, sizes)
+        return self._last
+
+    async def _sizes(self) -> dict[str, int]:
+        """Return how many bytes each topic has, if a quota asks for them."""
+        is_asked = any(g.quota.stored_bytes is not None for g in self._tokens.limited.values())
+        return await self._queue.store.stored_bytes() if is_asked else {}
 
 
 class Gate:

@@ -35,7 +35,7 @@ import logging
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -104,15 +104,18 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     metrics: bool = False
     quota: Quota = Quota()
 
-    def prefixes(self, rights: Iterable[Right]) -> tuple[str, ...]:
+    def prefixes(self, rights: Sequence[Right]) -> tuple[str, ...]:
         """Return how the topics begin on which any of some rights is given."""
+        if len(rights) == 1 and rights[0] is not Right.METRICS:
+            only: tuple[str, ...] = getattr(self, rights[0])
+            return only
         found: list[str] = []
         for right in rights:
             given: tuple[str, ...] | bool = getattr(self, right)
             found += [""] if given is True else given or ()
         return tuple(dict.fromkeys(found))
 
-    def allows(self, rights: Iterable[Right], topics: Iterable[str] | None) -> bool:
+    def allows(self, rights: Sequence[Right], topics: Iterable[str] | None) -> bool:
         """Tell whether any of some rights is given on each topic; None stands for all there are.
 
         What concerns no topic is allowed to whoever has one of them on some topic.

@@ -10,6 +10,7 @@ import numpy as np
 
 from dwell.errors import DwellError
 from dwell.message import Result
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.receipts import array_of
@@ -107,6 +108,11 @@ class Deletes:
             for _, other in named:
                 other.replies[other.place] = word_of(error)
             return
+        if topic == SCHEDULES and self._hall.service.audit is not None:
+            # A job that is a schedule is one that others rely on.
+            line = {"port": "beanstalk", "peer": "", "token": "", "endpoint": "delete"}
+            ids = [id_ for id_, _ in named]
+            self._hall.service.audit.write({**line, "topic": topic, "ids": ids})
         for (_, other), code in zip(named, results.codes.tolist(), strict=True):
             if code == Result.CANCELLED:
                 other.replies[other.place] = DELETED

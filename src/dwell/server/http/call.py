@@ -1,6 +1,6 @@
 """A call: one request, read and checked, and how it is answered."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -151,6 +151,8 @@ class Call:
         self.is_done = False
         self.is_audited = self.endpoint.audited
         self.change: Mapping[str, Any] = _NOTHING
+        if (topic := self.path.get("topic")) is not None:
+            self.mark_change((topic,))
         self.size_bytes = 0
         self.asked: Media
         self._body = Body()
@@ -291,9 +293,18 @@ class Call:
 
     def allow(self, topics: Iterable[str] | None, *rights: Right) -> None:
         """Refuse a caller who lacks the endpoint's rights on some topics (None: on all)."""
+        if topics is not None:
+            topics = tuple(topics)
+            self.mark_change(topics)
         tokens, rights = self.service.tokens, rights or self.endpoint.rights
         if rights and not tokens.is_open:
             tokens.check(self._token(), rights, topics)
+
+    def mark_change(self, topics: Sequence[str]) -> None:
+        """Note for the audit log what is done to schedules, as to messages of their topic."""
+        if SCHEDULES in topics and Right.READ not in self.endpoint.rights:
+            self.is_audited = True
+            self.change = self.change or {"topics": topics[:10]}
 
     def may(self, topic: str, *rights: Right) -> bool:
         """Tell whether the caller may see that there is something of a topic not named so far.

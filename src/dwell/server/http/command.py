@@ -13,7 +13,6 @@ import numpy as np
 from dwell.errors import DwellError, InvalidId, InvalidInput
 from dwell.given import values
 from dwell.message import MAX_ATTEMPTS, Message, Result
-from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.schemas.answers import CommandAnswer
@@ -57,7 +56,6 @@ def _verb(ask: Command) -> str:
 
 async def _add(call: Call, ask: Command) -> CommandAnswer:
     topic, id_ = values.topic(ask.topic), _id(ask)
-    call.is_audited, call.change = topic == SCHEDULES, {"topics": [topic]}
     call.allow([topic], Right.PUT)
     call.service.check_puts()
     if ask.body is None:
@@ -143,7 +141,7 @@ async def _delete(call: Call, ask: Command) -> CommandAnswer:
     message = await _find(call, ask, id_)
     if message is None:
         return CommandAnswer(False, error="there is no such job", id=id_)
-    call.is_audited, call.change = message.topic == SCHEDULES, {"topics": [message.topic]}
+    call.mark_change([message.topic])
     result = await call.queue.cancel(message.topic, id_)
     if result is Result.LEASED:
         return CommandAnswer(False, error="a consumer has taken it", id=id_)

@@ -2,10 +2,8 @@
 
 import asyncio
 
-from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.http.call import Call
 from dwell.server.service import Service
-from dwell.server.tokens import Right
 
 
 class Notes:
@@ -45,15 +43,9 @@ class Notes:
                     "ms": round(1000 * took_s, 1),
                 }
             )
-        if self._service.audit is not None and call is not None and _is_change(call):
+        if self._service.audit is not None and call is not None and call.is_audited:
             line = {**who, "endpoint": f"{method} {path}", "status": status}
             self._service.audit.write({**line, **call.path, **call.change})
-
-
-def _is_change(call: Call) -> bool:
-    """Tell whether a request is for the audit log; what is done to schedules always is."""
-    is_theirs = call.path.get("topic") == SCHEDULES and Right.READ not in call.endpoint.rights
-    return call.is_audited or is_theirs
 
 
 def peer_of(transport: asyncio.Transport) -> str:

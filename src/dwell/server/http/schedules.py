@@ -44,11 +44,8 @@ async def put_schedule(call: Call) -> Answer:
         word: found for word in _SPANS if (found := span(ask, word)) is not None
     }
     body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
-    # What it puts later is no request of anybody's, so that it is looked at now whether it may.
-    async with call.room(ask.topic, 1, len(body)) as room:
-        if room is not None:
-            room.refused()
-        result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
+    await _check_room(call, ask.topic)
+    result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
     return _said(call, result)
 
 
@@ -60,6 +57,8 @@ async def change_schedule(call: Call) -> Answer:
         topics = topics or [found.schedule.topic]
     if topics:
         _allow_also(call, topics)
+    if ask.topic is not UNSET:
+        await _check_room(call, ask.topic)
     words: dict[str, Any] = {
         word: said for word in ("topic", *_PLAIN) if (said := getattr(ask, word)) is not UNSET
     }
@@ -127,6 +126,16 @@ def _allow_also(call: Call, topics: list[str]) -> None:
     assert call.endpoint.also is not None
     call.allow(list(map(values.topic, topics)), call.endpoint.also)
     call.change = {"topics": topics}
+
+
+async def _check_room(call: Call, topic: str) -> None:
+    """Refuse a caller whose quota has no room in a topic; raises StoreFull.
+
+    What the schedule puts there later is no request of anybody's.
+    """
+    async with call.room(topic, 1, 0) as room:
+        if room is not None:
+            room.refused()
 
 
 def _said(call: Call, result: Result) -> Answer:
