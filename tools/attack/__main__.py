@@ -20,6 +20,7 @@ from tools.attack import (
     filters,
     pages,
     pipelines,
+    quotas,
     rights,
     tenants,
 )
@@ -37,6 +38,7 @@ ATTACKS = [
         filters,
         tenants,
         rights,
+        quotas,
         files,
     )
     for attack in room.ATTACKS

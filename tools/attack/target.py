@@ -15,10 +15,17 @@ from tests.server.process import COMMAND, ServerProcess
 HONEST, VICTIM, TENANT = "honest", "victim", "tenant"
 #: Who may only look at all that there is, and who may only see the metrics.
 READER, SCRAPER = "reader", "scraper"
+#: Who has a quota, and how many messages it may have.
+BOUNDED, MOST_PENDING = "bounded", 500
 #: What callers without a token may put and take.
 PUBLIC = "public."
 
-_SPECIAL = {READER: "read = ['']\n", SCRAPER: "metrics = true\n"}
+_SPECIAL = {
+    READER: "read = ['']\n",
+    SCRAPER: "metrics = true\n",
+    BOUNDED: "put = ['bounded.']\ntake = ['bounded.']\nadmin = ['bounded.', 'dwell:']\n"
+    f"quota = {{pending = {MOST_PENDING}, topics = 20, stored_bytes = 1000000, streams = 3}}\n",
+}
 
 _BYTES_A_KB = 1024
 
@@ -29,7 +36,7 @@ class Target:
     def __init__(self, folder: Path, *args: str, has_tls: bool = False, files: int = 0) -> None:
         self.folder = folder.resolve()
         self._token_file = self.folder / "tokens.toml"
-        self.allow((HONEST, VICTIM, TENANT, READER, SCRAPER))
+        self.allow((HONEST, VICTIM, TENANT, READER, SCRAPER, BOUNDED))
         self.ca: Path | None = None
         given = [*args, "--token-file", str(self._token_file)]
         if has_tls:
@@ -71,8 +78,12 @@ class Target:
         names: tuple[str, ...],
         anonymous: str = PUBLIC,
         rights: tuple[str, ...] = ("put", "take"),
+        ends: dict[str, str] | None = None,
     ) -> None:
-        """Write who may do what into the token file; callers without a token have ``rights``."""
+        """Write who may do what into the token file; callers without a token have ``rights``.
+
+        ``ends`` says when tokens end, by name.
+        """
         lines = ["[anonymous]\n", *(f"{right} = {[anonymous]}\n" for right in rights)]
         for name in names:
             prefix = [f"{name}."]
@@ -80,6 +91,8 @@ class Target:
             granted = _SPECIAL.get(
                 name, "".join(f"{right} = {prefix}\n" for right in ("put", "take", "admin"))
             )
+            if ends and name in ends:
+                granted = f'expires = "{ends[name]}"\n{granted}'
             lines.append(f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\n{granted}')
         self._token_file.touch(0o600)
         self._token_file.write_text("\n".join(lines).replace("'", '"'))
