@@ -126,6 +126,7 @@ async def naming(target: Target) -> str:
         while not (await ask(target, asked(TENANT, "POST", end, {}))).value["ended"]:
             await asyncio.sleep(0.05)
         await tenant.answer()
+        await asyncio.sleep(HOLD_S / 2)
         again = await ask(target, asked(TENANT, "POST", end, {}))
         must(not again.value["ended"], "a tenant ended a wait of the victim's")
         own = await ask(target, asked(VICTIM, "POST", end, {}))
