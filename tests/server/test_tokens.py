@@ -260,7 +260,7 @@ def test_a_token_ends(path, caplog, said):
     assert not tokens.allows("secret", (Right.PUT,), "orders.a")
     clock.advance(60_000)
     with pytest.raises(Unauthorized):
-        tokens.name_of("secret")
+        tokens.grant("secret")
     assert len(caplog.messages) == 2
     tokens.check("all", (Right.PUT,), ["orders.a"])
 

@@ -104,6 +104,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     metrics: bool = False
     quota: Quota = Quota()
 
+    @property
+    def whose(self) -> str:
+        """The name of the token, empty for callers without one."""
+        return ""
+
     def prefixes(self, rights: Sequence[Right]) -> tuple[str, ...]:
         """Return how the topics begin on which any of some rights is given."""
         if len(rights) == 1 and rights[0] is not Right.METRICS:
@@ -135,6 +140,11 @@ class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     sha256: str | tuple[str, ...]
     expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+    @property
+    def whose(self) -> str:
+        """The name of the token."""
+        return self.name
 
     @property
     def hashes(self) -> tuple[str, ...]:
@@ -233,20 +243,9 @@ class Tokens:
         """
         if self.path is None:
             return ""
-        topics = None if topics is None else tuple(topics)
         grant = self.grant(token)
-        if grant.allows(rights, topics):
-            return grant.name if isinstance(grant, Entry) else ""
-        what = f"{_verb(rights)} {_on(topics)}"
-        if isinstance(grant, Entry):
-            raise Forbidden(f"token {grant.name} may not {what}")
-        to = "" if topics == () and rights == ANY else f" to {what}"
-        raise Unauthorized(f"a token is needed{to}: {_WAYS}")
-
-    def name_of(self, token: str | None) -> str:
-        """Return the name of a token, empty without one; raises Unauthorized."""
-        grant = self.grant(token)
-        return grant.name if isinstance(grant, Entry) else ""
+        check_grant(grant, rights, topics)
+        return grant.whose
 
     def allows(self, token: str | None, rights: tuple[Right, ...], topic: str) -> bool:
         """Tell whether a caller has any of some rights on a topic that the request did not name.
@@ -265,8 +264,9 @@ class Tokens:
 
         Refuses a caller who has none of them on any topic, as :meth:`check` does.
         """
-        self.check(token, rights, ())
-        return self.grant(token).prefixes(rights)
+        grant = self.grant(token)
+        check_grant(grant, rights, ())
+        return grant.prefixes(rights)
 
     def grant(self, token: str | None) -> Grant:
         """Return what a caller may do; raises Unauthorized for a token that is unknown."""
@@ -291,6 +291,18 @@ class Tokens:
         if now_ms - self._told_ms.get(entry.name, -_TOLD_EVERY_MS) >= _TOLD_EVERY_MS:
             self._told_ms[entry.name] = now_ms
             _log.warning("token %s is refused: it ended at %s", entry.name, entry.expires)
+
+
+def check_grant(grant: Grant, rights: tuple[Right, ...], topics: Iterable[str] | None) -> None:
+    """Refuse what is not granted, as :meth:`Tokens.check` does."""
+    topics = None if topics is None else tuple(topics)
+    if grant.allows(rights, topics):
+        return
+    what = f"{_verb(rights)} {_on(topics)}"
+    if grant.whose:
+        raise Forbidden(f"token {grant.whose} may not {what}")
+    to = "" if topics == () and rights == ANY else f" to {what}"
+    raise Unauthorized(f"a token is needed{to}: {_WAYS}")
 
 
 def _place(digest: bytes) -> bytes:

@@ -33,7 +33,7 @@ from dwell.server.http.waits import Waits
 from dwell.server.quotas import Room
 from dwell.server.service import Service
 from dwell.server.shares import Share
-from dwell.server.tokens import Grant, Right
+from dwell.server.tokens import Grant, Right, check_grant
 from dwell.wire.callnumber import CALL_HEADER, parse_call
 from dwell.wire.unknown import explained
 
@@ -260,9 +260,10 @@ class Call:
         if not self.endpoint.rights:
             return
         if not self.service.tokens.is_open:
-            self.token = self.service.tokens.name_of(self._token())
+            grant = self.grant
+            self.token = grant.whose
             self.service.quotas.count_request(self.token)
-            self.authorize()
+            check_grant(grant, self.endpoint.rights, self._covered())
             share = self.service.share_of(self.token)
             share.join()
             self._in_flight = self.delivery.in_flight = share
@@ -274,13 +275,13 @@ class Call:
             self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
 
     def authorize(self) -> None:
-        """Refuse a caller who lacks the endpoint's rights on what the head says is asked for.
+        """Refuse, once all has come, what may have been allowed only when the head came.
 
         What the body names is left to the handler.
         """
-        tokens, endpoint = self.service.tokens, self.endpoint
-        if endpoint.rights and not tokens.is_open:
-            tokens.check(self._token(), endpoint.rights, self._covered())
+        scope = self.endpoint.scope
+        if self.endpoint.rights and scope is not Scope.NAMED and not self.service.tokens.is_open:
+            check_grant(self.grant, self.endpoint.rights, self._covered())
 
     def _covered(self) -> tuple[str, ...] | None:
         """Return the topics that the head names, None for all; none where it names none."""
@@ -374,7 +375,7 @@ class Call:
     # --- what ---------------------------------------------------------------------------------
 
     def allowed_topic(self) -> str:
-        """Return the topic that the path names, on which :meth:`authorize` found a right."""
+        """Return the topic that the path names, on which there is a right."""
         assert self.endpoint.scope is Scope.TOPIC
         return values.topic(self.path["topic"])
 
