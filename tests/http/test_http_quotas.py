@@ -270,6 +270,9 @@ async def test_a_repeat_of_what_was_done_needs_no_room(tmp_path):
         again = await ask("a", where, body, **{"dwell-call": f"{number};again"})
         assert first[0] == 200
         assert again == first
+        # A repeat that has more than the request had brings what is more.
+        longer = await ask("a", where, rows(9), **{"dwell-call": f"{number};again"})
+        assert longer[0] == 507
 
 
 def test_jobs_of_beanstalk_have_the_quota_of_callers_without_a_token(tmp_path):

@@ -21,7 +21,7 @@ from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
-from dwell.queue.calling import Calling
+from dwell.queue.calling import Calling, calling_now
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.http import media
 from dwell.server.http.answer import Answer, Refusal
@@ -108,7 +108,7 @@ class Call:
     """One request to one endpoint, from its head on.
 
     ``asked`` is the form of the answer; ``taken`` is what the answer hands over; ``token`` is the
-    name of the caller's token, empty without one. ``is_done``: it repeats what was done before.
+    name of the caller's token, empty without one.
     ``change`` is what the audit log is told of it, if it ``is_audited``; ``size_bytes`` is how much
     came.
     """
@@ -123,7 +123,6 @@ class Call:
         "endpoint",
         "headers",
         "is_audited",
-        "is_done",
         "path",
         "query_text",
         "service",
@@ -148,7 +147,6 @@ class Call:
         self.delivery = delivery
         self.taken: Batch | None = None
         self.token = ""
-        self.is_done = False
         self.is_audited = self.endpoint.audited
         self.change: Mapping[str, Any] = _NOTHING
         if (topic := self.path.get("topic")) is not None:
@@ -205,14 +203,23 @@ class Call:
 
     async def put_puts(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Put columns; raises StoreFull for what the caller's quota has no room for."""
-        # The repeat of a put that was done brings nothing.
-        if self.is_done or not self.service.quotas.has(self.token):
+        if not self.service.quotas.has(self.token) or await self._has_put(len(puts)):
             return await self.queue.put_puts(puts, on_conflict)
         async with self.room(puts.topic, len(puts), puts.size_bytes) as room:
             answer = await self.queue.put_puts(puts, on_conflict)
             if room is not None:
                 room.done(answer.results)
         return answer
+
+    async def _has_put(self, count: int) -> bool:
+        """Tell whether this is a repeat, all messages of which were put: it brings nothing.
+
+        That the first of them was, says nothing of others that a repeat may have more.
+        """
+        calling = calling_now()
+        if calling is None or not calling.is_again:
+            return False
+        return bool((await self.queue.store.outcomes(calling.coming(count))).all())
 
     def room(
         self, topic: str, messages: int, size_bytes: int

@@ -56,8 +56,7 @@ async def put(call: Call) -> Answer:
     """
     topic = call.allowed_topic()
     on_conflict = values.conflict(call.query(PutQuery).on_conflict)
-    call.is_done = await _was_done(call)
-    if not call.is_done:
+    if not await _was_done(call):
         call.service.check_puts()
     form, data = call.given, call.data
     if form is Media.COLUMNS:
