@@ -143,11 +143,11 @@ proxy) and `token`, its name, empty for a caller without one.
   too. What a producer or a worker does all day (put, take, ack, cancel by ids) is not in it.
 
 A line has at most 4,096 bytes, and what callers gave is cut and escaped. A file of more than
-`max_log_bytes` is kept as `FILE.1`, in place of the one before, and begun anew; one that another
-program moved away is begun anew, too. A thread writes the lines, so that no request waits for
-them: where they come faster than they can be written they are dropped, and a line says how many
-(`dropped`), as `dwell_log_dropped_lines_total` of `/metrics` does. The last lines before a crash
-may be missing.
+`max_log_bytes` is kept as `FILE.1`, in place of the one before, and begun anew; what is no plain
+file (a link, a pipe) is not moved. One that another program moved away is begun anew, too. A thread
+writes the lines, so that no request waits for them: where they come faster than they can be written
+they are dropped, and a line says how many (`dropped`), as `dwell_log_dropped_lines_total` of
+`/metrics` does. The last lines before a crash may be missing.
 """
 
 

@@ -115,6 +115,42 @@ def test_what_is_too_much_is_dropped_and_told(tmp_path, monkeypatch):
     assert len(found) - len(told) == 20_001 - log.dropped
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_plain_file_is_not_moved(tmp_path, kind):
+    path = tmp_path / "log"
+    if kind == "link":
+        path.symlink_to(tmp_path / "real")
+    else:
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log = LineLog("access", str(path), 100)
+    log.start()
+    for number in range(100):
+        log.write({"n": number})
+        if number % 10 == 0:
+            until(lambda: log._lines.empty())
+    log.stop()
+    assert "log.1" not in os.listdir(tmp_path)
+    assert path.is_symlink() or stat.S_ISFIFO(path.stat().st_mode)
+    data = os.read(reader, 1 << 16) if kind == "pipe" else path.read_bytes()
+    assert data.count(b"\n") == 100
+
+
+def test_the_end_does_not_wait_for_a_pipe_that_nobody_reads(monkeypatch):
+    monkeypatch.setattr(linelog, "_LAST_S", 0.2)
+    read, write = os.pipe()
+    log = LineLog("access", "-", MIB)
+    log._fd = write
+    log.start()
+    for number in range(2000):
+        log.write({"n": number, "text": "x" * 200})
+    log.stop()
+    assert log._thread.is_alive()
+    os.close(read)
+    until(lambda: not log._thread.is_alive())
+    os.close(write)
+
+
 def test_a_disk_that_takes_nothing_ends_nothing(tmp_path, caplog):
     log = LineLog("audit", "/dev/full", MIB)
     log.start()

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import queue
+import stat
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ MOST_LINE_BYTES, _MOST_CHARS, MOST_WAITING = 4096, 300, 5000
 _MOST_NAMED = 10
 #: How long the thread lets lines gather: each time that it wakes costs all others a turn.
 _GATHER_S = 0.05
+#: How long the end waits for the last lines.
+_LAST_S = 5.0
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
@@ -67,8 +70,9 @@ class LineLog:
         """Write what there is, and close it."""
         self._is_over.set()
         self._lines.put(None)
-        self._thread.join()
-        if self._path is not None and self._fd >= 0:
+        # Where nobody reads, the end does not wait for ever.
+        self._thread.join(_LAST_S)
+        if not self._thread.is_alive() and self._path is not None and self._fd >= 0:
             os.close(self._fd)
 
     def write(self, fields: Mapping[str, Any]) -> None:
@@ -118,7 +122,9 @@ class LineLog:
         is_there = False
         with contextlib.suppress(OSError):
             is_there = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
-        if is_there and self._size_bytes and self._size_bytes + size_bytes > self._most_bytes:
+        is_full = self._size_bytes and self._size_bytes + size_bytes > self._most_bytes
+        # A device, a pipe or a link, such as /dev/stdout, is nobody's to move.
+        if is_there and is_full and stat.S_ISREG(os.lstat(self._path).st_mode):
             self._path.replace(f"{self._path}.1")
             is_there = False
         if not is_there:
