@@ -33,14 +33,15 @@ def endpoints() -> str:
     rows = [
         [
             f"`{e.method} {e.path.replace(':path', '')}`",
-            str(e.right or "none"),
+            e.needs,
+            e.covers,
             e.summary.replace("``", "`"),
             _forms(e.takes if e.body is not None else (), e.gives if e.answer else ()),
         ]
         for e in ENDPOINTS
     ]
     return "\n".join(
-        table(["endpoint", "right", "what it does", "forms beside JSON, MessagePack"], rows)
+        table(["endpoint", "right", "on", "what it does", "forms beside JSON, MessagePack"], rows)
     )
 
 

@@ -55,10 +55,14 @@ HTTP needs a token with the right it asks for:
 |---|---|
 | `put` | to put, and what a producer does by id or topic: get, cancel, reschedule, clear |
 | `take` | to take, also by body, peek, ack, release, touch and bury |
-| `admin` | to see and change all else: lists, find, events, stats, settings, kick, stale, backup |
+| `read` | to look, and nothing else: get, peek, lists, find, events, counts, settings, schedules |
+| `admin` | to look, too, and to change all else: settings, kick, schedules, stale, backup |
+| `metrics` | `/metrics`, and nothing else |
 
-No right implies another. What touches all topics at once (stats, events, a backup) needs the right
-on all topics, the prefix `""`.
+No right implies another; [the table of endpoints](http.md#endpoints) has what each of them needs,
+and on which topics. What touches all topics at once (events, health, a backup) needs the right on
+all topics, the prefix `""`. Copies of the store, and what an owner holds, are for `admin`: they
+have the receipts of others, or what makes them.
 
 {tokens}
 
@@ -67,6 +71,35 @@ connections of the beanstalk protocol may do, since that protocol has no way to 
 token that is unknown is refused (401), even where `[anonymous]` would do.
 
 `dwell token` makes a token and its entry. The file must not be writable by others.
+
+### Quotas
+
+A `quota` bounds what one token may have and ask for; `[anonymous]` may have one, too, which all
+callers without a token share. What is left out is bounded by the server only.
+
+| quota | bounds | over it |
+|---|---|---|
+| `topics` | topics with messages, and new topics by their settings | 507 `StoreFull` |
+| `pending` | messages, whatever their state | 507 `StoreFull` |
+| `stored_bytes` | ids of callers, keys, headers and bodies of these | 507 `StoreFull` |
+| `requests_per_s` | requests, refused ones too; what it allows in a second may come at once | 429 |
+| `streams` | streams of push and watch that run | 429 `ServerBusy`, `Retry-After` |
+
+The error names the quota, its value and the token; over the beanstalk protocol it is
+`OUT_OF_MEMORY`, also for all puts of a pipeline that came together, and each command is a request.
+
+`topics`, `pending` and `stored_bytes` count what lies in the topics to which the token may put,
+whoever has put it there: tenants that share a prefix share what is there. The server looks into
+the store about once a second (where there are very many topics, every five), and adds what it
+accepted since and what is under way. So no burst gets over a quota, in many requests at once
+either, and messages that are done make room with the next look. Until it is known what became of a
+put, all of its messages count as new, those that would replace others too.
+
+Not exact: of several servers on one Redis each adds only what it accepted itself, so that together
+they may go over by what the others accept in a second. What schedules put and what is put by who
+has the store in another way (a relay, a worker in the same process) is no request of a token: it
+is counted, and not refused; a schedule is refused to a token that has no room when it makes it.
+`stored_bytes` is for stores in a folder and in memory: a server on Redis does not begin with it.
 
 ## Signals
 
@@ -90,6 +123,31 @@ One line an event, on standard error. With `log_format = "text"`: time, level, l
 `name=value` for each field. With `"json"` an object a line, with `time`, `level`, `logger`,
 `message`, the fields, and `error`, a traceback, where there is one. The times are UTC. Control
 characters of strangers are escaped. The first line says `serving`, with the address of each port.
+
+### Requests and changes
+
+Two more logs are off unless they are asked for. Each line is an object of JSON with `time`, `port`
+(`http`, `beanstalk` or `signal`), `peer` (the address of the other end, which behind a proxy is the
+proxy) and `token`, its name, empty for a caller without one.
+
+- `access_log`: one line for each request that has its answer, with `method`, `path`, `status`,
+  `in_bytes`, `out_bytes` and `ms`. The path is the template of the endpoint
+  (`/v1/topics/{{topic}}/messages`), empty where there is none: no topic, id or query is logged. A
+  stream has its line when it ends. Over beanstalk the method is the command, `count` how many came
+  together, and the status the first word of the reply.
+- `audit_log`: one line for each request that changes what others rely on, refused ones too:
+  settings of topics, schedules (also as messages of `dwell:schedules`), `clear`, cancel, reschedule
+  and kick by a filter, kick by ids, `find-stale` with `repair`, a backup, and over beanstalk
+  `kick`, `kick-job` and `pause-tube`. It has `endpoint`, `status`, and what was changed: the topic
+  or the name, the settings or the filter, and how many. Signals that drain or reload are lines,
+  too. What a producer or a worker does all day (put, take, ack, cancel by ids) is not in it.
+
+A line has at most 4,096 bytes, and what callers gave is cut and escaped. A file of more than
+`max_log_bytes` is kept as `FILE.1`, in place of the one before, and begun anew; what is no plain
+file (a link, a pipe) is not moved. One that another program moved away is begun anew, too. A thread
+writes the lines, so that no request waits for them: where they come faster than they can be written
+they are dropped, and a line says how many (`dropped`), as `dwell_log_dropped_lines_total` of
+`/metrics` does. The last lines before a crash may be missing.
 """
 
 

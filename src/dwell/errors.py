@@ -32,9 +32,9 @@ The tree, one sentence each::
        ├─ StoreTooNew           the store was written in a newer format than this version reads
        ├─ StoreDamaged          a record that was once safe on disk can no longer be read
        ├─ DiskFull              there is no room on the disk; what was accepted before is safe
-       ├─ StoreFull             there is no memory left for new messages, here or at the engine
+       ├─ StoreFull             no memory for new messages, or no room in the token's quota
        ├─ StoreFailed           a write or an fsync failed; no more writes until it is opened again
-       ├─ ServerBusy            the server has as much under way as it may; nothing was done
+       ├─ ServerBusy            too much is under way, or a token asks too often; nothing was done
        ├─ ServerDraining        the server takes no new messages, as it is about to stop
        └─ ServerUnreachable     no answer came in time; the verb may have been done or not
 """
@@ -149,7 +149,7 @@ class DiskFull(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no memory left for new messages, at the engine or the server; acks still work."""
+    """No memory is left for new messages, or no room in the token's quota; acks still work."""
 
 
 class StoreFailed(StoreError):
@@ -157,7 +157,7 @@ class StoreFailed(StoreError):
 
 
 class ServerBusy(StoreError):
-    """The server has as much under way as it may; nothing was done, come again later."""
+    """Too much is under way, or a token asks too often; nothing was done, come again later."""
 
 
 class ServerDraining(StoreError):

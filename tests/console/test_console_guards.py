@@ -122,6 +122,9 @@ admin = ["orders."]
 name = "looks"
 admin = ["orders."]
 [[token]]
+name = "reads"
+read = ["orders.", "dwell:"]
+[[token]]
 name = "puts"
 put = ["orders."]
 """
@@ -205,6 +208,36 @@ async def test_who_only_looks_or_only_puts_sees_only_that(consoled, tmp_path):
         )
         await console.open("#/message?topic=orders.a&id=one")
         await console.do("Cancel …", "1 message", "Cancel", "one: cancelled")
+
+
+async def test_who_reads_sees_all_of_it_and_is_offered_no_change(consoled, tmp_path):
+    async with consoled(tokens_in(tmp_path, TOKENS)) as console:
+        page, queue = console.page, console.queue
+        await queue.put("orders.a", "x", id="one", delay="1h")
+        await queue.put("orders.a", "y", id="two", max_attempts=1)
+        await queue.bury(await queue.take("orders.a"), reason="broken")
+        await queue.put("secret.b", "x")
+        await queue.schedules.put("nightly", "orders.a", b"x", every="1h")
+        await console.open()
+        await _log_in(console, "reads")
+        await console.heading("Topics")
+        await expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(
+            ["Topics", "Coming load", "Messages", "Dead letters", "Schedules", "Takers"]
+        )
+        await expect(page.locator("main")).not_to_contain_text("secret")
+        for place, shown in (
+            ("topic?name=orders.a", "Settings"),
+            ("messages?topic=orders.a&state=delayed", "one"),
+            ("messages?topic=orders.a&state=dead", "two"),
+            ("message?topic=orders.a&id=one", "What happened to it"),
+            ("message?topic=orders.a&id=two", "broken"),
+            ("dead?topic=orders.a", "broken"),
+            ("schedule?name=nightly", "every 1"),
+        ):
+            await console.open(f"#/{place}")
+            await expect(page.locator("main")).to_contain_text(shown)
+            # What asks back before it changes something ends so.
+            await expect(page.get_by_role("button").filter(has_text="…")).to_have_count(0)
 
 
 async def test_a_right_that_is_taken_away_ends_what_is_shown(consoled, tmp_path):

@@ -117,7 +117,8 @@ class Room:
 
     async def _ask(self, method, target, headers, data, delivery):
         try:
-            call = self.app.begin(method, target, headers, delivery)
+            call = self.app.call(method, target, headers, delivery)
+            self.app.begin(call)
             call.add(data[:10])
             call.add(data[10:])
         except Exception as error:

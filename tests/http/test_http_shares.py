@@ -57,7 +57,7 @@ async def test_the_takes_of_one_token_do_not_keep_others_from_waiting(tmp_path, 
         assert (await ask(who, "/v1/take", {"topics": "t"}))[0] == 200
         assert (await ask("b", "/v1/take", {"topics": "t", "wait_ms": 1}))[0] == 200
         for name in "xy":
-            await ask("b", f"/v1/polls/{name}/end", {})
+            await ask(who, f"/v1/polls/{name}/end", {})
         assert [status for status, _ in await asyncio.gather(*waits)] == [200, 200]
         assert service.share_of(who).waiting == 0
         assert (await ask(who, "/v1/take", {"topics": "t", "wait_ms": 1}))[0] == 200

@@ -19,6 +19,12 @@ NAMES = [
     "receipts that are foretold",
     "what is said of foreign topics",
     "waits whose rights were revoked",
+    "changes by a token that only reads",
+    "looks by a token for metrics",
+    "messages beyond a quota",
+    "streams beyond a quota",
+    "waits that outlive their token",
+    "waits of others by their names",
     "files of the store that others may read",
 ]
 

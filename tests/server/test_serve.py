@@ -1,6 +1,7 @@
 """``dwell serve`` as a process: its signals, its errors, and what is there after it."""
 
 import http.client
+import json
 import os
 import resource
 import shutil
@@ -230,6 +231,43 @@ def test_tokens_are_read_again(store: Path, tmp_path: Path) -> None:
         assert (line["level"], str(path) in line["message"]) == ("error", True)
         assert server.put("t", "a", token="new")[0] == 200
         assert server.stop() == 0
+
+
+def test_requests_and_changes_are_logged(store: Path, tmp_path: Path) -> None:
+    path, access, audit = (tmp_path / name for name in ("tokens.toml", "access", "audit"))
+    rights = 'put = [""]\nadmin = [""]\n'
+    path.write_text(f'[[token]]\nname = "root"\nsha256 = "{hash_of("root")}"\n{rights}')
+    path.chmod(0o600)
+    logs = ("--access-log", str(access), "--audit-log", str(audit))
+    with ServerProcess("--token-file", str(path), *logs, store=store) as server:
+        assert server.put("t", "a", token="root")[0] == 200
+        server.signal(signal.SIGHUP)
+        server.said("SIGHUP: reloaded")
+        path.write_text("[[token")
+        server.signal(signal.SIGHUP)
+        server.said("SIGHUP: nothing changed")
+        server.signal(signal.SIGUSR1)
+        server.said("draining")
+        assert server.put("t", "a")[0] == 401
+        assert server.stop() == 0
+    # All is there when it has ended.
+    found = [json.loads(line) for line in access.read_text().splitlines()]
+    assert [(line["token"], line["status"]) for line in found] == [("root", 200), ("", 401)]
+    told = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["endpoint"], line["status"]) for line in told] == [
+        ("SIGHUP reload", 200),
+        ("SIGHUP reload", 400),
+        ("SIGUSR1 drain", 200),
+    ]
+    assert told[0]["tokens"] == ["root"]
+    assert str(path) in told[1]["error"]
+
+
+def test_a_log_that_cannot_be_kept(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "no" / "log"
+    with ServerProcess("--audit-log", str(path), store=store) as server:
+        assert server.error().startswith(f"InvalidSettings: audit_log: {path}: No such file")
+        assert server.wait() == 2
 
 
 def test_tls_and_a_new_certificate(store: Path, tmp_path: Path) -> None:

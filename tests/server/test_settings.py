@@ -33,6 +33,9 @@ OTHERS = {
     "grace_ms": ("1m30s", 90_000),
     "log_level": ("debug", "debug"),
     "log_format": ("json", "json"),
+    "access_log": ("access.log", "access.log"),
+    "audit_log": ("-", "-"),
+    "max_log_bytes": ("2MiB", 2 << 20),
 }
 
 
@@ -158,6 +161,12 @@ def test_files_that_are_refused(tmp_path, line, error):
     found = refused({"config": str(config)})
     assert error in found
     assert str(config) in found
+
+
+def test_two_logs_are_two_files():
+    error = refused({"access_log": "log", "audit_log": "log"}, {})
+    assert error.startswith("audit_log: got 'log', expected another file than that of access_log")
+    load({"access_log": "-", "audit_log": "-"}, {})
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "9" * 5000 + "KiB"])

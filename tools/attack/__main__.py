@@ -20,6 +20,8 @@ from tools.attack import (
     filters,
     pages,
     pipelines,
+    quotas,
+    rights,
     streams,
     tenants,
 )
@@ -37,6 +39,8 @@ ATTACKS = [
         filters,
         streams,
         tenants,
+        rights,
+        quotas,
         files,
     )
     for attack in room.ATTACKS

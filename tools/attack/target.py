@@ -13,8 +13,19 @@ from tests.server.process import COMMAND, ServerProcess
 
 #: Who has a token: each may do all on the topics that begin with its name and a dot.
 HONEST, VICTIM, TENANT = "honest", "victim", "tenant"
+#: Who may only look at all that there is, and who may only see the metrics.
+READER, SCRAPER = "reader", "scraper"
+#: Who has a quota, and how many messages it may have.
+BOUNDED, MOST_PENDING = "bounded", 500
 #: What callers without a token may put and take.
 PUBLIC = "public."
+
+_SPECIAL = {
+    READER: "read = ['']\n",
+    SCRAPER: "metrics = true\n",
+    BOUNDED: "put = ['bounded.']\ntake = ['bounded.']\nadmin = ['bounded.', 'dwell:']\n"
+    f"quota = {{pending = {MOST_PENDING}, topics = 20, stored_bytes = 1000000, streams = 3}}\n",
+}
 
 _BYTES_A_KB = 1024
 
@@ -25,7 +36,7 @@ class Target:
     def __init__(self, folder: Path, *args: str, has_tls: bool = False, files: int = 0) -> None:
         self.folder = folder.resolve()
         self._token_file = self.folder / "tokens.toml"
-        self.allow((HONEST, VICTIM, TENANT))
+        self.allow((HONEST, VICTIM, TENANT, READER, SCRAPER, BOUNDED))
         self.ca: Path | None = None
         given = [*args, "--token-file", str(self._token_file)]
         if has_tls:
@@ -62,14 +73,27 @@ class Target:
 
     # --- who ------------------------------------------------------------------------------------
 
-    def allow(self, names: tuple[str, ...], anonymous: str = PUBLIC) -> None:
-        """Write who may do what into the token file."""
-        lines = [f"[anonymous]\nput = {[anonymous]}\ntake = {[anonymous]}\n"]
+    def allow(
+        self,
+        names: tuple[str, ...],
+        anonymous: str = PUBLIC,
+        rights: tuple[str, ...] = ("put", "take"),
+        ends: dict[str, str] | None = None,
+    ) -> None:
+        """Write who may do what into the token file; callers without a token have ``rights``.
+
+        ``ends`` says when tokens end, by name.
+        """
+        lines = ["[anonymous]\n", *(f"{right} = {[anonymous]}\n" for right in rights)]
         for name in names:
             prefix = [f"{name}."]
             digest = hashlib.sha256(token_of(name).encode()).hexdigest()
-            rights = "".join(f"{right} = {prefix}\n" for right in ("put", "take", "admin"))
-            lines.append(f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\n{rights}')
+            granted = _SPECIAL.get(
+                name, "".join(f"{right} = {prefix}\n" for right in ("put", "take", "admin"))
+            )
+            if ends and name in ends:
+                granted = f'expires = "{ends[name]}"\n{granted}'
+            lines.append(f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\n{granted}')
         self._token_file.touch(0o600)
         self._token_file.write_text("\n".join(lines).replace("'", '"'))
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from dwell.errors import ServerBusy
 from dwell.server.memory import Memory
-from dwell.server.room import Room
+from dwell.server.window import Window
 
 
 class InFlight:
@@ -22,8 +22,8 @@ class InFlight:
         self.requests = 0
         self.size_bytes = 0
         self.refused = 0
-        #: Room for large answers.
-        self.answers = Room()
+        #: What large answers may take.
+        self.answers = Window()
         #: Whose it is, as its refusals begin; nothing where it is the server's.
         self.whose = ""
 

@@ -29,6 +29,7 @@ from dwell.server import tls
 from dwell.server.allocator import keep_memory
 from dwell.server.hosts import Hosts
 from dwell.server.inflight import InFlight
+from dwell.server.linelog import LineLog
 from dwell.server.memory import Memory
 from dwell.server.notify import notify
 from dwell.server.sealed import sealed
@@ -128,7 +129,11 @@ class Server:
             # A signal that comes before this ends the process, and has nothing to wait for.
             self._listen()
             self._service = self._serve(queue)
-            async with _firing(queue) as self._firing, self._started(self._service):
+            async with (
+                self._logging(self._service),
+                _firing(queue) as self._firing,
+                self._started(self._service),
+            ):
                 collect_seldom()
                 self._announce(round((time.monotonic() - started) * 1000))
                 await self._stopping.wait()
@@ -160,6 +165,28 @@ class Server:
             hosts=Hosts(settings.host_names, is_local=settings.is_http_local),
             socket_mode=int(settings.socket_mode, 8),
         )
+
+    @contextlib.asynccontextmanager
+    async def _logging(self, service: Service) -> AsyncIterator[None]:
+        """Keep the logs of requests and changes, where they are asked for."""
+        settings, started = self._settings, list[LineLog]()
+        try:
+            for name in ("access", "audit"):
+                if path := getattr(settings, f"{name}_log"):
+                    log = LineLog(name, path, settings.max_log_bytes)
+                    log.start()
+                    started.append(log)
+                    setattr(service, name, log)
+            yield
+        finally:
+            for log in started:
+                log.stop()
+
+    def _audit(self, what: str, status: int, **more: Any) -> None:
+        """Note what somebody did who may send signals."""
+        if self._service is not None and self._service.audit is not None:
+            said = {"port": "signal", "peer": "", "token": "", "endpoint": what, "status": status}
+            self._service.audit.write({**said, **more})
 
     @contextlib.asynccontextmanager
     async def _started(self, service: Service) -> AsyncIterator[None]:
@@ -235,18 +262,23 @@ class Server:
         if self._service is not None and self._firing is not None:
             self._service.is_draining = True
             self._draining = asyncio.get_running_loop().create_task(self._firing.stop())
+            self._audit("SIGUSR1 drain", 200)
             _log.info("SIGUSR1: draining, no new messages are taken, and no schedules fire")
 
     def _reload(self) -> None:
         try:
             # All is read before any of it holds, so that what is wrong changes nothing.
             found = self._tokens.read()
+            if self._service is not None:
+                self._service.quotas.check(found)
             if self._tls is not None:
                 tls.renew(self._tls, self._settings.tls_cert, self._settings.tls_key)
             self._tokens.use(found)
         except InvalidSettings as error:
+            self._audit("SIGHUP reload", 400, error=str(error))
             _log.error("SIGHUP: nothing changed: %s", error)
         else:
+            self._audit("SIGHUP reload", 200, tokens=self._tokens.names)
             _log.info("SIGHUP: reloaded", extra={"tokens": len(self._tokens.names)})
 
 

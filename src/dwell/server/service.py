@@ -13,6 +13,8 @@ from dwell.queue import Queue
 from dwell.server.board.board import Board
 from dwell.server.hosts import Hosts
 from dwell.server.inflight import InFlight
+from dwell.server.linelog import LineLog
+from dwell.server.quotas import Quotas
 from dwell.server.shares import Share
 from dwell.server.tokens import Tokens
 from dwell.server.turns import Turns
@@ -41,10 +43,14 @@ class Service:
     ports: "list[Port]" = field(default_factory=list)
     shares: dict[str, Share] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
+    access: LineLog | None = None
+    audit: LineLog | None = None
     board: Board = field(init=False)
+    quotas: Quotas = field(init=False)
 
     def __post_init__(self) -> None:
         self.board = Board(self.queue)
+        self.quotas = Quotas(self.queue, self.tokens)
         self.queue.space_takes(TAKE_SPACING_MS)
 
     def problem(self) -> str | None:

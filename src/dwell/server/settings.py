@@ -168,6 +168,29 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Annotated[
         Literal["text", "json"], Meta(description="Lines for people, or JSON for programs.")
     ] = "text"
+    access_log: Annotated[
+        str,
+        Meta(
+            title="FILE",
+            description="A line of JSON for each request, in this file, or on standard error (-).",
+        ),
+    ] = ""
+    audit_log: Annotated[
+        str,
+        Meta(
+            title="FILE",
+            description="A line of JSON for each change of settings, schedules or many messages: "
+            "who did it.",
+        ),
+    ] = ""
+    max_log_bytes: Annotated[
+        int,
+        Meta(
+            ge=_MIB,
+            le=1 << 40,
+            description="How large these may grow; then a file is kept as FILE.1, and begun anew.",
+        ),
+    ] = 64 * _MIB
 
     def __post_init__(self) -> None:
         # Values that are wrong in themselves are refused first, whatever the others say.
@@ -200,6 +223,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise refusal("socket_mode", self.socket_mode, "three octal digits, such as 0600")
         if self.http == self.beanstalk != OFF and self.http.startswith(PREFIX):
             raise refusal("beanstalk", self.beanstalk, "another path than that of http")
+        if self.access_log == self.audit_log not in ("", "-"):
+            raise refusal("audit_log", self.audit_log, "another file than that of access_log")
         for name in filter(None, map(str.strip, self.allowed_hosts.split(","))):
             if name != "*" and not _NAME.fullmatch(name):
                 raise refusal("allowed_hosts", name, "names such as queue.example.org, or *")

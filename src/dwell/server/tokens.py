@@ -11,30 +11,53 @@ A token file is TOML: an entry a token, and what callers without a token may do:
     put = ["orders."]
     take = ["orders.", "refunds."]
     admin = []
+    quota = {topics = 100, pending = 100000, stored_bytes = 1073741824, requests_per_s = 50}
 
-Each right has a list of prefixes of topics; the empty prefix means all topics. No right implies
-another. The file holds hashes only. A token is 32 random bytes, which nobody can guess, so a plain
-hash of it is enough; one that is made slow on purpose, as for passwords, would only slow us down.
+    [[token]]
+    name = "prometheus"
+    sha256 = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+    expires = 2027-01-31T12:00:00Z
+    metrics = true
+
+A token may have several hashes (``sha256 = ["...", "..."]``), of secrets that are all good: so a
+new one is good before the old one is taken away. From ``expires`` on, a moment with its zone or a
+date (its beginning in UTC), it is refused, and what waits with it ends.
+
+Each right has a list of prefixes of topics; the empty prefix means all topics. ``metrics`` is of no
+topic: it is given or not. No right implies another. The file holds hashes only. A token is 32
+random bytes, which nobody can guess, so a plain hash of it is enough; one that is made slow on
+purpose, as for passwords, would only slow us down.
 """
 
 import hashlib
 import hmac
+import logging
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from dwell.clock import RealClock
+from dwell.clock.clock import Clock
 from dwell.errors import AccessDenied, Forbidden, InvalidSettings, Unauthorized
 from dwell.message import MAX_TOPIC_CHARS
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _PREFIX = re.compile(rf"[A-Za-z0-9._:-]{{0,{MAX_TOPIC_CHARS}}}")
 _WAYS = "DWELL_TOKEN, the option token, or the header Authorization says which"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+#: How many secrets one token may have.
+_MOST_SECRETS = 10
+_TOLD_EVERY_MS = 60_000
 
 
 class Right(StrEnum):
@@ -42,7 +65,33 @@ class Right(StrEnum):
 
     PUT = "put"
     TAKE = "take"
+    READ = "read"
     ADMIN = "admin"
+    METRICS = "metrics"
+
+
+#: Any right on topics will do.
+ANY = (Right.PUT, Right.TAKE, Right.READ, Right.ADMIN)
+
+
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
+
+
+class Quota(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """How much somebody may have and ask for; None is as much as there is room for.
+
+    ``topics`` are those with messages, ``pending`` the messages in all of them, ``stored_bytes``
+    their bodies, headers, keys and ids, of the topics that the token may put to. ``streams`` are
+    those of push and watch that run.
+    """
+
+    topics: _Count = None
+    pending: _Count = None
+    stored_bytes: _Count = None
+    requests_per_s: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    streams: _Count = None
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,34 +99,65 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     put: tuple[str, ...] = ()
     take: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
+    metrics: bool = False
+    quota: Quota = Quota()
 
-    def allows(self, right: Right, topics: Iterable[str] | None) -> bool:
-        """Tell whether a verb is allowed on some topics; None stands for all there are.
+    @property
+    def whose(self) -> str:
+        """The name of the token, empty for callers without one."""
+        return ""
 
-        What concerns no topic is allowed to whoever may do anything at all.
+    def prefixes(self, rights: Sequence[Right]) -> tuple[str, ...]:
+        """Return how the topics begin on which any of some rights is given."""
+        if len(rights) == 1 and rights[0] is not Right.METRICS:
+            only: tuple[str, ...] = getattr(self, rights[0])
+            return only
+        found: list[str] = []
+        for right in rights:
+            given: tuple[str, ...] | bool = getattr(self, right)
+            found += [""] if given is True else given or ()
+        return tuple(dict.fromkeys(found))
+
+    def allows(self, rights: Sequence[Right], topics: Iterable[str] | None) -> bool:
+        """Tell whether any of some rights is given on each topic; None stands for all there are.
+
+        What concerns no topic is allowed to whoever has one of them on some topic.
         """
-        if topics == ():
-            return bool(self.put or self.take or self.admin)
-        prefixes: tuple[str, ...] = getattr(self, right)
-        if "" in prefixes:
-            return True
-        return topics is not None and all(topic.startswith(prefixes) for topic in topics)
+        prefixes = self.prefixes(rights)
+        if "" in prefixes or topics is None:
+            return "" in prefixes
+        return bool(prefixes) and all(topic.startswith(prefixes) for topic in topics)
 
 
 class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One token: its name, for people and logs, its hash in hexadecimal, and what it may do."""
+    """One token: its name, for people and logs, its hash in hexadecimal, and what it may do.
+
+    It may have several hashes, of secrets that are all good. From ``expires`` on none is.
+    """
 
     name: str
-    sha256: str
+    sha256: str | tuple[str, ...]
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
     @property
-    def digest(self) -> bytes:
-        """The hash as bytes."""
-        return bytes.fromhex(self.sha256)
+    def whose(self) -> str:
+        """The name of the token."""
+        return self.name
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """The hashes of all its secrets."""
+        return (self.sha256,) if isinstance(self.sha256, str) else self.sha256
+
+    @property
+    def ends_ms(self) -> int | None:
+        """When it ends; None for never."""
+        return None if self.expires is None else int(self.expires.timestamp() * 1000)
 
 
-_EVERYTHING = Grant(put=("",), take=("",), admin=("",))
+_EVERYTHING = Grant(put=("",), take=("",), read=("",), admin=("",), metrics=True)
 
 
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,16 +166,27 @@ class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     token: tuple[Entry, ...] = ()
     anonymous: Grant = Grant()
 
+    @property
+    def grants(self) -> dict[str, Grant]:
+        """All that is granted, by the names of tokens; it is empty for callers without one."""
+        return {"": self.anonymous, **{entry.name: entry for entry in self.token}}
+
 
 class Tokens:
     """The tokens of a server; without a file everybody may do everything."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
         self.path = path
+        self._clock = clock or RealClock()
         #: Called when other rights hold.
         self.on_change: list[Callable[[], None]] = []
         self._anonymous = Grant()
-        self._entries: dict[bytes, Entry] = {}
+        #: What the file says, and what is granted with a quota, by the names of tokens.
+        self.found = TokenFile()
+        self.limited: dict[str, Grant] = {}
+        self._entries: dict[bytes, tuple[bytes, Entry]] = {}
+        #: When it was logged last that a token has ended, by its name.
+        self._told_ms: dict[str, int] = {}
         self.reload()
 
     @classmethod
@@ -111,7 +202,14 @@ class Tokens:
     @property
     def names(self) -> list[str]:
         """The names of the tokens, in the file's order."""
-        return [entry.name for entry in self._entries.values()]
+        return [entry.name for entry in self.found.token]
+
+    @property
+    def next_end_ms(self) -> int | None:
+        """In how many milliseconds the next token ends; None where none does."""
+        now_ms = self._clock.now_ms()
+        ends = (entry.ends_ms for entry in self.found.token)
+        return min((end - now_ms for end in ends if end is not None and end > now_ms), default=None)
 
     def reload(self) -> None:
         """Read the file again; raises InvalidSettings, and then all stays as it was."""
@@ -123,49 +221,52 @@ class Tokens:
 
     def use(self, found: TokenFile) -> None:
         """Let what was read hold from now on, and tell those who have let somebody wait."""
-        self._entries = {_place(entry.digest): entry for entry in found.token}
+        self._entries = {
+            _place(digest): (digest, entry)
+            for entry in found.token
+            for digest in map(bytes.fromhex, entry.hashes)
+        }
         self._anonymous = found.anonymous
+        self.found = found
+        self.limited = {n: grant for n, grant in found.grants.items() if grant.quota != Quota()}
         for changed in self.on_change:
             changed()
 
-    def check(self, token: str | None, right: Right, topics: Iterable[str] | None) -> str:
-        """Allow a caller's verb on some topics (None: on all), or refuse it.
+    def check(
+        self, token: str | None, rights: tuple[Right, ...], topics: Iterable[str] | None
+    ) -> str:
+        """Allow what needs any of some rights on each of some topics (None: on all), or refuse it.
 
-        Returns the name of the token, empty for a caller without one. Raises Unauthorized for a
-        token that is missing or unknown, and Forbidden for one that is known and lacks the right.
+        No topics stand for any topic. Returns the name of the token, empty for a caller without
+        one. Raises Unauthorized for a token that is missing or unknown, and Forbidden for one that
+        is known and lacks the rights.
         """
         if self.path is None:
             return ""
-        topics = None if topics is None else tuple(topics)
-        if token is None:
-            if not self._anonymous.allows(right, topics):
-                raise Unauthorized(f"a token is needed{_to(right, topics)}: {_WAYS}")
-            return ""
-        entry = self._find(token)
-        if not entry.allows(right, topics):
-            raise Forbidden(f"token {entry.name} may not {_verb(right)} {_on(topics)}")
-        return entry.name
+        grant = self.grant(token)
+        check_grant(grant, rights, topics)
+        return grant.whose
 
-    def allows(self, token: str | None, right: Right, topic: str) -> bool:
-        """Tell whether a caller's verb is allowed on a topic that he did not name himself.
+    def allows(self, token: str | None, rights: tuple[Right, ...], topic: str) -> bool:
+        """Tell whether a caller has any of some rights on a topic that the request did not name.
 
-        What is not has to look to him as if there was nothing: a refusal would tell that there is,
-        and of which topic.
+        What is not allowed has to look as if there was nothing: a refusal would tell that there
+        is, and of which topic.
         """
         try:
-            self.check(token, right, (topic,))
+            self.check(token, rights, (topic,))
         except AccessDenied:
             return False
         return True
 
-    def prefixes(self, token: str | None, right: Right) -> tuple[str, ...]:
-        """Return how the topics begin on which a caller has a right, ``""`` for all there are.
+    def prefixes(self, token: str | None, rights: tuple[Right, ...]) -> tuple[str, ...]:
+        """Return how the topics begin on which a caller has any of some rights, ``""`` for all.
 
-        Refuses one who has it on none, as :meth:`check_any` does.
+        Refuses a caller who has none of them on any topic, as :meth:`check` does.
         """
-        self.check_any(token, right)
-        found: tuple[str, ...] = getattr(self.grant(token), right)
-        return found
+        grant = self.grant(token)
+        check_grant(grant, rights, ())
+        return grant.prefixes(rights)
 
     def grant(self, token: str | None) -> Grant:
         """Return what a caller may do; raises Unauthorized for a token that is unknown."""
@@ -173,23 +274,35 @@ class Tokens:
             return _EVERYTHING
         return self._anonymous if token is None else self._find(token)
 
-    def check_any(self, token: str | None, right: Right) -> None:
-        """Refuse a caller who has a right on no topic at all, as :meth:`check` does."""
-        if self.path is None:
-            return
-        grant = self.grant(token)
-        if not getattr(grant, right):
-            what = f"{_verb(right)} any topic"
-            if isinstance(grant, Entry):
-                raise Forbidden(f"token {grant.name} may not {what}")
-            raise Unauthorized(f"a token is needed to {what}")
-
     def _find(self, token: str) -> Entry:
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
-        entry = self._entries.get(_place(digest))
-        if entry is None or not hmac.compare_digest(entry.digest, digest):
+        known = self._entries.get(_place(digest))
+        if known is None or not hmac.compare_digest(known[0], digest):
             raise Unauthorized("the token is unknown")
+        entry = known[1]
+        if entry.ends_ms is not None and self._clock.now_ms() >= entry.ends_ms:
+            self._tell_end(entry)
+            raise Unauthorized("the token has ended")
         return entry
+
+    def _tell_end(self, entry: Entry) -> None:
+        """Log that somebody still asks with a token that has ended, once a minute."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._told_ms.get(entry.name, -_TOLD_EVERY_MS) >= _TOLD_EVERY_MS:
+            self._told_ms[entry.name] = now_ms
+            _log.warning("token %s is refused: it ended at %s", entry.name, entry.expires)
+
+
+def check_grant(grant: Grant, rights: tuple[Right, ...], topics: Iterable[str] | None) -> None:
+    """Refuse what is not granted, as :meth:`Tokens.check` does."""
+    topics = None if topics is None else tuple(topics)
+    if grant.allows(rights, topics):
+        return
+    what = f"{_verb(rights)} {_on(topics)}"
+    if grant.whose:
+        raise Forbidden(f"token {grant.whose} may not {what}")
+    to = "" if topics == () and rights == ANY else f" to {what}"
+    raise Unauthorized(f"a token is needed{to}: {_WAYS}")
 
 
 def _place(digest: bytes) -> bytes:
@@ -210,16 +323,22 @@ def check_entry(entry: Entry, where: str) -> None:
             f"{where}: got name {entry.name!r:.120}, "
             "expected 1-100 characters of A-Z a-z 0-9 . _ : -"
         )
-    if not _SHA256.fullmatch(entry.sha256):
+    if not 1 <= len(entry.hashes) <= _MOST_SECRETS:
         raise InvalidSettings(
-            f"{where}: token {entry.name}: got sha256 {entry.sha256!r:.80}, "
-            "expected 64 hexadecimal digits in lower case"
+            f"{where}: token {entry.name}: got {len(entry.hashes)} values of sha256, "
+            f"expected 1-{_MOST_SECRETS}"
         )
+    for sha256 in entry.hashes:
+        if not _SHA256.fullmatch(sha256):
+            raise InvalidSettings(
+                f"{where}: token {entry.name}: got sha256 {sha256!r:.80}, "
+                "expected 64 hexadecimal digits in lower case"
+            )
     _check_prefixes(entry, f"{where}: token {entry.name}")
 
 
 def _check_prefixes(grant: Grant, where: str) -> None:
-    for right in Right:
+    for right in ANY:
         for prefix in getattr(grant, right):
             if not _PREFIX.fullmatch(prefix):
                 raise InvalidSettings(
@@ -232,18 +351,45 @@ def _read(path: Path) -> TokenFile:
     where = f"token_file {path}"
     try:
         _check_mode(path, where)
-        found = msgspec.convert(tomllib.loads(path.read_text()), TokenFile)
+        text = path.read_text()
     except OSError as error:
         raise InvalidSettings(f"{where}: {error.strerror}") from None
     except ValueError as error:
-        # Bad TOML, what is not UTF-8, a number of thousands of digits, or what is no token file.
+        raise InvalidSettings(f"{where}: {error}") from None
+    return read_text(text, where)
+
+
+def read_text(text: str, where: str) -> TokenFile:
+    """Return what the text of a token file says; raises InvalidSettings."""
+    try:
+        found = msgspec.convert(_with_moments(tomllib.loads(text)), TokenFile)
+    except ValueError as error:
+        # Bad TOML, a number of thousands of digits, or what is no token file.
         raise InvalidSettings(f"{where}: {error}") from None
     for entry in found.token:
         check_entry(entry, where)
     _check_prefixes(found.anonymous, f"{where}: anonymous")
     _check_unique(where, "name", [entry.name for entry in found.token])
-    _check_unique(where, "sha256", [entry.sha256 for entry in found.token])
+    _check_unique(where, "sha256", [one for entry in found.token for one in entry.hashes])
     return found
+
+
+def moment(given: object) -> object:
+    """Return an expiry that is a date as the beginning of that day in UTC; others as they are."""
+    if isinstance(given, str) and _DATE.fullmatch(given):
+        given = date.fromisoformat(given)
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return datetime(given.year, given.month, given.day, tzinfo=UTC)
+    return given
+
+
+def _with_moments(read: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file says, with moments for dates."""
+    entries = read.get("token")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and "expires" in entry:
+            entry["expires"] = moment(entry["expires"])
+    return read
 
 
 def _check_mode(path: Path, where: str) -> None:
@@ -261,16 +407,22 @@ def _check_unique(where: str, field: str, values: list[str]) -> None:
             raise InvalidSettings(f"{where}: two tokens have the {field} {value}")
 
 
-def _to(right: Right, topics: tuple[str, ...] | None) -> str:
-    """Return what is asked for; the first question of a client is of no verb and no topic."""
-    return "" if topics == () else f" to {_verb(right)} {_on(topics)}"
+_VERBS = {
+    Right.PUT: "put to",
+    Right.TAKE: "take from",
+    Right.READ: "read",
+    Right.ADMIN: "administer",
+    Right.METRICS: "see the metrics of",
+}
 
 
-def _verb(right: Right) -> str:
-    return {Right.PUT: "put to", Right.TAKE: "take from", Right.ADMIN: "administer"}[right]
+def _verb(rights: tuple[Right, ...]) -> str:
+    return " or ".join(_VERBS[right] for right in rights)
 
 
 def _on(topics: tuple[str, ...] | None) -> str:
     if topics is None:
         return "all topics"
+    if not topics:
+        return "any topic"
     return ", ".join(topics) if len(topics) <= 3 else f"{topics[0]} and {len(topics) - 1} others"

@@ -95,6 +95,8 @@ class Store(ABC):
     #: of which answers what was done the first time (:mod:`dwell.batch.calls`): put as a column,
     #: the others as ``calls``, one for each message, 0 for one without.
     keeps_calls: bool = False
+    #: Whether :meth:`stored_bytes` tells.
+    counts_bytes: bool = False
     #: How many messages of several callers are worth one call.
     most_joined: int = MAX_BATCH_MESSAGES
     #: How many small calls are worth having under way at a time.
@@ -276,6 +278,14 @@ class Store(ABC):
     @abstractmethod
     async def stats(self) -> Stats:
         """Return the counts."""
+
+    async def stored_bytes(self) -> dict[str, int]:
+        """Return how many bytes the messages of each topic have: ids of callers, extras, bodies.
+
+        It lets others have their turn, so what comes or goes meanwhile may count or not. A store
+        that does not count them says so by ``counts_bytes``.
+        """
+        raise NotImplementedError
 
     async def count_urgent(self, topic: str, priority: int) -> int:
         """Return how many ready messages of a topic come before those of a priority.

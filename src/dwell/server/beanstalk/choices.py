@@ -20,7 +20,6 @@ from dwell.server.beanstalk.replies import (
 )
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.tubes import topic_of
-from dwell.server.tokens import Right
 
 #: How many tubes one connection may watch.
 MOST_WATCHED = 1000
@@ -40,7 +39,7 @@ def use(hall: Hall, session: Session, run: Run) -> bytes:
     if topic is None:
         return BAD_FORMAT
     # A tube is also used to look into it, and to kick its jobs.
-    if not any(hall.may(right, topic) for right in Right):
+    if not hall.may(Verb.USE, topic):
         return UNKNOWN_COMMAND
     session.tube, session.topic = tube, topic
     hall.order.note(tube)
@@ -53,7 +52,7 @@ def watch(hall: Hall, session: Session, run: Run) -> bytes:
     topic = topic_of(tube)
     if topic is None:
         return BAD_FORMAT
-    if not hall.may(Right.TAKE, topic):
+    if not hall.may(Verb.WATCH, topic):
         return UNKNOWN_COMMAND
     if len(session.watched) >= MOST_WATCHED and tube not in session.watched:
         return OUT_OF_MEMORY

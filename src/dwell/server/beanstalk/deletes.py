@@ -10,13 +10,13 @@ import numpy as np
 
 from dwell.errors import DwellError
 from dwell.message import Result
-from dwell.server.beanstalk.commands import Run
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
+from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.receipts import array_of
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import DELETED, NOT_FOUND
 from dwell.server.beanstalk.session import Held, Session
-from dwell.server.tokens import Right
 
 _MAX_NUMBER = 2**63 - 1
 _topic_of = itemgetter(1)
@@ -96,7 +96,7 @@ class Deletes:
         for name, other in zip(await self._queue.named(numbers), others, strict=True):
             other.replies[other.place] = NOT_FOUND
             # To one who has no right on its topic a job is not there.
-            if name is not None and self._hall.may(Right.PUT, name[0]):
+            if name is not None and self._hall.may(Verb.DELETE, name[0]):
                 by_topic.setdefault(name[0], []).append((name[1], other))
         for topic, named in by_topic.items():
             await self._cancel_in(topic, named)
@@ -108,6 +108,11 @@ class Deletes:
             for _, other in named:
                 other.replies[other.place] = word_of(error)
             return
+        if topic == SCHEDULES and self._hall.service.audit is not None:
+            # A job that is a schedule is one that others rely on.
+            line = {"port": "beanstalk", "peer": "", "token": "", "endpoint": "delete"}
+            ids = [id_ for id_, _ in named]
+            self._hall.service.audit.write({**line, "topic": topic, "ids": ids})
         for (_, other), code in zip(named, results.codes.tolist(), strict=True):
             if code == Result.CANCELLED:
                 other.replies[other.place] = DELETED

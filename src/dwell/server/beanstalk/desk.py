@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dwell.errors import ServerBusy
 from dwell.server.beanstalk.arrivals import Arrivals
 from dwell.server.beanstalk.choices import choices
 from dwell.server.beanstalk.commands import Run, Verb
@@ -9,8 +10,10 @@ from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.deletes import Deletes
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.lookups import Lookups
+from dwell.server.beanstalk.notes import Notes
 from dwell.server.beanstalk.puts import Putting
 from dwell.server.beanstalk.receipts import Receipts
+from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.reserves import Reserves
 from dwell.server.beanstalk.session import Session, Wire
 from dwell.server.service import Service
@@ -22,6 +25,7 @@ class Desk:
     def __init__(self, service: Service) -> None:
         self.hall = Hall(service)
         self._turns = service.turns
+        self._notes = Notes(service)
         self._arrivals = Arrivals(self.hall.in_flight)
         receipts = Receipts(self.hall)
         self._receipts = receipts
@@ -50,7 +54,19 @@ class Desk:
     def start(self, session: Session, run: Run) -> bytes | None:
         """Do a run and return its replies, or None when the session will be told."""
         self.hall.commands[run.verb] += run.count
+        session.noted = self._notes.begin(run, session.topic)
+        if run.verb is not Verb.QUIT:
+            try:
+                self.hall.service.quotas.count_request("", run.count)
+            except ServerBusy as error:
+                return word_of(error) * run.count
         return self._starts[run.verb](session, run)
+
+    def note(self, session: Session, reply: bytes) -> None:
+        """Tell the logs of a run that has its reply."""
+        noted, session.noted = session.noted, None
+        if noted is not None:
+            self._notes.end(noted, session.peer, reply)
 
     def count(self, session: Session, size_bytes: int) -> bytes | None:
         """Count what came of a put that is incomplete; return the refusal if there is no room."""
@@ -71,6 +87,7 @@ class Desk:
     def forget(self, session: Session) -> None:
         """Let a session go whose connection is gone: take back what it holds."""
         self.hall.sessions.discard(session)
+        self.note(session, b"")
         self._arrivals.end(session)
         self._reserves.forget(session)
 

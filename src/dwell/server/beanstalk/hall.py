@@ -12,12 +12,12 @@ from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Heads
 from dwell.server.beanstalk.histories import Histories
 from dwell.server.beanstalk.refusals import word_of
+from dwell.server.beanstalk.rights import RIGHTS
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.steps import Steps
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses, TubeOrder
 from dwell.server.inflight import InFlight
 from dwell.server.service import Service
-from dwell.server.tokens import Right
 
 #: What one session asks in a round. A plain tuple, since one is made for every run.
 Part: TypeAlias = tuple[Session, Run]
@@ -96,19 +96,19 @@ class Hall:
             if self._tasks:
                 await asyncio.wait(self._tasks)
 
-    def allow(self, right: Right, topics: Iterable[str] | None) -> None:
-        """Refuse what a caller without a token may not do; raises Unauthorized."""
+    def allow(self, verb: Verb, topics: Iterable[str] | None) -> None:
+        """Refuse a command that a caller without a token may not give; raises Unauthorized."""
         if not self._is_open:
-            self.service.tokens.check(None, right, topics)
+            self.service.tokens.check(None, RIGHTS[verb], topics)
 
     @property
     def in_flight(self) -> InFlight:
         """Where puts are counted: all callers are without a token here."""
         return self.service.in_flight if self._is_open else self.service.share_of("")
 
-    def may(self, right: Right, topic: str) -> bool:
-        """Tell whether a caller without a token may see that there is something of a topic."""
-        return self._is_open or self.service.tokens.allows(None, right, topic)
+    def may(self, verb: Verb, topic: str) -> bool:
+        """Tell whether a caller without a token may give a command that concerns a topic."""
+        return self._is_open or self.service.tokens.allows(None, RIGHTS[verb], topic)
 
     def chosen_tubes(self) -> dict[str, str]:
         """Return the tubes that some connection uses or watches, with their topics."""

@@ -1,6 +1,7 @@
 """Commands that are done one at a time: to look, to kick, to pause, to reserve a certain job."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from dwell.batch.page import Cursor, Page
@@ -29,7 +30,6 @@ from dwell.server.beanstalk.replies import (
 from dwell.server.beanstalk.reserves import Reserves
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.taken import Taken
-from dwell.server.tokens import Right
 
 _MAX_NUMBER = 2**63 - 1
 #: Jobs with a priority below this one beanstalkd calls urgent.
@@ -49,8 +49,8 @@ class Lookups:
         self._does: dict[Verb, Callable[[Session, Any], Awaitable[bytes]]] = {
             Verb.PEEK: self._peek,
             Verb.PEEK_READY: self._peek_ready,
-            Verb.PEEK_DELAYED: lambda session, item: self._first(session, State.DELAYED),
-            Verb.PEEK_BURIED: lambda session, item: self._first(session, State.DEAD),
+            Verb.PEEK_DELAYED: partial(self._first, Verb.PEEK_DELAYED, State.DELAYED),
+            Verb.PEEK_BURIED: partial(self._first, Verb.PEEK_BURIED, State.DEAD),
             Verb.KICK: self._kick,
             Verb.KICK_JOB: self._kick_job,
             Verb.RESERVE_JOB: self._reserve_job,
@@ -79,35 +79,35 @@ class Lookups:
 
     # --- looking --------------------------------------------------------------------------------
 
-    async def _message(self, number: int, right: Right) -> Message | None:
-        """Return the message of a number, if the caller has the right to it.
+    async def _message(self, number: int, verb: Verb) -> Message | None:
+        """Return the message of a number, if the caller may give a command that concerns it.
 
-        To one who has not it is not there: numbers are easily guessed.
+        To others it is not there: numbers are easily guessed.
         """
         if not 0 < number <= _MAX_NUMBER:
             return None
         name = (await self._queue.named([number]))[0]
-        if name is None or not self._hall.may(right, name[0]):
+        if name is None or not self._hall.may(verb, name[0]):
             return None
         return await self._queue.get(*name)
 
     async def _peek(self, session: Session, number: int) -> bytes:
-        message = await self._message(number, Right.PUT)
+        message = await self._message(number, Verb.PEEK)
         return NOT_FOUND if message is None else found(number, message.body)
 
     async def _peek_ready(self, session: Session, item: None) -> bytes:
-        self._hall.allow(Right.TAKE, (session.topic,))
+        self._hall.allow(Verb.PEEK_READY, (session.topic,))
         batch = await self._queue.peek(session.topic)
         return found(int(batch.numbers[0]), batch.bodies[0]) if len(batch) else NOT_FOUND
 
-    async def _first(self, session: Session, state: State) -> bytes:
+    async def _first(self, verb: Verb, state: State, session: Session, item: None) -> bytes:
         """Show the message of a state that is or was due first."""
-        self._hall.allow(Right.ADMIN, (session.topic,))
+        self._hall.allow(verb, (session.topic,))
         batch = (await self._queue.scan(session.topic, state, limit=1)).messages
         return found(int(batch.numbers[0]), batch.bodies[0]) if len(batch) else NOT_FOUND
 
     async def _stats(self, session: Session, item: None) -> bytes:
-        self._hall.allow(Right.ADMIN, None)
+        self._hall.allow(Verb.STATS, None)
         stats = await self._queue.stats()
         ready = [topic for topic, counts in stats.topics.items() if counts.ready]
         urgent = [await self._urgent(topic) for topic in ready[:_MOST_LOOKED_AT]]
@@ -118,7 +118,7 @@ class Lookups:
         return await self._queue.count_urgent(topic, _URGENT)
 
     async def _stats_job(self, session: Session, number: int) -> bytes:
-        message = await self._message(number, Right.PUT)
+        message = await self._message(number, Verb.STATS_JOB)
         if message is None:
             return NOT_FOUND
         return job_stats(message, self._hall.histories, self._hall.now_ms)
@@ -126,20 +126,20 @@ class Lookups:
     async def _stats_tube(self, session: Session, tube: str) -> bytes:
         stats = await self._queue.stats()
         topic = tubes_of(self._hall, stats).get(tube)
-        if topic is None or not self._hall.may(Right.ADMIN, topic):
+        if topic is None or not self._hall.may(Verb.STATS_TUBE, topic):
             return NOT_FOUND
         counts = stats.topics.get(topic, TopicStats())
         return tube_stats(self._hall, tube, topic, counts, await self._urgent(topic))
 
     async def _list_tubes(self, session: Session, item: None) -> bytes:
-        self._hall.allow(Right.ADMIN, None)
+        self._hall.allow(Verb.LIST_TUBES, None)
         return tube_list(tubes_of(self._hall, await self._queue.stats()))
 
     # --- kicking --------------------------------------------------------------------------------
 
     async def _kick(self, session: Session, bound: int) -> bytes:
         """Kick buried jobs, or delayed ones where none is buried."""
-        self._hall.allow(Right.ADMIN, (session.topic,))
+        self._hall.allow(Verb.KICK, (session.topic,))
         count = await self._kick_all(session.topic, State.DEAD, bound, self._kick_dead)
         if not count:
             count = await self._kick_all(session.topic, State.DELAYED, bound, self._kick_delayed)
@@ -179,7 +179,7 @@ class Lookups:
         return len(numbers)
 
     async def _kick_job(self, session: Session, number: int) -> bytes:
-        message = await self._message(number, Right.ADMIN)
+        message = await self._message(number, Verb.KICK_JOB)
         if message is None or not await self._made_ready(message, is_kick=True):
             return NOT_FOUND
         if message.state is State.DELAYED:
@@ -201,7 +201,7 @@ class Lookups:
     # --- reserving and pausing ------------------------------------------------------------------
 
     async def _reserve_job(self, session: Session, number: int) -> bytes:
-        message = await self._message(number, Right.TAKE)
+        message = await self._message(number, Verb.RESERVE_JOB)
         if message is None or (await self._queue.settings(message.topic)).paused:
             return NOT_FOUND
         session.is_worker = True
@@ -222,7 +222,7 @@ class Lookups:
 
     async def _pause(self, session: Session, pause: Pause) -> bytes:
         topic = tubes_of(self._hall, await self._queue.stats()).get(pause.tube)
-        if topic is None or not self._hall.may(Right.ADMIN, topic):
+        if topic is None or not self._hall.may(Verb.PAUSE_TUBE, topic):
             return NOT_FOUND
         if not self._hall.pauses.pause(topic, pause.delay_s):
             return OUT_OF_MEMORY

@@ -71,6 +71,12 @@ class Connection(asyncio.BufferedProtocol, Accepted):
 
     # --- what the port and the session ask -----------------------------------------------------
 
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty over a socket in the file system."""
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+
     def write(self, data: bytes) -> None:
         """Send bytes, or keep them to be sent."""
         self._transport.write(data)

@@ -1,19 +1,19 @@
 """Puts: the jobs that many connections put into one tube, in one batch."""
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
 from dwell.batch.puts import DUE_COUNTED, Puts, uniform
-from dwell.errors import DwellError
+from dwell.errors import DwellError, StoreFull
 from dwell.message import MAX_ATTEMPTS, MAX_LEASE_MS
-from dwell.server.beanstalk.commands import MAX_DELAY_S, Head, Run
+from dwell.server.beanstalk.commands import MAX_DELAY_S, Head, Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
 from dwell.server.beanstalk.session import Session
-from dwell.server.tokens import Right
+from dwell.server.quotas import Room
 
 
 class Putting:
@@ -29,7 +29,7 @@ class Putting:
         size_bytes = sum(map(len, run.items))
         try:
             self._hall.service.check_puts()
-            self._hall.allow(Right.PUT, (session.topic,))
+            self._hall.allow(Verb.PUT, (session.topic,))
             self._hall.in_flight.enter(size_bytes)
         except DwellError as error:
             return word_of(error) * run.count
@@ -37,19 +37,48 @@ class Putting:
         return None
 
     async def _put(self, topic: str, parts: Sequence[Part]) -> None:
+        size_bytes = sum(len(body) for _, run in parts for body in run.items)
+        try:
+            fitting, refused = await self._let_in(topic, parts)
+            replies = await self._put_all(topic, fitting) if fitting else []
+        finally:
+            self._hall.in_flight.leave(size_bytes, len(parts))
+        for (session, _), reply in zip(fitting, replies, strict=True):
+            session.answer(reply)
+        for session, run in refused:
+            session.answer(OUT_OF_MEMORY * run.count)
+
+    async def _let_in(
+        self, topic: str, parts: Sequence[Part]
+    ) -> tuple[dict[Part, Room | None], list[Part]]:
+        """Return the runs that the quota has room for, with that, and the others."""
+        gate = await self._hall.service.quotas.gate("")
+        if gate is None:
+            return dict.fromkeys(parts), []
+        fitting: dict[Part, Room | None] = {}
+        refused = []
+        for part in parts:
+            bodies = part[1].items
+            try:
+                fitting[part] = gate.enter(topic, len(bodies), sum(map(len, bodies)))
+            except StoreFull:
+                refused.append(part)
+        return fitting, refused
+
+    async def _put_all(self, topic: str, parts: dict[Part, Room | None]) -> list[bytes]:
+        """Put the jobs of some runs, and return the replies to each."""
         bodies = list(chain.from_iterable(run.items for _, run in parts))
         heads = list(chain.from_iterable(run.heads for _, run in parts))
         try:
             puts = puts_of(topic, bodies, heads, self._hall.now_ms)
             numbers = (await self._hall.service.queue.put_fitting(puts)).tolist()
         finally:
-            self._hall.in_flight.leave(sum(map(len, bodies)), len(parts))
+            for room in filter(None, parts.values()):
+                room.leave()
         self._hall.totals[topic].puts += len(numbers) - numbers.count(0)
         self._hall.histories.put(numbers, [min(head.delay_s, MAX_DELAY_S) for head in heads])
-        at = 0
-        for session, run in parts:
-            session.answer(_replies(numbers[at : at + run.count]))
-            at += run.count
+        ends = accumulate((run.count for _, run in parts), initial=0)
+        return [_replies(numbers[start:end]) for start, end in pairwise(ends)]
 
 
 def _replies(numbers: Sequence[int]) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dwell.batch.batch import Batch
 from dwell.clock.clock import monotonic_ms
 from dwell.errors import DwellError, ServerBusy
-from dwell.server.beanstalk.commands import Run
+from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.receipts import Receipts
 from dwell.server.beanstalk.refusals import word_of
@@ -13,7 +13,6 @@ from dwell.server.beanstalk.replies import DEADLINE_SOON, TIMED_OUT, reserved, r
 from dwell.server.beanstalk.session import Demand, Session
 from dwell.server.beanstalk.taken import Portions, Taken, take_best
 from dwell.server.beanstalk.waiting import Wait, Waiting
-from dwell.server.tokens import Right
 
 #: A connection that holds a job whose lease ends so soon is told, and does not wait.
 MARGIN_MS = 1000
@@ -38,7 +37,7 @@ class Reserves:
         """Take jobs from what the session watches."""
         session.is_worker = True
         try:
-            self._hall.allow(Right.TAKE, session.watched.values())
+            self._hall.allow(Verb.RESERVE, session.watched.values())
         except DwellError as error:
             return word_of(error) * run.count
         session.demand = demand = Demand(run)
@@ -75,7 +74,7 @@ class Reserves:
         """Refuse those that wait and may no longer take what they wait for."""
         for session in list(self._hall.waiting):
             try:
-                self._hall.allow(Right.TAKE, session.watched.values())
+                self._hall.allow(Verb.RESERVE, session.watched.values())
             except DwellError as error:
                 self._waiting.leave(session)
                 self._answer_all(session, word_of(error))

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 from dwell.batch.batch import Batch
 from dwell.server.beanstalk.commands import Run
 from dwell.server.beanstalk.decoder import Decoder
+from dwell.server.beanstalk.notes import Noted
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE
 from dwell.server.turns import Turns
 
@@ -74,6 +75,10 @@ class Arrival:
 class Wire(Protocol):
     """What a session asks of its connection."""
 
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty over a socket in the file system."""
+
     def write(self, data: bytes) -> None:
         """Send bytes, or keep them to be sent."""
 
@@ -92,6 +97,9 @@ class Desk(Protocol):
 
     def start(self, session: "Session", run: Run) -> bytes | None:
         """Do a run and return its replies, or None when the session will be told by ``answer``."""
+
+    def note(self, session: "Session", reply: bytes) -> None:
+        """Tell the logs of a run that has its reply."""
 
     def count(self, session: "Session", size_bytes: int) -> bytes | None:
         """Count what came of a put that is incomplete; return the refusal if there is no room."""
@@ -114,7 +122,7 @@ class Session:
 
     ``is_blocked``: the other end does not read. ``is_ending``: no more commands will come.
     ``is_over``: the connection is gone. ``wait``: the jobs that it waits for. ``arrival``: the put
-    of which a part has come.
+    of which a part has come. ``noted``: what the logs are told of the run.
     """
 
     __slots__ = (
@@ -136,6 +144,7 @@ class Session:
         "is_over",
         "is_producer",
         "is_worker",
+        "noted",
         "topic",
         "tube",
         "wait",
@@ -164,6 +173,7 @@ class Session:
         self.arrival: Arrival | None = None
         self.demand: Demand | None = None
         self.wait: asyncio.Future[Batch] | None = None
+        self.noted: Noted | None = None
 
     @property
     def has_spoken(self) -> bool:
@@ -226,11 +236,15 @@ class Session:
     def answer(self, reply: bytes) -> None:
         """Send the replies to the run that was under way, and go on with the next one."""
         self._is_busy = False
+        if self.noted is not None:
+            self._desk.note(self, reply)
         self._say(reply)
         self._proceed()
 
     def send(self, reply: bytes) -> None:
         """Send a part of the replies to the run that is under way."""
+        if self.noted is not None:
+            self.noted.out_bytes += len(reply)
         self._say(reply)
         self._flush()
 
@@ -244,6 +258,11 @@ class Session:
         self._decoder.clear()
         self._desk.count_out(self)
         self.leave()
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end."""
+        return self._wire.peer
 
     def hold(self, numbers: Iterable[int], jobs: Iterable[Held], now_ms: int) -> None:
         """Note jobs that were taken for this connection."""
@@ -279,6 +298,8 @@ class Session:
             reply = self._desk.start(self, run)
             if reply is not None:
                 self._is_busy = False
+                if self.noted is not None:
+                    self._desk.note(self, reply)
                 self._say(reply)
         if self._decoder.is_in_body:
             self._count()

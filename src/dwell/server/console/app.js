@@ -6,20 +6,23 @@ import { say } from "./actions.js";
 import * as topics from "./topics.js";
 
 const SCHEDULES = "dwell:schedules";
+const looks = (me) => me.admin.length || me.read.length;
+/** Tell whether somebody may see what there is of a topic. */
+const sees = (me, topic) => may(me, "admin", topic) || may(me, "read", topic);
 // Each page: what it is called in the menu, if it is there, who may see it, and what shows it. All but
 // the first are loaded when they are wanted.
 const PAGES = {
-  topics: { label: "Topics", may: (me) => me.admin.length, page: () => topics.topicsPage },
-  load: { label: "Coming load", may: (me) => me.admin.length, page: async () => (await import("./load.js")).loadPage },
-  messages: { label: "Messages", may: (me) => me.admin.length || me.put.length, page: async () => (await import("./messages.js")).messagesPage },
-  dead: { label: "Dead letters", may: (me) => me.admin.length, page: async () => (await import("./dead.js")).deadPage },
-  schedules: { label: "Schedules", may: (me) => may(me, "admin", SCHEDULES), page: async () => (await import("./schedules.js")).schedulesPage },
-  takers: { label: "Takers", may: (me) => me.admin.length, page: async () => (await import("./takers.js")).takersPage },
-  health: { label: "Health", may: (me) => me.admin.includes(""), page: async () => (await import("./health.js")).healthPage },
+  topics: { label: "Topics", may: looks, page: () => topics.topicsPage },
+  load: { label: "Coming load", may: looks, page: async () => (await import("./load.js")).loadPage },
+  messages: { label: "Messages", may: (me) => looks(me) || me.put.length, page: async () => (await import("./messages.js")).messagesPage },
+  dead: { label: "Dead letters", may: looks, page: async () => (await import("./dead.js")).deadPage },
+  schedules: { label: "Schedules", may: (me) => sees(me, SCHEDULES), page: async () => (await import("./schedules.js")).schedulesPage },
+  takers: { label: "Takers", may: looks, page: async () => (await import("./takers.js")).takersPage },
+  health: { label: "Health", may: (me) => me.admin.includes("") || me.read.includes(""), page: async () => (await import("./health.js")).healthPage },
   put: { label: "Put", may: (me) => me.put.length, page: async () => (await import("./put.js")).putPage },
-  topic: { may: (me) => me.admin.length, page: () => topics.topicPage },
-  message: { may: (me) => me.admin.length || me.put.length, page: async () => (await import("./messages.js")).messagePage },
-  schedule: { may: (me) => may(me, "admin", SCHEDULES), page: async () => (await import("./schedules.js")).schedulePage },
+  topic: { may: looks, page: () => topics.topicPage },
+  message: { may: (me) => looks(me) || me.put.length, page: async () => (await import("./messages.js")).messagePage },
+  schedule: { may: (me) => sees(me, SCHEDULES), page: async () => (await import("./schedules.js")).schedulePage },
 };
 
 const main = document.getElementById("main");
@@ -44,6 +47,7 @@ class Page {
 
   get = (name, otherwise = "") => this.parameters.get(name) ?? otherwise;
   may = (right, topic) => may(me, right, topic);
+  sees = (topic) => sees(me, topic);
   ask = (method, where, body) => ask(method, where, body, this.signal);
   /** What time it is at the server. */
   now = () => Date.now() + this.offset;

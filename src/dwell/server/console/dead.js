@@ -41,7 +41,7 @@ async function reasonsPage(page, topic) {
     if (!row.reason) return "–";
     const filter = { error: row.reason, states: ["dead"] };
     const which = `all of ${topic} whose error has “${row.reason.slice(0, 80)}”`;
-    return el("span", { class: "row" }, button("Kick …", () => redrive(topic, filter, which)),
+    return el("span", { class: "row" }, page.may("admin", topic) ? button("Kick …", () => redrive(topic, filter, which)) : null,
       page.may("put", topic) ? button("Cancel …", () => changeAll(topic, "cancel", { filter }, { title: `Cancel ${which}`, label: "Cancel them", kind: "bad" }), "bad") : null);
   };
   let place = 0;
@@ -71,6 +71,6 @@ async function reasonsPage(page, topic) {
     await look();
   });
   return [page.title("Dead letters of ", their(topic)), status,
-    el("div", { class: "row" }, button("Kick all …", () => redrive(topic, { states: ["dead"] }, `all dead letters of ${topic}`)), link("All topics", "dead")),
+    el("div", { class: "row" }, page.may("admin", topic) ? button("Kick all …", () => redrive(topic, { states: ["dead"] }, `all dead letters of ${topic}`)) : null, link("All topics", "dead")),
     table.node, more];
 }

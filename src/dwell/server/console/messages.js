@@ -106,12 +106,12 @@ export function redrive(topic, filter, which) {
 
 export async function messagePage(page) {
   const topic = page.get("topic"), id = page.get("id");
-  const puts = page.may("put", topic);
-  if (!puts && !page.may("admin", topic)) throw new Problem(404, "");
-  const message = puts ? (await page.ask("POST", path`v1/topics/${topic}/get`, { ids: [id] })).messages[0] : null;
-  const events = page.may("admin", topic) ? historyOf(page, topic, id) : null;
+  const gets = page.may("put", topic) || page.may("read", topic);
+  if (!gets && !page.sees(topic)) throw new Problem(404, "");
+  const message = gets ? (await page.ask("POST", path`v1/topics/${topic}/get`, { ids: [id] })).messages[0] : null;
+  const events = page.sees(topic) ? historyOf(page, topic, id) : null;
   const title = page.title("Message ", their(id));
-  const missing = puts ? "It is not there: it is done, was cancelled, or never was." : "To see it by its id takes the right to put; here is what happened to it.";
+  const missing = gets ? "It is not there: it is done, was cancelled, or never was." : "To see it by its id takes the right to put or to read; here is what happened to it.";
   if (!message) return [title, el("p", {}, missing), events];
   return [title, el("div", { class: "row" }, one(page, message)), facts([
     ["Topic", link(their(topic), "topic", { name: topic })], ["State", message.state], ["Due", time(message.due_ms)],

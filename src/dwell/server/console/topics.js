@@ -58,10 +58,10 @@ export async function topicPage(page) {
   const name = page.get("name");
   const asked = { match: name, limit: 200 };
   const row = (found) => found.topics.find((one) => one.name === name);
-  if (!page.may("admin", name)) throw new Problem(404, "");
+  if (!page.sees(name)) throw new Problem(404, "");
   const [settings, found] = await Promise.all([page.ask("GET", path`v1/topics/${name}/settings`), page.ask("GET", first.overview(asked))])
     .catch(async (error) => {
-      // The settings may be for those who put only.
+      // The settings are for those who read or put.
       if (error.status !== 403) throw error;
       return [null, await page.ask("GET", first.overview(asked))];
     });
@@ -78,7 +78,7 @@ export async function topicPage(page) {
   page.watch({ overview: asked }, (kind, data) => { one = row(data); draw(); });
   return [page.title("Topic ", their(name), settings?.paused ? " (paused)" : ""), shown,
     el("div", { class: "row" },
-      settings ? pause(name, settings) : null,
+      settings && page.may("admin", name) ? pause(name, settings) : null,
       page.may("put", name) ? link("Put a message", "put", { topic: name }) : null,
       link("Coming load", "load", { topic: name }),
       page.may("put", name) ? button("Cancel all …", () => cancelAll(name), "bad") : null),

@@ -23,12 +23,14 @@ from dwell.server.http.media import Media
 from dwell.server.http.schemas import answers as a
 from dwell.server.http.schemas import board as b
 from dwell.server.http.schemas import requests as r
-from dwell.server.tokens import Right
+from dwell.server.http.scope import Scope
+from dwell.server.tokens import ANY, Right
 
 _MANY = (*ROWS_COLUMNS, Media.NDJSON)
 _T = "/v1/topics/{topic}"
 _S = "/v1/schedules/{name}"
-_PUT, _TAKE, _ADMIN = Right.PUT, Right.TAKE, Right.ADMIN
+_PUT, _TAKE, _ADMIN = (Right.PUT,), (Right.TAKE,), (Right.ADMIN,)
+_LOOKING = (Right.READ, Right.ADMIN)
 _LOOK = (*ROWS, Media.NDJSON, Media.ARROW)
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -55,6 +57,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.TakeRequest,
         gives=_MANY,
         group="take",
+        scope=Scope.NAMED,
     ),
     Endpoint(
         "POST",
@@ -66,7 +69,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         gives=ROWS_COLUMNS,
         group="take",
     ),
-    Endpoint("POST", "/v1/polls/{poll}/end", takes.end_wait, _TAKE, a.EndAnswer, group="take"),
+    Endpoint(
+        "POST",
+        "/v1/polls/{poll}/end",
+        takes.end_wait,
+        _TAKE,
+        a.EndAnswer,
+        group="take",
+        scope=Scope.OWN,
+    ),
     Endpoint(
         "GET",
         "/v1/held",
@@ -76,9 +87,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         r.OwnerQuery,
         gives=_MANY,
         group="take",
+        scope=Scope.ALL,
     ),
     Endpoint(
-        "GET", f"{_T}/peek", takes.peek, _TAKE, a.Messages, r.PeekQuery, gives=_MANY, group="take"
+        "GET",
+        f"{_T}/peek",
+        takes.peek,
+        (Right.TAKE, Right.READ),
+        a.Messages,
+        r.PeekQuery,
+        gives=_MANY,
+        group="take",
     ),
     Endpoint(
         "POST",
@@ -89,6 +108,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.PushRequest,
         gives=(),
         group="take",
+        scope=Scope.NAMED,
     ),
     Endpoint(
         "POST",
@@ -98,6 +118,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         a.CreditAnswer,
         body=r.CreditRequest,
         group="take",
+        scope=Scope.OWN,
     ),
     *(
         Endpoint(
@@ -111,6 +132,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             gives=ROWS_COLUMNS,
             group="by receipt",
             numbered=handler is not takes.touch,
+            scope=Scope.OWN,
         )
         for handler, body in (
             (takes.ack, r.AckRequest),
@@ -120,7 +142,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         )
     ),
     Endpoint(
-        "POST", "/v1/taken", takes.taken, _TAKE, a.Taken, body=r.AckRequest, group="by receipt"
+        "POST",
+        "/v1/taken",
+        takes.taken,
+        _TAKE,
+        a.Taken,
+        body=r.AckRequest,
+        group="by receipt",
+        scope=Scope.OWN,
     ),
     Endpoint(
         "POST",
@@ -131,6 +160,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.CancelRequest,
         group="by id",
         numbered=True,
+        audited=True,
     ),
     Endpoint(
         "POST",
@@ -141,6 +171,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.RescheduleRequest,
         group="by id",
         numbered=True,
+        audited=True,
     ),
     Endpoint(
         "POST",
@@ -151,23 +182,42 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.KickRequest,
         group="by id",
         numbered=True,
+        audited=True,
     ),
     Endpoint(
         "POST",
         f"{_T}/get",
         ids.get,
-        _PUT,
+        (Right.PUT, Right.READ),
         a.Found,
         body=r.GetRequest,
         gives=ROWS_COLUMNS,
         group="by id",
     ),
-    Endpoint("GET", f"{_T}/messages/{{id:path}}", ids.get_one, _PUT, a.MessageRow, group="by id"),
+    Endpoint(
+        "GET",
+        f"{_T}/messages/{{id:path}}",
+        ids.get_one,
+        (Right.PUT, Right.READ),
+        a.MessageRow,
+        group="by id",
+    ),
     Endpoint(
         "DELETE", f"{_T}/messages/{{id:path}}", ids.cancel_one, _PUT, a.Results, group="by id"
     ),
-    Endpoint("POST", f"{_T}/clear", queries.clear, _PUT, a.ClearAnswer, group="by id"),
-    Endpoint("POST", "/v1/named", ids.named, _ADMIN, a.Named, body=r.NamedRequest, group="by id"),
+    Endpoint(
+        "POST", f"{_T}/clear", queries.clear, _PUT, a.ClearAnswer, group="by id", audited=True
+    ),
+    Endpoint(
+        "POST",
+        "/v1/named",
+        ids.named,
+        _LOOKING,
+        a.Named,
+        body=r.NamedRequest,
+        group="by id",
+        scope=Scope.ALL,
+    ),
     Endpoint(
         "PUT",
         _S,
@@ -177,9 +227,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.ScheduleRequest,
         takes=(Media.JSON,),
         group="schedules",
+        scope=Scope.SCHEDULES,
+        also=Right.PUT,
+        audited=True,
     ),
     Endpoint(
-        "GET", _S, schedules.get_schedule, _ADMIN, a.ScheduleRow, r.RunsQuery, group="schedules"
+        "GET",
+        _S,
+        schedules.get_schedule,
+        _LOOKING,
+        a.ScheduleRow,
+        r.RunsQuery,
+        group="schedules",
+        scope=Scope.SCHEDULES,
     ),
     Endpoint(
         "PATCH",
@@ -190,10 +250,31 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=r.ScheduleChange,
         takes=(Media.JSON,),
         group="schedules",
+        scope=Scope.SCHEDULES,
+        also=Right.PUT,
+        audited=True,
     ),
-    Endpoint("DELETE", _S, schedules.remove_schedule, _ADMIN, a.ScheduleAnswer, group="schedules"),
+    Endpoint(
+        "DELETE",
+        _S,
+        schedules.remove_schedule,
+        _ADMIN,
+        a.ScheduleAnswer,
+        group="schedules",
+        scope=Scope.SCHEDULES,
+        audited=True,
+    ),
     *(
-        Endpoint("POST", f"{_S}/{verb}", handler, _ADMIN, a.ScheduleAnswer, group="schedules")
+        Endpoint(
+            "POST",
+            f"{_S}/{verb}",
+            handler,
+            _ADMIN,
+            a.ScheduleAnswer,
+            group="schedules",
+            scope=Scope.SCHEDULES,
+            audited=True,
+        )
         for verb, handler in (
             ("pause", schedules.pause_schedule),
             ("resume", schedules.resume_schedule),
@@ -203,16 +284,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         "/v1/schedules",
         schedules.list_schedules,
-        _ADMIN,
+        _LOOKING,
         a.SchedulesPage,
         r.SchedulesQuery,
         group="schedules",
+        scope=Scope.SCHEDULES,
     ),
     Endpoint(
         "GET",
         f"{_T}/messages",
         looking.list_messages,
-        _ADMIN,
+        _LOOKING,
         a.MessagePage,
         r.ListQuery,
         gives=(*_LOOK, Media.COLUMNS),
@@ -222,7 +304,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST",
         f"{_T}/find",
         queries.find,
-        _ADMIN,
+        _LOOKING,
         a.MessagePage,
         body=r.FindRequest,
         gives=ROWS_COLUMNS,
@@ -232,52 +314,87 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST",
         "/v1/sweep",
         looking.sweep,
-        _ADMIN,
+        _LOOKING,
         a.SweepAnswer,
         body=r.SweepRequest,
         gives=ROWS_COLUMNS,
         group="looking",
+        scope=Scope.NAMED,
     ),
     Endpoint(
         "GET",
         "/v1/events",
         looking.events,
-        _ADMIN,
+        _LOOKING,
         a.EventsPage,
         r.EventsQuery,
         gives=(*_LOOK, Media.COLUMNS),
         group="looking",
-    ),
-    Endpoint("GET", "/v1/rights", board.rights, _TAKE, b.RightsAnswer, group="board"),
-    Endpoint(
-        "GET", "/v1/overview", board.overview, _ADMIN, Overview, b.OverviewQuery, group="board"
+        scope=Scope.ALL,
     ),
     Endpoint(
-        "POST", "/v1/load", board.load, _ADMIN, b.LoadAnswer, body=b.LoadRequest, group="board"
+        "GET", "/v1/rights", board.rights, ANY, b.RightsAnswer, group="board", scope=Scope.OWN
     ),
     Endpoint(
-        "GET", "/v1/oldest", board.oldest, _ADMIN, b.OldestAnswer, r.TopicsQuery, group="board"
+        "GET",
+        "/v1/overview",
+        board.overview,
+        _LOOKING,
+        Overview,
+        b.OverviewQuery,
+        group="board",
+        scope=Scope.OWN,
     ),
     Endpoint(
-        "GET", "/v1/holders", board.holders, _ADMIN, b.HoldersAnswer, b.HoldersQuery, group="board"
+        "POST",
+        "/v1/load",
+        board.load,
+        _LOOKING,
+        b.LoadAnswer,
+        body=b.LoadRequest,
+        group="board",
+        scope=Scope.OWN,
     ),
-    Endpoint("GET", "/v1/health", health.health, _ADMIN, b.HealthAnswer, group="board"),
+    Endpoint(
+        "GET",
+        "/v1/oldest",
+        board.oldest,
+        _LOOKING,
+        b.OldestAnswer,
+        r.TopicsQuery,
+        group="board",
+        scope=Scope.OWN,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/holders",
+        board.holders,
+        _LOOKING,
+        b.HoldersAnswer,
+        b.HoldersQuery,
+        group="board",
+        scope=Scope.OWN,
+    ),
+    Endpoint(
+        "GET", "/v1/health", health.health, _LOOKING, b.HealthAnswer, group="board", scope=Scope.ALL
+    ),
     Endpoint(
         "POST",
         "/v1/watch",
         watch.watch,
-        _ADMIN,
+        _LOOKING,
         None,
         body=b.WatchRequest,
         takes=(Media.JSON,),
         gives=(),
         group="board",
+        scope=Scope.OWN,
     ),
     Endpoint(
         "GET",
         f"{_T}/history/{{id:path}}",
         histories.history,
-        _ADMIN,
+        _LOOKING,
         b.HistoryAnswer,
         b.HistoryQuery,
         group="board",
@@ -286,19 +403,40 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         f"{_T}/reasons",
         histories.reasons,
-        _ADMIN,
+        _LOOKING,
         b.ReasonsAnswer,
         b.ReasonsQuery,
         group="board",
     ),
     Endpoint(
-        "GET", "/v1/topics", looking.topics, _ADMIN, a.TopicsAnswer, r.TopicsQuery, group="looking"
+        "GET",
+        "/v1/topics",
+        looking.topics,
+        _LOOKING,
+        a.TopicsAnswer,
+        r.TopicsQuery,
+        group="looking",
+        scope=Scope.OWN,
     ),
     Endpoint(
-        "GET", "/v1/stats", looking.stats, _ADMIN, a.StatsAnswer, r.TopicsQuery, group="looking"
+        "GET",
+        "/v1/stats",
+        looking.stats,
+        _LOOKING,
+        a.StatsAnswer,
+        r.TopicsQuery,
+        group="looking",
+        scope=Scope.OWN,
     ),
-    Endpoint("GET", f"{_T}/sizes", looking.sizes, _ADMIN, a.SizesAnswer, group="looking"),
-    Endpoint("GET", f"{_T}/settings", looking.settings, _PUT, TopicSettings, group="settings"),
+    Endpoint("GET", f"{_T}/sizes", looking.sizes, _LOOKING, a.SizesAnswer, group="looking"),
+    Endpoint(
+        "GET",
+        f"{_T}/settings",
+        looking.settings,
+        (Right.PUT, Right.READ),
+        TopicSettings,
+        group="settings",
+    ),
     Endpoint(
         "PATCH",
         f"{_T}/settings",
@@ -307,6 +445,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         TopicSettings,
         body=r.SettingsChange,
         group="settings",
+        audited=True,
     ),
     Endpoint(
         "PUT",
@@ -316,18 +455,30 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         TopicSettings,
         body=r.SettingsChange,
         group="settings",
+        audited=True,
     ),
     Endpoint(
         "POST",
         "/command",
         command.command,
-        _PUT,
+        (Right.PUT, Right.TAKE),
         a.CommandAnswer,
         body=r.Command,
         group="job protocol",
+        scope=Scope.NAMED,
     ),
-    Endpoint("GET", "/v1/store", care.store, _TAKE, a.StoreAnswer, group="care"),
-    Endpoint("GET", "/v1/backup", care.backup, _ADMIN, None, gives=(), group="care"),
+    Endpoint("GET", "/v1/store", care.store, ANY, a.StoreAnswer, group="care", scope=Scope.OWN),
+    Endpoint(
+        "GET",
+        "/v1/backup",
+        care.backup,
+        _ADMIN,
+        None,
+        gives=(),
+        group="care",
+        scope=Scope.ALL,
+        audited=True,
+    ),
     Endpoint(
         "POST",
         "/v1/find-stale",
@@ -336,8 +487,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         a.StaleAnswer,
         body=r.StaleRequest,
         group="care",
+        scope=Scope.ALL,
+        audited=True,
     ),
-    Endpoint("GET", "/metrics", care.metrics, _ADMIN, None, gives=(), group="care"),
-    Endpoint("GET", "/healthz", care.healthz, None, None, group="care"),
-    Endpoint("GET", "/readyz", care.readyz, None, None, group="care"),
+    Endpoint(
+        "GET",
+        "/metrics",
+        care.metrics,
+        (Right.METRICS, Right.ADMIN),
+        None,
+        gives=(),
+        group="care",
+        scope=Scope.ALL,
+    ),
+    Endpoint("GET", "/healthz", care.healthz, (), None, group="care"),
+    Endpoint("GET", "/readyz", care.readyz, (), None, group="care"),
 )

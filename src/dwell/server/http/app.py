@@ -14,6 +14,7 @@ from dwell.server.http.console import CONSOLE
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.endpoint import Endpoint
 from dwell.server.http.media import Media
+from dwell.server.http.notes import Notes
 from dwell.server.http.openapi import document
 from dwell.server.http.page import page, policy
 from dwell.server.http.routes import NotAllowed, Routes
@@ -43,8 +44,8 @@ async def docs(call: Call) -> Answer:
 
 
 _DOCUMENTS = (
-    Endpoint("GET", "/openapi.json", openapi, None, gives=()),
-    Endpoint("GET", "/docs", docs, None, gives=()),
+    Endpoint("GET", "/openapi.json", openapi, (), gives=()),
+    Endpoint("GET", "/docs", docs, (), gives=()),
 )
 
 
@@ -54,29 +55,34 @@ class App:
     def __init__(self, service: Service, waits: Waits) -> None:
         self._service = service
         self._waits = waits
+        self.notes = Notes(service)
         self._routes = Routes((*ENDPOINTS, *_DOCUMENTS, *CONSOLE))
 
     def now_ms(self) -> int:
         """Return what time it is here."""
         return self._service.queue.clock.now_ms()
 
-    def begin(
+    def call(
         self, method: str, target: bytes, headers: dict[bytes, bytes], delivery: Delivery
     ) -> Call:
-        """Return a request whose head has come, if it may go on; :meth:`refusal` says why not."""
+        """Return a request whose head has come; raises Refusal where nothing is of that name."""
         route = self._routes.find(method, target)
-        call = Call(self._service, self._waits, route, headers, delivery)
+        return Call(self._service, self._waits, route, headers, delivery)
+
+    def begin(self, call: Call) -> None:
+        """Let a request go on, if it may; :meth:`refusal` says why not."""
         call.enter()
         try:
             call.check()
         except Exception:
             call.leave()
             raise
-        return call
 
     async def answer(self, call: Call) -> Answer:
         """Return the answer to a request that has come whole; it is counted until then."""
         try:
+            # The body may have taken a while, in which rights may have ended.
+            call.authorize()
             begin(call.calling)
             return await call.endpoint.handler(call)
         except Exception as error:

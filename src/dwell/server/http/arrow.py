@@ -11,6 +11,7 @@ from dwell.errors import InvalidBody, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.values import Delay
 from dwell.message import Kind, State, decode_extra
+from dwell.queue.bulk import puts_of
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call
 from dwell.server.http.encoding import MOST_PAGE_BYTES, parts_of
@@ -65,7 +66,11 @@ async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer
         raise InvalidBody(f"body[{given.index(None)}]: got null, expected bytes or text")
     bodies = columns.bodies(given)
     call.service.check_body(int(sizes_of(bodies).max(initial=0)))
-    return await call.queue.put_many(topic, bodies, on_conflict=on_conflict, **words)
+    if not len(bodies):
+        return PutAnswer.empty()
+    levels_ms = (await call.queue.settings(topic)).delay_levels_ms if "delay_level" in words else ()
+    puts = puts_of(topic, bodies, call.queue.clock.now_ms(), levels_ms, **words)
+    return await call.put_puts(puts, on_conflict)
 
 
 def _check_when(words: dict[str, Any]) -> None:

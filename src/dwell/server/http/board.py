@@ -1,4 +1,4 @@
-"""The board over HTTP: what all who look at a server see, each of it what they may administer."""
+"""The board over HTTP: what all who look at a server see, each of it what their token covers."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import product
@@ -29,13 +29,14 @@ _Count: TypeAlias = Callable[[Counted], Awaitable[I64]]
 
 async def rights(call: Call) -> Answer:
     """Say what the caller may do, and on which topics."""
-    call.allow(())
     grant = call.grant
     answer = RightsAnswer(
         not call.service.tokens.is_open,
         list(grant.put),
         list(grant.take),
+        list(grant.read),
         list(grant.admin),
+        grant.metrics,
         VERSION,
         call.queue.clock.now_ms(),
     )
@@ -43,13 +44,13 @@ async def rights(call: Call) -> Answer:
 
 
 async def overview(call: Call) -> Answer:
-    """Show topics with their counts, rates and lateness: those that the caller may administer."""
+    """Show topics with their counts, rates and lateness: those that the caller may see."""
     look = look_of(call, call.query(OverviewQuery))
     return call.answer(await call.service.board.overview(look))
 
 
 def look_of(call: Call, ask: OverviewQuery) -> Look:
-    """Return what is asked for, of what the caller may administer."""
+    """Return what is asked for, of what the caller may see."""
     return Look(call.prefixes(), ask.match, ask.sort, ask.offset, ask.limit)
 
 
@@ -59,7 +60,7 @@ async def load(call: Call) -> Answer:
 
 
 async def load_of(call: Call, ask: LoadRequest, count: _Count) -> LoadAnswer:
-    """Return how much falls due when, of topics that the caller may administer."""
+    """Return how much falls due when, of topics that the caller may see."""
     topics = tuple(sorted({values.topic(topic) for topic in ask.topics}))
     spans, prefixes = Spans(ask.start_ms, ask.span_ms, ask.count), call.prefixes()
     call.allow(topics)

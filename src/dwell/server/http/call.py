@@ -1,8 +1,14 @@
 """A call: one request, read and checked, and how it is answered."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -10,20 +16,24 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt, Unauthorized
+from dwell.batch.puts import PutAnswer, Puts
+from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
-from dwell.queue.calling import Calling
+from dwell.queue.calling import Calling, calling_now
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.http import media
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.body import Body, Data
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.media import Media
+from dwell.server.http.scope import Scope
 from dwell.server.http.waits import Waits
+from dwell.server.quotas import Room
 from dwell.server.service import Service
 from dwell.server.shares import Share
-from dwell.server.tokens import Grant, Right
+from dwell.server.tokens import Grant, Right, check_grant
 from dwell.wire.callnumber import CALL_HEADER, parse_call
 from dwell.wire.unknown import explained
 
@@ -38,6 +48,8 @@ WAITING_TOPIC_BYTES = 512
 MOST_ANSWER_BYTES = 2 * MAX_BATCH_BYTES
 #: The largest body of one that brings no batch of messages: as many ids as may be, and more.
 MAX_ASK_BYTES = 8 * 1024 * 1024
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
@@ -57,8 +69,24 @@ class Asked(Protocol):
         """What answers it."""
 
     @property
-    def right(self) -> Right | None:
-        """The right that it needs, or None where everybody may."""
+    def rights(self) -> tuple[Right, ...]:
+        """The rights of which it needs one; none where everybody may."""
+
+    @property
+    def scope(self) -> Scope:
+        """On which topics it needs that."""
+
+    @property
+    def also(self) -> Right | None:
+        """The right that it needs on the topic which the body names, too."""
+
+    @property
+    def path(self) -> str:
+        """The template of its paths."""
+
+    @property
+    def audited(self) -> bool:
+        """Whether requests are for the audit log."""
 
     @property
     def most_bytes(self) -> int:
@@ -84,22 +112,29 @@ Routed: TypeAlias = tuple[Asked, dict[str, str], str]
 class Call:
     """One request to one endpoint, from its head on.
 
-    ``asked`` is the form of the answer; ``taken`` is what the answer hands over.
+    ``asked`` is the form of the answer; ``taken`` is what the answer hands over; ``token`` is the
+    name of the caller's token, empty without one.
+    ``change`` is what the audit log is told of it, if it ``is_audited``; ``size_bytes`` is how much
+    came.
     """
 
     __slots__ = (
         "_body",
         "_in_flight",
         "_is_counted",
-        "_room_bytes",
+        "_reserved_bytes",
         "asked",
+        "change",
         "delivery",
         "endpoint",
         "headers",
+        "is_audited",
         "path",
         "query_text",
         "service",
+        "size_bytes",
         "taken",
+        "token",
         "waits",
     )
 
@@ -117,10 +152,16 @@ class Call:
         self.headers = headers
         self.delivery = delivery
         self.taken: Batch | None = None
+        self.token = ""
+        self.is_audited = self.endpoint.audited
+        self.change: Mapping[str, Any] = _NOTHING
+        if (topic := self.path.get("topic")) is not None:
+            self.mark_change((topic,))
+        self.size_bytes = 0
         self.asked: Media
         self._body = Body()
         self._is_counted = False
-        self._room_bytes = 0
+        self._reserved_bytes = 0
         # The server's, until it is known whose request it is.
         self._in_flight = service.in_flight
 
@@ -131,7 +172,7 @@ class Call:
 
         Who looks after the server is told how it is even when it can do no more.
         """
-        if self.endpoint.right is not None:
+        if self.endpoint.rights:
             self.service.in_flight.enter()
             self._is_counted = True
             self.delivery.in_flight = self._in_flight
@@ -173,35 +214,65 @@ class Call:
         """Count it as one that waits after it was answered, for the length of a block."""
         return self._in_flight.wait() if isinstance(self._in_flight, Share) else nullcontext()
 
-    async def make_room(self, size_bytes: int) -> None:
-        """Have room for an answer of so many bytes until it is sent, waiting for that of others.
+    async def reserve_answer(self, size_bytes: int) -> None:
+        """Reserve so many bytes for an answer until it is sent, waiting for those of others.
 
         Raises ServerBusy, and StoreFull where the process lacks memory for it.
         """
         size_bytes = min(size_bytes, MOST_ANSWER_BYTES)
-        more_bytes = size_bytes - self._room_bytes
+        more_bytes = size_bytes - self._reserved_bytes
         if more_bytes > 0:
             await self._in_flight.answers.enter(more_bytes)
-            self._room_bytes += more_bytes
+            self._reserved_bytes += more_bytes
             self._in_flight.check_memory(size_bytes)
 
-    def keep_room(self, answer: Answer) -> Answer:
-        """Keep as much room as an answer takes, now that it is made."""
-        if self._room_bytes:
-            self._in_flight.answers.change(self._room_bytes, len(answer.data))
-            self._room_bytes = len(answer.data)
+    def made_answer(self, answer: Answer) -> Answer:
+        """Reserve as much as an answer takes, now that it is made, and return it."""
+        if self._reserved_bytes:
+            self._in_flight.answers.change(self._reserved_bytes, len(answer.data))
+            self._reserved_bytes = len(answer.data)
         return answer
 
-    def leave_room(self) -> None:
-        """Give the room back: the answer is sent."""
-        if self._room_bytes:
-            self._in_flight.answers.leave(self._room_bytes)
-            self._room_bytes = 0
+    def release_answer(self) -> None:
+        """Release what was reserved: the answer is sent."""
+        if self._reserved_bytes:
+            self._in_flight.answers.leave(self._reserved_bytes)
+            self._reserved_bytes = 0
 
     @property
-    def has_room(self) -> bool:
-        """Whether there is room to be given back."""
-        return self._room_bytes > 0
+    def has_reserved(self) -> bool:
+        """Whether there is something to be released."""
+        return self._reserved_bytes > 0
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Count it as a stream of the caller's quota, for the length of a block."""
+        return self.service.quotas.stream(self.token)
+
+    async def put_puts(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Put columns; raises StoreFull for what the caller's quota has no room for."""
+        if not self.service.quotas.has(self.token) or await self._has_put(len(puts)):
+            return await self.queue.put_puts(puts, on_conflict)
+        async with self.room(puts.topic, len(puts), puts.size_bytes) as room:
+            answer = await self.queue.put_puts(puts, on_conflict)
+            if room is not None:
+                room.done(answer.results)
+        return answer
+
+    async def _has_put(self, count: int) -> bool:
+        """Tell whether this is a repeat, all messages of which were put: it brings nothing.
+
+        That the first of them was, says nothing of others that a repeat may have more.
+        """
+        calling = calling_now()
+        if calling is None or not calling.is_again:
+            return False
+        return bool((await self.queue.store.outcomes(calling.coming(count))).all())
+
+    def room(
+        self, topic: str, messages: int, size_bytes: int
+    ) -> AbstractAsyncContextManager[Room | None]:
+        """Count what is about to be put in the caller's quota, for the length of a block."""
+        return self.service.quotas.room(self.token, topic, messages, size_bytes)
 
     def add(self, data: bytes) -> None:
         """Take a part of the body, which is counted until the call is over.
@@ -213,6 +284,7 @@ class Call:
             return
         self.check_size(self._body.size_bytes + len(data))
         self._in_flight.enter(len(data), 0)
+        self.size_bytes += len(data)
         self._body.add(data)
 
     def check_size(self, size_bytes: int) -> None:
@@ -233,17 +305,20 @@ class Call:
     def check(self) -> None:
         """Refuse what shows in the head, before anything is read or done.
 
-        That is a caller without any right, a page of the web that makes a browser call, and one
+        That is a caller without the right, a page of the web that makes a browser call, and one
         who accepts no form of the answer.
         """
         refusal = self.service.hosts.refusal(self.headers.get(b"host"))
         if refusal is not None:
             raise Refusal(403, refusal)
-        if self.endpoint.right is None:
+        if not self.endpoint.rights:
             return
         if not self.service.tokens.is_open:
-            name = self._checked_name(self.endpoint.right)
-            share = self.service.share_of(name)
+            grant = self.grant
+            self.token = grant.whose
+            self.service.quotas.count_request(self.token)
+            check_grant(grant, self.endpoint.rights, self._covered())
+            share = self.service.share_of(self.token)
             share.join()
             self._in_flight = self.delivery.in_flight = share
         origin = self._header(b"origin")
@@ -253,43 +328,59 @@ class Call:
         if self.endpoint.gives:
             self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
 
-    def _checked_name(self, right: Right) -> str:
-        """Return the name of the caller's token; to who needs one it is said what for."""
-        try:
-            return self.service.tokens.check(self._token(), right, ())
-        except Unauthorized:
-            if "topic" in self.path:
-                self.allowed_topic()
-            raise
+    def authorize(self) -> None:
+        """Refuse, once all has come, what may have been allowed only when the head came.
 
-    def allow(self, topics: Iterable[str] | None, right: Right | None = None) -> None:
-        """Refuse a caller who lacks the endpoint's right on some topics (None: on all)."""
-        right = right or self.endpoint.right
-        if right is not None and not self.service.tokens.is_open:
-            self.service.tokens.check(self._token(), right, topics)
-
-    def may(self, topic: str, right: Right | None = None) -> bool:
-        """Tell whether the caller may see that there is something of a topic that he did not name.
-
-        Refuses one who has the right on no topic at all.
+        What the body names is left to the handler.
         """
-        right = right or self.endpoint.right
-        tokens = self.service.tokens
-        if right is None or tokens.is_open:
+        scope = self.endpoint.scope
+        if self.endpoint.rights and scope is not Scope.NAMED and not self.service.tokens.is_open:
+            check_grant(self.grant, self.endpoint.rights, self._covered())
+
+    def _covered(self) -> tuple[str, ...] | None:
+        """Return the topics that the head names, None for all; none where it names none."""
+        scope = self.endpoint.scope
+        if scope is Scope.ALL:
+            return None
+        if scope is Scope.TOPIC:
+            return (values.topic(self.path["topic"]),)
+        return (SCHEDULES,) if scope is Scope.SCHEDULES else ()
+
+    def allow(self, topics: Iterable[str] | None, *rights: Right) -> None:
+        """Refuse a caller who lacks the endpoint's rights on some topics (None: on all)."""
+        if topics is not None:
+            topics = tuple(topics)
+            self.mark_change(topics)
+        tokens, rights = self.service.tokens, rights or self.endpoint.rights
+        if rights and not tokens.is_open:
+            tokens.check(self._token(), rights, topics)
+
+    def mark_change(self, topics: Sequence[str]) -> None:
+        """Note for the audit log what is done to schedules, as to messages of their topic."""
+        if SCHEDULES in topics and Right.READ not in self.endpoint.rights:
+            self.is_audited = True
+            self.change = self.change or {"topics": topics[:10]}
+
+    def may(self, topic: str, *rights: Right) -> bool:
+        """Tell whether the caller may see that there is something of a topic not named so far.
+
+        Refuses one who has the rights on no topic at all.
+        """
+        tokens, rights = self.service.tokens, rights or self.endpoint.rights
+        if not rights or tokens.is_open:
             return True
         token = self._token()
-        if tokens.allows(token, right, topic):
+        if tokens.allows(token, rights, topic):
             return True
-        tokens.check_any(token, right)
+        tokens.check(token, rights, ())
         return False
 
     def prefixes(self) -> tuple[str, ...]:
-        """Return how the topics begin on which the caller has the endpoint's right.
+        """Return how the topics begin on which the caller has the endpoint's rights.
 
-        Refuses one who has it on no topic at all.
+        Refuses one who has them on no topic at all.
         """
-        assert self.endpoint.right is not None
-        return self.service.tokens.prefixes(self._token(), self.endpoint.right)
+        return self.service.tokens.prefixes(self._token(), self.endpoint.rights)
 
     @property
     def grant(self) -> Grant:
@@ -338,10 +429,9 @@ class Call:
     # --- what ---------------------------------------------------------------------------------
 
     def allowed_topic(self) -> str:
-        """Return the topic that the path names; refuses a caller who lacks the right on it."""
-        topic = values.topic(self.path["topic"])
-        self.allow([topic])
-        return topic
+        """Return the topic that the path names, on which there is a right."""
+        assert self.endpoint.scope is Scope.TOPIC
+        return values.topic(self.path["topic"])
 
     def query(self, kind: type[T]) -> T:
         """Return the parameters of the query; raises InvalidInput."""

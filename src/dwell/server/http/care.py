@@ -20,7 +20,6 @@ if find_spec("prometheus_client") is None:
 
 async def store(call: Call) -> Answer:
     """Say which store this is, what time the server has, and whether it takes messages."""
-    call.allow(())
     service = call.service
     answer = StoreAnswer(
         service.queue.store.number,
@@ -55,16 +54,16 @@ async def readyz(call: Call) -> Answer:
 
 async def find_stale(call: Call) -> Answer:
     """Compare the parts of the store, and return what only some of them know; or put it right."""
-    call.allow(None)
     ask = call.body(StaleRequest)
+    call.is_audited = ask.repair
     found = await call.queue.find_stale(repair=ask.repair, limit=ask.limit)
     rows = [StaleRow(one.topic, one.id, one.number, one.problem, one.repaired) for one in found]
+    call.change = {"repaired": sum(row.repaired for row in rows)}
     return call.answer(StaleAnswer(rows))
 
 
 async def metrics(call: Call) -> Answer:
     """Return the figures for Prometheus."""
-    call.allow(None)
     from dwell.server.http.metrics import CONTENT_TYPE, exposition
 
     data = await exposition(call.service, len(call.waits) + len(call.waits.streams))
@@ -73,7 +72,6 @@ async def metrics(call: Call) -> Answer:
 
 async def backup(call: Call) -> Answer:
     """Return a copy of the store as a tar file, which can be opened as a store."""
-    call.allow(None)
     from dwell.store.embedded.backup.tar import checkpoint_tar
 
     tar = await checkpoint_tar(call.queue.store)

@@ -9,6 +9,8 @@ from base64 import b64encode
 from collections import OrderedDict
 from itertools import repeat
 
+import numpy as np
+
 from dwell.errors import DwellError, InvalidId, InvalidInput
 from dwell.given import values
 from dwell.message import MAX_ATTEMPTS, Message, Result, State
@@ -68,15 +70,18 @@ async def _add(call: Call, ask: Command) -> CommandAnswer:
         raise InvalidInput("body: got none, expected text or what JSON can say")
     body = values.body(given)
     call.service.check_body(len(body))
-    put = await call.queue.put(
-        topic,
-        body,
-        id=id_,
-        delay=float(ask.delay),
-        lease=values.Millis(round(ask.ttr * 1000) or _LEAST_TTR_MS),
-        max_attempts=MAX_ATTEMPTS,
-        on_conflict="replace",
-    )
+    async with call.room(topic, 1, len(body) + len(id_)) as room:
+        put = await call.queue.put(
+            topic,
+            body,
+            id=id_,
+            delay=float(ask.delay),
+            lease=values.Millis(round(ask.ttr * 1000) or _LEAST_TTR_MS),
+            max_attempts=MAX_ATTEMPTS,
+            on_conflict="replace",
+        )
+        if room is not None:
+            room.done(np.array([put.result], np.uint8))
     return CommandAnswer(put.result not in _REFUSED, error=_REFUSED.get(put.result), id=put.id)
 
 
@@ -148,6 +153,7 @@ async def _delete(call: Call, ask: Command) -> CommandAnswer:
     message = await _find(call, ask, id_, Right.PUT)
     if message is None:
         return CommandAnswer(False, error="there is no such job", id=id_)
+    call.mark_change([message.topic])
     result = await call.queue.cancel(message.topic, id_)
     if result is Result.LEASED:
         return CommandAnswer(False, error="a consumer has taken it", id=id_)

@@ -54,6 +54,6 @@ async def file(call: Call) -> Answer:
 
 
 CONSOLE = (
-    Endpoint("GET", "/console", begin, None, gives=()),
-    Endpoint("GET", "/console/{file:path}", file, None, gives=()),
+    Endpoint("GET", "/console", begin, (), gives=()),
+    Endpoint("GET", "/console/{file:path}", file, (), gives=()),
 )

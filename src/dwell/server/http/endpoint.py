@@ -8,7 +8,8 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.call import MAX_ASK_BYTES, Call
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.requests import Nothing, Request
-from dwell.server.tokens import Right
+from dwell.server.http.scope import Scope
+from dwell.server.tokens import ANY, Right
 
 Handler = Callable[[Call], Awaitable[Answer]]
 
@@ -20,16 +21,19 @@ ROWS_COLUMNS = (*ROWS, Media.COLUMNS)
 class Endpoint:
     """What an endpoint is called, what it takes and answers, and who may call it.
 
-    ``right`` None means everybody; several kinds of ``answer`` are a tuple. ``takes`` and
-    ``gives`` are the forms of body and answer; none for an answer of a form of its own.
-    ``most_bytes`` is how long the body may be. Requests that are ``numbered`` may say their call
-    number, by which a repeat is known.
+    A caller needs any one of its ``rights`` on the topics of its ``scope``, and where there is an
+    ``also``, that right on the topic that the body names; without rights everybody may call it.
+    Several kinds of ``answer`` are a tuple. ``takes`` and ``gives`` are the forms of body and
+    answer; none for an answer of a form of its own. ``most_bytes`` is how long the body may be.
+    What is ``audited`` changes what others rely on, which the audit log tells of, unless the
+    handler says that it did not. Requests that are ``numbered`` may say their call number, by which
+    a repeat is known.
     """
 
     method: str
     path: str
     handler: Handler
-    right: Right | None
+    rights: tuple[Right, ...]
     answer: Any = None
     query: type[Request] = Nothing
     body: Any = None
@@ -38,6 +42,9 @@ class Endpoint:
     group: str = "messages"
     most_bytes: int = MAX_ASK_BYTES
     numbered: bool = False
+    scope: Scope = Scope.TOPIC
+    also: Right | None = None
+    audited: bool = False
 
     @property
     def name(self) -> str:
@@ -48,3 +55,18 @@ class Endpoint:
     def summary(self) -> str:
         """One sentence about it."""
         return (self.handler.__doc__ or "").split("\n")[0]
+
+    @property
+    def needs(self) -> str:
+        """The rights that it needs, in words."""
+        if not self.rights:
+            return "none"
+        words = "any" if self.rights == ANY else " or ".join(self.rights)
+        return f"{words}, and {self.also}" if self.also else words
+
+    @property
+    def covers(self) -> str:
+        """On which topics they are needed, in words."""
+        if not self.rights:
+            return ""
+        return f"{self.scope}, and the one that it names" if self.also else str(self.scope)

@@ -10,6 +10,7 @@ from dwell.errors import InvalidInput, InvalidLimit
 from dwell.given import columns, values
 from dwell.queue import changes
 from dwell.queue.changes import Change
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.encoding import MOST_PAGE_BYTES, SMALL_BYTES, Rows
@@ -39,7 +40,7 @@ async def cancel(call: Call) -> Answer:
     topic, ask = call.allowed_topic(), request_of(call, CancelRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
-        _check_ids_alone(ask)
+        _check_ids_alone(call, ask)
         return results_answer(call, await call.queue.cancel(topic, ask.ids, versions=ask.versions))
     return await _bulk(call, topic, ask, changes.cancel())
 
@@ -52,7 +53,7 @@ async def reschedule(call: Call) -> Answer:
     _one_of(delay=delay, due=ask.due, due_ms=ask.due_ms, shift_ms=ask.shift_ms)
     due = _due(ask)
     if ask.ids is not None:
-        _check_ids_alone(ask)
+        _check_ids_alone(call, ask)
         if ask.shift_ms is not None:
             raise InvalidInput("shift_ms: got it beside ids, expected a filter")
         verb = call.queue.reschedule
@@ -75,7 +76,8 @@ async def kick(call: Call) -> Answer:
     if ask.ids is not None:
         if ask.filter is not None:
             raise InvalidInput("filter: got it beside ids, expected one of them")
-        _check_ids_alone(ask)
+        _check_ids_alone(call, ask)
+        call.is_audited = True
         verb = call.queue.kick
         kicked = await verb(topic, ask.ids, delay=delay, due=due, versions=ask.versions)
         return results_answer(call, kicked)
@@ -93,16 +95,16 @@ async def get(call: Call) -> Answer:
     """
     topic, ask = call.allowed_topic(), call.body(GetRequest)
     columns.any_ids(ask.ids)
-    await call.make_room(answer_bytes(len(ask.ids)))
+    await call.reserve_answer(answer_bytes(len(ask.ids)))
     found = await first_of(call.queue, topic, ask.ids)
     following = len(found) if len(found) < len(ask.ids) else None
     if call.asked is Media.COLUMNS:
         told = columns_of_batch(Batch.of([message for message in found if message is not None]))
         told.next = following
-        return call.keep_room(Answer(msgspec.msgpack.encode(told), Media.COLUMNS))
+        return call.made_answer(Answer(msgspec.msgpack.encode(told), Media.COLUMNS))
     rows = await Rows.of(found, call.asked, MOST_PAGE_BYTES)
     following = rows.count if rows.count < len(ask.ids) else None
-    return call.keep_room(rows.answer(next=following))
+    return call.made_answer(rows.answer(next=following))
 
 
 async def get_one(call: Call) -> Answer:
@@ -113,8 +115,8 @@ async def get_one(call: Call) -> Answer:
         raise Refusal(404, f"id: topic {topic!r} has no message {id_!r:.80}")
     answer = call.answer(message_rows([message])[0])
     if len(answer.data) > SMALL_BYTES:
-        await call.make_room(len(answer.data))
-    return call.keep_room(answer)
+        await call.reserve_answer(len(answer.data))
+    return call.made_answer(answer)
 
 
 async def cancel_one(call: Call) -> Answer:
@@ -125,7 +127,6 @@ async def cancel_one(call: Call) -> Answer:
 
 async def named(call: Call) -> Answer:
     """Return topic and id of messages by their numbers."""
-    call.allow(None)
     ask = call.body(NamedRequest)
     names = await call.queue.named(ask.numbers)
     return call.answer(NamedAnswer([name and list(name) for name in names]))
@@ -145,8 +146,10 @@ def _one_of(**given: object) -> None:
         raise InvalidInput(f"body: got {said}, expected one of {', '.join(given)}")
 
 
-def _check_ids_alone(ask: ChangeRequest) -> None:
-    """Refuse beside ids what only goes with a filter."""
+def _check_ids_alone(call: Call, ask: ChangeRequest) -> None:
+    """Refuse beside ids what only goes with a filter; what has ids is a caller's daily work."""
+    call.is_audited = call.path["topic"] == SCHEDULES
+    call.change = {"ids": len(ask.ids or ())}
     for name in ("cursor", "dry_run", "pace", "paced"):
         if getattr(ask, name, None):
             raise InvalidInput(f"{name}: got it beside ids, expected a filter")
@@ -172,5 +175,11 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
         dry_run=ask.dry_run,
     )
     results = {str(result): count for result, count in changed.results.items()}
+    call.is_audited = not ask.dry_run
+    call.change = {
+        "filter": msgspec.to_builtins(wanted),
+        "matched": changed.matched,
+        "results": results,
+    }
     cursor = None if following is None else place_text(following)
     return call.answer(Bulk(changed.matched, results, changed.is_complete, cursor))

@@ -51,7 +51,7 @@ async def list_messages(call: Call) -> Answer:
     state, cursor = values.state(ask.state), cursor_of(ask.cursor)
     form = call.asked
     which = selection_of(ask, _header_of(ask.header))
-    await call.make_room(answer_bytes(ask.limit))
+    await call.reserve_answer(answer_bytes(ask.limit))
     if form is Media.COLUMNS and which == ALL:
         page = await call.queue.scan(topic, state, cursor=cursor, limit=ask.limit)
     else:
@@ -59,7 +59,7 @@ async def list_messages(call: Call) -> Answer:
     if form is Media.ARROW:
         data, count = await arrow.messages(page.messages)
         answer = with_cursor(Answer(data, form), cursor_of_rest(page, count))
-        return call.keep_room(answer)
+        return call.made_answer(answer)
     return await page_answer(call, page)
 
 
@@ -83,22 +83,21 @@ async def sweep(call: Call) -> Answer:
         due_to_ms=ask.due_to_ms,
         key=ask.key,
     )
-    await call.make_room(answer_bytes(ask.limit))
+    await call.reserve_answer(answer_bytes(ask.limit))
     form, count = call.asked, ask.limit
     while True:
         found = await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=count)
         if form is Media.COLUMNS:
-            return call.keep_room(Answer(msgspec.msgpack.encode(columns_of_sweep(found)), form))
+            return call.made_answer(Answer(msgspec.msgpack.encode(columns_of_sweep(found)), form))
         rows = await Rows.of(found.messages, form, MOST_PAGE_BYTES)
         if rows.count == len(found.messages):
-            return call.keep_room(rows.answer(next_place=found.next_place, places=found.places))
+            return call.made_answer(rows.answer(next_place=found.next_place, places=found.places))
         # Only the store knows where a sweep of fewer goes on.
         count = rows.count
 
 
 async def events(call: Call) -> Answer:
     """Return what happened, in order, from a position on."""
-    call.allow(None)
     ask = call.query(EventsQuery)
     page = await call.queue.events(ask.position, ask.limit)
     form = call.asked
@@ -123,26 +122,29 @@ async def events(call: Call) -> Answer:
 async def stats(call: Call) -> Answer:
     """Return how many messages are in which state, and how often what has happened.
 
-    Topics come in the order of their names; where the answer has a ``next`` there are more.
+    Topics come in the order of their names; where the answer has a ``next`` there are more. They
+    are those that the caller may see, and the totals are there for whoever may see all.
     """
-    call.allow(None)
     found = await call.queue.stats()
     counts, following = await _counts(call, found)
-    return call.answer(StatsAnswer(counts, found.totals, following))
+    totals = found.totals if "" in call.prefixes() else {}
+    return call.answer(StatsAnswer(counts, totals, following))
 
 
 async def topics(call: Call) -> Answer:
     """List the topics, and how many messages of each are in which state.
 
     They come in the order of their names; where the answer has a ``next`` there are more after it.
+    They are those that the caller may see.
     """
-    call.allow(None)
     return call.answer(TopicsAnswer(*await _counts(call, await call.queue.stats())))
 
 
 async def _counts(call: Call, found: Stats) -> tuple[dict[str, Counts], str | None]:
     """Return the counts of as many topics as an answer holds, and where the next one begins."""
-    names, following = await names_after(found.topics, call.query(TopicsQuery).after)
+    prefixes, after = call.prefixes(), call.query(TopicsQuery).after
+    seen = (name for name in found.topics if name.startswith(prefixes))
+    names, following = await names_after(seen, after)
     return {name: _count(found.topics[name]) for name in names}, following
 
 
@@ -163,13 +165,20 @@ async def settings(call: Call) -> Answer:
 
 async def configure(call: Call) -> Answer:
     """Change some of a topic's settings, and return them all."""
-    return call.answer(await call.queue.configure(call.allowed_topic(), **_settings(call)))
+    return await _configured(call, _settings(call))
 
 
 async def replace_settings(call: Call) -> Answer:
     """Set all of a topic's settings, to the usual values where nothing is said; return them."""
     everything = {**msgspec.structs.asdict(TopicSettings()), **_settings(call)}
-    return call.answer(await call.queue.configure(call.allowed_topic(), **everything))
+    return await _configured(call, everything)
+
+
+async def _configured(call: Call, changes: dict[str, Any]) -> Answer:
+    topic = call.allowed_topic()
+    call.change = {"settings": changes}
+    await call.service.quotas.configure(call.token, topic)
+    return call.answer(await call.queue.configure(topic, **changes))
 
 
 def _settings(call: Call) -> dict[str, Any]:

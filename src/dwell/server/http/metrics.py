@@ -179,6 +179,14 @@ class _Figures(Collector):
             ("dwell_draining", "1 when no new messages are taken.", self._service.is_draining),
         ):
             yield GaugeMetricFamily(name, text, value=float(value))
+        dropped = CounterMetricFamily(
+            "dwell_log_dropped_lines",
+            "Lines of a log that came faster than they could be written.",
+            labels=("log",),
+        )
+        for log in filter(None, (self._service.access, self._service.audit)):
+            dropped.add_metric((log.name,), log.dropped)
+        yield dropped
         yield CounterMetricFamily(
             "dwell_refused_requests", "Requests refused as too many.", value=in_flight.refused
         )

@@ -49,10 +49,10 @@ _REFUSALS = {
     "409": "An id exists, or the topic is full.",
     "413": "The body or the batch is too large.",
     "415": "The body is in a form that is not taken.",
-    "429": "Too much is under way: come again after Retry-After.",
+    "429": "Too much is under way, or asked for: come again after Retry-After.",
     "500": "The store failed.",
     "503": "The server drains, or the store cannot write.",
-    "507": "The disk is full.",
+    "507": "The disk, the memory or the quota of the token is full.",
 }
 
 _EVENT_STREAM = "text/event-stream"
@@ -133,7 +133,9 @@ def _operation(
 
 def _text(endpoint: Endpoint) -> str:
     lines = (endpoint.handler.__doc__ or "").splitlines()
-    return "\n".join(line.strip() for line in lines).strip()
+    text = "\n".join(line.strip() for line in lines).strip()
+    on = f", on {endpoint.covers}" if endpoint.covers else ""
+    return f"{text}\n\nRight: {endpoint.needs}{on}."
 
 
 def _query(endpoint: Endpoint, components: dict[str, Any]) -> list[dict[str, Any]]:

@@ -89,14 +89,14 @@ async def page_answer(call: Call, page: Page) -> Answer:
     """
     form, batch = call.asked, page.messages
     if form is Media.COLUMNS:
-        return call.keep_room(Answer(msgspec.msgpack.encode(columns_of_page(page)), form))
+        return call.made_answer(Answer(msgspec.msgpack.encode(columns_of_page(page)), form))
     rows = await Rows.of(batch, form, MOST_PAGE_BYTES)
     cursor = cursor_of_rest(page, rows.count)
     if rows.count < len(batch):
         call.give_back_from(rows.count)
     if form is Media.NDJSON:
-        return call.keep_room(with_cursor(rows.answer(), cursor))
-    return call.keep_room(rows.answer(cursor=str(cursor) if cursor else None))
+        return call.made_answer(with_cursor(rows.answer(), cursor))
+    return call.made_answer(rows.answer(cursor=str(cursor) if cursor else None))
 
 
 def with_cursor(answer: Answer, cursor: Cursor | None) -> Answer:

@@ -1,10 +1,10 @@
 """The HTTP port: where it listens, and its connections."""
 
 import asyncio
-import contextlib
 import ssl as tls
 
 from dwell.server.http.app import App
+from dwell.server.http.ends import Ends
 from dwell.server.http.protocol import Protocol
 from dwell.server.http.waits import Waits
 from dwell.server.listening import Listener, address_of, bound
@@ -21,6 +21,7 @@ class HttpPort:
         self._host, self._port = host, port
         self._service = service
         self._ssl = ssl
+        self._ends = Ends(service.tokens, self.waits.check_all)
         self._app = App(service, self.waits)
         self.connections: set[Protocol] = set()
         self._corked: list[Protocol] = []
@@ -46,7 +47,7 @@ class HttpPort:
             self._ssl,
         )
         self._listener.start()
-        self._service.tokens.on_change.append(self.waits.check_all)
+        self._ends.start()
 
     def joined(self, connection: Protocol) -> None:
         """Take in a connection; one that is too late is ended at once."""
@@ -89,8 +90,7 @@ class HttpPort:
         """Accept no more, end every wait, answer what was asked, and close every connection."""
         if self._listener is None or self.waits.is_over:
             return
-        with contextlib.suppress(ValueError):
-            self._service.tokens.on_change.remove(self.waits.check_all)
+        self._ends.stop()
         self.waits.end_all()
         try:
             await self._listener.close()

@@ -79,6 +79,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         "_answering",
         "_app",
         "_at",
+        "_began_s",
         "_body_bytes",
         "_call",
         "_delivery",
@@ -138,7 +139,8 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._headers: dict[bytes, bytes] = {}
         self._call: Call | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._sending: tuple[tuple[Bytes, ...], Call] | None = None
+        self._sending: tuple[tuple[Bytes, ...], Call, int] | None = None
+        self._began_s = 0.0
         self._is_proceeding = False
         self._is_resting = False
         self._is_closing = False
@@ -206,6 +208,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             raise ValueError("it begins where the request before it had not ended")
         self._is_whole = self._is_chunked = False
         self._is_head = True
+        self._began_s = self._loop.time()
         self._target, self._headers = b"", {}
 
     def on_url(self, url: bytes) -> None:
@@ -243,18 +246,21 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._is_chunked = b"transfer-encoding" in headers
         self._body_bytes = int(headers.get(b"content-length", 0))
         self._is_keeping = self._is_keeping and parser.should_keep_alive()
+        call = None
         try:
-            self._call = self._app.begin(self._method, self._target, headers, self._delivery)
-            self._note_let_in(self._call)
-            self._call.check_size(self._body_bytes)
+            call = self._app.call(self._method, self._target, headers, self._delivery)
+            self._app.begin(call)
+            self._note_let_in(call)
+            call.check_size(self._body_bytes)
+            self._call = call
         except Exception as error:
-            self._refuse(error)
+            self._refuse(error, call)
         else:
             if self._is_newer and headers.get(b"expect", b"").lower() == b"100-continue":
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _note_let_in(self, call: Call) -> None:
-        if not self.is_let_in and call.endpoint.right is not None:
+        if not self.is_let_in and call.endpoint.rights:
             self._port.let_in(self)
 
     def on_body(self, body: bytes) -> None:
@@ -399,10 +405,11 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             if answer.parts is not None and self._method == "HEAD":
                 await answer.without_parts()
             if answer.parts is None:
-                self._sending = self._whole(answer), call
+                self._sending = self._whole(answer), call, answer.status
                 self._port.cork(self)
                 return
-            await self._send_parts(answer)
+            sent_bytes = await self._send_parts(answer)
+            self._note(call, answer.status, sent_bytes)
         except Exception:
             self._give_up()
         self._end(call)
@@ -410,13 +417,20 @@ class Protocol(asyncio.BufferedProtocol, Connection):
     def flush(self) -> None:
         """Send the answer that was made."""
         assert self._sending is not None
-        (data, call), self._sending = self._sending, None
+        (data, call, status), self._sending = self._sending, None
         try:
             self._write(*data)
+            self._note(call, status, sum(map(len, data)))
             call.deliver()
         except Exception:
             self._give_up()
         self._end(call)
+
+    def _note(self, call: Call | None, status: int, out_bytes: int) -> None:
+        """Tell the logs of a request that has its answer."""
+        if self._app.notes.is_on:
+            took_s = self._loop.time() - self._began_s
+            self._app.notes.note(self._transport, self._method, call, status, out_bytes, took_s)
 
     def _give_up(self) -> None:
         # The client would take what is missing for something else.
@@ -426,8 +440,8 @@ class Protocol(asyncio.BufferedProtocol, Connection):
     def _end(self, call: Call) -> None:
         """Let a request go, with what it took and did not hand over."""
         call.give_back()
-        if call.has_room:
-            self._delivery.after_sent(call.leave_room)
+        if call.has_reserved:
+            self._delivery.after_sent(call.release_answer)
         self._answering = None
         if self._delivery.is_lost:
             self._port.ended(self)
@@ -464,14 +478,17 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         if self._held or not self._is_whole or self._is_ended:
             self._proceed()
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: Exception, begun: Call | None = None) -> None:
         """Answer a request of which the body has not come, and take no more of that."""
-        call, self._call = self._call, None
+        call, self._call = self._call or begun, None
         if call is not None:
             call.leave()
         # With it, it cannot be told whether the body will come.
         self._is_keeping = self._is_keeping and b"expect" not in self._headers
-        self._write(*self._whole(self._app.refusal(error, call)))
+        answer = self._app.refusal(error, call)
+        data = self._whole(answer)
+        self._write(*data)
+        self._note(call, answer.status, sum(map(len, data)))
         self._rest()
         self._answered()
 
@@ -508,8 +525,9 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         data = b"" if self._method == "HEAD" else answer.data
         return (head, data) if len(data) > _LARGE_BYTES else (head + data,)
 
-    async def _send_parts(self, answer: Answer) -> None:
-        """Write an answer part by part, as the client reads."""
+    async def _send_parts(self, answer: Answer) -> int:
+        """Write an answer part by part, as the client reads; return how much that was."""
+        sent_bytes = 0
         is_sized = "content-length" in answer.headers
         is_chunked = not is_sized and self._is_newer
         self._is_keeping = self._is_keeping and (is_sized or is_chunked)
@@ -518,9 +536,11 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
                 self._write(piece)
+                sent_bytes += len(piece)
                 await self._drain()
                 if self._delivery.is_lost:
-                    return
+                    break
+        return sent_bytes
 
     def _write(self, *pieces: Bytes) -> None:
         for piece in pieces:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dwell.batch.batch import Batch
-from dwell.errors import Forbidden, Unauthorized
+from dwell.errors import Forbidden, ServerBusy, Unauthorized
 from dwell.given import values
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
@@ -40,6 +40,8 @@ async def push(call: Call) -> Answer:
     check_waiting_topics(topics)
     call.allow(topics)
     call.check_waiting(len(call.waits) + len(call.waits.streams))
+    with call.stream():
+        pass
     name, stream = secrets.token_hex(16), Stream(ask.credit)
     lease = values.Millis(ask.lease_ms) if ask.lease_ms else None
     take = partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
@@ -52,8 +54,11 @@ async def push(call: Call) -> Answer:
 
 
 async def counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Yield events, and count their stream among those of the caller's token that wait."""
-    with call.streaming():
+    """Yield events, and count their stream among those of the caller's token that wait.
+
+    One that others have come before since it was let in has no events.
+    """
+    with contextlib.suppress(ServerBusy), call.stream(), call.streaming():
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event
@@ -80,13 +85,13 @@ async def _events(
             call.note_taken(batch)
             yield await _messages_event(call, stream, batch)
             call.deliver()
-            call.leave_room()
+            call.release_answer()
     except (Forbidden, Unauthorized):
         return
     finally:
         del streams[name]
         call.give_back()
-        call.leave_room()
+        call.release_answer()
 
 
 async def _messages_event(call: Call, stream: Stream, batch: Batch) -> bytes:
@@ -94,11 +99,11 @@ async def _messages_event(call: Call, stream: Stream, batch: Batch) -> bytes:
     if is_small(batch):
         stream.credit -= len(batch)
         return event_of("messages", {"messages": message_rows(batch), "credit": stream.credit})
-    await call.make_room(2 * size_of(batch))
+    await call.reserve_answer(2 * size_of(batch))
     rows = await Rows.of(batch, Media.JSON)
     call.give_back_from(rows.count)
     stream.credit -= rows.count
-    answer = call.keep_room(rows.answer(credit=stream.credit))
+    answer = call.made_answer(rows.answer(credit=stream.credit))
     return b"event: messages\ndata: " + answer.data + b"\n\n"
 
 
@@ -124,7 +129,6 @@ def event_of(kind: str, data: object) -> bytes:
 
 async def credit(call: Call) -> Answer:
     """Let a stream send so many messages more."""
-    call.allow(())
     ask = call.body(CreditRequest)
     stream = call.waits.streams.get(call.path["stream"])
     if stream is None:

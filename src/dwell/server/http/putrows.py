@@ -35,13 +35,16 @@ async def put_rows(
         levels_ms = (await queue.settings(topic)).delay_levels_ms
     times = Times(queue.clock.now_ms(), levels_ms)
     if len(rows) == 1:
-        return await queue.put_rows(topic, [alone(rows[0], bodies[0], times)], on_conflict)
+        row = alone(rows[0], bodies[0], times)
+        if call.service.quotas.has(call.token):
+            return await call.put_puts(Puts.of_rows(topic, [row]), on_conflict)
+        return await queue.put_rows(topic, [row], on_conflict)
     columns.bodies(bodies)
     check_ids(rows)
     puts = in_columns(topic, rows, bodies, times)
     if puts is None:
         puts = await one_by_one(topic, rows, bodies, times)
-    return await queue.put_puts(puts, on_conflict)
+    return await call.put_puts(puts, on_conflict)
 
 
 class Times(NamedTuple):

@@ -95,7 +95,7 @@ async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> 
         # A due that was given stays as it is, whatever time it is by the caller's clock.
         is_counted = (puts.counted & DUE_COUNTED) > 0
         puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
-    answer = await call.queue.put_puts(puts, on_conflict)
+    answer = await call.put_puts(puts, on_conflict)
     told = columns_of_answer(answer, own=puts.ids is not None)
     return Answer(_encoder.encode(told), Media.COLUMNS)
 

@@ -22,7 +22,7 @@ async def find(call: Call) -> Answer:
     """
     topic, ask = call.allowed_topic(), request_of(call, FindRequest)
     which, state = filters.selection_of(ask, ask.headers), values.state(ask.state)
-    await call.make_room(answer_bytes(ask.limit))
+    await call.reserve_answer(answer_bytes(ask.limit))
     page = await filters.look(call, topic, which, state, cursor_of(ask.cursor), ask.limit)
     return await page_answer(call, page)
 
@@ -35,7 +35,7 @@ async def take_where(call: Call) -> Answer:
     many were taken as were asked for.
     """
     topic, ask = call.allowed_topic(), request_of(call, TakeWhereRequest)
-    await call.make_room(answer_bytes(ask.limit))
+    await call.reserve_answer(answer_bytes(ask.limit))
     page = await search.take_where(
         call.queue.store,
         topic,
@@ -58,4 +58,5 @@ async def clear(call: Call) -> Answer:
     """
     topic = call.allowed_topic()
     count, is_complete = await search.clear(call.queue.store, topic, most=filters.MOST_LOOKED_AT)
+    call.change = {"cancelled": count, "is_complete": is_complete}
     return call.answer(ClearAnswer(count, is_complete))

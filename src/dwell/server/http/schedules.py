@@ -1,7 +1,7 @@
 """Schedules over HTTP: what is put again and again, by a calendar.
 
-They are the server's own, not a topic's: who may change them has the admin right on the topic in
-which they are kept, and the right to put into the topic that they name.
+They are the server's own, not a topic's: to change them takes the admin right on the topic in which
+they are kept, and the right to put into the topic that they name.
 """
 
 from types import SimpleNamespace
@@ -26,7 +26,6 @@ from dwell.server.http.schemas.requests import (
     SchedulesQuery,
 )
 from dwell.server.http.spans import span
-from dwell.server.tokens import Right
 from dwell.wire.rows import Line, body_of
 
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
@@ -39,12 +38,13 @@ _PLAIN = (
 async def put_schedule(call: Call) -> Answer:
     """Put a schedule, also in place of another: created, replaced, or kept as it was the same."""
     name, ask = _name(call), request_of(call, ScheduleRequest)
-    call.allow([values.topic(ask.topic)], Right.PUT)
+    _allow_also(call, [ask.topic])
     words: dict[str, Any] = {word: getattr(ask, word) for word in _PLAIN}
     spans: dict[str, Any] = {
         word: found for word in _SPANS if (found := span(ask, word)) is not None
     }
     body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
+    await _check_room(call, ask.topic)
     result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
     return _said(call, result)
 
@@ -52,10 +52,13 @@ async def put_schedule(call: Call) -> Answer:
 async def change_schedule(call: Call) -> Answer:
     """Change what the body names of a schedule: replaced, kept as it was the same, or unknown."""
     name, ask = _name(call), request_of(call, ScheduleChange)
-    topics = [] if ask.topic is UNSET else [values.topic(ask.topic)]
+    topics = [] if ask.topic is UNSET else [ask.topic]
     if (found := await call.queue.schedules.get(name)) is not None:
         topics = topics or [found.schedule.topic]
-    call.allow(topics or [TOPIC], Right.PUT if topics else Right.ADMIN)
+    if topics:
+        _allow_also(call, topics)
+    if ask.topic is not UNSET:
+        await _check_room(call, ask.topic)
     words: dict[str, Any] = {
         word: said for word in ("topic", *_PLAIN) if (said := getattr(ask, word)) is not UNSET
     }
@@ -85,7 +88,6 @@ async def list_schedules(call: Call) -> Answer:
 
     They are without their bodies and headers, which the schedule itself has.
     """
-    call.allow([TOPIC])
     ask = call.query(SchedulesQuery)
     state = values.state(ask.state)
     page = await call.queue.scan(TOPIC, state, cursor=cursor_of(ask.cursor), limit=ask.limit)
@@ -115,12 +117,29 @@ async def resume_schedule(call: Call) -> Answer:
 
 
 def _name(call: Call) -> str:
-    """Return the schedule that the path names; refuses a caller who may not change schedules."""
-    call.allow([TOPIC])
+    """Return the schedule that the path names."""
     return values.topic(call.path["name"], "name")
 
 
+def _allow_also(call: Call, topics: list[str]) -> None:
+    """Refuse a caller who may not put into the topics that a schedule puts into."""
+    assert call.endpoint.also is not None
+    call.allow(list(map(values.topic, topics)), call.endpoint.also)
+    call.change = {"topics": topics}
+
+
+async def _check_room(call: Call, topic: str) -> None:
+    """Refuse a caller whose quota has no room in a topic; raises StoreFull.
+
+    What the schedule puts there later is no request of anybody's.
+    """
+    async with call.room(topic, 1, 0) as room:
+        if room is not None:
+            room.refused()
+
+
 def _said(call: Call, result: Result) -> Answer:
+    call.change = {**call.change, "result": str(result)}
     return call.answer(ScheduleAnswer(str(result)))
 
 

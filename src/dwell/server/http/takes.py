@@ -83,7 +83,8 @@ async def _take_due(
     with call.waiting(len(topics)):
         work = take(wait=Millis(wait_ms))
         check = partial(call.allow, topics)
-        waited = await call.waits.wait(call.delivery, work, check, ask.poll)
+        name = (call.token, ask.poll) if ask.poll else None
+        waited = await call.waits.wait(call.delivery, work, check, name)
     return Batch.empty() if waited is None else waited
 
 
@@ -105,9 +106,8 @@ def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
 
 
 async def end_wait(call: Call) -> Answer:
-    """End the waiting of a take with that ``poll``; it answers with what it has."""
-    call.allow(())
-    return call.answer(EndAnswer(call.waits.end(call.path["poll"])))
+    """End the waiting of a take by the same token with that ``poll``; it answers what it has."""
+    return call.answer(EndAnswer(call.waits.end((call.token, call.path["poll"]))))
 
 
 async def held(call: Call) -> Answer:
@@ -115,17 +115,16 @@ async def held(call: Call) -> Answer:
 
     There is more when the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
     """
-    call.allow(None)
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
-    await call.make_room(MOST_ANSWER_BYTES)
+    await call.reserve_answer(MOST_ANSWER_BYTES)
     return await page_answer(call, Page(*part_of(await call.queue.held(ask.owner), after)))
 
 
 async def peek(call: Call) -> Answer:
     """Look at the messages that a take would give first, and leave them as they are."""
     topic, limit = call.allowed_topic(), call.query(PeekQuery).limit
-    await call.make_room(answer_bytes(limit))
+    await call.reserve_answer(answer_bytes(limit))
     return await batch_answer(call, await call.queue.peek(topic, limit))
 
 
@@ -137,18 +136,18 @@ async def batch_answer(call: Call, batch: Batch) -> Answer:
     form = call.asked
     is_large = not is_small(batch)
     if is_large:
-        await call.make_room(2 * size_of(batch))
+        await call.reserve_answer(2 * size_of(batch))
     if form is Media.COLUMNS:
-        return call.keep_room(Answer(_encoder.encode(columns_of_batch(batch)), form))
+        return call.made_answer(Answer(_encoder.encode(columns_of_batch(batch)), form))
     if is_large:
         rows = await Rows.of(batch, form)
         if rows.count < len(batch):
             call.give_back_from(rows.count)
-        return call.keep_room(rows.answer())
+        return call.made_answer(rows.answer())
     if form is Media.NDJSON:
-        return call.keep_room(Answer(as_lines(message_rows(batch)), form))
+        return call.made_answer(Answer(as_lines(message_rows(batch)), form))
     rows_ = message_rows(batch, packed=form is Media.MSGPACK)
-    return call.keep_room(call.answer({"messages": rows_}))
+    return call.made_answer(call.answer({"messages": rows_}))
 
 
 # --- by receipt -------------------------------------------------------------------------------

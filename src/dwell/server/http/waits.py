@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dwell.errors import DwellError
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.returns import Returns
 
 T = TypeVar("T")
+
+#: Who waits, by the name of the token, and what they call it: no token knows waits of another.
+Name: TypeAlias = tuple[str, str]
 
 
 class Stream:
@@ -37,7 +40,7 @@ class Waits:
 
     def __init__(self) -> None:
         self._waiting: set[_Wait] = set()
-        self._named: dict[str, _Wait] = {}
+        self._named: dict[Name, _Wait] = {}
         self.is_over = False
         self.streams: dict[str, Stream] = {}
         self.returns = Returns()
@@ -51,7 +54,7 @@ class Waits:
         delivery: Delivery,
         work: Coroutine[Any, Any, T],
         check: Callable[[], None],
-        name: str = "",
+        name: Name | None = None,
     ) -> T | None:
         """Return what the work returns, or None when the wait was ended before.
 
@@ -81,7 +84,7 @@ class Waits:
             if name and self._named.get(name) is wait:
                 del self._named[name]
 
-    def end(self, name: str) -> bool:
+    def end(self, name: Name) -> bool:
         """End the wait of a name; tell whether there was one."""
         found = self._named.get(name)
         if found is not None:

@@ -36,7 +36,7 @@ async def watch(call: Call) -> Answer:
         raise ServerBusy(f"{board.watchers} streams are watched, at most {MOST_WATCHERS} may")
     call.check_waiting(len(call.waits) + len(call.waits.streams))
     # Refused here, while there is an answer to say so; counted for as long as the stream runs.
-    with call.watching(MOST_WATCHERS):
+    with call.watching(MOST_WATCHERS), call.stream():
         pass
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"

@@ -84,6 +84,7 @@ class EmbeddedStore(Counting):
     """
 
     keeps_calls = True
+    counts_bytes = True
     # One sync is under way at a time, and covers all that was written before it.
     most_small = 1
 
@@ -608,6 +609,19 @@ class EmbeddedStore(Counting):
         """Return the counts."""
         self._time.look()
         return await stats_of(self._machine)
+
+    async def stored_bytes(self) -> dict[str, int]:
+        """Return how many bytes the messages of each topic have."""
+        self._time.look()
+        machine = self._machine
+        sizes = np.zeros(0, np.int64)
+        for part in machine.table.sizes_by_topic():
+            if len(part) > len(sizes):
+                sizes, part = part, sizes
+            sizes[: len(part)] += part
+            await asyncio.sleep(0)
+        numbered = machine.topics.numbered()
+        return {n: int(sizes[at]) for n, at in numbered.items() if at < len(sizes) and sizes[at]}
 
     async def count_urgent(self, topic: str, priority: int) -> int:
         """Return how many ready messages of a topic come before those of a priority."""

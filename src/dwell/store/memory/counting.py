@@ -7,7 +7,7 @@ import numpy as np
 
 from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder, Stats, TopicStats
-from dwell.message import I64, State
+from dwell.message import I64, QUEUE_ID_MARK, State
 from dwell.slices import slices
 from dwell.store.base import Store
 from dwell.store.holding import most_held
@@ -21,6 +21,7 @@ _AT_ONCE = 20_000
 class Counting(Store):
     """The verbs that count what the topics of a store in memory hold."""
 
+    counts_bytes = True
     topics: dict[str, Topic]
     _taken: Mapping[int, Row]
     _log: EventLog
@@ -34,6 +35,16 @@ class Counting(Store):
         self._enter()
         topics = {name: TopicStats(*topic.counts[1:]) for name, topic in self.topics.items()}
         return Stats(topics, {str(kind): count for kind, count in self._log.totals.items()})
+
+    async def stored_bytes(self) -> dict[str, int]:
+        """Return how many bytes the messages of each topic have (see the contract)."""
+        self._enter()
+        sizes: dict[str, int] = {}
+        for name, topic in list(self.topics.items()):
+            for rows in slices(list(topic.rows.values()), _AT_ONCE):
+                sizes[name] = sizes.get(name, 0) + sum(map(_size_of, rows))
+                await asyncio.sleep(0)
+        return sizes
 
     async def count_urgent(self, topic: str, priority: int) -> int:
         """Return how many ready messages of a topic come before those of a priority."""
@@ -66,3 +77,8 @@ class Counting(Store):
         self._enter()
         leases = ((row.owner, row.topic.name, 1, row.until_ms) for row in self._taken.values())
         return most_held(leases, limit, prefixes)
+
+
+def _size_of(row: Row) -> int:
+    own = b"" if row.id.startswith(QUEUE_ID_MARK) else row.id.encode()
+    return len(own) + len(row.extra) + len(row.body)

@@ -187,6 +187,21 @@ class Reading(Suite):
         assert (await rig.store.stats()).topics["t"] == TopicStats(ready=1, leased=1)
 
     @scenario
+    async def test_bytes_are_counted_by_topic(self, rig: Rig) -> None:
+        """A store that counts them counts ids of callers and bodies of what is there."""
+        if not rig.store.counts_bytes:
+            return
+        assert sum((await rig.store.stored_bytes()).values()) == 0
+        await rig.put("a", "bb")
+        await rig.put("c", topic="u")
+        before = await rig.store.stored_bytes()
+        assert before["t"] > before["u"] > 0
+        await rig.cancel("a")
+        after = await rig.store.stored_bytes()
+        assert 0 < after["t"] < before["t"]
+        assert after["u"] == before["u"]
+
+    @scenario
     async def test_settings_are_kept(self, rig: Rig) -> None:
         """Each topic has its own, and the usual ones until it is told."""
         settings = TopicSettings(lease_ms=7, retry_delays_ms=(1, 2), on_full="drop", paused=True)

@@ -77,7 +77,9 @@ class RightsAnswer(Struct):
     has_tokens: bool
     put: list[str]
     take: list[str]
+    read: list[str]
     admin: list[str]
+    metrics: bool
     version: str
     now_ms: int
 

@@ -128,7 +128,7 @@ class TakeRequest(Request):
 
     ``ids`` takes those of one topic that are ready, with ``versions`` (one for each id, those of a
     sweep or a page in columns) only those that have not changed since. ``poll`` is a name of the
-    caller's for this request, with which its waiting can be ended.
+    caller's for this request, with which the same token can end its waiting.
     """
 
     topics: Topic | Annotated[list[Topic], Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)]

@@ -1,4 +1,4 @@
-"""Room: how many bytes of large answers may be made, or wait to be read, at a time."""
+"""Window: how many bytes of large answers may be made, or wait to be read, at a time."""
 
 import asyncio
 from collections import deque
@@ -15,10 +15,10 @@ PATIENCE_S = 10.0
 _Waiter: TypeAlias = tuple[int, "asyncio.Future[None]"]
 
 
-class Room:
-    """Gives out room for bytes, in the order in which it is asked for.
+class Window:
+    """Reserves bytes, in the order in which they are asked for.
 
-    What is larger than all the room has it when nothing else has any.
+    An answer that is larger than the window is let in when there is no other.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -27,7 +27,7 @@ class Room:
         self._waiting: deque[_Waiter] = deque()
 
     async def enter(self, size_bytes: int) -> None:
-        """Return when there is room for so many bytes; raises ServerBusy when it takes too long."""
+        """Reserve so many bytes, waiting for others; raises ServerBusy when it takes too long."""
         if not self._waiting and self._fits(size_bytes):
             self.size_bytes += size_bytes
             return
@@ -51,12 +51,12 @@ class Room:
             raise
 
     def change(self, before_bytes: int, size_bytes: int) -> None:
-        """Have room for another number of bytes, whether there is as much or not."""
+        """Reserve another number of bytes, whether there are as many or not."""
         self.size_bytes += size_bytes - before_bytes
         self._let_in()
 
     def leave(self, size_bytes: int) -> None:
-        """Give room back."""
+        """Release so many bytes."""
         self.size_bytes -= size_bytes
         self._let_in()
 

@@ -1,0 +1,340 @@
+"""Quotas: how much one token may have in the store, and how often it may ask.
+
+What is there is looked up in the store about once a second; what was accepted since, or is under
+way, is added. So requests that come at once cannot pass a quota together, and what was acked counts
+until the next look.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+
+from dwell.batch.stats import Stats
+from dwell.clock.clock import monotonic_ms
+from dwell.errors import (
+    IdExists,
+    InvalidInput,
+    InvalidSettings,
+    ServerBusy,
+    StoreError,
+    StoreFull,
+    TopicFull,
+)
+from dwell.message import U8, Result
+from dwell.queue import Queue
+from dwell.server.board.shared import Shared
+from dwell.server.tokens import Grant, Right, TokenFile, Tokens
+
+#: How long a look holds at least.
+_LOOK_S = 1.0
+#: What stands behind every name of a topic that begins with some text.
+_BEHIND = "\x7f"
+#: What says that nothing was put.
+_REFUSED = (InvalidInput, IdExists, TopicFull)
+
+
+class Seen:
+    """What a look found, so that the part under some prefixes is read off without a pass."""
+
+    def __init__(self, stats: Stats, sizes: dict[str, int]) -> None:
+        self.topics = stats.topics
+        counts = {
+            name: of.delayed + of.ready + of.leased + of.dead for name, of in stats.topics.items()
+        }
+        self._names = sorted(name for name, count in counts.items() if count)
+        self._there = set(self._names)
+        self._messages = [0, *accumulate(counts[name] for name in self._names)]
+        self._bytes = [0, *accumulate(sizes.get(name, 0) for name in self._names)]
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._there
+
+    def under(self, prefixes: tuple[str, ...]) -> tuple[int, int, int]:
+        """Return how many topics, messages and bytes there are under prefixes."""
+        topics = messages = size_bytes = 0
+        for prefix in _apart(prefixes):
+            first = bisect_left(self._names, prefix)
+            end = bisect_left(self._names, prefix + _BEHIND)
+            topics += end - first
+            messages += self._messages[end] - self._messages[first]
+            size_bytes += self._bytes[end] - self._bytes[first]
+        return topics, messages, size_bytes
+
+
+def _apart(prefixes: tuple[str, ...]) -> list[str]:
+    """Return prefixes without those that are covered by another."""
+    found: list[str] = []
+    for prefix in sorted(prefixes):
+        if not found or not prefix.startswith(found[-1]):
+            found.append(prefix)
+    return found
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Messages, bytes and topics that no look has found yet."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    topics: Counter[str] = field(default_factory=Counter)
+
+    def add(self, topic: str, messages: int, size_bytes: int) -> None:
+        self.messages += messages
+        self.size_bytes += size_bytes
+        self.topics[topic] += 1
+
+    def take(self, topic: str, messages: int, size_bytes: int) -> None:
+        self.messages -= messages
+        self.size_bytes -= size_bytes
+        self.topics[topic] -= 1
+        if not self.topics[topic]:
+            del self.topics[topic]
+
+
+class Room:
+    """What one put may bring: it counts as under way until it is over.
+
+    ``created`` is how many messages it has brought; until that is known all count. ``is_larger``
+    tells whether what is stored has grown.
+    """
+
+    __slots__ = ("_account", "_messages", "_size_bytes", "_topic", "created", "is_larger")
+
+    def __init__(self, account: "Account", topic: str, messages: int, size_bytes: int) -> None:
+        self._account, self._topic = account, topic
+        self._messages, self._size_bytes = messages, size_bytes
+        self.created, self.is_larger = messages, True
+        account.under_way.add(topic, messages, size_bytes)
+
+    def done(self, results: U8) -> None:
+        """Note what became of each message."""
+        self.created = int(np.count_nonzero(results == Result.CREATED))
+        self.is_larger = bool(self.created or (results == Result.REPLACED).any())
+
+    def refused(self) -> None:
+        """Note that nothing was put."""
+        self.created, self.is_larger = 0, False
+
+    def leave(self) -> None:
+        """Count it as brought, as far as it was."""
+        account = self._account
+        account.under_way.take(self._topic, self._messages, self._size_bytes)
+        if self.is_larger:
+            account.brought.add(self._topic, self.created, self._size_bytes)
+
+
+class Account:
+    """What one token has brought since a look, what it has under way, and how often it asks.
+
+    What was brought before a look began is in what that finds; what is brought while it looks may
+    be, and counts until the next one.
+    """
+
+    __slots__ = ("_asked_ms", "_before", "_level", "brought", "streams", "under_way")
+
+    def __init__(self) -> None:
+        self._before, self.brought, self.under_way = _Sum(), _Sum(), _Sum()
+        self._level, self._asked_ms = 0.0, 0
+        self.streams = 0
+
+    def begin_look(self) -> None:
+        """Note that what was brought until now will be found."""
+        before, brought = self._before, self.brought
+        before.messages += brought.messages
+        before.size_bytes += brought.size_bytes
+        before.topics += brought.topics
+        self.brought = _Sum()
+
+    def end_look(self) -> None:
+        """Note that it was found."""
+        self._before = _Sum()
+
+    def since(self, seen: Seen) -> tuple[set[str], int, int]:
+        """Return new topics, messages and bytes that a look has not found yet."""
+        sums = (self._before, self.brought, self.under_way)
+        topics = {topic for one in sums for topic in one.topics if topic not in seen}
+        return topics, sum(one.messages for one in sums), sum(one.size_bytes for one in sums)
+
+    def may_ask(self, rate: int, count: int) -> bool:
+        """Tell whether requests may come, of ``rate`` a second; only the last may go over it."""
+        now_ms = monotonic_ms()
+        gained = (now_ms - self._asked_ms) * rate / 1000
+        self._level, self._asked_ms = min(self._level + gained, float(rate)), now_ms
+        if self._level < 1:
+            return False
+        self._level -= count
+        return True
+
+
+class Quotas:
+    """The quotas of all tokens of a server; callers without a token are one, with an empty name."""
+
+    def __init__(self, queue: Queue, tokens: Tokens) -> None:
+        self._queue = queue
+        self._tokens = tokens
+        self._accounts: dict[str, Account] = {}
+        self._looks: Shared[Seen] = Shared(self._look, _LOOK_S)
+        self._last: Seen | None = None
+        self.check(tokens.found)
+
+    def check(self, found: TokenFile) -> None:
+        """Refuse quotas that the store cannot count; raises InvalidSettings."""
+        for name, grant in found.grants.items():
+            if grant.quota.stored_bytes is not None and not self._queue.store.counts_bytes:
+                raise InvalidSettings(
+                    f"quota stored_bytes of {_whose(name)}: this kind of store does not count "
+                    "bytes by topic, expected none"
+                )
+
+    def _of(self, name: str) -> tuple[Grant, Account] | None:
+        """Return what holds for a token, and its account; None where it has no quota."""
+        grant = self._tokens.limited.get(name)
+        if grant is None:
+            return None
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account()
+        return grant, account
+
+    def has(self, name: str) -> bool:
+        """Tell whether a token has any quota."""
+        return name in self._tokens.limited
+
+    # --- how often ------------------------------------------------------------------------------
+
+    def count_request(self, name: str, count: int = 1) -> None:
+        """Count requests of a token; raises ServerBusy when they are too many a second."""
+        of = self._of(name)
+        if of is None or (rate := of[0].quota.requests_per_s) is None:
+            return
+        if not of[1].may_ask(rate, count):
+            raise ServerBusy(_words("requests_per_s", name, "more requests", rate))
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[None]:
+        """Count a stream of a token for the length of a block; raises ServerBusy."""
+        of = self._of(name)
+        if of is None:
+            yield
+            return
+        grant, account = of
+        most = grant.quota.streams
+        if most is not None and account.streams >= most:
+            raise ServerBusy(_words("streams", name, account.streams + 1, most))
+        account.streams += 1
+        try:
+            yield
+        finally:
+            account.streams -= 1
+
+    # --- how much -------------------------------------------------------------------------------
+
+    async def gate(self, name: str) -> "Gate | None":
+        """Return what lets in the puts of a token, None where it has no quota."""
+        of = self._of(name)
+        return None if of is None else Gate(name, *of, await self._seen())
+
+    @asynccontextmanager
+    async def room(
+        self, name: str, topic: str, messages: int, size_bytes: int
+    ) -> AsyncIterator[Room | None]:
+        """Count what a token is about to put for the length of a block; raises StoreFull.
+
+        Yields None for a token without a quota.
+        """
+        gate = await self.gate(name)
+        if gate is None:
+            yield None
+            return
+        room = gate.enter(topic, messages, size_bytes)
+        try:
+            yield room
+        except _REFUSED:
+            room.refused()
+            raise
+        finally:
+            room.leave()
+
+    async def configure(self, name: str, topic: str) -> None:
+        """Count a topic that is to have settings; raises StoreFull.
+
+        One without messages is there, too, as it keeps its settings.
+        """
+        of = self._of(name)
+        if of is None or (most := of[0].quota.topics) is None:
+            return
+        grant, account = of
+        seen = await self._seen()
+        if topic in seen.topics:
+            return
+        prefixes = grant.prefixes((Right.PUT, Right.ADMIN))
+        new = account.since(seen)[0] - seen.topics.keys() | {topic}
+        there = sum(one.startswith(prefixes) for one in seen.topics)
+        _refuse_over("topics", name, there + len(new), most)
+        account.brought.add(topic, 0, 0)
+
+    async def _seen(self) -> Seen:
+        """Return what the last look found, which is what accounts are counted from."""
+        await self._looks.get()
+        assert self._last is not None
+        return self._last
+
+    async def _look(self) -> Seen:
+        """Find out what is there; while the store does not say, what was found before counts on."""
+        looked = list(self._accounts.values())
+        for account in looked:
+            account.begin_look()
+        try:
+            stats = await self._queue.stats()
+            sizes = await self._sizes()
+        except StoreError:
+            if self._last is None:
+                raise
+            return self._last
+        self._last = Seen(stats, sizes)
+        for account in looked:
+            account.end_look()
+        return self._last
+
+    async def _sizes(self) -> dict[str, int]:
+        """Return how many bytes each topic has, if a quota asks for them."""
+        is_asked = any(g.quota.stored_bytes is not None for g in self._tokens.limited.values())
+        return await self._queue.store.stored_bytes() if is_asked else {}
+
+
+class Gate:
+    """Lets in puts of one token, by what a look found."""
+
+    def __init__(self, name: str, grant: Grant, account: Account, seen: Seen) -> None:
+        self._name, self._quota, self._put = name, grant.quota, grant.put
+        self._account, self._seen = account, seen
+
+    def enter(self, topic: str, messages: int, size_bytes: int) -> Room:
+        """Let in a put; raises StoreFull for what would be more than the token may have."""
+        name, quota, seen = self._name, self._quota, self._seen
+        topics, there, stored_bytes = seen.under(self._put)
+        new, more, more_bytes = self._account.since(seen)
+        if topic not in seen and topic not in new:
+            _refuse_over("topics", name, topics + len(new) + 1, quota.topics)
+        _refuse_over("pending", name, there + more + messages, quota.pending)
+        size_bytes_then = stored_bytes + more_bytes + size_bytes
+        _refuse_over("stored_bytes", name, size_bytes_then, quota.stored_bytes)
+        return Room(self._account, topic, messages, size_bytes)
+
+
+def _refuse_over(quota: str, name: str, count: int, most: int | None) -> None:
+    if most is not None and count > most:
+        raise StoreFull(_words(quota, name, count, most))
+
+
+def _words(quota: str, name: str, got: object, most: int) -> str:
+    return f"quota {quota} of {_whose(name)}: got {got}, expected at most {most}"
+
+
+def _whose(name: str) -> str:
+    return f"token {name}" if name else "callers without a token"
