@@ -44,7 +44,7 @@ from dwell.client.answers import (
 from dwell.client.connection import Connection, certificate
 from dwell.client.counting import Counting
 from dwell.clock.servertime import ServerClock
-from dwell.errors import DwellError, StoreError
+from dwell.errors import DwellError, StoreDamaged, StoreError
 from dwell.message import I64, U8, U64, Message, Result, State, TopicSettings, receipts_to_text
 from dwell.store.base import Delays, Errors
 from dwell.tasks import end, finished, whole
@@ -382,14 +382,17 @@ class HttpStore(Counting):
                 done.is_complete = found.cursor is None
                 return done
 
-    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | StoreDamaged | None]:
         """Return messages by id, as many a request as an answer holds."""
-        texts, found = _texts(ids), dict[str, Message]()
+        texts, found = _texts(ids), dict[str, Message | StoreDamaged]()
         start: int | None = 0
         while start is not None:
             batch = await self._columns_of(f"{_topic(topic)}/get", {"ids": texts[start:]})
             with reading():
                 found |= {message.id: message for message in batch_of_columns(batch)}
+                for id_ in [texts[start + at] for at in batch.damaged]:
+                    words = f"topic {topic!r}: message {id_!r} cannot be read"
+                    found[id_] = StoreDamaged(f"{words}: the server's disk has damaged it")
             start = following(start, batch.next, len(texts))
         return [found.get(id_) for id_ in texts]
 

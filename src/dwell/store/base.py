@@ -26,6 +26,8 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   settings say when it matters;
 * ids that the queue made are not remembered; ids of the caller's are, for the topic's remember_ms
   after the ack, and only ``on_conflict="keep"`` looks at that;
+* a message that the disk has damaged stops no other: take, take_ids, peek, held, scan and sweep
+  leave it out;
 * what take, take_ids, peek, scan and sweep answer with is not much more than MAX_BATCH_BYTES, if
   it is not one message: fewer are given than there are, and the next call goes on;
 * the settings ``rate``, ``most_leased``, ``ordered`` and ``fair`` bound what ``take`` and
@@ -57,6 +59,7 @@ from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
+from dwell.errors import StoreDamaged
 from dwell.histogram import Histogram
 from dwell.message import (
     I64,
@@ -233,8 +236,13 @@ class Store(ABC):
         return np.zeros(len(calls), np.uint8)
 
     @abstractmethod
-    async def get(self, topic: str, ids: Sequence[bytes]) -> "list[Message | None]":
-        """Return each message (without receipts), or None where the id is unknown."""
+    async def get(
+        self, topic: str, ids: Sequence[bytes]
+    ) -> "Sequence[Message | StoreDamaged | None]":
+        """Return each message (without receipts), or None where the id is unknown.
+
+        In the place of one that the disk has damaged stands the error that names it.
+        """
 
     @abstractmethod
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:

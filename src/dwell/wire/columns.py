@@ -112,7 +112,8 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     """Some messages; ``topic`` says for each which of ``topics`` is its own.
 
     ``next`` is the place of the first id that a get by ids had no room for. ``versions`` are those
-    of a page, from a server that sends them.
+    of a page, from a server that sends them. ``damaged`` are the places of those ids of a get whose
+    messages the server's disk has damaged.
     """
 
     count: int
@@ -136,6 +137,7 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     cursor: Cursor | None = None
     next: int | None = None
     versions: Column | None = None
+    damaged: list[int] = []
 
 
 class SweepColumns(msgspec.Struct):

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.errors import InvalidInput, InvalidLimit
+from dwell.errors import InvalidInput, InvalidLimit, StoreDamaged
 from dwell.given import columns, values
+from dwell.message import Message
 from dwell.queue import changes
 from dwell.queue.changes import Change
 from dwell.server.http.answer import Answer, Refusal
@@ -85,23 +86,23 @@ async def kick(call: Call) -> Answer:
 
 
 async def get(call: Call) -> Answer:
-    """Return messages by their ids, null where one is unknown, 16 MiB of them at most.
+    """Return messages by their ids, null where one is unknown or damaged, 16 MiB of them at most.
 
     They are those of the first ids; ``next`` is the place of the first id of which nothing is said
     yet, where the next request begins, and null when something was said of each.
     """
     topic, ask = call.allowed_topic(), call.body(GetRequest)
-    columns.any_ids(ask.ids)
-    found = await first_of(call.queue, topic, ask.ids)
+    found = await first_of(call.queue, topic, columns.any_ids(ask.ids))
     following = len(found) if len(found) < len(ask.ids) else None
-    there = [message for message in found if message is not None]
+    there = [one for one in found if isinstance(one, Message)]
+    damaged = [at for at, one in enumerate(found) if isinstance(one, StoreDamaged)]
     if call.asked is Media.COLUMNS:
         told = columns_of_batch(Batch.of(there))
-        told.next = following
+        told.next, told.damaged = following, damaged
         return Answer(msgspec.msgpack.encode(told), Media.COLUMNS)
     rows = iter(message_rows(there))
-    each: Any = [None if m is None else next(rows) for m in found]
-    return call.answer(Found(each, following))
+    each: Any = [next(rows) if isinstance(one, Message) else None for one in found]
+    return call.answer(Found(each, following, damaged))
 
 
 async def get_one(call: Call) -> Answer:

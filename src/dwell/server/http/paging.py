@@ -9,7 +9,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import sizes_of
 from dwell.batch.page import Cursor, Page
-from dwell.errors import InvalidLimit
+from dwell.errors import InvalidLimit, StoreDamaged
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Message, State
 from dwell.queue import Queue
@@ -105,14 +105,16 @@ def part_of(batch: Batch, cursor: Cursor | None) -> tuple[Batch, Cursor | None]:
     return part, Cursor(int(part.due_ms[-1]), int(part.numbers[-1]))
 
 
-async def first_of(queue: Queue, topic: str, ids: Sequence[str]) -> list[Message | None]:
+async def first_of(
+    queue: Queue, topic: str, ids: Sequence[bytes]
+) -> list[Message | StoreDamaged | None]:
     """Return the messages of the first ids, of as many as an answer holds, of one at least."""
-    found: list[Message | None] = []
+    found: list[Message | StoreDamaged | None] = []
     size_bytes = 0
     while len(found) < len(ids):
         room = max((MAX_BATCH_BYTES - size_bytes) // MAX_BODY_BYTES, _FEWEST)
-        for message in await queue.get(topic, ids[len(found) : len(found) + room]):
-            if message is not None:
+        for message in await queue.store.get(topic, ids[len(found) : len(found) + room]):
+            if isinstance(message, Message):
                 size_bytes += len(message.body) + _headers_bytes(message)
             if size_bytes > MAX_BATCH_BYTES and found:
                 return found

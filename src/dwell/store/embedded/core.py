@@ -77,6 +77,8 @@ class Core:
         self.is_open = False
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing, self._learning = asyncio.Lock(), asyncio.Lock()
+        #: The damages of segments that were logged.
+        self.told_damage: set[tuple[Path, int]] = set()
 
     # --- open and close -------------------------------------------------------------------------
 
