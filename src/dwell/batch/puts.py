@@ -48,6 +48,9 @@ class Puts:
     machine's may count them anew; every other due is stored as it is given. None says that nothing
     was counted.
 
+    ``versions`` has the version that the message of an id must have to be replaced, as a scan gave
+    it, 0 for any; None when any will do.
+
     ``calls`` has the call number of each message (:mod:`dwell.batch.calls`), for a store that keeps
     them; None when the put came with no request.
     """
@@ -62,6 +65,7 @@ class Puts:
     ids: Sequence[bytes] | None = None
     extras: Sequence[bytes] | None = None
     counted: U8 | None = None
+    versions: U64 | None = None
     calls: U64 | None = None
 
     def __post_init__(self) -> None:

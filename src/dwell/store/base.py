@@ -139,6 +139,9 @@ class Store(ABC):
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages; ``on_conflict`` is ``keep``, ``replace`` or ``error``.
 
+        A message with a version replaces only what has that version, and is not put otherwise: it
+        answers ``unknown``, or ``leased`` where the other is.
+
         ``error`` raises IdExists, and a full topic with ``on_full=refuse`` raises TopicFull; then
         nothing of the batch was put. A store of several shards, each of which refuses by itself,
         raises PartlyPut when only some did.

@@ -96,7 +96,8 @@ class MemoryStore(Reading):
         room = topic.room(ids, on_conflict)
         results = np.zeros(len(puts), np.uint8)
         for at, row in enumerate(rows_of(topic, ids, arrivals, puts)):
-            result = self._put(row, on_conflict, room, now_ms)
+            version = 0 if puts.versions is None else int(puts.versions[at])
+            result = self._put(row, on_conflict, version, room, now_ms)
             room -= result is Result.CREATED
             results[at] = result
         self._announce()
@@ -372,9 +373,11 @@ class MemoryStore(Reading):
         del row.topic.rows[row.id]
         del self._numbered[row.arrival]
 
-    def _put(self, new: Row, on_conflict: str, room: int, now_ms: int) -> Result:
+    def _put(self, new: Row, on_conflict: str, version: int, room: int, now_ms: int) -> Result:
         topic = new.topic
         old = topic.rows.get(new.id)
+        if version and (old is None or (old.serial != version and old.state is not State.LEASED)):
+            return Result.UNKNOWN
         if old is not None:
             return self._replace(old, new, now_ms) if on_conflict == "replace" else Result.KEPT
         if on_conflict == "keep" and new.id in topic.remembered:
