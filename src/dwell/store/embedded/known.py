@@ -49,6 +49,12 @@ class KnownIds(Pool):
         """Make room for more ids: drop those that are over, and grow unless these were many."""
         if more <= self._room():
             return
+        self.drop_over(now_ms)
+        if self._room() < max(more, self.capacity // 4):
+            self.reserve(self.capacity + more)
+
+    def drop_over(self, now_ms: int) -> None:
+        """Drop the memories that are over."""
 
         def is_over(part: slice) -> np.ndarray:
             over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
@@ -56,8 +62,6 @@ class KnownIds(Pool):
             return over
 
         self._drop(self.rows_where(is_over))
-        if self._room() < max(more, self.capacity // 4):
-            self.reserve(self.capacity + more)
 
     def find(self, hashes: U64, checks: U32) -> tuple[Rows, np.ndarray]:
         """Return the row of each id's message, 0 where there is none, and whether there is one."""

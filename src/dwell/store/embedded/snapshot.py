@@ -40,6 +40,8 @@ _KEYS: dict[str, type[np.generic]] = {"id_hash": np.uint64, "id_check": np.uint3
 #: Arrays that may come in several parts, and about how much one has.
 _REMEMBERED = ("remembered_hashes", "remembered_notes")
 _REMEMBERED_STEP = 1 << 18
+#: What a snapshot has for an id that is remembered.
+_REMEMBERED_BYTES = 16
 #: The parts of the errors, each its length (4 bytes) and a MessagePack map by row; and how many
 #: errors one has, as a large map would be encoded in one go that holds up everybody.
 _ERRORS = "errors"
@@ -156,8 +158,13 @@ class Snapshot:
             self._memories.append(known.notes(entries))
 
     def create(self) -> None:
-        """Make the file; this waits for the disk. Raises OSError or DiskFull."""
-        self.fd = self._disk.create(self.new, self.size_bytes)
+        """Make the file; this waits for the disk. Raises OSError or DiskFull.
+
+        It has room for all that is written behind the columns: what finds none later is lost work.
+        """
+        beside = sum(column.nbytes for column in self._calls.values())
+        beside += _REMEMBERED_BYTES * self._machine.known.used + self._machine.errors.size_bytes
+        self.fd = self._disk.create(self.new, self.size_bytes + beside)
 
     def parts(self) -> Iterator[list[tuple[int, Buffer]]]:
         """Yield what is to be written where, in steps between which the state may go on.
@@ -190,6 +197,7 @@ class Snapshot:
     def seal(self) -> None:
         """Write over the copy what it has of later, and add the checksums; in any thread."""
         self._restore()
+        self._disk.truncate(self.fd, self.size_bytes)
         data = self._disk.map(self.fd)
         view = memoryview(data)
         for index, place in enumerate(self._places):
