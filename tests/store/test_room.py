@@ -401,7 +401,7 @@ async def test_remembered_ids_leave_a_snapshot_its_room(caplog: pytest.LogCaptur
     disk = FaultyDisk(size_bytes=40 * SEGMENT_BYTES)
     async with queue_on(disk, clock) as queue:
         assert not await pass_through(queue, 120)
-        # Each id takes 32 bytes in two snapshots; what does not fit is refused, and nothing else is.
+        # Each id takes 32 bytes in two snapshots; what does not fit is refused, no more.
         assert await pass_through(queue, 200)
         assert "no snapshot" not in caplog.text
         clock.advance(700_000)

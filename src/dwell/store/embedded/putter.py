@@ -57,8 +57,12 @@ class Putter:
 
     def _put_rest(self, puts: Puts, on_conflict: str, done: Block, now_ms: int) -> PutAnswer:
         """Put those messages that were not put when their request came before."""
-        left = np.flatnonzero(done.results == 0)
         rows, seqs, results = done.rows.astype(np.intp), done.seqs, done.results
+        if puts.ids is not None and on_conflict == "keep":
+            # What an id has kept that stands before it in the request has no record of its own.
+            first = first_places(*self._finder.hashes(puts.topic, puts.ids))
+            results[(results == 0) & (results[first] > 0)] = Result.KEPT
+        left = np.flatnonzero(results == 0)
         if len(left):
             answer = self._put(puts.picked(left), on_conflict, now_ms)
             results[left], seqs[left] = answer.results, answer.numbers

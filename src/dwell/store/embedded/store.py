@@ -671,10 +671,13 @@ class EmbeddedStore(Counting):
     def _find(self, which: _Named, now_ms: int) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray]:
         """Return each id's row, and whether its message is leased, may be changed, was changed.
 
-        Those that were changed when the request came before are neither of the others.
+        Those that were changed when the request came before are neither of the others, and nor are
+        messages that have their ids now.
         """
         rows, found = self._finder.find(which.topic, which.ids)
         done = self._done(which.calls, now_ms, len(rows)) > 0
+        if done.any():
+            found &= done | ~np.isin(rows, rows[found & done])
         leased = found & (self._table.state[rows] == State.LEASED) & ~done
         free = found & ~leased & ~done
         if which.versions is not None and free.any():
