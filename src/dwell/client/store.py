@@ -45,7 +45,17 @@ from dwell.client.connection import Connection, certificate
 from dwell.client.counting import Counting
 from dwell.clock.servertime import ServerClock
 from dwell.errors import DwellError, StoreDamaged, StoreError
-from dwell.message import I64, U8, U64, Message, Result, State, TopicSettings, receipts_to_text
+from dwell.message import (
+    I64,
+    MAX_BATCH_MESSAGES,
+    U8,
+    U64,
+    Message,
+    Result,
+    State,
+    TopicSettings,
+    receipts_to_text,
+)
 from dwell.store.base import Delays, Errors
 from dwell.tasks import end, finished, whole
 from dwell.wire import columns
@@ -259,15 +269,20 @@ class HttpStore(Counting):
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
-        path = f"/v1/held?owner={quote(owner, safe='')}"
-        page = await self._look(path)
+        page = await self.held_page(owner, None, MAX_BATCH_MESSAGES)
         held = [page.messages]
         while page.cursor is not None:
-            page = await self._look(f"{path}&cursor={page.cursor}")
+            page = await self.held_page(owner, page.cursor, MAX_BATCH_MESSAGES)
             held.append(page.messages)
         found = Batch.joined(held)
-        self._learn(found)
-        return found
+        return found.picked(np.lexsort((found.numbers, found.due_ms)).tolist())
+
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds, as much as the server puts into one answer."""
+        path = f"/v1/held?owner={quote(owner, safe='')}"
+        page = await self._look(path if cursor is None else f"{path}&cursor={cursor}")
+        self._learn(page.messages)
+        return page
 
     # --- by receipt ---------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
 from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.clock import Clock
 from dwell.message import U8, U64
@@ -68,6 +69,11 @@ class _SealedStore:
     async def held(self, owner: str) -> Batch:
         """Return again what ``owner`` holds under lease."""
         return self._closed(await self._store.held(owner))
+
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds under lease."""
+        page = await self._store.held_page(owner, cursor, limit)
+        return Page(self._closed(page.messages), page.cursor)
 
     def _closed(self, batch: Batch) -> Batch:
         if batch.receipts is not None and len(batch):

@@ -181,6 +181,14 @@ class Store(ABC):
         """Return again what ``owner`` holds under lease, with receipts, in order of due."""
 
     @abstractmethod
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return at most ``limit`` messages that ``owner`` holds, or some more, after ``cursor``.
+
+        What is held during all of it is given once. A page is in order of due; what one page has
+        may be due before what an earlier one had. A page without messages may have a cursor.
+        """
+
+    @abstractmethod
     async def ack(self, receipts: U64) -> U8:
         """Forget messages that are done: ``acked`` or ``stale``."""
 

@@ -4,10 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
 
-from dwell.batch.batch import Batch
-from dwell.batch.blobs import sizes_of
 from dwell.batch.page import Cursor, Page
 from dwell.errors import InvalidLimit, StoreDamaged
 from dwell.given import values
@@ -80,29 +77,6 @@ def with_cursor(answer: Answer, cursor: Cursor | None) -> Answer:
     if cursor is not None:
         answer.headers[_CURSOR] = str(cursor)
     return answer
-
-
-def part_of(batch: Batch, cursor: Cursor | None) -> tuple[Batch, Cursor | None]:
-    """Return what an answer holds of messages in order of due, and the cursor of the rest.
-
-    All of them stay in their order when they are not too many for one answer.
-    """
-    sizes = sizes_of(batch.bodies) + sizes_of(batch.extras)
-    if cursor is None and sizes.sum() <= MAX_BATCH_BYTES:
-        return batch, None
-    # Among those of one due the number decides: it stays, whatever becomes of the others.
-    order = np.lexsort((batch.numbers, batch.due_ms))
-    if cursor is not None:
-        due_ms, numbers = batch.due_ms[order], batch.numbers[order]
-        is_later = (due_ms == cursor.due_ms) & (numbers > np.uint64(cursor.arrival))
-        order = order[(due_ms > cursor.due_ms) | is_later]
-    ends = np.cumsum(sizes[order])
-    # One message at least, as the caller would not get any further otherwise.
-    count = max(int(np.searchsorted(ends, MAX_BATCH_BYTES, side="right")), min(len(order), 1))
-    part = batch.picked(order[:count].tolist())
-    if count == len(order):
-        return part, None
-    return part, Cursor(int(part.due_ms[-1]), int(part.numbers[-1]))
 
 
 async def first_of(

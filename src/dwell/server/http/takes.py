@@ -9,18 +9,17 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.batch.page import Page
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.given.receipts import given_receipts
 from dwell.given.values import Delay, Millis
-from dwell.message import U8, U64, Result
+from dwell.message import MAX_BATCH_MESSAGES, U8, U64, Result
 from dwell.queue.calling import calling_now
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
-from dwell.server.http.paging import cursor_of, page_answer, part_of
+from dwell.server.http.paging import cursor_of, page_answer
 from dwell.server.http.results import results_answer
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
@@ -101,14 +100,16 @@ async def end_wait(call: Call) -> Answer:
 
 
 async def held(call: Call) -> Answer:
-    """Return again what an owner holds, from after ``cursor``, 16 MiB of it at most.
+    """Return again what an owner holds, from after ``cursor``, about 16 MiB of it at most.
 
     There is more when the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
     """
     call.allow(None)
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
-    return page_answer(call, Page(*part_of(await call.queue.held(ask.owner), after)))
+    owner = values.owner(ask.owner)
+    page = await call.queue.store.held_page(owner, after, MAX_BATCH_MESSAGES)
+    return page_answer(call, page)
 
 
 async def peek(call: Call) -> Answer:

@@ -54,7 +54,7 @@ from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
-from dwell.store.embedded.sweeping import paged, places_with_key, swept
+from dwell.store.embedded.sweeping import cut_page, paged, places_with_key, swept
 from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.thread import in_thread
 from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
@@ -304,16 +304,25 @@ class EmbeddedStore(Counting):
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds (see the contract)."""
+        return (await read(self.core, self._held_rows(owner), receipts=True)).batch
+
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds (see the contract)."""
+        rows = self._held_rows(owner)
+        rows, last = cut_page(self._table, rows, cursor, limit, self.core.limits)
+        return Page((await read(self.core, rows, receipts=True)).batch, last)
+
+    def _held_rows(self, owner: str) -> Rows:
+        """Return the rows of what an owner holds, in order of due."""
         self._time.look()
-        number = self._machine.owners.get(owner)
+        number, table = self._machine.owners.get(owner), self._table
         if number is None:
-            return Batch.empty()
-        table = self._table
+            return _NO_ROWS
         rows = table.rows_where(
             lambda part: (table.state[part] == State.LEASED) & (table.owner[part] == number)
         )
-        rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
-        return (await read(self.core, rows, receipts=True)).batch
+        in_order: Rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
+        return in_order
 
     # --- by receipt -----------------------------------------------------------------------------
 

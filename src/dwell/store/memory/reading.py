@@ -33,6 +33,15 @@ class Reading(Counting):
         rows = [row for row in self._taken.values() if row.owner == owner]
         return self._batch(sorted(rows, key=by_due), receipts=True)
 
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds, by due."""
+        self._enter()
+        after = (-1, 0) if cursor is None else (cursor.due_ms, cursor.arrival)
+        held = [row for row in self._taken.values() if row.owner == owner and by_due(row) > after]
+        rows = fitting(sorted(held, key=by_due)[:limit])
+        following = Cursor(*by_due(rows[-1])) if len(rows) < len(held) else None
+        return Page(self._batch(rows, receipts=True), following)
+
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""
         self._enter()
