@@ -259,6 +259,14 @@ class Store(ABC):
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number, or None where there is none."""
 
+    async def versions(self, numbers: U64) -> U64 | None:
+        """Return the version of the message of each number, 0 where there is none.
+
+        None is from a store that finds messages by id only: then a verb that follows changes
+        whatever has the id by then.
+        """
+        return None
+
     @abstractmethod
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt, or None where that is no longer good."""

@@ -535,6 +535,13 @@ class EmbeddedStore(Counting):
         found = [next(pairs) if is_there else None for is_there in there.tolist()]
         return [None if pair is None or pair[1] is None else (pair[0], pair[1]) for pair in found]
 
+    async def versions(self, numbers: U64) -> U64:
+        """Return the version of the message of each number (see the contract)."""
+        self._time.look()
+        rows, there = await self._finder.numbered(numbers)
+        found: U64 = np.where(there, versions_of(self._table, rows), 0).astype(np.uint64)
+        return found
+
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt (see the contract)."""
         self._time.begin_held()

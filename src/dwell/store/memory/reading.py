@@ -55,6 +55,12 @@ class Reading(Counting):
         rows = [self._numbered.get(number) for number in numbers.tolist()]
         return [None if row is None else (row.topic.name, row.id) for row in rows]
 
+    async def versions(self, numbers: U64) -> U64:
+        """Return the version of the message of each number, 0 where there is none."""
+        self._enter()
+        rows = [self._numbered.get(number) for number in numbers.tolist()]
+        return np.array([0 if row is None else row.serial for row in rows], np.uint64)
+
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt, or None where that is no longer good."""
         self._enter()
