@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import dwell
-from dwell.errors import StoreDamaged
+from dwell.errors import InvalidSchedule, StoreDamaged
 from dwell.message import Result
 from dwell.queue.schedules import Firer
 from dwell.queue.schedules.changing import Changing
@@ -274,3 +274,22 @@ async def test_of_two_who_fire_the_quicker_one_puts_nothing_again():
         assert not await queue.take("t", 100)
         for task in tasks:
             task.cancel()
+
+
+async def test_a_schedule_that_another_puts_meanwhile_is_checked():
+    async with opened(0) as (queue, _):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        schedule = (await queue.schedules.get("s")).schedule
+        await queue.schedules.remove("s")
+
+        async def puts():
+            await queue.schedules.put("s", "t", b"", every="2h", app="another")
+
+        def check(old):
+            if old is not None:
+                raise InvalidSchedule(old.app)
+
+        changing = Changing(Between(queue, puts, 1))
+        with pytest.raises(InvalidSchedule, match="another"):
+            await changing.put(schedule, check=check)
+        assert (await queue.schedules.get("s")).schedule.app == "another"

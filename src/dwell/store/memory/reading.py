@@ -19,6 +19,7 @@ class Reading(Counting):
     """The verbs that only look."""
 
     _numbered: Mapping[int, Row]
+    _first: int
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
@@ -79,8 +80,11 @@ class Reading(Counting):
         """Return messages by place, which is the number of their arrival."""
         self._enter()
         every = [row for topic in self.topics.values() for row in topic.rows.values()]
-        places = max((row.arrival for row in every), default=-1) + 1
-        page, more = swept(every, wanted, start, stop, limit)
+        # A place is how much later a message came than the first of this life.
+        first = self._first
+        places = max((row.arrival for row in every), default=first - 1) + 1 - first
+        page, more = swept(every, wanted, start + first, stop + first, limit)
+        more = None if more is None else more - first
         return Sweep(self._batch(page, receipts=False), more, places, _versions_of(page))
 
     async def events(self, position: int, limit: int) -> EventPage:

@@ -67,7 +67,9 @@ class MemoryStore(Reading):
         self._deadlines = Deadlines()
         self._allowances: Allowances[str] = Allowances()
         self._memories: list[tuple[int, str, str]] = []
-        self._arrivals = itertools.count(1)
+        # So that ids and numbers of one life name nothing in another.
+        self._first = 1 + secrets.randbits(40)
+        self._arrivals = itertools.count(self._first)
         self._serials = itertools.count(1)
         self._takes = itertools.count(1)
         self._log = EventLog(self._max_events)
