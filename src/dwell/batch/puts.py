@@ -1,5 +1,6 @@
 """What is to be put, in columns, and what became of it."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,11 @@ class Puts:
                 return None if column is None else column[which]
             return picked(column, which)
 
-        return Puts(self.topic, *map(pick, self.__slots__[1:]))
+        # What was checked is not checked once more.
+        part = copy.copy(self)
+        for name in self.__slots__[1:]:
+            setattr(part, name, pick(name))
+        return part
 
     @property
     def size_bytes(self) -> int:
