@@ -50,6 +50,40 @@ def test_a_message_is_a_job(served, line):
     assert served.call(served.queue.get("orders", put.id)) is None
 
 
+@pytest.mark.parametrize("state", [State.READY, State.DELAYED, State.DEAD])
+@pytest.mark.parametrize("step", ["named", "versions"])
+@pytest.mark.parametrize("command", ["delete", "peek", "stats-job", "kick-job", "reserve-job"])
+def test_a_number_never_means_a_later_message_of_its_id(
+    served, line, monkeypatch, command, step, state
+):
+    """The job goes, and its id is put again, while the command is done."""
+
+    async def put():
+        delay = "1h" if state is State.DELAYED else 0
+        number = (await served.queue.put("orders", b"hello", id="a", delay=delay)).number
+        if state is State.DEAD:
+            await served.queue.bury(await served.queue.take("orders"))
+        return number
+
+    number = served.call(put())
+    holder = served.queue if step == "named" else served.queue.store
+    look, later = getattr(holder, step), []
+
+    async def looked(numbers):
+        found = await look(numbers)
+        if not later:
+            await served.queue.cancel("orders", "a")
+            later.append(await put())
+        return found
+
+    monkeypatch.setattr(holder, step, looked)
+    answer = line.ask(b"%s %d\r\n" % (command.encode(), number))
+    if later:
+        assert answer == b"NOT_FOUND\r\n"
+        there = served.call(served.queue.get("orders", "a"))
+        assert (there.number, there.state) == (later[0], state)
+
+
 def test_a_topic_that_is_no_tube_is_reached_by_number_only(served, line):
     put = served.call(served.queue.put("orders:eu", b"hello"))
     assert line.ask(b"list-tubes\r\n") == b"OK 14\r\n---\n- default\n\r\n"

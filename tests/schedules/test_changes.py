@@ -9,12 +9,10 @@ from msgspec.structs import replace
 from dwell.errors import InvalidInput
 from dwell.message import Result, State
 from dwell.queue.schedules import TOPIC
-from dwell.queue.schedules.schedule import CHANGING
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.schedules.test_schedules import MINUTE_MS, opened
-from tests.waiting import until_async
 
 
 def in_a_folder(clock):
@@ -22,7 +20,6 @@ def in_a_folder(clock):
 
 
 STORES = pytest.mark.parametrize("store", [MemoryStore, in_a_folder])
-NOTE = "s" + CHANGING
 
 
 @STORES
@@ -39,7 +36,6 @@ async def test_who_pauses_a_schedule_while_another_changes_it_has_it_paused(stor
             found = (await queue.schedules.get("s")).schedule
             assert (found.paused, found.body) == (True, b"%d" % number)
             assert await queue.schedules.remove("s") is Result.CANCELLED
-        assert await queue.get(TOPIC, NOTE) is None
 
 
 @STORES
@@ -65,35 +61,6 @@ async def test_of_two_that_put_a_new_schedule_both_are_told_what_came_of_it():
             assert set(await asyncio.gather(*puts)) == {Result.CREATED, Result.REPLACED}
 
 
-async def test_who_goes_away_within_a_change_holds_up_others_only_for_a_while():
-    async with opened(0) as (queue, clock):
-        await queue.schedules.put("s", "t", b"", every="1h")
-        await queue.put(TOPIC, b"", id=NOTE, delay="1m")
-        change = asyncio.create_task(queue.schedules.pause("s"))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not change.done()
-        clock.advance(MINUTE_MS)
-        assert await change is Result.REPLACED
-        assert await queue.get(TOPIC, NOTE) is None
-
-
-@STORES
-async def test_who_fires_takes_away_what_is_left_of_a_change(store):
-    async with opened(1, store) as (queue, clock):
-        await queue.schedules.put("s", "t", b"", every="1h")
-        for _ in range(2):
-            await queue.put(TOPIC, b"", id=NOTE, delay="1m", on_conflict="error")
-            clock.advance(MINUTE_MS)
-            await until_async(lambda: is_gone(queue))
-        assert await queue.schedules.pause("s") is Result.REPLACED
-        assert (await queue.stats()).topics[TOPIC].dead == 0
-
-
-async def is_gone(queue):
-    return await queue.get(TOPIC, NOTE) is None
-
-
 async def test_a_change_that_is_cancelled_holds_up_nobody():
     async with opened(0) as (queue, _):
         await queue.schedules.put("s", "t", b"", every="1h")
@@ -103,7 +70,7 @@ async def test_a_change_that_is_cancelled_holds_up_nobody():
                 await asyncio.sleep(0)
             change.cancel()
             await asyncio.wait([change])
-            assert await queue.get(TOPIC, NOTE) is None
+            assert await queue.schedules.change("s", ttl=f"{turns + 1}s") is Result.REPLACED
 
 
 @pytest.mark.parametrize("still", [1, 2, 3])

@@ -18,9 +18,12 @@ import dwell
 from dwell.errors import DiskFull, ForeignReceipt, InvalidInput, StoreClosed, StoreDamaged
 from dwell.message import State
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded.backup import checkpoint
 from dwell.store.embedded.backup.tar import checkpoint_tar, unpack_tar
 from dwell.store.embedded.check import check
 from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.limits import Limits
+from dwell.store.embedded.thread import in_thread
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.store.test_faults import Script, everything, puts_of
@@ -404,3 +407,39 @@ async def test_a_full_disk_leaves_nothing_of_an_archive(tmp_path: Path, fault: s
         with pytest.raises((DiskFull, OSError)):
             await unpack_tar(pieces(data, 4096), tmp_path / "copy", disk)
         assert disk.names(tmp_path) == []
+
+
+async def test_the_backup_remembers_the_ids_of_its_moment(tmp_path, monkeypatch):
+    """What is acked while the files are copied is not done in the copy."""
+    limits = Limits(snapshot_rows=1)
+    async with dwell.Queue(EmbeddedStore(tmp_path / "s", limits=limits)) as queue:
+        await queue.put_many("t", [b""] * 4, ids=["done", "again", "there", "other"])
+        await queue.ack(await queue.take_ids("t", ["done", "again"]))
+        copied = []
+
+        async def in_between(do, *args, **words):
+            if getattr(do, "__name__", "") == "write" and not copied:
+                copied.append(do)
+                await queue.ack(await queue.take_ids("t", ["there"]))
+                await queue.put_many("t", [b""] * 2, ids=["new", "again"], on_conflict="replace")
+                await queue.ack(await queue.take_ids("t", ["new", "again"]))
+            return await in_thread(do, *args, **words)
+
+        monkeypatch.setattr(checkpoint, "in_thread", in_between)
+        await queue.store.backup(tmp_path / "copy")
+        assert copied
+        ids = ["done", "again", "there", "other", "new"]
+        answer = await queue.put_many("t", [b""] * 5, ids=ids)
+        assert [str(put.result) for put in answer] == ["kept"] * 5
+    async with dwell.open(tmp_path / "copy") as queue:
+        assert [m and m.id for m in await queue.get("t", ids)] == [
+            None,
+            None,
+            "there",
+            "other",
+            None,
+        ]
+        await queue.cancel("t", ["there"])
+        answer = await queue.put_many("t", [b""] * 5, ids=ids)
+        results = [str(put.result) for put in answer]
+        assert results == ["kept", "kept", "created", "kept", "created"]

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dwell import Result
+from dwell import Result, State
 from dwell.batch.calls import AGAIN, numbers_of
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
@@ -235,3 +236,45 @@ async def test_results_of_a_snapshot_are_dropped_block_by_block(tmp_path: Path) 
         await asked(queue, request, 300, is_again=False)
         known = await queue.store.outcomes(numbers_of(200, 4) | np.uint64(AGAIN))
         assert set(known.tolist()) == {Result.CREATED}
+
+
+async def test_an_id_that_stands_twice_in_a_request_is_put_once_by_its_repeat() -> None:
+    """The first is done and forgotten by then; the second was kept by the first."""
+    stored = Stored(call_block=16)
+    await stored.open()
+    queue = stored.queue
+    await queue.configure("t", remember_ms=0)
+
+    def request(q: Queue) -> Awaitable[Any]:
+        return q.put_many("t", ["x", "x", "x"], ids=["a", "a", "b"])
+
+    before = await asked(queue, request, 1, is_again=False)
+    await queue.ack(await queue.take("t", 10))
+    assert await asked(queue, request, 1, is_again=True) == before
+    assert [put.result for put in before] == [Result.CREATED, Result.KEPT, Result.CREATED]
+    assert not len(await queue.take("t", 10))
+    await queue.close()
+
+
+@pytest.mark.parametrize("verb", ["cancel", "kick"])
+async def test_an_id_that_stands_twice_in_a_request_names_no_later_message(verb: str) -> None:
+    stored = Stored(call_block=16)
+    await stored.open()
+    queue = stored.queue
+
+    async def make() -> None:
+        await queue.put("t", "x", id="a")
+        if verb == "kick":
+            await queue.bury(await queue.take("t"))
+
+    def request(q: Queue) -> Awaitable[Any]:
+        return getattr(q, verb)("t", ["a", "a"])
+
+    await make()
+    before = await asked(queue, request, 1, is_again=False)
+    if verb == "kick":
+        await queue.cancel("t", "a")
+    await make()
+    assert await asked(queue, request, 1, is_again=True) == before
+    assert (await queue.get("t", "a")).state is (State.DEAD if verb == "kick" else State.READY)
+    await queue.close()

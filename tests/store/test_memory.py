@@ -11,8 +11,10 @@ from dwell.errors import ForeignReceipt, StoreClosed
 from dwell.store.memory import MemoryStore
 from dwell.store.memory.rows import Row
 from dwell.testing.machine import StoreMachine
+from dwell.testing.model import Entry
 from dwell.testing.rig import Rig, receipts_of
 from dwell.testing.suite import StoreSuite
+from dwell.testing.views import puts_of
 from tests import RUNS
 from tests.alive import newcomers
 
@@ -116,3 +118,16 @@ async def test_close_forgets_everything() -> None:
     assert await rig.events() == []
     with pytest.raises(ForeignReceipt):
         await rig.ack(receipts)
+
+
+async def test_a_number_is_of_its_own_life() -> None:
+    numbers = set()
+    for _ in range(3):
+        store = MemoryStore(SimulatedClock())
+        for _ in range(2):
+            await store.open()
+            numbers |= set(
+                (await store.put(puts_of("t", [Entry("a", b"", 0)]), "keep")).numbers.tolist()
+            )
+            await store.close()
+    assert len(numbers) == 6

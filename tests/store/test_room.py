@@ -379,3 +379,43 @@ async def test_without_a_snapshot_s_room_no_segment_is_made() -> None:
             await queue.configure("t", lease_ms=lease_ms)
             await store.compact()
             assert store.core.compactor.covered == store.core.journal.position
+
+
+async def pass_through(queue: Queue, rounds: int) -> int:
+    """Put, take and ack messages with ids of the caller's; return how many puts were refused."""
+    refused = 0
+    for number in range(rounds):
+        ids = [f"order-{number}-{at}" for at in range(500)]
+        try:
+            await queue.put_many("t", [b"x" * 20] * 500, ids=ids)
+        except DiskFull:
+            refused += 1
+        assert len(await queue.ack(await queue.take("t", 500))) in (0, 500)
+        await end_of_upkeep(store_of(queue))
+    return refused
+
+
+async def test_remembered_ids_leave_a_snapshot_its_room(caplog: pytest.LogCaptureFixture) -> None:
+    """Events give way to them, and what has been remembered long enough gives way to more."""
+    clock = SimulatedClock()
+    disk = FaultyDisk(size_bytes=40 * SEGMENT_BYTES)
+    async with queue_on(disk, clock) as queue:
+        assert not await pass_through(queue, 120)
+        # Each id takes 32 bytes in two snapshots; what does not fit is refused, no more.
+        assert await pass_through(queue, 200)
+        assert "no snapshot" not in caplog.text
+        clock.advance(700_000)
+        assert not await pass_through(queue, 40)
+        assert "no snapshot" not in caplog.text
+    async with queue_on(disk, clock) as queue:
+        assert not await pass_through(queue, 1)
+
+
+async def test_events_make_room_for_remembered_ids() -> None:
+    disk = FaultyDisk(size_bytes=8 << 20)
+    store = EmbeddedStore(FOLDER, disk=disk, segment_bytes=256 * 1024)
+    async with Queue(store) as queue:
+        # These are fifteen megabytes of events, and three of ids in two snapshots.
+        assert not await pass_through(queue, 200)
+        events = store.core.machine.events
+        assert events.next_position - events.first_position > 10_000

@@ -12,12 +12,13 @@ from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.stats import Stale, Stats
-from dwell.errors import IdExists, StoreError, TopicFull
+from dwell.errors import IdExists, StoreDamaged, StoreError, TopicFull
 from dwell.message import I64, U8, U64, Kind, Message, Result, TopicSettings
 from dwell.store.base import Delays, Errors
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.backup.checkpoint import Checkpoint
 from dwell.testing.model import Entry, Item
+from dwell.testing.rig import told
 from dwell.testing.views import events_from, facts_of, receipt_words, view_of_store
 from tools.parts import disagreements
 from tools.simulation.history import Broken, History, SteppedModel, counts_of_model
@@ -324,7 +325,7 @@ class ObservedStore(EmbeddedStore):
             lambda answer: True,
         )
 
-    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | StoreDamaged | None]:
         """Return messages, and compare."""
         names = [bytes(id_).decode() for id_ in ids]
 
@@ -332,8 +333,8 @@ class ObservedStore(EmbeddedStore):
             items = [self.history.model.items.get((topic, name)) for name in names]
             return [item and _facts_of_item(item)[1:] for item in items]
 
-        def check(predicted: list[Any], answer: list[Message | None]) -> None:
-            found = [message and _facts_of_message(message) for message in answer]
+        def check(predicted: list[Any], answer: list[Message | StoreDamaged | None]) -> None:
+            found = [one and _facts_of_message(one) for one in map(told, answer)]
             if found != predicted:
                 raise Broken("get", f"got {found}, expected {predicted}")
 

@@ -1,5 +1,6 @@
 """What is to be put, in columns, and what became of it."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,9 @@ class Puts:
     machine's may count them anew; every other due is stored as it is given. None says that nothing
     was counted.
 
+    ``versions`` has the version that the message of an id must have to be replaced, as a scan gave
+    it, 0 for any; None when any will do.
+
     ``calls`` has the call number of each message (:mod:`dwell.batch.calls`), for a store that keeps
     them; None when the put came with no request.
     """
@@ -62,6 +66,7 @@ class Puts:
     ids: Sequence[bytes] | None = None
     extras: Sequence[bytes] | None = None
     counted: U8 | None = None
+    versions: U64 | None = None
     calls: U64 | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +110,11 @@ class Puts:
                 return None if column is None else column[which]
             return picked(column, which)
 
-        return Puts(self.topic, *map(pick, self.__slots__[1:]))
+        # What was checked is not checked once more.
+        part = copy.copy(self)
+        for name in self.__slots__[1:]:
+            setattr(part, name, pick(name))
+        return part
 
     @property
     def size_bytes(self) -> int:

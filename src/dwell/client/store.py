@@ -44,8 +44,18 @@ from dwell.client.answers import (
 from dwell.client.connection import Connection, certificate
 from dwell.client.counting import Counting
 from dwell.clock.servertime import ServerClock
-from dwell.errors import DwellError, StoreError
-from dwell.message import I64, U8, U64, Message, Result, State, TopicSettings, receipts_to_text
+from dwell.errors import DwellError, StoreDamaged, StoreError
+from dwell.message import (
+    I64,
+    MAX_BATCH_MESSAGES,
+    U8,
+    U64,
+    Message,
+    Result,
+    State,
+    TopicSettings,
+    receipts_to_text,
+)
 from dwell.store.base import Delays, Errors
 from dwell.tasks import end, finished, whole
 from dwell.wire import columns
@@ -259,15 +269,20 @@ class HttpStore(Counting):
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds."""
-        path = f"/v1/held?owner={quote(owner, safe='')}"
-        page = await self._look(path)
+        page = await self.held_page(owner, None, MAX_BATCH_MESSAGES)
         held = [page.messages]
         while page.cursor is not None:
-            page = await self._look(f"{path}&cursor={page.cursor}")
+            page = await self.held_page(owner, page.cursor, MAX_BATCH_MESSAGES)
             held.append(page.messages)
         found = Batch.joined(held)
-        self._learn(found)
-        return found
+        return found.picked(np.lexsort((found.numbers, found.due_ms)).tolist())
+
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds, as much as the server puts into one answer."""
+        path = f"/v1/held?owner={quote(owner, safe='')}"
+        page = await self._look(path if cursor is None else f"{path}&cursor={cursor}")
+        self._learn(page.messages)
+        return page
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -382,14 +397,17 @@ class HttpStore(Counting):
                 done.is_complete = found.cursor is None
                 return done
 
-    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | StoreDamaged | None]:
         """Return messages by id, as many a request as an answer holds."""
-        texts, found = _texts(ids), dict[str, Message]()
+        texts, found = _texts(ids), dict[str, Message | StoreDamaged]()
         start: int | None = 0
         while start is not None:
             batch = await self._columns_of(f"{_topic(topic)}/get", {"ids": texts[start:]})
             with reading():
                 found |= {message.id: message for message in batch_of_columns(batch)}
+                for id_ in [texts[start + at] for at in batch.damaged]:
+                    words = f"topic {topic!r}: message {id_!r} cannot be read"
+                    found[id_] = StoreDamaged(f"{words}: the server's disk has damaged it")
             start = following(start, batch.next, len(texts))
         return [found.get(id_) for id_ in texts]
 

@@ -70,20 +70,26 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
     extras = None
     if any(puts.extras is not None for puts in many):
         extras = list(chain.from_iterable(puts.extras or [b""] * len(puts) for puts in many))
-    counted = None
-    if any(puts.counted is not None for puts in many):
-        none = [np.zeros(len(puts), np.uint8) for puts in many]
-        pairs = zip(many, none, strict=True)
-        counted = np.concatenate(
-            [other if puts.counted is None else puts.counted for puts, other in pairs]
-        )
     return Puts(
         topic=first.topic,
         bodies=chained([puts.bodies for puts in many]),
         ids=None if first.ids is None else chained([puts.ids or () for puts in many]),
         extras=extras,
-        counted=counted,
+        counted=_joined_column([puts.counted for puts in many], many, np.uint8),
+        versions=_joined_column([puts.versions for puts in many], many, np.uint64),
         **arrays,
+    )
+
+
+def _joined_column(
+    columns: Sequence[np.ndarray | None], many: Sequence[Puts], dtype: type[np.generic]
+) -> np.ndarray | None:
+    """Return a column of some puts as one, zeros for a put without it; None if none has it."""
+    if all(column is None for column in columns):
+        return None
+    pairs = zip(columns, many, strict=True)
+    return np.concatenate(
+        [np.zeros(len(puts), dtype) if column is None else column for column, puts in pairs]
     )
 
 

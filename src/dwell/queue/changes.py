@@ -183,7 +183,9 @@ async def _match_still(
     """Tell whether any of some messages matches as it is now."""
     for at in range(0, len(ids), _READ_AT_ONCE):
         found = await store.get(topic, ids[at : at + _READ_AT_ONCE])
-        there: list[Message] = [one for one in found if one is not None and one.state in states]
+        there: list[Message] = [
+            one for one in found if isinstance(one, Message) and one.state in states
+        ]
         if there and (await matcher.places(Batch.of(there))).places:
             return True
     return False

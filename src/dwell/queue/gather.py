@@ -142,7 +142,7 @@ class Gatherer(Generic[K, I, A]):
 
     def __init__(
         self,
-        run: Callable[..., Awaitable[Sequence[A]]],
+        run: Callable[..., Awaitable[Sequence[Any]]],
         turns: Turns,
         alone: tuple[type[DwellError], ...] = (),
     ) -> None:

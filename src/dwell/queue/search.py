@@ -89,7 +89,8 @@ def _fitting(
 
 def _has_come_to(page: Batch, until_ms: int) -> bool:
     """Tell whether all that is due before a moment stands on this page or on those before it."""
-    return not len(page) or bool(page.due_ms[-1] >= until_ms)
+    # A page on which all are damaged is empty, and there may be others after it.
+    return len(page) > 0 and bool(page.due_ms[-1] >= until_ms)
 
 
 def _at(page: Batch, places: list[int]) -> Batch:

@@ -12,7 +12,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.page import Cursor
 from dwell.batch.results import Results, results_of
-from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed
+from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed, StoreDamaged
 from dwell.given import columns, values
 from dwell.given.receipts import given_receipts, joined_receipts, receipt_bytes
 from dwell.given.values import Delay, Due
@@ -309,12 +309,17 @@ class Verbs:
     async def get(
         self, topic: str, ids: str | Sequence[str]
     ) -> Message | list[Message | None] | None:
-        """Return messages by id, without receipts; None where an id is unknown."""
+        """Return messages by id, without receipts; None where an id is unknown.
+
+        A message that the disk has damaged raises StoreDamaged when it is asked for alone; among
+        others it is None, too.
+        """
         topic = values.topic(topic)
         if isinstance(ids, str):
             return await self._gets.call(topic, values.any_id(ids))
         many = self._ids(ids)
-        return await self._store.get(topic, many) if many else []
+        found = await self._store.get(topic, many) if many else []
+        return [None if isinstance(one, StoreDamaged) else one for one in found]
 
     # --- what is given ------------------------------------------------------------------------
 
@@ -437,7 +442,9 @@ class Verbs:
     ) -> list[Result]:
         return results_of(await self._store.kick(topic, *_ids_and_dues(items), **calls))
 
-    async def _get(self, topic: str, items: Sequence[bytes]) -> list[Message | None]:
+    async def _get(
+        self, topic: str, items: Sequence[bytes]
+    ) -> Sequence[Message | StoreDamaged | None]:
         return await self._store.get(topic, items)
 
 

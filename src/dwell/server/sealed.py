@@ -1,10 +1,14 @@
-"""A store as a server shows it: its receipts are sealed."""
+"""A store as a server shows it: its receipts are sealed, and late puts are noted."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
 from dwell.batch.batch import Batch
+from dwell.batch.page import Cursor, Page
+from dwell.batch.puts import PutAnswer, Puts
+from dwell.clock import Clock
 from dwell.message import U8, U64
+from dwell.server.lateputs import LatePuts
 from dwell.server.seal import Seal
 from dwell.store.base import Store
 
@@ -18,12 +22,16 @@ class _SealedStore:
     """Gives and takes sealed receipts; everything else is the store's own."""
 
     _store: Store
+    clock: Clock
+    #: What was put after its due.
+    late_puts: LatePuts
     #: The last secret, and the seal of it.
     _last: tuple[bytes, Seal]
 
     def __init__(self, store: Store) -> None:
         # What each call asks for is looked up here, and not by way of __getattr__.
-        self.__dict__.update(_store=store, clock=store.clock, ready=store.ready, put=store.put)
+        self.__dict__.update(_store=store, clock=store.clock, ready=store.ready)
+        self.__dict__["late_puts"] = LatePuts()
         self.__dict__["_last"] = (b"", Seal(b""))
 
     def __getattr__(self, name: str) -> Any:
@@ -42,6 +50,12 @@ class _SealedStore:
             self.__dict__["_last"] = (secret, seal)
         return seal
 
+    async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
+        """Add messages."""
+        answer = await self._store.put(puts, on_conflict)
+        self.late_puts.note(puts.due_ms, answer.numbers, self.clock.now_ms())
+        return answer
+
     # --- giving ---------------------------------------------------------------------------------
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
@@ -55,6 +69,11 @@ class _SealedStore:
     async def held(self, owner: str) -> Batch:
         """Return again what ``owner`` holds under lease."""
         return self._closed(await self._store.held(owner))
+
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds under lease."""
+        page = await self._store.held_page(owner, cursor, limit)
+        return Page(self._closed(page.messages), page.cursor)
 
     def _closed(self, batch: Batch) -> Batch:
         if batch.receipts is not None and len(batch):

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from dwell.batch.batch import Batch
 from dwell.errors import DwellError, InvalidBody, ServerBusy, ServerDraining
 from dwell.histogram import Histogram
@@ -13,6 +11,7 @@ from dwell.queue import Queue
 from dwell.server.board.board import Board
 from dwell.server.hosts import Hosts
 from dwell.server.inflight import InFlight
+from dwell.server.lateputs import LatePuts
 from dwell.server.linelog import LineLog
 from dwell.server.quotas import Quotas
 from dwell.server.shares import Share
@@ -47,11 +46,14 @@ class Service:
     audit: LineLog | None = None
     board: Board = field(init=False)
     quotas: Quotas = field(init=False)
+    _late_puts: LatePuts = field(init=False)
 
     def __post_init__(self) -> None:
         self.board = Board(self.queue)
         self.quotas = Quotas(self.queue, self.tokens)
         self.queue.space_takes(TAKE_SPACING_MS)
+        # A store that is not the server's own notes none.
+        self._late_puts = getattr(self.queue.store, "late_puts", LatePuts())
 
     def problem(self) -> str | None:
         """Return why new messages are refused, or verbs fail; None where all is well."""
@@ -80,11 +82,13 @@ class Service:
         if len(batch) == 1:
             # NumPy takes as long for one as for a hundred.
             if batch.attempt[0] == 1:
-                self.lateness.add(max(now_ms - int(batch.due_ms[0]), 0) / 1000)
+                due_ms, number = int(batch.due_ms[0]), int(batch.numbers[0])
+                self.lateness.add(self._late_puts.late_ms(due_ms, number, now_ms) / 1000)
             return
-        late_ms = now_ms - batch.due_ms[batch.attempt == 1]
-        if len(late_ms):
-            self.lateness.add_many(np.maximum(late_ms, 0) / 1000)
+        is_first = batch.attempt == 1
+        if is_first.any():
+            columns = (batch.due_ms[is_first], batch.numbers[is_first])
+            self.lateness.add_many(self._late_puts.many_late_ms(*columns, now_ms) / 1000)
 
     def check_waiting(self, waiting: int) -> None:
         """Refuse one waiting taker more than may wait; raises ServerBusy."""

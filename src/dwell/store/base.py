@@ -26,6 +26,8 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   settings say when it matters;
 * ids that the queue made are not remembered; ids of the caller's are, for the topic's remember_ms
   after the ack, and only ``on_conflict="keep"`` looks at that;
+* a message that the disk has damaged stops no other: take, take_ids, peek, held, scan and sweep
+  leave it out;
 * what take, take_ids, peek, scan and sweep answer with is not much more than MAX_BATCH_BYTES, if
   it is not one message: fewer are given than there are, and the next call goes on;
 * the settings ``rate``, ``most_leased``, ``ordered`` and ``fair`` bound what ``take`` and
@@ -57,6 +59,7 @@ from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
+from dwell.errors import StoreDamaged
 from dwell.histogram import Histogram
 from dwell.message import (
     I64,
@@ -138,6 +141,9 @@ class Store(ABC):
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages; ``on_conflict`` is ``keep``, ``replace`` or ``error``.
 
+        A message with a version replaces only what has that version, and is not put otherwise: it
+        answers ``unknown``, or ``leased`` where the other is.
+
         ``error`` raises IdExists, and a full topic with ``on_full=refuse`` raises TopicFull; then
         nothing of the batch was put. A store of several shards, each of which refuses by itself,
         raises PartlyPut when only some did.
@@ -175,6 +181,14 @@ class Store(ABC):
     @abstractmethod
     async def held(self, owner: str) -> Batch:
         """Return again what ``owner`` holds under lease, with receipts, in order of due."""
+
+    @abstractmethod
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return at most ``limit`` messages that ``owner`` holds, or some more, after ``cursor``.
+
+        What is held during all of it is given once. A page is in order of due; what one page has
+        may be due before what an earlier one had. A page without messages may have a cursor.
+        """
 
     @abstractmethod
     async def ack(self, receipts: U64) -> U8:
@@ -235,12 +249,25 @@ class Store(ABC):
         return np.zeros(len(calls), np.uint8)
 
     @abstractmethod
-    async def get(self, topic: str, ids: Sequence[bytes]) -> "list[Message | None]":
-        """Return each message (without receipts), or None where the id is unknown."""
+    async def get(
+        self, topic: str, ids: Sequence[bytes]
+    ) -> "Sequence[Message | StoreDamaged | None]":
+        """Return each message (without receipts), or None where the id is unknown.
+
+        In the place of one that the disk has damaged stands the error that names it.
+        """
 
     @abstractmethod
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number, or None where there is none."""
+
+    async def versions(self, numbers: U64) -> U64 | None:
+        """Return the version of the message of each number, 0 where there is none.
+
+        None is from a store that finds messages by id only: then a verb that follows changes
+        whatever has the id by then.
+        """
+        return None
 
     @abstractmethod
     async def taken_from(self, receipts: U64) -> list[str | None]:

@@ -208,9 +208,9 @@ class HousePlace:
         batch = batch.picked(places)
         if is_taken:
             return Stayed(len(batch) - (await self._queue.ack(batch)).count(Result.ACKED))
-        topic, ids = batch.topics[0], [id_.encode() for id_ in batch.ids]
+        topic, ids = batch.topics[0], list(batch.ids)
         seen = None if versions is None else versions[list(places)]
-        results = await self._queue.store.cancel(topic, ids, versions=seen)
+        results = (await self._queue.cancel(topic, ids, versions=seen)).codes
         left = np.flatnonzero(results != Result.CANCELLED).tolist()
         if not left:
             return Stayed()

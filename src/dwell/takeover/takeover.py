@@ -203,8 +203,9 @@ class Takeover:
             for place in np.flatnonzero(found.due_ms == due_ms)[: len(page.versions)].tolist():
                 if found.ids[place].encode() == id_ and _is_same(load, at, found[place]):
                     seen = page.versions[place : place + 1]
-                    done = await self._queue.store.cancel(puts.topic, [id_], versions=seen)
-                    return bool(done[0] == Result.CANCELLED)
+                    ids = [id_.decode()]
+                    done = await self._queue.cancel(puts.topic, ids, versions=seen)
+                    return done[0] is Result.CANCELLED
             cursor = page.cursor
         return False
 

@@ -41,7 +41,7 @@ from dwell.testing.ids import OPEN, Ids
 from dwell.testing.model import Entry, Item, Model
 from dwell.testing.notices import Notices
 from dwell.testing.receipts import Receipts
-from dwell.testing.rig import encoded
+from dwell.testing.rig import encoded, told
 from dwell.testing.views import (
     Views,
     attempt,
@@ -433,7 +433,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         if answers is not None:
             views, messages = answers
-            assert [message and view_of_message(message) for message in messages] == [
+            assert [one and view_of_message(one) for one in map(told, messages)] == [
                 views.get((topic, id_)) for id_ in ids
             ]
 

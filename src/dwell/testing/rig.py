@@ -13,6 +13,7 @@ from msgspec import structs
 from dwell.batch.batch import Batch
 from dwell.batch.events import Event
 from dwell.clock import SimulatedClock
+from dwell.errors import StoreDamaged
 from dwell.message import (
     DEFAULT_PRIORITY,
     U8,
@@ -204,7 +205,11 @@ class Rig:
 
     async def find(self, id_: str, topic: str = "t") -> Message | None:
         """Return a message, or None."""
-        return (await self.store.get(topic, [id_.encode()]))[0]
+        return (await self.found([id_.encode()], topic))[0]
+
+    async def found(self, ids: list[bytes], topic: str = "t") -> list[Message | None]:
+        """Return messages, each or None; raises StoreDamaged."""
+        return [told(one) for one in await self.store.get(topic, ids)]
 
     async def get(self, id_: str, topic: str = "t") -> Message:
         """Return a message that is there."""
@@ -240,3 +245,10 @@ def receipts_of(batch: Batch) -> U64:
     """Return the receipts of what was taken."""
     assert batch.receipts is not None, "a take without receipts"
     return batch.receipts
+
+
+def told(found: Message | StoreDamaged | None) -> Message | None:
+    """Return what a get has found; raises the error that may stand in its place."""
+    if isinstance(found, StoreDamaged):
+        raise found
+    return found

@@ -73,7 +73,8 @@ class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
 
     ``bodies`` are one behind the other; ``sizes`` says how long each is (4 bytes a number).
     ``counted`` says what of each message the caller counted from now (1 byte a number): 1 its due,
-    2 its expiry, 3 both; without it, what is due now was.
+    2 its expiry, 3 both; without it, what is due now was. ``versions`` are those that messages must
+    have to be replaced (8 bytes a number), 0 for any.
     """
 
     count: int
@@ -87,6 +88,7 @@ class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     ids: OwnIds | None = None
     extras: list[bytes] | None = None
     counted: Column | None = None
+    versions: Column | None = None
 
 
 class MadeIds(msgspec.Struct, tag_field="form", tag="made"):
@@ -112,7 +114,8 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     """Some messages; ``topic`` says for each which of ``topics`` is its own.
 
     ``next`` is the place of the first id that a get by ids had no room for. ``versions`` are those
-    of a page, from a server that sends them.
+    of a page, from a server that sends them. ``damaged`` are the places of those ids of a get whose
+    messages the server's disk has damaged.
     """
 
     count: int
@@ -136,6 +139,7 @@ class BatchColumns(msgspec.Struct, omit_defaults=True):
     cursor: Cursor | None = None
     next: int | None = None
     versions: Column | None = None
+    damaged: list[int] = []
 
 
 class SweepColumns(msgspec.Struct):
@@ -257,6 +261,7 @@ def columns_of_puts(puts: Puts) -> PutColumns:
         ids=None if puts.ids is None else _own(puts.ids),
         extras=None if puts.extras is None else list(puts.extras),
         counted=None if puts.counted is None else packed(puts.counted),
+        versions=None if puts.versions is None else packed(puts.versions),
         **{name: packed(getattr(puts, name)) for name in PUT_NUMBERS},
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dwell.errors import DwellError, InvalidInput, InvalidSchedule, StoreClosed
+from dwell.errors import DwellError, InvalidInput, InvalidSchedule, StoreClosed, StoreDamaged
 from dwell.given.selecting import select
 from dwell.given.values import Millis
 from dwell.message import Message, Result, State
@@ -40,7 +40,9 @@ _PATIENT_BEATS = 5
 _FORGOTTEN_MS = 24 * 3_600_000
 #: What clocks of workers may differ by.
 _SLACK_MS = 5_000
-_STATES = (State.DELAYED, State.READY, State.LEASED)
+#: The states of a record, each looked at twice: one that is renewed or falls due meanwhile may have
+#: been where nobody looked.
+_STATES = (State.LEASED, State.READY, State.DELAYED) * 2
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Declaring:
         ]
         self._id = _digest(app, self._schedules)
         self._valid_until_ms = 0
+        self._valid_ms = self._beat_ms * _VALID_BEATS
+        self._generation = 0
         self._beats = 0
         self._put = set[str]()
         self._present = set[str]()
@@ -145,6 +149,10 @@ class Declaring:
         """Renew the record, put what this code is to put, and remove what nobody declares."""
         await self._renew()
         known = await self._known()
+        if self._id not in known.codes:
+            # It was moved without a look at it: it is damaged, or was taken away since.
+            known = await self._write(known)
+        self._generation = known.codes[self._id].generation
         newer = known.newer(self._id)
         theirs = {name for code in newer for name in code.names}
         self._put -= theirs
@@ -158,26 +166,32 @@ class Declaring:
 
     async def _renew(self) -> None:
         """Let the record of this code be valid from now on."""
-        valid_ms, now_ms = self._beat_ms * _VALID_BEATS, self._queue.clock.now_ms()
+        now_ms = self._queue.clock.now_ms()
         if now_ms > self._valid_until_ms:
             # Others may have removed what was declared until then.
             self._put.clear()
-        due = Millis(valid_ms)
+        due = Millis(self._valid_ms)
         if await self._queue.reschedule(TOPIC, self._id, delay=due) is not Result.MOVED:
-            codes = (await self._known()).codes
-            last = max((code.generation for code in codes.values()), default=0)
-            own = codes.get(self._id)
-            names = [schedule.name for schedule in self._schedules]
-            code = Code(
-                app=self._app,
-                generation=last + 1 if own is None else own.generation,
-                valid_ms=valid_ms,
-                names=names,
-            )
-            body = msgspec.json.encode(code)
-            await self._queue.put(TOPIC, body, id=self._id, delay=due, on_conflict="replace")
-            self._put.clear()
-        self._valid_until_ms = now_ms + valid_ms
+            await self._write(await self._known())
+        self._valid_until_ms = now_ms + self._valid_ms
+
+    async def _write(self, known: Known) -> Known:
+        """Write the record of this code; return what the records say then.
+
+        Code that has run before keeps its generation, however late it is: it became no newer.
+        """
+        own, codes = known.codes.get(self._id), known.codes.values()
+        last = max((code.generation for code in codes), default=0)
+        code = Code(
+            app=self._app,
+            generation=own.generation if own is not None else self._generation or last + 1,
+            valid_ms=self._valid_ms,
+            names=[schedule.name for schedule in self._schedules],
+        )
+        body, due = msgspec.json.encode(code), Millis(self._valid_ms)
+        await self._queue.put(TOPIC, body, id=self._id, delay=due, on_conflict="replace")
+        self._put.clear()
+        return Known({**known.codes, self._id: code}, known.running | {self._id})
 
     async def _known(self) -> Known:
         """Return what the records say; one that cannot be read is left out."""
@@ -211,8 +225,8 @@ class Declaring:
     async def _existing(self, name: str) -> Schedule | None:
         try:
             found = await self._queue.schedules.get(name)
-        except InvalidSchedule:
-            # Newer code has put it, or somebody by hand; it is replaced.
+        except (InvalidSchedule, StoreDamaged):
+            # Newer code or somebody by hand has put it, or it is damaged: it is replaced.
             return None
         return None if found is None else found.schedule
 
@@ -248,9 +262,9 @@ class Declaring:
             if is_there:
                 await self._changing.remove(name)
             return
-        # Whoever removes it at the same time has looked at the records before or does it after.
+        # Whoever is about to remove it finds it changed, and looks at the records again.
         check = partial(self._check_owner, schedule)
-        await self._changing.put(schedule, locked=True, check=check)
+        await self._changing.put(schedule, anew=True, check=check)
 
     async def _remove_undeclared(self, known: Known) -> None:
         """Remove the schedules of the app that no running code has declared for some time."""

@@ -1,19 +1,28 @@
-"""Changes of schedules: one at a time, also while the schedule fires."""
+"""Changes of schedules: each applies to what it has seen, also while the schedule fires.
+
+A change finds the schedule, reckons what it is to be, and replaces it in the version that it found.
+When the schedule has fired meanwhile, or another change was quicker, it begins again.
+"""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from dataclasses import replace as with_columns
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from dwell.errors import DwellError, IdExists, InvalidSchedule, StoreError
-from dwell.given.values import Millis
-from dwell.message import MAX_ATTEMPTS, Message, Result, State
+from dwell.batch.page import Cursor
+from dwell.batch.puts import Puts
+from dwell.batch.results import results_of
+from dwell.errors import IdExists, InvalidSchedule, StoreDamaged, StoreError
+from dwell.given import values
+from dwell.given.rows import row_of
+from dwell.message import MAX_ATTEMPTS, U64, Message, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
-    CHANGING,
     TOPIC,
     Schedule,
     fired_ms,
@@ -21,18 +30,27 @@ from dwell.queue.schedules.schedule import (
     schedule_of,
     since_ms,
 )
-from dwell.tasks import finished, whole
+
+_log = logging.getLogger(__name__)
 
 #: When a schedule that is paused would fire.
 _NEVER_MS = 50 * 366 * 24 * 3_600_000
 
 #: How long, and how often, a change waits for whoever fires or changes the schedule just now.
 _PATIENCE_S, _AGAIN_S = 30.0, 0.02
-#: How long nobody else changes a schedule whose change has not come to its end.
-_HELD = Millis(15_000)
 
 #: What a schedule becomes, given what it is; None leaves it as it is.
 Changed = Callable[[Schedule | None], Schedule | None]
+
+
+class _Seen(NamedTuple):
+    """A schedule as it was found: its message and the version of that, one number in an array.
+
+    The version is None where an older server gives none; then any is changed.
+    """
+
+    message: Message
+    version: U64 | None
 
 
 class Changing:
@@ -45,96 +63,113 @@ class Changing:
         self,
         new: Schedule,
         *,
-        locked: bool = False,
+        anew: bool = False,
         check: Callable[[Schedule | None], None] = lambda old: None,
     ) -> Result:
         """Put a schedule, also in place of another of its name; one that is paused stays so.
 
-        ``check`` may refuse the schedule that is there, by raising an error.
+        ``check`` may refuse the schedule that is there, by raising an error. With ``anew`` the
+        schedule is also put where it is the same: whoever is about to remove it finds it changed.
         """
 
         def changed(old: Schedule | None) -> Schedule:
             check(old)
             return new if old is None else replace(new, paused=old.paused)
 
-        return await self.change(new.name, changed, locked=locked)
+        return await self.change(new.name, changed, anew=anew)
 
-    async def change(self, name: str, changed: Changed, *, locked: bool = False) -> Result:
-        """Put what a schedule is to be now, whatever it was; waits for whoever fires it.
-
-        With ``locked`` no other change is under way, not even where nothing has to be changed.
-        """
-
-        async def put() -> Result:
-            if not locked:
-                said = await self._changed(name, changed, is_alone=False)
-                if said is not Result.REPLACED:
-                    return said
-            return await self._alone(name, lambda: self._changed(name, changed, is_alone=True))
-
-        return await self._patiently(name, put)
+    async def change(self, name: str, changed: Changed, *, anew: bool = False) -> Result:
+        """Put what a schedule is to be now, whatever it was; waits for whoever fires it."""
+        return await self._patiently(name, lambda: self._change(name, changed, anew=anew))
 
     async def remove(self, name: str, may: Callable[[], Awaitable[bool]] | None = None) -> Result:
         """Remove a schedule: ``cancelled`` or ``unknown``.
 
-        ``may`` decides while nobody else changes it; where it says no, the answer is ``kept``.
+        ``may`` decides whether the schedule that was found goes; where it says no, the answer is
+        ``kept``.
         """
 
         async def removed() -> Result:
-            if may is not None and not await may():
+            if may is None:
+                return await self._queue.cancel(TOPIC, name)
+            seen = await self._see(name)
+            if seen is None:
+                return Result.UNKNOWN
+            if isinstance(seen, Result):
+                return seen
+            if not await may():
                 return Result.KEPT
-            return await self._queue.cancel(TOPIC, name)
+            answer = await self._queue.store.cancel(TOPIC, [name.encode()], seen.version)
+            return _or_again(results_of(answer)[0])
 
-        return await self._patiently(name, lambda: self._alone(name, removed))
+        return await self._patiently(name, removed)
 
-    async def _changed(self, name: str, changed: Changed, *, is_alone: bool) -> Result:
-        """Change a schedule as it is now; only say ``replaced`` where that has to be done alone."""
+    async def _see(self, name: str) -> _Seen | Result | None:
+        """Return a schedule and its version; ``leased`` while somebody fires or changes it."""
         message = await self._queue.get(TOPIC, name)
-        old = None if message is None else _readable(message)
+        if message is None:
+            return None
+        if message.state is State.LEASED:
+            return Result.LEASED
+        before = Cursor(message.due_ms, message.number - 1)
+        page = await self._queue.scan(TOPIC, message.state, cursor=before, limit=1)
+        if list(page.messages.ids) != [name]:
+            # It has moved on between the two looks.
+            return Result.LEASED
+        return _Seen(page.messages[0], page.versions if len(page.versions) else None)
+
+    async def _change(self, name: str, changed: Changed, *, anew: bool) -> Result:
+        """Change a schedule as it is found; ``leased`` where that has to be tried again."""
+        try:
+            seen = await self._see(name)
+        except StoreDamaged as damage:
+            return await self._put_for_damaged(name, changed(None), damage)
+        if isinstance(seen, Result):
+            return seen
+        if seen is None:
+            new = changed(None)
+            return Result.UNKNOWN if new is None else await self._put_new(new)
+        message, old = seen.message, _readable(seen.message)
         new = changed(old)
         if new is None:
             return Result.UNKNOWN
-        if message is not None and old is not None:
+        if old is not None:
             # The new message does not tell by itself what the old one had fired.
             last_ms = fired_ms(message) or old.last_ms
             old, new = replace(old, last_ms=last_ms), replace(new, last_ms=last_ms)
-        if old == new and message is not None and message.state is not State.DEAD:
+        if old == new and message.state is not State.DEAD and not anew:
             return Result.KEPT
-        if message is not None and not is_alone:
-            return Result.REPLACED
-        return await self._put(new, await self._since_ms(message, old), is_new=message is None)
+        puts = await self._puts(new, await self._since_ms(message, old))
+        (done,) = await self._queue.store.put(with_columns(puts, versions=seen.version), "replace")
+        return _or_again(done.result)
 
-    async def _alone(self, name: str, do: Callable[[], Awaitable[Result]]) -> Result:
-        """Do something to a schedule while nobody else changes it; ``leased`` where somebody does.
-
-        A message beside it says so. It falls due when who has put it is gone, and the firer, or who
-        wants to change the schedule next, takes it away.
-        """
-        # Whoever is cancelled on the way would leave it there.
-        return await finished(whole(self._with_note(name + CHANGING, do)))
-
-    async def _with_note(self, note: str, do: Callable[[], Awaitable[Result]]) -> Result:
+    async def _put_new(self, schedule: Schedule) -> Result:
+        puts = await self._puts(schedule, self._queue.clock.now_ms())
         try:
-            await self._queue.put(TOPIC, b"", id=note, delay=_HELD, on_conflict="error")
+            (done,) = await self._queue.store.put(puts, "error")
         except IdExists:
-            there = await self._queue.get(TOPIC, note)
-            if there is not None and there.state in (State.READY, State.DEAD):
-                await self._queue.cancel(TOPIC, note)
+            # Somebody else was earlier, and this is a change of what is there now.
             return Result.LEASED
-        try:
-            return await do()
-        finally:
-            # What was done is done, and the note ends by itself.
-            with suppress(DwellError):
-                await self._queue.cancel(TOPIC, note)
+        return done.result
 
-    async def _since_ms(self, message: Message | None, old: Schedule | None) -> int:
+    async def _put_for_damaged(
+        self, name: str, new: Schedule | None, damage: StoreDamaged
+    ) -> Result:
+        """Put a schedule in the place of one that the disk has damaged, if this says all of it."""
+        if new is None:
+            raise damage
+        if await self._queue.cancel(TOPIC, name) is Result.LEASED:
+            return Result.LEASED
+        _log.warning("schedule %s: put again from now on, as it was damaged: %s", name, damage)
+        return await self._put_new(new)
+
+    async def _since_ms(self, message: Message, old: Schedule | None) -> int:
         """Return after when a schedule is to fire that takes the place of another.
 
         What that one has missed until now is not lost, and what it has fired is not fired again.
         """
         now_ms = self._queue.clock.now_ms()
-        if message is None or old is None or old.paused:
+        if old is None or old.paused:
             return now_ms
         told_ms, first_ms = since_ms(message, now_ms), next_ms(message)
         if told_ms is not None:
@@ -143,26 +178,21 @@ class Changing:
             first_ms = first_ms if found_ms is None else found_ms
         return max(min(now_ms, first_ms - 1), told_ms or 0)
 
-    async def _put(self, schedule: Schedule, since_ms: int, *, is_new: bool) -> Result:
+    async def _puts(self, schedule: Schedule, since_ms: int) -> Puts:
         now_ms = self._queue.clock.now_ms()
         first_ms = now_ms + _NEVER_MS if schedule.paused else await first_after(schedule, since_ms)
-        # What fires is given back without its attempt: only a crash of who fires it counts.
-        try:
-            answer = await self._queue.put(
-                TOPIC,
-                msgspec.json.encode(schedule),
-                due=max(first_ms - AHEAD_MS, 0),
-                id=schedule.name,
-                max_attempts=MAX_ATTEMPTS,
-                on_conflict="error" if is_new else "replace",
-            )
-        except IdExists:
-            # Somebody else was earlier, and this is a change of what he has put.
-            return Result.LEASED
-        return answer.result
+        row = row_of(
+            values.body(msgspec.json.encode(schedule)),
+            now_ms,
+            due=max(first_ms - AHEAD_MS, 0),
+            id=schedule.name,
+            # What fires is given back without its attempt: only a crash of who fires it counts.
+            max_attempts=MAX_ATTEMPTS,
+        )
+        return Puts.of_rows(TOPIC, [row])
 
     async def _patiently(self, name: str, do: Callable[[], Awaitable[Result]]) -> Result:
-        """Do something to a schedule; while somebody fires it, it is his."""
+        """Do something to a schedule, again as long as others fire or change it meanwhile."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _PATIENCE_S
         while (result := await do()) is Result.LEASED:
@@ -183,6 +213,11 @@ async def first_after(schedule: Schedule, ms: int) -> int:
     if found is None:
         raise InvalidSchedule(f"schedule {schedule.name}: never fires from now on")
     return found
+
+
+def _or_again(result: Result) -> Result:
+    """Return what was done to a schedule as it was seen; ``leased`` where it has changed."""
+    return Result.LEASED if result is Result.UNKNOWN else result
 
 
 def _readable(message: Message) -> Schedule | None:

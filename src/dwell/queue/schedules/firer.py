@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import groupby
+from weakref import WeakValueDictionary
 
 from dwell.batch.batch import Batch
 from dwell.batch.puts import Put, Row
@@ -21,7 +22,6 @@ from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.reckoning import Bad, Reckoning, Work, after_ms
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
-    CHANGING,
     SETBACK_MS,
     TOPIC,
     Schedule,
@@ -55,6 +55,21 @@ _AGAIN = Millis(1_000)
 _SAY_EACH_S = 30.0
 
 
+class _Firing:
+    """What those who fire the schedules of one store in this process know of each other.
+
+    ``names`` are the schedules that one of them fires. ``unsaid`` is up to when schedules have
+    fired that could not be told so, with their bodies.
+    """
+
+    def __init__(self) -> None:
+        self.names = set[str]()
+        self.unsaid: dict[str, tuple[bytes, int]] = {}
+
+
+_firings: WeakValueDictionary[int, _Firing] = WeakValueDictionary()
+
+
 class Firer:
     """Fires the schedules of one queue."""
 
@@ -63,7 +78,7 @@ class Firer:
         self._said_at: dict[str, float] = {}
         self._slow: set[asyncio.Task[None]] = set()
         self._setback = Setback(queue)
-        self._unsaid: dict[str, tuple[bytes, int]] = {}
+        self._firing = _firings.setdefault(queue.store.number or id(queue.store), _Firing())
 
     async def run(self) -> None:
         """Fire until the task is cancelled, or the queue is closed.
@@ -114,10 +129,30 @@ class Firer:
         return await self._queue.take(TOPIC, lease=_LEASE, owner=_OWNER, wait="1h")
 
     async def _fire(self, batch: Batch) -> None:
-        # Some rules take long to reckon, and the event loop has other work.
-        now_ms = self._queue.clock.now_ms()
+        now_ms, firing = self._queue.clock.now_ms(), self._firing.names
         self._setback.note(now_ms)
-        reckoning = Reckoning(list(batch), now_ms, self._fired(batch, now_ms))
+        # Their leases are over, but whoever fires them here may have put something already.
+        others = [message for message in batch if message.id in firing]
+        own = [message for message in batch if message.id not in firing]
+        await asyncio.gather(*(self._leave(message, _AGAIN) for message in others))
+        if not own:
+            return
+        names = {message.id for message in own}
+        firing |= names
+        try:
+            await self._fire_own(own, now_ms)
+        finally:
+            firing -= names - {task.get_name() for task in self._slow}
+
+    async def _leave(self, message: Message, delay: Millis) -> None:
+        """Give back a schedule that is not fired now."""
+        # Its due says no more when it is to fire.
+        told = since_text(after_ms(message, self._queue.clock.now_ms()))
+        await self._queue.release(message, delay, error=told, counted=False)
+
+    async def _fire_own(self, messages: Sequence[Message], now_ms: int) -> None:
+        # Some rules take long to reckon, and the event loop has other work.
+        reckoning = Reckoning(messages, now_ms, self._fired(messages, now_ms))
         await reckoning.wait(_RECKONING_S)
         found, slow, left = reckoning.cut()
         if slow is not None:
@@ -132,9 +167,6 @@ class Firer:
         for one in found:
             if isinstance(one, Work):
                 work.append(one)
-            elif one.message.id.endswith(CHANGING):
-                # Who wanted to change that schedule has gone.
-                await self._queue.ack(one.message)
             else:
                 await self._bury(*one)
         by_topic = groupby(sorted(work, key=_topic_of), key=_topic_of)
@@ -148,14 +180,12 @@ class Firer:
     async def _set_apart(self, message: Message, reckoning: Reckoning) -> None:
         """Let a slow schedule be reckoned beside the others, if few are."""
         if len(self._slow) < _MOST_SLOW:
-            task = asyncio.create_task(self._fire_slow(message, reckoning))
+            task = asyncio.create_task(self._fire_slow(message, reckoning), name=message.id)
             self._slow.add(task)
             task.add_done_callback(self._slow.discard)
             return
         reckoning.end()
-        # Its due says no more when it is to fire.
-        told = since_text(after_ms(message, self._queue.clock.now_ms()))
-        await self._queue.release(message, _LATER, error=told, counted=False)
+        await self._leave(message, _LATER)
 
     async def _fire_slow(self, message: Message, reckoning: Reckoning) -> None:
         """Fire a schedule when it is reckoned; it is held meanwhile, and set aside after a time."""
@@ -174,6 +204,7 @@ class Firer:
             self._say(f"schedule {message.id} cannot be fired now: {error}")
         finally:
             reckoning.end()
+            self._firing.names.discard(message.id)
 
     async def _fire_into(self, topic: str, work: Sequence[Work], now_ms: int) -> None:
         """Put what is due into one topic, then give the schedules back."""
@@ -220,14 +251,15 @@ class Firer:
         if said is Result.STALE:
             # The lease has ended meanwhile. What was put is not put again, also where its id has
             # been forgotten by the next take, as by steps of a simulated clock.
-            self._unsaid[message.id] = (message.body, to_do.fired_ms or to_do.since_ms)
+            self._firing.unsaid[message.id] = (message.body, to_do.fired_ms or to_do.since_ms)
         else:
-            self._unsaid.pop(message.id, None)
+            self._firing.unsaid.pop(message.id, None)
 
-    def _fired(self, batch: Batch, now_ms: int) -> dict[str, int]:
+    def _fired(self, messages: Sequence[Message], now_ms: int) -> dict[str, int]:
         """Return up to when schedules have fired that could not be told so."""
-        found = {message.id: self._unsaid.get(message.id, (b"", -1)) for message in batch}
-        bodies = {message.id: message.body for message in batch}
+        unsaid = self._firing.unsaid
+        found = {message.id: unsaid.get(message.id, (b"", -1)) for message in messages}
+        bodies = {message.id: message.body for message in messages}
         return {
             id_: ms
             for id_, (body, ms) in found.items()

@@ -32,10 +32,6 @@ AHEAD_MS = 250
 #: less they wait until the time comes again, so that nothing is put twice.
 SETBACK_MS = 60_000
 
-#: What follows the name of a schedule in the id of a message that is there while somebody changes
-#: that. No name has a space.
-CHANGING = " changing"
-
 #: What messages that a schedule has put say of it.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
 

@@ -19,6 +19,8 @@ from dwell.server.beanstalk.replies import DELETED, NOT_FOUND
 from dwell.server.beanstalk.session import Held, Session
 
 _MAX_NUMBER = 2**63 - 1
+#: How often a job is looked at that changes each time before it can be deleted.
+_MOST_CHANGES = 10
 _topic_of = itemgetter(1)
 
 
@@ -99,15 +101,29 @@ class Deletes:
             if name is not None and self._hall.may(Verb.DELETE, name[0]):
                 by_topic.setdefault(name[0], []).append((name[1], other))
         for topic, named in by_topic.items():
-            await self._cancel_in(topic, named)
+            # Time and others may change a job between the two steps; then both are done again.
+            left: Sequence[tuple[str, _Other]] = named
+            for _ in range(_MOST_CHANGES):
+                if left:
+                    left = await self._cancel_in(topic, left)
 
-    async def _cancel_in(self, topic: str, named: Sequence[tuple[str, _Other]]) -> None:
+    async def _cancel_in(
+        self, topic: str, named: Sequence[tuple[str, _Other]]
+    ) -> Sequence[tuple[str, _Other]]:
+        """Cancel jobs of a topic, and nothing that has their ids since; return those to look at."""
         try:
-            results = await self._queue.cancel(topic, [id_ for id_, _ in named])
+            numbers = np.array([other.number for _, other in named], np.uint64)
+            versions = await self._queue.store.versions(numbers)
+            if versions is not None:
+                named = list(compress(named, versions > 0))
+                versions = versions[versions > 0]
+            if not named:
+                return ()
+            results = await self._queue.cancel(topic, [id_ for id_, _ in named], versions=versions)
         except DwellError as error:
             for _, other in named:
                 other.replies[other.place] = word_of(error)
-            return
+            return ()
         if topic == SCHEDULES and self._hall.service.audit is not None:
             # A job that is a schedule is one that others rely on.
             line = {"port": "beanstalk", "peer": "", "token": "", "endpoint": "delete"}
@@ -118,6 +134,8 @@ class Deletes:
                 other.replies[other.place] = DELETED
                 self._hall.totals[topic].deletes += 1
                 self._hall.histories.forget((other.number,))
+        is_changed = results.codes == Result.UNKNOWN
+        return () if versions is None else list(compress(named, is_changed))
 
 
 def _restore(parts: Sequence[Part], held: Sequence[Sequence[Held | None]]) -> None:

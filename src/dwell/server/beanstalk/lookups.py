@@ -4,9 +4,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dwell.batch.page import Cursor, Page
 from dwell.batch.stats import TopicStats
-from dwell.message import MAX_BATCH_MESSAGES, Message, Result, State
+from dwell.message import MAX_BATCH_MESSAGES, U64, Message, Result, State
 from dwell.server.beanstalk.commands import Pause, Run, Verb
 from dwell.server.beanstalk.documents import (
     job_stats,
@@ -89,7 +91,9 @@ class Lookups:
         name = (await self._queue.named([number]))[0]
         if name is None or not self._hall.may(verb, name[0]):
             return None
-        return await self._queue.get(*name)
+        message = await self._queue.get(*name)
+        # Another may have been put with the id since.
+        return message if message is not None and message.number == number else None
 
     async def _peek(self, session: Session, number: int) -> bytes:
         message = await self._message(number, Verb.PEEK)
@@ -188,15 +192,21 @@ class Lookups:
 
     async def _made_ready(self, message: Message, *, is_kick: bool) -> bool:
         """Make a message ready that is buried or delayed; tell whether it was."""
+        ids, versions = [message.id], await self._version(message)
         if message.state is State.DEAD:
-            if await self._queue.kick(message.topic, message.id) is not Result.KICKED:
+            kicked = await self._queue.kick(message.topic, ids, versions=versions)
+            if kicked[0] is not Result.KICKED:
                 return False
             self._hall.histories.begun_anew(message.number, message.attempt, is_kick=is_kick)
             return True
         if message.state is State.DELAYED:
-            moved = await self._queue.reschedule(message.topic, message.id, delay=0)
-            return moved is Result.MOVED
+            moved = await self._queue.reschedule(message.topic, ids, delay=0, versions=versions)
+            return moved[0] is Result.MOVED
         return False
+
+    async def _version(self, message: Message) -> U64 | None:
+        """Return the version of a message, so that no other is changed that has its id by then."""
+        return await self._queue.store.versions(np.array([message.number], np.uint64))
 
     # --- reserving and pausing ------------------------------------------------------------------
 
@@ -206,12 +216,17 @@ class Lookups:
             return NOT_FOUND
         session.is_worker = True
         await self._made_ready(message, is_kick=False)
-        batch = await self._queue.take_ids(message.topic, [message.id])
+        versions = await self._version(message)
+        batch = await self._queue.take_ids(message.topic, [message.id], versions=versions)
         taken = Taken.of([batch], [message.topic], self._hall.now_ms)
         if not len(taken):
             if message.state is State.DELAYED:
                 # A limit of the topic holds it back, so it waits on as it did.
-                await self._queue.reschedule(message.topic, message.id, due=message.due_ms)
+                versions = await self._version(message)
+                due_ms = message.due_ms
+                await self._queue.reschedule(
+                    message.topic, [message.id], due=due_ms, versions=versions
+                )
             return NOT_FOUND
         self._hall.service.note_taken(batch)
         if session.is_over:

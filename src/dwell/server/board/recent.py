@@ -53,10 +53,24 @@ def _by_topic(events: Events, span_s: float) -> dict[str, Lately]:
     keys = topics * _KINDS + events.kind
     counts = np.bincount(keys, minlength=len(numbers) * _KINDS).reshape(-1, _KINDS)
     is_first = (events.kind == Kind.TAKE) & (events.attempt == 1)
-    late_ms = np.maximum(events.time_ms[is_first] - events.due_ms[is_first], 0)
+    from_ms = _from_ms(events)[is_first]
+    late_ms = np.maximum(events.time_ms[is_first] - from_ms, 0)
     lates = _percentiles(topics[is_first], late_ms, len(numbers))
     rates = (counts / span_s).tolist()
     return {name: Lately(tuple(rates[at]), *lates[at]) for name, at in numbers.items()}
+
+
+def _from_ms(events: Events) -> I64:
+    """Return from when each event's lateness counts: its due, or its put if that came later."""
+    from_ms = events.due_ms.copy()
+    is_put = (events.kind == Kind.PUT) | (events.kind == Kind.REPLACE)
+    late = np.flatnonzero(is_put & (events.due_ms < events.time_ms))
+    if len(late):
+        names = [(events.topics[at], events.ids[at]) for at in late.tolist()]
+        put_ms = dict(zip(names, events.time_ms[late].tolist(), strict=True))
+        for at in np.flatnonzero(events.kind == Kind.TAKE).tolist():
+            from_ms[at] = max(from_ms[at], put_ms.get((events.topics[at], events.ids[at]), 0))
+    return from_ms
 
 
 def _percentiles(topics: I64, late_ms: I64, size: int) -> list[tuple[int | None, int | None]]:

@@ -5,7 +5,7 @@ import { count, size, span, time } from "./words.js";
 
 const NAMES = {
   segments: "Journal segments", journal_bytes: "Journal", snapshot_bytes: "Newest snapshot", since_snapshot_bytes: "Journal since the snapshot",
-  events: "Events that are kept", disk_free_bytes: "Free on the disk", shards: "Shards", answer_us: "The engine answers within",
+  events: "Events that are kept", disk_free_bytes: "Free on the disk", shards: "Shards", damaged_messages: "Damaged messages", answer_us: "The engine answers within",
 };
 const shown = (name, value) =>
   name.endsWith("_bytes") ? size(value) : name.endsWith("_us") ? span(value / 1000) : typeof value === "number" ? count(value) : value;

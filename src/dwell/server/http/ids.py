@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.errors import InvalidInput, InvalidLimit
+from dwell.errors import InvalidInput, InvalidLimit, StoreDamaged
 from dwell.given import columns, values
+from dwell.message import Message
 from dwell.queue import changes
 from dwell.queue.changes import Change
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
@@ -88,23 +89,26 @@ async def kick(call: Call) -> Answer:
 
 
 async def get(call: Call) -> Answer:
-    """Return messages by their ids, null where one is unknown, 16 MiB of them at most.
+    """Return messages by their ids, null where one is unknown or damaged, 16 MiB of them at most.
 
     They are those of the first ids; ``next`` is the place of the first id of which nothing is said
     yet, where the next request begins, and null when something was said of each.
     """
     topic, ask = call.allowed_topic(), call.body(GetRequest)
-    columns.any_ids(ask.ids)
-    await call.reserve_answer(answer_bytes(len(ask.ids)))
-    found = await first_of(call.queue, topic, ask.ids)
-    following = len(found) if len(found) < len(ask.ids) else None
+    ids = columns.any_ids(ask.ids)
+    await call.reserve_answer(answer_bytes(len(ids)))
+    found = await first_of(call.queue, topic, ids)
+    following = len(found) if len(found) < len(ids) else None
+    damaged = [at for at, one in enumerate(found) if isinstance(one, StoreDamaged)]
+    there = [one if isinstance(one, Message) else None for one in found]
     if call.asked is Media.COLUMNS:
-        told = columns_of_batch(Batch.of([message for message in found if message is not None]))
-        told.next = following
+        told = columns_of_batch(Batch.of([message for message in there if message is not None]))
+        told.next, told.damaged = following, damaged
         return call.made_answer(Answer(msgspec.msgpack.encode(told), Media.COLUMNS))
-    rows = await Rows.of(found, call.asked, MOST_PAGE_BYTES)
-    following = rows.count if rows.count < len(ask.ids) else None
-    return call.made_answer(rows.answer(next=following))
+    rows = await Rows.of(there, call.asked, MOST_PAGE_BYTES)
+    following = rows.count if rows.count < len(ids) else None
+    damaged = [at for at in damaged if at < rows.count]
+    return call.made_answer(rows.answer(next=following, damaged=damaged))
 
 
 async def get_one(call: Call) -> Answer:

@@ -131,7 +131,7 @@ class _Figures(Collector):
         yield from self._store()
         yield _histogram(
             "dwell_lateness_seconds",
-            "From a message's due to its first take.",
+            "From a message's due, or its put if that was later, to its first take.",
             self._service.lateness,
         )
         for name, timing in self._service.queue.store.timings.items():

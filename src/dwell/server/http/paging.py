@@ -5,12 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
 
-from dwell.batch.batch import Batch
-from dwell.batch.blobs import sizes_of
 from dwell.batch.page import Cursor, Page
-from dwell.errors import InvalidLimit
+from dwell.errors import InvalidLimit, StoreDamaged
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Message, State
 from dwell.queue import Queue
@@ -94,7 +91,12 @@ async def page_answer(call: Call, page: Page) -> Answer:
     cursor = cursor_of_rest(page, rows.count)
     if rows.count < len(batch):
         call.give_back_from(rows.count)
-    if form is Media.NDJSON:
+    return rows_answer(call, rows, cursor)
+
+
+def rows_answer(call: Call, rows: Rows, cursor: Cursor | None) -> Answer:
+    """Return rows, and where the next page begins."""
+    if call.asked is Media.NDJSON:
         return call.made_answer(with_cursor(rows.answer(), cursor))
     return call.made_answer(rows.answer(cursor=str(cursor) if cursor else None))
 
@@ -106,37 +108,16 @@ def with_cursor(answer: Answer, cursor: Cursor | None) -> Answer:
     return answer
 
 
-def part_of(batch: Batch, cursor: Cursor | None) -> tuple[Batch, Cursor | None]:
-    """Return what an answer holds of messages in order of due, and the cursor of the rest.
-
-    All of them stay in their order when they are not too many for one answer.
-    """
-    sizes = sizes_of(batch.bodies) + sizes_of(batch.extras)
-    if cursor is None and sizes.sum() <= MAX_BATCH_BYTES:
-        return batch, None
-    # Among those of one due the number decides: it stays, whatever becomes of the others.
-    order = np.lexsort((batch.numbers, batch.due_ms))
-    if cursor is not None:
-        due_ms, numbers = batch.due_ms[order], batch.numbers[order]
-        is_later = (due_ms == cursor.due_ms) & (numbers > np.uint64(cursor.arrival))
-        order = order[(due_ms > cursor.due_ms) | is_later]
-    ends = np.cumsum(sizes[order])
-    # One message at least, as the caller would not get any further otherwise.
-    count = max(int(np.searchsorted(ends, MAX_BATCH_BYTES, side="right")), min(len(order), 1))
-    part = batch.picked(order[:count].tolist())
-    if count == len(order):
-        return part, None
-    return part, Cursor(int(part.due_ms[-1]), int(part.numbers[-1]))
-
-
-async def first_of(queue: Queue, topic: str, ids: Sequence[str]) -> list[Message | None]:
+async def first_of(
+    queue: Queue, topic: str, ids: Sequence[bytes]
+) -> list[Message | StoreDamaged | None]:
     """Return the messages of the first ids, of as many as an answer holds, of one at least."""
-    found: list[Message | None] = []
+    found: list[Message | StoreDamaged | None] = []
     size_bytes = 0
     while len(found) < len(ids):
         room = max((MOST_PAGE_BYTES - size_bytes) // MAX_BODY_BYTES, _FEWEST)
-        for message in await queue.get(topic, ids[len(found) : len(found) + room]):
-            if message is not None:
+        for message in await queue.store.get(topic, ids[len(found) : len(found) + room]):
+            if isinstance(message, Message):
                 size_bytes += len(message.body) + _headers_bytes(message)
             if size_bytes > MOST_PAGE_BYTES and found:
                 return found

@@ -19,6 +19,7 @@ from dwell.message import (
     MAX_LEASE_MS,
     U8,
     U32,
+    U64,
     Extra,
     encode_extra,
 )
@@ -100,6 +101,11 @@ async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> 
     return Answer(_encoder.encode(told), Media.COLUMNS)
 
 
+def _checked_versions(data: bytes | int | None, size: int) -> U64 | None:
+    found: U64 | None = None if data is None else unpacked(data, size, np.uint64, "versions")
+    return found
+
+
 async def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
     """Return a put that came as columns; raises InvalidInput for what no store may be given."""
     given: PutColumns = decoded(data, PutColumns, Media.COLUMNS)
@@ -120,6 +126,7 @@ async def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
         ids=None if given.ids is None else _own_ids(given.ids, size),
         extras=None if given.extras is None else await _checked_extras(given.extras, size),
         counted=None if given.counted is None else _checked_counted(given.counted, size),
+        versions=_checked_versions(given.versions, size),
         **numbers,
     )
 

@@ -9,19 +9,18 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
-from dwell.batch.page import Page
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.given.receipts import given_receipts
 from dwell.given.values import Delay, Millis
-from dwell.message import U8, U64, Result
+from dwell.message import MAX_BATCH_MESSAGES, U8, U64, Result
 from dwell.queue.calling import calling_now
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import MOST_ANSWER_BYTES, MOST_WAITING_TOPICS, Call, decoded
-from dwell.server.http.encoding import Rows, is_small, size_of
+from dwell.server.http.encoding import MOST_PAGE_BYTES, Rows, is_small, size_of
 from dwell.server.http.media import Media
-from dwell.server.http.paging import answer_bytes, cursor_of, page_answer, part_of
+from dwell.server.http.paging import answer_bytes, cursor_of, page_answer, rows_answer
 from dwell.server.http.results import results_answer
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
@@ -111,14 +110,23 @@ async def end_wait(call: Call) -> Answer:
 
 
 async def held(call: Call) -> Answer:
-    """Return again what an owner holds, from after ``cursor``, 16 MiB of it at most.
+    """Return again what an owner holds, from after ``cursor``, about 16 MiB of it at most.
 
     There is more when the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
     """
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
     await call.reserve_answer(MOST_ANSWER_BYTES)
-    return await page_answer(call, Page(*part_of(await call.queue.held(ask.owner), after)))
+    owner, limit = values.owner(ask.owner), MAX_BATCH_MESSAGES
+    while True:
+        page = await call.queue.store.held_page(owner, after, limit)
+        if call.asked is Media.COLUMNS:
+            return await page_answer(call, page)
+        rows = await Rows.of(page.messages, call.asked, MOST_PAGE_BYTES)
+        if rows.count == len(page.messages):
+            return rows_answer(call, rows, page.cursor)
+        # Only the store knows where a page of fewer goes on.
+        limit = rows.count
 
 
 async def peek(call: Call) -> Answer:

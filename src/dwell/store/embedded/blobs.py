@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from dwell.batch.blobs import Blobs, joined, sizes_of, slice_of
-from dwell.errors import StoreDamaged
 from dwell.message import I64, U16, U32, U64
 from dwell.store.embedded.disk import Buffer
 from dwell.store.embedded.distinct import distinct
@@ -93,23 +92,7 @@ class BlobReader:
         """The segments in which the blobs lie."""
         return self._segments.values()
 
-    def check_damage(self) -> None:
-        """Raise StoreDamaged if a blob lies where its segment turned out to be broken."""
-        for path, first, is_there in self._damages():
-            if is_there.any():
-                raise StoreDamaged(
-                    f"{path}: damaged from offset {first}; "
-                    "dwell check --repair saves what can be saved"
-                )
-
-    def are_damaged(self) -> np.ndarray:
-        """Tell of each blob whether it lies where its segment turned out to be broken."""
-        found = np.zeros(len(self), dtype=bool)
-        for _, _, is_there in self._damages():
-            found |= is_there
-        return found
-
-    def _damages(self) -> Iterator[tuple[Path, int, np.ndarray]]:
+    def damages(self) -> Iterator[tuple[Path, int, np.ndarray]]:
         """Yield path and offset of each damage, and which blobs lie there."""
         for number, segment in self._segments.items():
             for first, end in segment.damage:

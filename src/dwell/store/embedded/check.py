@@ -16,17 +16,19 @@ import numpy as np
 
 from dwell.clock import RealClock
 from dwell.errors import NotAStore, StoreDamaged
-from dwell.message import MAX_BATCH_MESSAGES, Rows, State
+from dwell.message import Rows, State
 from dwell.store.embedded import snapshot
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Buffer, Disk
-from dwell.store.embedded.distinct import runs_of
 from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Journal
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.ownids import have_own, ids_of
 
 _EVENTS_BYTES = 1 << 62
+#: How many lost messages are named, and of how many messages the ids are read at once.
+_MOST_NAMED, _IDS_AT_ONCE = 100, 1 << 20
 
 
 @dataclass(slots=True)
@@ -111,6 +113,7 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
         lost = unreadable(core.machine, ranges)
         if len(lost):
             report.findings.append(f"{len(lost)} messages are lost: their bodies are damaged")
+            report.findings += await _named(core, lost)
             core.machine.drop(lost, now_ms)
         mistaken = with_anothers_id(core)
         if len(mistaken):
@@ -122,6 +125,18 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
     finally:
         await core.close(now_ms, repaired=keep)
     return report
+
+
+async def _named(core: Core, rows: Rows) -> list[str]:
+    """Name the first of some messages that are lost, as far as their ids can still be read."""
+    table, names, some = core.machine.table, core.machine.topics.names, rows[:_MOST_NAMED]
+    ids = await ids_of(core, core.finder(), some)
+    columns = (table.topic[some].tolist(), table.seq[some].tolist(), ids)
+    return [
+        f"lost: number {number} of topic {names[topic]}, "
+        + ("its id cannot be read" if id_ is None else f"id {id_!r}")
+        for topic, number, id_ in zip(*columns, strict=True)
+    ]
 
 
 def _snapshot_damage(disk: Disk, folder: Path) -> list[str]:
@@ -161,21 +176,16 @@ def with_anothers_id(core: Core) -> Rows:
     A row may have been another message's in a part of the journal that is lost, and what is said of
     that one behind it is taken for the row's.
     """
-    table, names = core.machine.table, core.machine.topics.names
-    finder = core.finder()
+    table, finder = core.machine.table, core.finder()
     rows = table.rows_where(
         lambda part: (table.state[part] != State.GONE) & (table.id_bytes[part] > 0)
     )
-    rows = rows[np.argsort(table.topic[rows], kind="stable")]
     found = [rows[:0]]
-    starts, counts = runs_of(table.topic[rows])
-    for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
-        for at in range(start, start + count, MAX_BATCH_MESSAGES):
-            some = rows[at : min(at + MAX_BATCH_MESSAGES, start + count)]
-            columns = (table.size_bytes[some], table.id_bytes[some], table.extra_bytes[some])
-            ids = BlobReader(core.journal, table.position[some], *columns).id_blobs()
-            owners, are_there = finder.find(names[int(table.topic[some[0]])], ids)
-            found.append(some[~are_there | (owners != some)])
+    for at in range(0, len(rows), _IDS_AT_ONCE):
+        some = rows[at : at + _IDS_AT_ONCE]
+        columns = (table.size_bytes[some], table.id_bytes[some], table.extra_bytes[some])
+        ids = BlobReader(core.journal, table.position[some], *columns).id_blobs()
+        found.append(some[~have_own(core, finder, some, table.topic[some], ids)])
     return np.concatenate(found)
 
 

@@ -149,11 +149,11 @@ class Compactor:
         """Return how many bytes have to stay free for snapshots.
 
         Two must fit, as the next is made before the last but one goes; those on the disk count.
-        They are as large as with ``more`` messages, and some.
+        They are as large as with ``more`` messages, each with an id of its own, and some.
         """
         rows = self._machine.table.top + more + 2 * self._limits.room_rows
         machine = self._machine
-        beside = machine.errors.size_bytes + _KEPT_ID_BYTES * machine.known.top
+        beside = machine.errors.size_bytes + _KEPT_ID_BYTES * (machine.known.used + more)
         beside += _KEPT_CALL_BYTES * machine.calls.size
         two = 2 * (rows * _KEPT_ROW_BYTES + beside + _HEAD_BYTES)
         return max(two - sum(self._sizes.values()), 0)

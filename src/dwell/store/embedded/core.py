@@ -72,11 +72,13 @@ class Core:
         self._flusher: asyncio.Task[None] | None = None
         self._flush_after_s = 0.0
         self._free_after_s = 0.0
-        self._rows_with_room = 0
+        self._rows_with_room = self._ids_with_room = 0
         self._latest_ms = 0
         self.is_open = False
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing, self._learning = asyncio.Lock(), asyncio.Lock()
+        #: The damages of segments that were logged.
+        self.told_damage: set[tuple[Path, int]] = set()
 
     # --- open and close -------------------------------------------------------------------------
 
@@ -317,8 +319,7 @@ class Core:
         """Append a record and apply it; raises DiskFull or StoreFailed before either."""
         self._latest_ms = record.time_ms
         try:
-            if self.machine.table.top + len(record) > self._rows_with_room:
-                self._check_rows(record)
+            self._check_snapshot_room(record)
             self.machine.prepare(record)
             self.journal.append(record, USES.get(record.kind, Use.CHANGE))
         except DiskFull:
@@ -432,13 +433,21 @@ class Core:
         finally:
             self._upkeep = None
 
-    def _check_rows(self, record: Record) -> None:
-        """Raise DiskFull if more rows make a snapshot for which there is no room."""
-        if record.kind not in (RecordKind.PUT, RecordKind.PUT_OWN):
+    def _check_snapshot_room(self, record: Record) -> None:
+        """Raise DiskFull if more rows or ids make a snapshot for which there is no room."""
+        table, known, count = self.machine.table, self.machine.known, len(record)
+        has_room = table.top + count <= self._rows_with_room
+        has_room &= known.used + count <= self._ids_with_room
+        if has_room or record.kind not in (RecordKind.PUT, RecordKind.PUT_OWN):
             return
-        if self.disk.free_bytes(self.folder) < self.compactor.kept_bytes(len(record)):
-            raise DiskFull(f"{self.folder}: no room for a snapshot of more messages")
-        self._rows_with_room = self.machine.table.top + len(record) + self.limits.room_rows
+        free_bytes = self.disk.free_bytes(self.folder)
+        if free_bytes < self.compactor.kept_bytes(count):
+            known.drop_over(record.time_ms)
+            if free_bytes < self.compactor.kept_bytes(count):
+                words = "no room for a snapshot of more messages and remembered ids"
+                raise DiskFull(f"{self.folder}: {words}")
+        self._rows_with_room = table.top + count + self.limits.room_rows
+        self._ids_with_room = known.used + count + self.limits.room_rows
 
     async def freed(self) -> None:
         """Return when what can be freed is free, where there is no room."""

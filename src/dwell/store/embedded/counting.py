@@ -88,7 +88,26 @@ class Counting(Store):
 
     async def condition(self) -> dict[str, int | str]:
         """Return how the journal, the snapshots, the event log and the disk are."""
-        return self.core.condition()
+        return {**self.core.condition(), "damaged_messages": await self._count_damaged()}
+
+    async def _count_damaged(self) -> int:
+        """Return how many messages lie where the journal turned out to be damaged."""
+        journal, table, count = self.core.journal, self._table, 0
+        damages = [
+            (number * journal.segment_bytes + first, number * journal.segment_bytes + end)
+            for number, segment in journal.segments.items()
+            for first, end in segment.damage
+        ]
+        if not damages:
+            return 0
+        async for part in self._parts():
+            start = table.position[part]
+            stop = start + np.maximum(table.size_bytes[part], 1)
+            is_there = np.zeros(len(start), dtype=bool)
+            for first, end in damages:
+                is_there |= (start < end) & (stop > first)
+            count += int((is_there & (table.state[part] != State.GONE)).sum())
+        return count
 
     async def _parts(self) -> AsyncIterator[slice]:
         start = 0

@@ -49,6 +49,12 @@ class KnownIds(Pool):
         """Make room for more ids: drop those that are over, and grow unless these were many."""
         if more <= self._room():
             return
+        self.drop_over(now_ms)
+        if self._room() < max(more, self.capacity // 4):
+            self.reserve(self.capacity + more)
+
+    def drop_over(self, now_ms: int) -> None:
+        """Drop the memories that are over."""
 
         def is_over(part: slice) -> np.ndarray:
             over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
@@ -56,8 +62,6 @@ class KnownIds(Pool):
             return over
 
         self._drop(self.rows_where(is_over))
-        if self._room() < max(more, self.capacity // 4):
-            self.reserve(self.capacity + more)
 
     def find(self, hashes: U64, checks: U32) -> tuple[Rows, np.ndarray]:
         """Return the row of each id's message, 0 where there is none, and whether there is one."""
@@ -100,17 +104,19 @@ class KnownIds(Pool):
 
         Of the entries from ``start`` to ``stop``, or of all.
         """
-        part = slice(start, self.top if stop is None else stop)
-        until_ms = self.until_ms[part]
-        lasting = until_ms > now_ms
-        ends = until_ms[lasting].astype(np.uint64) << np.uint64(_CHECK_BITS)
-        return self.hash[part][lasting], ends | self.check[part][lasting]
+        stop = self.top if stop is None else stop
+        return self.notes(np.flatnonzero(self.until_ms[start:stop] > now_ms) + start)
+
+    def notes(self, entries: Rows) -> tuple[U64, U64]:
+        """Return the hashes of some ids, and their ends with the checks below."""
+        ends = self.until_ms[entries].astype(np.uint64) << np.uint64(_CHECK_BITS)
+        return self.hash[entries], ends | self.check[entries]
 
     def remember(self, hashes: U64, notes: U64) -> None:
         """Remember what :meth:`remembered` returned."""
         checks = notes.astype(np.uint32) & _CHECK_MASK
         entries = self._entries_of(hashes, checks, 0)
-        self.until_ms[entries] = (notes >> np.uint64(_CHECK_BITS)).astype(np.int64)
+        self.until_ms[entries] = ends_of(notes)
 
     def _entries_of(self, hashes: U64, checks: U32, now_ms: int) -> Rows:
         """Return the entries of distinct ids, new ones for those that have none."""
@@ -135,3 +141,8 @@ class KnownIds(Pool):
     def _in_use(self, part: slice) -> np.ndarray:
         used: np.ndarray = (self.row[part] > 0) | (self.until_ms[part] > 0)
         return used
+
+
+def ends_of(notes: U64) -> I64:
+    """Return until when ids are remembered, by what :meth:`KnownIds.notes` returned of them."""
+    return (notes >> np.uint64(_CHECK_BITS)).astype(np.int64)

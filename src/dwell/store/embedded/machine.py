@@ -37,6 +37,9 @@ class Snapshot(Protocol):
     def keep(self, rows: Rows) -> None:
         """Note what rows hold that are about to change."""
 
+    def keep_memories(self, known: KnownIds, entries: Rows) -> None:
+        """Note what is remembered of ids that are about to be acked."""
+
 
 class Machine:
     """The whole state of a store but the bytes on disk.
@@ -381,6 +384,8 @@ class Machine:
         if len(own):
             until_ms = time_ms + self.terms.remember_ms(own) if remembered else 0
             entries = table.id_entry[own].astype(np.intp)
+            for snapshot in self.snapshots if remembered else ():
+                snapshot.keep_memories(self.known, entries)
             self.known.end(entries, own, until_ms, time_ms)
         if self.errors:
             self.errors.forget(rows.tolist())

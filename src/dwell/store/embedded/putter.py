@@ -17,6 +17,7 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
+from dwell.store.embedded.versions import versions_of
 
 #: More than a record needs beside its columns and blobs: header, topic and filling.
 _RECORD_BYTES = 1024
@@ -56,8 +57,12 @@ class Putter:
 
     def _put_rest(self, puts: Puts, on_conflict: str, done: Block, now_ms: int) -> PutAnswer:
         """Put those messages that were not put when their request came before."""
-        left = np.flatnonzero(done.results == 0)
         rows, seqs, results = done.rows.astype(np.intp), done.seqs, done.results
+        if puts.ids is not None and on_conflict == "keep":
+            # What an id has kept that stands before it in the request has no record of its own.
+            first = first_places(*self._finder.hashes(puts.topic, puts.ids))
+            results[(results == 0) & (results[first] > 0)] = Result.KEPT
+        left = np.flatnonzero(results == 0)
         if len(left):
             answer = self._put(puts.picked(left), on_conflict, now_ms)
             results[left], seqs[left] = answer.results, answer.numbers
@@ -127,7 +132,7 @@ class Putter:
         self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, fitting: int, now_ms: int
     ) -> tuple[U8, U64]:
         """Put messages with distinct ids of the caller's; return the results and numbers."""
-        results, rows = self._resolved(hashes, on_conflict, now_ms)
+        results, rows = self._resolved(puts, hashes, on_conflict, now_ms)
         numbers: U64 = np.zeros(len(puts), dtype=np.uint64)
         new = np.flatnonzero(results == Result.CREATED)
         results[new[fitting:]] = Result.DROPPED
@@ -142,7 +147,9 @@ class Putter:
             self._write_bodies(RecordKind.REPLACE, puts.picked(old), rows[old], now_ms, {})
         return results, numbers
 
-    def _resolved(self, hashes: tuple[U64, U32], on_conflict: str, now_ms: int) -> tuple[U8, Rows]:
+    def _resolved(
+        self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, now_ms: int
+    ) -> tuple[U8, Rows]:
         """Return what would become of each message, and the rows of those that are replaced."""
         known = self._machine.known
         results: U8 = np.full(len(hashes[0]), Result.CREATED, dtype=np.uint8)
@@ -151,6 +158,9 @@ class Putter:
             return results, np.zeros(0, np.intp)
         rows, found = known.find(*hashes)
         results[found] = Result.REPLACED
+        if puts.versions is not None:
+            is_other = ~found | (versions_of(self._table, rows) != puts.versions)
+            results[(puts.versions > 0) & is_other] = Result.UNKNOWN
         results[found & (self._table.state[rows] == State.LEASED)] = Result.LEASED
         return results, rows
 

@@ -1,7 +1,9 @@
 """Reading messages: rows of the table, and what of them is on disk, as a batch."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,15 +20,29 @@ from dwell.store.embedded.receipts import receipts_of
 #: How many topics are counted before others have their turn.
 _TOPICS_AT_ONCE = 10_000
 
+_log = logging.getLogger(__name__)
 
-async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
+
+class Read(NamedTuple):
+    """What was read: the messages that are whole, and which of those asked for they are.
+
+    ``damage`` says where one of the others lies; it is empty when there are none.
+    """
+
+    batch: Batch
+    are_whole: np.ndarray
+    damage: str = ""
+
+
+async def read(core: Core, rows: Rows, *, receipts: bool) -> Read:
     """Return messages as they are now, once everything that made them so is on disk.
 
-    Raises StoreDamaged when what is read of one of them is not what was written.
+    A message of which the disk does not hold what was written is left out, and logged once.
     """
+    are_whole = np.ones(len(rows), dtype=bool)
     if not len(rows):
         await core.committed()
-        return Batch.empty(receipts=receipts)
+        return Read(Batch.empty(receipts=receipts), are_whole)
     table, machine = core.machine.table, core.machine
     position, id_bytes, extra_bytes = (
         table.position[rows],
@@ -58,30 +74,36 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Batch:
         receipts=receipts_of(table, rows, core.label.number) if receipts else None,
     )
     await core.committed()
+    damage = ""
     if reader is not None:
         await core.journal.check_segments(reader.segments)
-        reader.check_damage()
+        damage = _damage_of(core, reader, are_whole)
         batch.extras = reader.extras() or batch.extras
         if reader.has_ids and reader.is_large:
             # Looked at one by one behind the bodies, each would map its page again.
             batch.ids = LazyIds(rows, batch.numbers, reader.id_blobs())
         bodies = bodies or reader.bodies()
     batch.bodies = bodies or []
-    return batch
+    if damage:
+        batch = batch.picked(np.flatnonzero(are_whole).tolist())
+    return Read(batch, are_whole, damage)
 
 
-async def are_damaged(core: Core, rows: Rows) -> np.ndarray:
-    """Tell of each message whether what is on disk of it is not what was written."""
-    table = core.machine.table
-    reader = BlobReader(
-        core.journal,
-        table.position[rows],
-        table.size_bytes[rows],
-        table.id_bytes[rows],
-        table.extra_bytes[rows],
-    )
-    await core.journal.check_segments(reader.segments)
-    return reader.are_damaged()
+def _damage_of(core: Core, reader: BlobReader, are_whole: np.ndarray) -> str:
+    """Note which messages are not whole; return where one of them lies, empty if all are."""
+    found = ""
+    for path, offset, is_there in reader.damages():
+        if not is_there.any():
+            continue
+        are_whole &= ~is_there
+        found = found or (
+            f"{path}: damaged from offset {offset}; dwell check --repair saves what can be saved"
+        )
+        if (path, offset) not in core.told_damage:
+            core.told_damage.add((path, offset))
+            words = "%s: damaged from offset %d; the messages there are left out of what is read"
+            _log.error(words, path, offset)
+    return found
 
 
 def _topics(core: Core, rows: Rows) -> Sequence[str]:

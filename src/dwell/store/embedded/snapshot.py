@@ -24,6 +24,7 @@ import numpy as np
 from dwell.errors import StoreDamaged
 from dwell.message import U64, Rows, State, TopicSettings
 from dwell.store.embedded.disk import Buffer, Disk
+from dwell.store.embedded.known import KnownIds, ends_of
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.table import TYPES
@@ -39,6 +40,8 @@ _KEYS: dict[str, type[np.generic]] = {"id_hash": np.uint64, "id_check": np.uint3
 #: Arrays that may come in several parts, and about how much one has.
 _REMEMBERED = ("remembered_hashes", "remembered_notes")
 _REMEMBERED_STEP = 1 << 18
+#: What a snapshot has for an id that is remembered.
+_REMEMBERED_BYTES = 16
 #: The parts of the errors, each its length (4 bytes) and a MessagePack map by row; and how many
 #: errors one has, as a large map would be encoded in one go that holds up everybody.
 _ERRORS = "errors"
@@ -89,7 +92,9 @@ class Snapshot:
     It is of the moment in which it was made. Before a row that is not copied yet changes, the
     machine has :meth:`keep` note what it held; in the end that is written over the copy.
 
-    ``new`` is the name that it has until it is finished; ``fd`` and ``size_bytes`` are its file's.
+    ``is_copy`` says that no journal follows it: then it remembers the ids of its moment, and no
+    later ones. ``new`` is the name that it has until it is finished; ``fd`` and ``size_bytes`` are
+    its file's.
     Make it, write what :meth:`parts` yields, and then :meth:`finish` it or :meth:`abandon` it.
     """
 
@@ -102,8 +107,13 @@ class Snapshot:
         now_ms: int,
         limits: Limits = LIMITS,
         new: Path | None = None,
+        *,
+        is_copy: bool = False,
     ) -> None:
         self.position = position
+        self._is_copy = is_copy
+        #: Of ids that were acked since then: their hashes, and what was remembered of them before.
+        self._memories: list[tuple[U64, U64]] = []
         self._disk = disk
         self._path = snapshot_path(folder, position)
         self.new = new or self._path.with_suffix(".new")
@@ -142,9 +152,19 @@ class Snapshot:
             self._is_kept[rows] = True
             self._kept.append((rows, self._values(rows)))
 
+    def keep_memories(self, known: KnownIds, entries: Rows) -> None:
+        """Note what is remembered of ids that are about to be acked."""
+        if self._is_copy:
+            self._memories.append(known.notes(entries))
+
     def create(self) -> None:
-        """Make the file; this waits for the disk. Raises OSError or DiskFull."""
-        self.fd = self._disk.create(self.new, self.size_bytes)
+        """Make the file; this waits for the disk. Raises OSError or DiskFull.
+
+        It has room for all that is written behind the columns: what finds none later is lost work.
+        """
+        beside = sum(column.nbytes for column in self._calls.values())
+        beside += _REMEMBERED_BYTES * self._machine.known.used + self._machine.errors.size_bytes
+        self.fd = self._disk.create(self.new, self.size_bytes + beside)
 
     def parts(self) -> Iterator[list[tuple[int, Buffer]]]:
         """Yield what is to be written where, in steps between which the state may go on.
@@ -160,9 +180,12 @@ class Snapshot:
                 for place in self._places
                 if place.name in values
             ]
-        self.let_go()
+        if not self._is_copy:
+            self.let_go()
         yield [(self._places[-1].offset, _raw(self._free))]
         yield from self._remembered()
+        if self._memories and len((then := self._memories_of_then())[0]):
+            yield self._add_remembered(*then)
         yield from self._error_parts()
         yield [self._add(*named) for named in self._calls.items()]
 
@@ -174,6 +197,7 @@ class Snapshot:
     def seal(self) -> None:
         """Write over the copy what it has of later, and add the checksums; in any thread."""
         self._restore()
+        self._disk.truncate(self.fd, self.size_bytes)
         data = self._disk.map(self.fd)
         view = memoryview(data)
         for index, place in enumerate(self._places):
@@ -253,21 +277,37 @@ class Snapshot:
     def _remembered(self) -> Iterator[list[tuple[int, Buffer]]]:
         """Yield what is remembered now; that may be more than was then, as a replay finds it too.
 
-        None of it is lost meanwhile but what is over.
+        None of it is lost meanwhile but what is over. A copy leaves out what was acked since then.
         """
         known, start, found = self._machine.known, 0, _NOTHING
         while start < known.top:
             stop = min(start + self._step, known.top)
-            found = tuple(
-                np.concatenate(both)
-                for both in zip(found, known.remembered(self._now_ms, start, stop), strict=True)
-            )
+            part = known.remembered(self._now_ms, start, stop)
+            if self._memories:
+                is_older = ~np.isin(part[0], self._later_hashes())
+                part = (part[0][is_older], part[1][is_older])
+            found = tuple(np.concatenate(both) for both in zip(found, part, strict=True))
             start = stop
             if len(found[0]) >= _REMEMBERED_STEP or (start == known.top and len(found[0])):
                 yield self._add_remembered(*found)
                 found = _NOTHING
             else:
                 yield []
+
+    def _later_hashes(self) -> U64:
+        """Return the hashes of the ids that were acked since then."""
+        if len(self._memories) > 1:
+            hashes, notes = zip(*self._memories, strict=True)
+            self._memories = [(np.concatenate(hashes), np.concatenate(notes))]
+        return self._memories[0][0]
+
+    def _memories_of_then(self) -> tuple[U64, U64]:
+        """Return what was remembered of ids that were acked since then."""
+        # Of an id that was acked twice the first note is of that moment.
+        hashes, first = np.unique(self._later_hashes(), return_index=True)
+        notes = self._memories[0][1][first]
+        lasting = ends_of(notes) > self._now_ms
+        return hashes[lasting], notes[lasting]
 
     def _error_parts(self) -> Iterator[list[tuple[int, Buffer]]]:
         errors = iter(self._errors.items())

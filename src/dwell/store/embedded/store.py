@@ -49,11 +49,12 @@ from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.ownids import ids_of
 from dwell.store.embedded.putter import Putter
-from dwell.store.embedded.reading import are_damaged, read, stats_of
+from dwell.store.embedded.reading import read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
-from dwell.store.embedded.sweeping import paged, places_with_key, swept
+from dwell.store.embedded.sweeping import cut_page, paged, places_with_key, swept
 from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.thread import in_thread
 from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
@@ -109,8 +110,6 @@ class EmbeddedStore(Counting):
             limits,
         )
         self._time = Timekeeper(self.core, self.clock, lambda: self.plan())
-        #: The damages that were logged.
-        self._told: set[str] = set()
 
     async def is_made(self) -> bool:
         """Tell whether the folder has a label, which is the last that is written of a new store."""
@@ -257,42 +256,19 @@ class EmbeddedStore(Counting):
 
     async def _whole(self, rows: Rows, receipts: U64) -> Batch:
         """Read what was leased; damaged messages are buried, so that they hold up no others."""
-        while len(rows):
-            try:
-                return await read(self.core, rows, receipts=True)
-            except StoreDamaged as error:
-                bad = await are_damaged(self.core, rows)
-                # Leases may have ended while the segments were checked.
-                _, good = leased_rows(self._table, receipts, self.number)
-                if not bad.any() and good.all():
-                    raise
-                names = {self._machine.topics.names[n] for n in self._table.topic[rows].tolist()}
-                self._bury(receipts[bad & good], Meta(error=str(error)[:MAX_ERROR_CHARS]), None)
-                self._note_damage(error, int((bad & good).sum()), "buried")
-                rows, receipts = rows[good & ~bad], receipts[good & ~bad]
-                for name in names:
-                    # Takers that were joined in this take may find others in their place.
-                    self._woken(name, len(bad), self._machine.topics.settings(name).paused)
-        return Batch.empty()
-
-    async def _looked_at(self, rows: Rows) -> tuple[Batch, Rows]:
-        """Return ready messages, and which they are; leaves damaged ones out and logs that once."""
-        seqs = self._table.seq[rows]
-        try:
-            return await read(self.core, rows, receipts=False), rows
-        except StoreDamaged as error:
-            bad = await are_damaged(self.core, rows)
-            # Others may have come into the rows while the segments were checked.
-            same = (self._table.seq[rows] == seqs) & (self._table.state[rows] == State.READY)
-            if not bad.any() and same.all():
-                raise
-            if str(error) not in self._told:
-                self._told.add(str(error))
-                self._note_damage(error, int(bad.sum()), "left out of what is shown")
-            return await self._looked_at(rows[same & ~bad])
-
-    def _note_damage(self, error: StoreDamaged, count: int, done: str) -> None:
-        _log.error("%s: %d damaged messages are %s", error, count, done)
+        batch, are_whole, damage = await read(self.core, rows, receipts=True)
+        if not damage:
+            return batch
+        # Leases may have ended while the segments were checked.
+        _, are_held = leased_rows(self._table, receipts, self.number)
+        bad = are_held & ~are_whole
+        names = {self._machine.topics.names[n] for n in self._table.topic[rows].tolist()}
+        self._bury(receipts[bad], Meta(error=damage[:MAX_ERROR_CHARS]), None)
+        _log.error("%s: %d damaged messages are buried", damage, int(bad.sum()))
+        for name in names:
+            # Takers that were joined in this take may find others in their place.
+            self._woken(name, len(bad), self._machine.topics.settings(name).paused)
+        return batch.picked(np.flatnonzero(are_held[are_whole]).tolist())
 
     def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
         until_ms = now_ms + self._leases(rows, lease_ms)
@@ -309,9 +285,7 @@ class EmbeddedStore(Counting):
         most = limit
         while number is not None and (ready := self._table.count(number, State.READY)):
             rows, has_more = self._machine.ready.peek(number, min(most, ready))
-            batch, whole = await self._looked_at(rows)
-            if len(batch) > limit:
-                return await read(self.core, whole[:limit], receipts=False)
+            batch = (await read(self.core, rows, receipts=False)).batch[:limit]
             # Where all of the first are damaged, the next ones are looked at too.
             is_over = not len(rows) or most >= ready
             if len(batch) or (is_over and not has_more):
@@ -331,16 +305,25 @@ class EmbeddedStore(Counting):
 
     async def held(self, owner: str) -> Batch:
         """Return again what an owner holds (see the contract)."""
+        return (await read(self.core, self._held_rows(owner), receipts=True)).batch
+
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds (see the contract)."""
+        rows = self._held_rows(owner)
+        rows, last = cut_page(self._table, rows, cursor, limit, self.core.limits)
+        return Page((await read(self.core, rows, receipts=True)).batch, last)
+
+    def _held_rows(self, owner: str) -> Rows:
+        """Return the rows of what an owner holds, in order of due."""
         self._time.look()
-        number = self._machine.owners.get(owner)
+        number, table = self._machine.owners.get(owner), self._table
         if number is None:
-            return Batch.empty()
-        table = self._table
+            return _NO_ROWS
         rows = table.rows_where(
             lambda part: (table.state[part] == State.LEASED) & (table.owner[part] == number)
         )
-        rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
-        return await read(self.core, rows, receipts=True)
+        in_order: Rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
+        return in_order
 
     # --- by receipt -----------------------------------------------------------------------------
 
@@ -528,21 +511,37 @@ class EmbeddedStore(Counting):
         await self.core.committed()
         return done
 
-    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
+    async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | StoreDamaged | None]:
         """Return messages by their ids (see the contract)."""
         self._time.look()
         rows, found = self._finder.find(topic, ids)
-        batch = await read(self.core, rows[found], receipts=False)
-        messages = iter(batch)
-        return [next(messages) if there else None for there in found.tolist()]
+        batch, are_whole, damage = await read(self.core, rows[found], receipts=False)
+        messages: list[Message | StoreDamaged | None] = [None] * len(ids)
+        places = np.flatnonzero(found)
+        for at, message in zip(places[are_whole].tolist(), batch, strict=True):
+            messages[at] = message
+        for at in places[~are_whole].tolist():
+            words = f"topic {topic!r}: message {ids[at].decode()!r} cannot be read"
+            messages[at] = StoreDamaged(f"{words}: {damage}")
+        return messages
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number (see the contract)."""
         self._time.look()
         rows, there = await self._finder.numbered(numbers)
-        batch = await read(self.core, rows[there], receipts=False)
-        names = zip(batch.topics, batch.ids, strict=True)
-        return [next(names) if is_there else None for is_there in there.tolist()]
+        names = self._machine.topics.names
+        topics = [names[number] for number in self._table.topic[rows[there]].tolist()]
+        ids = await ids_of(self.core, self._finder, rows[there])
+        pairs = iter(zip(topics, ids, strict=True))
+        found = [next(pairs) if is_there else None for is_there in there.tolist()]
+        return [None if pair is None or pair[1] is None else (pair[0], pair[1]) for pair in found]
+
+    async def versions(self, numbers: U64) -> U64:
+        """Return the version of the message of each number (see the contract)."""
+        self._time.look()
+        rows, there = await self._finder.numbered(numbers)
+        found: U64 = np.where(there, versions_of(self._table, rows), 0).astype(np.uint64)
+        return found
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt (see the contract)."""
@@ -564,14 +563,16 @@ class EmbeddedStore(Counting):
             return Page(Batch.empty(receipts=False), None)
         rows, last = paged(self._table, number, state, cursor, limit, self.core.limits)
         versions = versions_of(self._table, rows)
-        return Page(await read(self.core, rows, receipts=False), last, versions)
+        batch, are_whole, _ = await read(self.core, rows, receipts=False)
+        return Page(batch, last, versions[are_whole])
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
         """Return messages by place, which is the row (see the contract)."""
         self._time.look()
         rows, place = swept(self._machine, wanted, start, stop, limit, self.core.limits)
         versions, places = versions_of(self._table, rows), self._table.top
-        batch = await read(self.core, rows, receipts=False)
+        batch, are_whole, _ = await read(self.core, rows, receipts=False)
+        versions = versions[are_whole]
         if wanted.key is not None:
             kept = places_with_key(batch, wanted.key)
             batch, versions = batch.picked(kept), versions[kept]
@@ -700,10 +701,13 @@ class EmbeddedStore(Counting):
     def _find(self, which: _Named, now_ms: int) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray]:
         """Return each id's row, and whether its message is leased, may be changed, was changed.
 
-        Those that were changed when the request came before are neither of the others.
+        Those that were changed when the request came before are neither of the others, and nor are
+        messages that have their ids now.
         """
         rows, found = self._finder.find(which.topic, which.ids)
         done = self._done(which.calls, now_ms, len(rows)) > 0
+        if done.any():
+            found &= done | ~np.isin(rows, rows[found & done])
         leased = found & (self._table.state[rows] == State.LEASED) & ~done
         free = found & ~leased & ~done
         if which.versions is not None and free.any():

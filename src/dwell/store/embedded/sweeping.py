@@ -55,7 +55,7 @@ def ordered(
     return found
 
 
-def _is_behind(table: Table, part: slice, cursor: Cursor) -> np.ndarray:
+def _is_behind(table: Table, part: slice | Rows, cursor: Cursor) -> np.ndarray:
     due_ms = table.due_ms[part]
     behind: np.ndarray = due_ms == cursor.due_ms
     behind &= table.seq[part] > np.uint64(cursor.arrival)
@@ -103,6 +103,15 @@ def paged(
 ) -> tuple[Rows, Cursor | None]:
     """Return the rows of a page in order of due, and where the next begins if there is one."""
     rows = ordered(table, topic, state, cursor, limit + 1, limits.scanned_rows)
+    return cut_page(table, rows, None, limit, limits)
+
+
+def cut_page(
+    table: Table, rows: Rows, cursor: Cursor | None, limit: int, limits: Limits
+) -> tuple[Rows, Cursor | None]:
+    """Return the first of rows in order of due, behind a cursor, and where the next page begins."""
+    if cursor is not None:
+        rows = rows[_is_behind(table, rows, cursor)]
     count = min(limit, within(table.size_bytes[rows], limits.answer_bytes))
     if len(rows) <= count:
         return rows, None

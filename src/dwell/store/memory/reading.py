@@ -19,6 +19,7 @@ class Reading(Counting):
     """The verbs that only look."""
 
     _numbered: Mapping[int, Row]
+    _first: int
 
     async def peek(self, topic: str, limit: int) -> Batch:
         """Return the ready messages that a take would give first."""
@@ -33,6 +34,15 @@ class Reading(Counting):
         rows = [row for row in self._taken.values() if row.owner == owner]
         return self._batch(sorted(rows, key=by_due), receipts=True)
 
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds, by due."""
+        self._enter()
+        after = (-1, 0) if cursor is None else (cursor.due_ms, cursor.arrival)
+        held = [row for row in self._taken.values() if row.owner == owner and by_due(row) > after]
+        rows = fitting(sorted(held, key=by_due)[:limit])
+        following = Cursor(*by_due(rows[-1])) if len(rows) < len(held) else None
+        return Page(self._batch(rows, receipts=True), following)
+
     async def get(self, topic: str, ids: Sequence[bytes]) -> list[Message | None]:
         """Return messages by id."""
         self._enter()
@@ -45,6 +55,12 @@ class Reading(Counting):
         self._enter()
         rows = [self._numbered.get(number) for number in numbers.tolist()]
         return [None if row is None else (row.topic.name, row.id) for row in rows]
+
+    async def versions(self, numbers: U64) -> U64:
+        """Return the version of the message of each number, 0 where there is none."""
+        self._enter()
+        rows = [self._numbered.get(number) for number in numbers.tolist()]
+        return np.array([0 if row is None else row.serial for row in rows], np.uint64)
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
         """Return the topic of the message of each receipt, or None where that is no longer good."""
@@ -64,8 +80,11 @@ class Reading(Counting):
         """Return messages by place, which is the number of their arrival."""
         self._enter()
         every = [row for topic in self.topics.values() for row in topic.rows.values()]
-        places = max((row.arrival for row in every), default=-1) + 1
-        page, more = swept(every, wanted, start, stop, limit)
+        # A place is how much later a message came than the first of this life.
+        first = self._first
+        places = max((row.arrival for row in every), default=first - 1) + 1 - first
+        page, more = swept(every, wanted, start + first, stop + first, limit)
+        more = None if more is None else more - first
         return Sweep(self._batch(page, receipts=False), more, places, _versions_of(page))
 
     async def events(self, position: int, limit: int) -> EventPage:

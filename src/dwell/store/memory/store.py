@@ -67,7 +67,9 @@ class MemoryStore(Reading):
         self._deadlines = Deadlines()
         self._allowances: Allowances[str] = Allowances()
         self._memories: list[tuple[int, str, str]] = []
-        self._arrivals = itertools.count(1)
+        # So that ids and numbers of one life name nothing in another.
+        self._first = 1 + secrets.randbits(40)
+        self._arrivals = itertools.count(self._first)
         self._serials = itertools.count(1)
         self._takes = itertools.count(1)
         self._log = EventLog(self._max_events)
@@ -96,7 +98,8 @@ class MemoryStore(Reading):
         room = topic.room(ids, on_conflict)
         results = np.zeros(len(puts), np.uint8)
         for at, row in enumerate(rows_of(topic, ids, arrivals, puts)):
-            result = self._put(row, on_conflict, room, now_ms)
+            version = 0 if puts.versions is None else int(puts.versions[at])
+            result = self._put(row, on_conflict, version, room, now_ms)
             room -= result is Result.CREATED
             results[at] = result
         self._announce()
@@ -372,9 +375,11 @@ class MemoryStore(Reading):
         del row.topic.rows[row.id]
         del self._numbered[row.arrival]
 
-    def _put(self, new: Row, on_conflict: str, room: int, now_ms: int) -> Result:
+    def _put(self, new: Row, on_conflict: str, version: int, room: int, now_ms: int) -> Result:
         topic = new.topic
         old = topic.rows.get(new.id)
+        if version and (old is None or (old.serial != version and old.state is not State.LEASED)):
+            return Result.UNKNOWN
         if old is not None:
             return self._replace(old, new, now_ms) if on_conflict == "replace" else Result.KEPT
         if on_conflict == "keep" and new.id in topic.remembered:

@@ -14,6 +14,7 @@ from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
 from dwell.store.partly import PartlyPut
 from dwell.store.redis.blocks import Block, blocks_of
 from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
+from dwell.store.redis.records import packed_versions
 from dwell.store.redis.shards import Shards, all_of
 
 #: What was put: places in the batch, with results and numbers; and the error that refused the rest.
@@ -163,9 +164,11 @@ class Putter:
                 for place, block in enumerate(blocks, 1)
             ]
             since_ms = 0 if counted is None else counted.now_ms
+            order = np.concatenate([block.places for block in blocks]).tolist()
+            versions = packed_versions(puts.versions, order)
             how = (puts.topic, on_conflict, own, int(may_sort), since_ms, self._shards.packed)
             try:
-                answer = await self._shards.run(shard, "put", *how, *texts, large=large)
+                answer = await self._shards.run(shard, "put", *how, versions, *texts, large=large)
             except (StoreFull, ServerUnreachable) as error:
                 return [], error
             word, *told = answer.values

@@ -18,6 +18,7 @@ _SIZE, _NAMES_END, _TOPIC_SIZE = map(BLOCK.place, ("size", "names_end", "topic_s
 _NO_ERROR = 65_535
 #: The bits of a number below those of the block in whose place its message is: slot and shard.
 _PLACE_BITS = 14
+_SLOT_BITS = 6
 
 
 class Row(NamedTuple):
@@ -149,6 +150,11 @@ class Leased:
         """Return the same in order of due."""
         batch = self.batch(clock_of)
         return batch.picked(np.lexsort((batch.numbers, batch.due_ms)).tolist())
+
+
+def place_of(entry: bytes) -> int:
+    """Return the place of an entry: that of its block, or of the block that it was a part of."""
+    return int.from_bytes(entry[:7], "big") >> _SLOT_BITS
 
 
 def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:

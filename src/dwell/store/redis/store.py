@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any
 
 import msgspec
@@ -15,7 +16,17 @@ from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
-from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, Kind, Message, State, TopicSettings
+from dwell.message import (
+    I64,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_MESSAGES,
+    U8,
+    U64,
+    Kind,
+    Message,
+    State,
+    TopicSettings,
+)
 from dwell.slices import slices, tuples
 from dwell.store.base import Delays, Errors, Store
 from dwell.store.holding import most_held
@@ -24,7 +35,14 @@ from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import MOST_SHARDS, Group, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
-from dwell.store.redis.records import Leased, Row, batch_of, is_of_block, versions_of
+from dwell.store.redis.records import (
+    Leased,
+    Row,
+    batch_of,
+    is_of_block,
+    place_of,
+    versions_of,
+)
 from dwell.store.redis.scanning import Scanner
 from dwell.store.redis.settling import Settling
 from dwell.store.redis.shards import Shards, all_of, parts_of
@@ -38,6 +56,10 @@ _FALLBACK_MS = 1_000
 _TOPICS_AT_ONCE = 32
 #: More than any n of a shard.
 _MOST_N = 2**45
+
+
+#: Of how many places what somebody holds is read at once: a page may have so many more.
+_PLACES_AT_ONCE = 16
 
 
 class RedisStore(Store):
@@ -140,16 +162,39 @@ class RedisStore(Store):
         self.check()
         leased, loop = Leased(self.number), asyncio.get_running_loop()
         for shard in range(self.shards.count):
-            where, entries = 0, dict[bytes, None]()
-            while True:
-                answer = await self.shards.run(shard, "held", owner, where)
-                some, where = answer.values
-                entries |= dict.fromkeys(some)
-                if not where:
-                    break
-            found = await self._held(shard, list(entries))
-            leased.add(shard, found.items(), answer.now_ms, loop.time())
+            entries, now_ms = await self._entries_held(shard, owner)
+            found = await self._held(shard, entries)
+            leased.add(shard, found.items(), now_ms, loop.time())
         return leased.held(self.shards.clock_of)
+
+    async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
+        """Return some of what an owner holds, by shard and place; a cursor names both."""
+        self.check()
+        leased, loop = Leased(self.number), asyncio.get_running_loop()
+        first, after = (0, -1) if cursor is None else (cursor.due_ms, cursor.arrival)
+        for shard in range(first, self.shards.count):
+            entries, now_ms = await self._entries_held(shard, owner)
+            left = [entry for entry in entries if place_of(entry) > after or shard > first]
+            # What was a block may be loose at the next page, and is told by its place.
+            left.sort(key=lambda entry: (place_of(entry), not is_of_block(entry)))
+            places = [list(group) for _, group in groupby(left, key=place_of)]
+            for some in slices(places, _PLACES_AT_ONCE):
+                found = await self._held(shard, [*chain(*some)])
+                leased.add(shard, found.items(), now_ms, loop.time())
+                if len(leased) >= limit or leased.size_bytes >= MAX_BATCH_BYTES:
+                    following = Cursor(shard, place_of(some[-1][0]))
+                    return Page(leased.held(self.shards.clock_of), following)
+        return Page(leased.held(self.shards.clock_of), None)
+
+    async def _entries_held(self, shard: int, owner: str) -> tuple[list[bytes], int]:
+        """Return the entries of what an owner holds of a shard, without texts, and its time."""
+        where, entries = 0, dict[bytes, None]()
+        while True:
+            answer = await self.shards.run(shard, "held", owner, where)
+            some, where = answer.values
+            entries |= dict.fromkeys(some)
+            if not where:
+                return list(entries), answer.now_ms
 
     async def _held(self, shard: int, entries: list[bytes]) -> dict[bytes, bytes | None]:
         """Return the texts of what is leased."""

@@ -224,7 +224,7 @@ class ByIdVerbs(Suite):
     async def test_get_in_the_order_of_the_ids(self, rig: Rig) -> None:
         """Each id has its answer, also one that stands twice or is unknown."""
         await one_in_each_state(rig)
-        messages = await rig.store.get("t", encoded([*ALL, "ready"]))
+        messages = await rig.found(encoded([*ALL, "ready"]))
         assert [message and message.id for message in messages] == [
             "ready",
             None,

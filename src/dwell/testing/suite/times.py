@@ -38,7 +38,7 @@ class Times(Suite):
             counted=None if counted is None else uniform(counted, size, np.uint8),
         )
         await rig.store.put(puts, "keep")
-        found = await rig.store.get("t", [b"%d" % at for at in range(size)])
+        found = await rig.found([b"%d" % at for at in range(size)])
         assert [message and message.due_ms for message in found] == dues_ms
         ends_ms = {message and message.expires_ms for message in found}
         assert ends_ms == {rig.now_ms + 9_000}

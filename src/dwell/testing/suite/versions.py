@@ -1,10 +1,12 @@
 """Versions: verbs by id that change a message only as a scan has seen it."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dwell.batch.puts import Puts, Row
 from dwell.batch.sweep import EVERY, Wanted
 from dwell.message import U64, State
 from dwell.store.base import Store
@@ -57,8 +59,16 @@ async def _take(store: Store, versions: U64) -> str:
     return "taken" if len(taken) else "unknown"
 
 
+async def _replace(store: Store, versions: U64) -> str:
+    due_ms = store.clock.now_ms() + LATER_MS
+    row = Row(b"new", due_ms, 1, 0, 0, 0, b"", b"x", 0)
+    puts = replace(Puts.of_rows("t", [row]), versions=versions)
+    (done,) = await store.put(puts, "replace")
+    return str(done.result)
+
+
 #: Verbs that change a ready message by its id, and what they answer.
-VERBS = {"cancelled": _cancel, "moved": _reschedule, "taken": _take}
+VERBS = {"cancelled": _cancel, "moved": _reschedule, "taken": _take, "replaced": _replace}
 
 
 async def versions_of(rig: Rig, state: State) -> dict[str, np.uint64]:
@@ -133,7 +143,20 @@ class Versions(Suite):
         await rig.take_by_ids("x")
         assert await _cancel(rig.store, versions) == "leased"
         assert await _reschedule(rig.store, versions) == "leased"
+        assert await _replace(rig.store, versions) == "leased"
         assert await _take(rig.store, versions) == "unknown"
+
+    @scenario
+    async def test_version__message_that_is_gone__is_not_put(self, rig: Rig) -> None:
+        """What replaces a message as it was seen is not put where that is gone."""
+        await rig.put("x")
+        versions = np.array([(await versions_of(rig, State.READY))["x"]])
+        await rig.ack(receipts_of(await rig.take_by_ids("x")))
+        assert await _replace(rig.store, versions) == "unknown"
+        assert await rig.find("x") is None
+        # Without a version it replaces whatever there is, and is put where there is nothing.
+        assert await _replace(rig.store, np.zeros(1, np.uint64)) == "created"
+        assert await _replace(rig.store, np.zeros(1, np.uint64)) == "replaced"
 
     @scenario
     async def test_version__delayed_message__is_changed_as_seen(self, rig: Rig) -> None:

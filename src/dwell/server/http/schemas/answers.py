@@ -94,13 +94,15 @@ class ClearAnswer(Struct):
 
 
 class Found(Struct):
-    """A message for each of the first ids, null where it is unknown.
+    """A message for each of the first ids, null where it is unknown or damaged.
 
     ``next`` is the place of the first id that there was no room for, and null when there is none.
+    ``damaged`` are the places of the messages that the disk has damaged.
     """
 
     messages: list[MessageRow | None]
     next: int | None
+    damaged: list[int]
 
 
 class Named(Struct):

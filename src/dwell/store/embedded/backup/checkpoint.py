@@ -57,7 +57,7 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
         position, until = core.journal.cut(), core.machine.events.cut()
         new = _unfinished(core)
         snapshot = Snapshot(
-            core.disk, core.folder, core.machine, position, now_ms, core.limits, new
+            core.disk, core.folder, core.machine, position, now_ms, core.limits, new, is_copy=True
         )
         segments = _hold_segments(checkpoint, core, position)
         await _hold_snapshot(checkpoint, core, snapshot)

@@ -1,7 +1,8 @@
 -- Add messages to one topic. `on_conflict` is 'keep', 'replace' or 'error'; `whose` is '0' if the
 -- queue made the ids, '1' if they are the caller's and may exist, '2' if one stands twice;
 -- `is_sorted` is '1' if the messages were sorted; `counted_ms` is the time from which delays were
--- counted, 0 if none were; `least` is how many messages are worth a block.
+-- counted, 0 if none were; `least` is how many messages are worth a block; `versions` are those that
+-- messages must have to be replaced, in the order of the blocks, 8 bytes each, 0 for any; or ''.
 -- The list: blocks, as blocks.lua says, each of messages with the same priority, lease and attempts;
 -- a block with expiries has them in front, 6 bytes each. Of a large block only the names are given,
 -- with 2 as state: its whole text is in the key `new:<instance>:<call>:<its place>`, which ends by
@@ -12,7 +13,7 @@
 -- have to come so many at a time, or {'stepped'} when delays were counted from another time than
 -- this one. What follows is what finish() gives. There are results of the first blocks only where lines
 -- make one call long: the others have to come again.
-verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
+verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least, versions)
   local said = answered()
   if said then return said end
   counted_ms, least = tonumber(counted_ms), tonumber(least)
@@ -72,7 +73,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   settle()
 
   -- What is there already, and what is remembered.
-  local there, earlier, is_clean = {}, {}, whose ~= '2'
+  local there, earlier, is_clean = {}, {}, whose ~= '2' and versions == ''
   if own then
     local found = look_up('HMGET', IDS, ids)
     for i = 1, total do
@@ -143,13 +144,16 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
   local first = call('HINCRBY', KEY.meta, 'block', #blocks) - #blocks + 1
   local results, fresh = {}, {}
 
-  local function put_one(n, r)
+  local function put_one(n, r, place)
     local old = there[r.id]
+    local of_any = versions == '' or unpack_from('>I4', versions, 8 * place + 1) + unpack_from('>I4', versions, 8 * place + 5) == 0
+    if not old and not of_any then return RESULT.unknown end
     if old and (old < 0 or on_conflict ~= 'replace') then return RESULT.kept end
     if old then
       -- What this very call has put is as it was put, whatever its expiry says.
       local was = fresh[old] and decode(call('HGET', KEY.messages, member(old))) or find(old)
       if was.state == STATE.leased then return RESULT.leased end
+      if not of_any and is_changed(old, was, versions, place) then return RESULT.unknown end
       was = lifted(old, was)
       -- Another take, so that a change of what it says is seen as one.
       r.take = lives.next_take(was.take)
@@ -272,7 +276,7 @@ verb('put', 6, function(topic, on_conflict, whose, is_sorted, counted_ms, least)
       for slot = 0, b.size - 1 do
         local r = found[slot]
         if block.expiries then r.expires = block.expiries[slot + 1] end
-        results[#results + 1] = (is_clean and put_loose or put_one)(n + slot, r)
+        results[#results + 1] = (is_clean and put_loose or put_one)(n + slot, r, at + slot)
       end
     end
     at = at + b.size
