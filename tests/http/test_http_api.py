@@ -826,6 +826,9 @@ async def test_no_more_connections_than_are_allowed():
         await few.start()
         host, port = few.address
         kept = [await asyncio.open_connection(host, port) for _ in range(3)]
+        for one, other in kept:
+            other.write(b"GET /v1/store HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert (await one.readline()).startswith(b"HTTP/1.1 200")
         reader, writer = await asyncio.open_connection(host, port)
         assert await reader.read() == b""
         writer.close()

@@ -260,7 +260,7 @@ async def test_a_request_without_messages_is_smaller():
     async with opened() as server:
         answer = await ask(server, f"POST /v1/topics/t/get HTTP/1.1\r\n{head}".encode())
         assert (answer.status, answer.value["error"]) == (413, "BatchTooLarge")
-        data = b'{"body":"x"' + b" " * (9 << 20) + b"}"
+        data = b'[{"body":"x"}' + b" " * (9 << 20) + b"]"
         assert (await ask(server, request("POST", "/v1/topics/t/messages", data))).status == 200
 
 

@@ -55,6 +55,8 @@ async def walk(ask, caller, form):
 
 
 FORMS = ["application/json", MSGPACK, COLUMNS]
+#: Rows take more memory than columns, so a page of them holds half as much.
+PAGES = {"application/json": 6, MSGPACK: 6, NDJSON: 6, COLUMNS: 3}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -67,7 +69,7 @@ async def test_a_find_is_answered_in_parts(form, where):
             body = {"where": where, "limit": 100, "cursor": cursor}
             await caller.post("/v1/topics/t/find", body, accept=form)
 
-        assert await walk(ask, caller, form) == (IDS, 3)
+        assert await walk(ask, caller, form) == (IDS, PAGES[form])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -79,7 +81,7 @@ async def test_a_take_where_is_answered_in_parts(form):
             body = {"where": "text", "limit": 100, "cursor": cursor}
             await caller.post("/v1/topics/t/take-where", body, accept=form)
 
-        assert await walk(ask, caller, form) == (IDS, 3)
+        assert await walk(ask, caller, form) == (IDS, PAGES[form])
         assert (await caller.get("/v1/stats"))["topics"]["t"]["leased"] == COUNT
 
 
@@ -93,7 +95,7 @@ async def test_a_list_is_answered_in_parts(form, more):
             path = f"/v1/topics/t/messages?state=ready&limit=100{more}"
             await caller.get(path + (f"&cursor={cursor}" if cursor else ""), accept=form)
 
-        assert await walk(ask, caller, form) == (IDS, 3)
+        assert await walk(ask, caller, form) == (IDS, PAGES[form])
 
 
 @pytest.mark.parametrize("form", [*FORMS, NDJSON])
@@ -107,7 +109,7 @@ async def test_what_is_held_is_answered_in_parts(form):
             path = "/v1/held?owner=me" + (f"&cursor={cursor}" if cursor else "")
             await caller.get(path, accept=form)
 
-        assert await walk(ask, caller, form) == (IDS, 3)
+        assert await walk(ask, caller, form) == (IDS, PAGES[form])
         # What is done with meanwhile moves nothing.
         await ask(None)
         first, cursor, _ = told(caller, form)
@@ -130,7 +132,7 @@ async def test_a_get_is_answered_in_parts(form):
             found += some
             asked, pages = asked[following:] if following else [], pages + 1
         assert [id_ for id_ in found if id_] == IDS
-        assert pages == 3
+        assert pages == PAGES[form]
         if form != COLUMNS:
             assert (found[20], found[-1]) == (None, None)
 

@@ -8,7 +8,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.errors import InvalidInput, InvalidLimit, StoreDamaged
 from dwell.given import columns, values
-from dwell.message import Message
+from dwell.message import MAX_BATCH_BYTES, Message
 from dwell.queue import changes
 from dwell.queue.changes import Change
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
@@ -97,7 +97,8 @@ async def get(call: Call) -> Answer:
     topic, ask = call.allowed_topic(), call.body(GetRequest)
     ids = columns.any_ids(ask.ids)
     await call.reserve_answer(answer_bytes(len(ids)))
-    found = await first_of(call.queue, topic, ids)
+    most_bytes = MAX_BATCH_BYTES if call.asked is Media.COLUMNS else MOST_PAGE_BYTES
+    found = await first_of(call.queue, topic, ids, most_bytes)
     following = len(found) if len(found) < len(ids) else None
     damaged = [at for at, one in enumerate(found) if isinstance(one, StoreDamaged)]
     there = [one if isinstance(one, Message) else None for one in found]

@@ -109,17 +109,17 @@ def with_cursor(answer: Answer, cursor: Cursor | None) -> Answer:
 
 
 async def first_of(
-    queue: Queue, topic: str, ids: Sequence[bytes]
+    queue: Queue, topic: str, ids: Sequence[bytes], most_bytes: int
 ) -> list[Message | StoreDamaged | None]:
-    """Return the messages of the first ids, of as many as an answer holds, of one at least."""
+    """Return the messages of the first ids, of at most so many bytes, of one at least."""
     found: list[Message | StoreDamaged | None] = []
     size_bytes = 0
     while len(found) < len(ids):
-        room = max((MOST_PAGE_BYTES - size_bytes) // MAX_BODY_BYTES, _FEWEST)
+        room = max((most_bytes - size_bytes) // MAX_BODY_BYTES, _FEWEST)
         for message in await queue.store.get(topic, ids[len(found) : len(found) + room]):
             if isinstance(message, Message):
                 size_bytes += len(message.body) + _headers_bytes(message)
-            if size_bytes > MOST_PAGE_BYTES and found:
+            if size_bytes > most_bytes and found:
                 return found
             found.append(message)
     return found
