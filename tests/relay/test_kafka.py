@@ -365,7 +365,7 @@ def test_what_kafka_takes_by_default_leaves(topics, tmp_path):
     assert large.flush(60) == 0
     options = ["--from", mine.source, "--to", mine.sink, "--dead", mine.dead]
     with relaying(tmp_path / "store", options, tmp_path / "log"):
-        assert [one.value() for one in mine.read(mine.goes, 3)] == bodies
+        assert sorted((one.value() for one in mine.read(mine.goes, 3)), key=len) == bodies
 
 
 def test_the_newer_protocol_of_groups_may_be_chosen(topics, tmp_path):
