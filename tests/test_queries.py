@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import sys
+import threading
 
 import msgspec
 import pytest
@@ -17,7 +18,8 @@ from dwell.clock import RealClock
 from dwell.message import MAX_BATCH_MESSAGES, MAX_BODY_BYTES, MAX_QUERY_CHARS
 from dwell.queue import Queue
 from dwell.queue import query as query_module
-from dwell.queue.query import Query
+from dwell.queue.query import _FEW_STEPS, Query
+from dwell.queue.steps import Interpreter
 from dwell.server.http import filters
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
@@ -338,6 +340,31 @@ async def test_others_have_their_turn_while_large_bodies_are_looked_at():
             await asyncio.sleep(0)
             turns += 1
         assert turns > 30
+
+
+async def test_a_turn_has_few_steps_of_an_expression(monkeypatch):
+    wheres = ("[?length([@, @]) > `9`]", "sort_by(@, &@)[0] || `true`", "map(&[@, @], @)")
+    bodies = [json.dumps(list(range(count))) for count in (3_000, 20_000, 1)]
+    expected = {
+        where: [body for body in bodies if Query(where).matches(body.encode())] for where in wheres
+    }
+    threads, search = set(), Interpreter.search
+
+    def looked(self, value):
+        try:
+            return search(self, value)
+        finally:
+            if self.steps > 2 * _FEW_STEPS:
+                threads.add(threading.current_thread())
+
+    monkeypatch.setattr(Interpreter, "search", looked)
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.put_many("t", bodies)
+        for where in wheres:
+            found = await queue.find("t", where)
+            assert [one.body.decode() for one in found] == expected[where]
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 # --- the predicate ----------------------------------------------------------------------------

@@ -13,8 +13,11 @@ from dwell.server.http.schemas.requests import NewMessage, PackedMessage
 from dwell.wire.rows import body_of
 
 #: How a number with a fraction begins in MessagePack, and by how many bytes it may be longer there
-#: than in JSON, where it is three at least. Nothing else is longer than in JSON.
+#: than in JSON, where it is three at least.
 _FRACTIONS = {b"\xcb": 6, b"\xca": 2}
+#: What stands before a text in MessagePack may be longer than two quotes: by a byte from 256 signs
+#: on, and by some before a very long one. Nothing else is longer than in JSON.
+_FEWEST_OF_A_LONG_TEXT, _HEAD_BYTES = 256, 8
 #: How many signs JSON may write for a byte of a text.
 _ESCAPED = 6
 
@@ -26,7 +29,8 @@ def unpacked(raw: msgspec.Raw, field: str, *, packed: bool) -> Any:
     if not data:
         return None
     if packed:
-        _check(len(data) - sum(data.count(sign) * more for sign, more in _FRACTIONS.items()), field)
+        longer = sum(data.count(sign) * more for sign, more in _FRACTIONS.items())
+        _check(len(data) - longer - len(data) // _FEWEST_OF_A_LONG_TEXT - _HEAD_BYTES, field)
         return msgspec.msgpack.decode(data)
     is_text = data.startswith(b'"')
     _check(len(data) // _ESCAPED if is_text else len(data), field)
@@ -45,11 +49,12 @@ def body_of_row(row: NewMessage, at: int) -> object:
     try:
         if row.body_base64 is None and (begin == b'"' or (is_packed and begin)):
             return unpacked(row.body, field, packed=is_packed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidBody(f"{field}: {error}") from None
+    try:
         return body_of(row)
     except InvalidInput as error:
         raise type(error)(f"messages[{at}]: {error}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidBody(f"{field}: {error}") from None
 
 
 def _check(size_bytes: int, field: str) -> None:
