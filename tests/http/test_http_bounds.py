@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 
 from dwell.clock import RealClock
+from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.server import window
 from dwell.server.http import call, encoding, metrics
 from dwell.server.http.paging import MOST_TOPICS
 from dwell.store.memory import MemoryStore
+from dwell.wire.problems import MOST_DETAIL_CHARS, problem_of
 from tests.http.served import served
 from tests.http.test_http_api import ARROW, MSGPACK, NDJSON, calling
 from tests.http.wire import Wire, request
@@ -80,6 +82,13 @@ async def test_long_names_of_fields_are_cut_in_errors(form):
         assert caller.status == 400
         assert len(caller.data) < 10_000
         assert "expected body" in answer["detail"]
+
+
+def test_long_names_of_any_kind_are_cut():
+    problem = problem_of(InvalidInput("x" * 1_000_000))
+    assert len(problem.detail) < MOST_DETAIL_CHARS + 100
+    assert problem.detail.endswith("(1000000 characters)")
+    assert problem_of(InvalidInput("y" * MOST_DETAIL_CHARS)).detail == "y" * MOST_DETAIL_CHARS
 
 
 async def test_long_names_of_columns_are_refused():

@@ -82,6 +82,8 @@ def test_a_stranger_keeps_nobody_out_who_shows_a_token(tmp_path: Path) -> None:
         address = place(server.ready()["http"])
         known = stack.enter_context(socket.create_connection(address, PATIENCE_S))
         ask = b"GET /v1/store HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        # It is a stranger's for as long as others are answered.
+        assert server.put("t", "x")[0] == 200
         known.sendall(ask)
         assert known.recv(65536).startswith(b"HTTP/1.1 200")
         for _ in range(200):
