@@ -143,7 +143,8 @@ async def test_a_refusal_arrives_although_its_body_is_still_sent(path):
         b"POST /nope HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"POST /nope HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: identity\r\n\r\n",
         PUT + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-        PUT + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        PUT + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n"
+        b'a\r\n{"body":1}\r\n0\r\n\r\n',
         PUT.replace(b"1.1", b"1.0") + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         CHUNKED + b"zz\r\n",
         b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * (MOST_HEADERS + 1) + b"\r\n",
