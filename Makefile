@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 packages: ## Debian packages that tests and benchmarks run against
-	@.ci/packages redis-server beanstalkd rabbitmq-server postgresql chromium curl openssl faketime \
+	@.ci/packages redis-server beanstalkd rabbitmq-server postgresql nginx-light chromium curl openssl faketime \
 		$$(command -v java >/dev/null || echo openjdk-17-jre-headless) \
 		$$(command -v mvn >/dev/null || echo maven) \
 		$$(command -v node >/dev/null || echo nodejs npm) $$(command -v go >/dev/null || echo golang-go)
