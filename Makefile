@@ -126,8 +126,8 @@ machines: setup ## the searches beside the model, twenty times as long
 faults: setup ## every fault and every end at every call of the embedded store, of which make campaigns draws some
 	DWELL_FAULTS=all $(PY) -m pytest -q --timeout 0 tests/store/test_faults.py
 
-attack: setup ## every attack that was ever found, against a served store; 1 when one gets through
-	$(PY) -m tools.attack
+attack: setup ## every attack that was ever found, against a served store (STORE=redis); 1 when one gets through
+	$(PY) -m tools.attack --store $(STORE)
 
 clean: ## remove what setup and the commands made
 	rm -rf .venv .brokers report build dist bench/bullmq/node_modules

@@ -1,7 +1,7 @@
 """Attack a served store in every way that was ever found, and say whether one gets through.
 
-``python -m tools.attack [--only WORDS]``: each attack has a ``dwell serve`` of its own, and an
-honest client beside it. An attack got through when the server does what it must not, when its
+``python -m tools.attack [--only WORDS] [--store redis]``: each attack has a ``dwell serve`` of
+its own, over a new folder or a new Redis, and an honest client beside it. An attack got through when the server does what it must not, when its
 memory grows by more than 64 MB, or when an honest call fails, or when one in a hundred takes 100 ms
 longer than while this machine is only busy. Status 1 says that one did.
 """
@@ -11,6 +11,7 @@ import math
 import resource
 import sys
 
+from bench.redis_servers import redis_server
 from tools.attack import (
     answers,
     bodies,
@@ -18,6 +19,7 @@ from tools.attack import (
     expressions,
     files,
     filters,
+    metrics,
     pages,
     pipelines,
     quotas,
@@ -25,6 +27,7 @@ from tools.attack import (
     streams,
     tenants,
 )
+from tools.attack.attack import Attack
 from tools.attack.run import MOST_MS, NOTHING, Outcome, run
 
 ATTACKS = [
@@ -37,6 +40,7 @@ ATTACKS = [
         answers,
         expressions,
         filters,
+        metrics,
         streams,
         tenants,
         rights,
@@ -55,19 +59,30 @@ def _line(outcome: Outcome) -> str:
     return f"{outcome.name:<50} {outcome.grown_mb:>+6.1f} MB {seen.calls:>6} {times}  {told}"
 
 
+def _run(attack: Attack, most_ms: float, *, is_redis: bool) -> Outcome:
+    if not is_redis:
+        return run(attack, most_ms)
+    with redis_server() as engine:
+        return run(attack, most_ms, engine.url)
+
+
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tools.attack", description=__doc__)
     parser.add_argument("--only", default="", help="words in the names of attacks")
-    words = parser.parse_args().only.split()
+    parser.add_argument("--store", default="embedded", choices=("embedded", "redis"))
+    args = parser.parse_args()
+    words, is_redis = args.only.split(), args.store == "redis"
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     chosen = [attack for attack in ATTACKS if all(word in attack.name for word in words)]
+    chosen = [attack for attack in chosen if not (is_redis and attack.needs_folder)]
     print(_HEAD, flush=True)
-    outcomes = [run(NOTHING, math.inf)]
+    outcomes = [_run(NOTHING, math.inf, is_redis=is_redis)]
     print(_line(outcomes[0]), flush=True)
     for attack in chosen:
-        outcomes.append(run(attack, MOST_MS + outcomes[0].seen.p99_ms))
+        most_ms = MOST_MS + outcomes[0].seen.p99_ms
+        outcomes.append(_run(attack, most_ms, is_redis=is_redis))
         print(_line(outcomes[-1]), flush=True)
     through = sum(bool(outcome.wrong) for outcome in outcomes)
     print(f"{len(chosen)} attacks, {through} got through")

@@ -14,7 +14,8 @@ class Attack(NamedTuple):
     """One shape: what it is called, what does it, and the server that it is done to.
 
     ``run`` returns in a few words what came of it, and raises GotThrough. ``args`` are flags of the
-    server, ``files`` how many it may open, 0 for as many as the system lets it.
+    server, ``files`` how many it may open, 0 for as many as it can. ``needs_folder``: what
+    it looks at is there only with a store in a folder.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Attack(NamedTuple):
     has_tls: bool = False
     files: int = 0
     prepare: Callable[[Target], Awaitable[object]] | None = None
+    needs_folder: bool = False
 
 
 def must(holds: object, words: str) -> None:

@@ -20,4 +20,4 @@ async def readable(target: Target) -> str:
     return f"{len(places)} files are their owner's alone"
 
 
-ATTACKS = (Attack("files of the store that others may read", readable),)
+ATTACKS = (Attack("files of the store that others may read", readable, needs_folder=True),)

@@ -137,7 +137,7 @@ async def naming(target: Target) -> str:
 
 ATTACKS = (
     Attack("messages beyond a quota", passing),
-    Attack("bytes beyond a quota", filling),
+    Attack("bytes beyond a quota", filling, needs_folder=True),
     Attack("streams beyond a quota", streaming),
     Attack("waits that outlive their token", outliving),
     Attack("waits of others by their names", naming),

@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tools.attack.attack import Attack, GotThrough
 from tools.attack.bystander import Seen, beside
@@ -39,11 +39,15 @@ class Outcome(NamedTuple):
     wrong: str
 
 
-def run(attack: Attack, most_ms: float) -> Outcome:
-    """Attack a server of its own; of an honest client's calls one in a hundred may take so long."""
+def run(attack: Attack, most_ms: float, store: str = "") -> Outcome:
+    """Attack a server of its own; of an honest client's calls one in a hundred may take so long.
+
+    ``store`` is the URL of an empty store; without one it is a new folder.
+    """
+    how: dict[str, Any] = {"has_tls": attack.has_tls, "files": attack.files, "store": store}
     with (
         tempfile.TemporaryDirectory(dir=".") as folder,
-        Target(Path(folder), *attack.args, has_tls=attack.has_tls, files=attack.files) as target,
+        Target(Path(folder), *attack.args, **how) as target,
     ):
         asyncio.run(_prepare(attack, target))
         target.forget_most()

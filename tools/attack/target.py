@@ -33,8 +33,11 @@ _BYTES_A_KB = 1024
 class Target:
     """A ``dwell serve`` on loopback with both ports and a token file; use it in a ``with``."""
 
-    def __init__(self, folder: Path, *args: str, has_tls: bool = False, files: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *args: str, has_tls: bool = False, files: int = 0, store: str = ""
+    ) -> None:
         self.folder = folder.resolve()
+        self._is_folder = not store
         self._token_file = self.folder / "tokens.toml"
         self.allow((HONEST, VICTIM, TENANT, READER, SCRAPER, BOUNDED))
         self.ca: Path | None = None
@@ -43,7 +46,7 @@ class Target:
             self.ca, key = make_certificate(self.folder)
             given += ["--tls-cert", str(self.ca), "--tls-key", str(key)]
         ports = ["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--log-format", "json"]
-        serve = [*COMMAND, "serve", str(self.folder / "store"), *ports, *given]
+        serve = [*COMMAND, "serve", store or str(self.folder / "store"), *ports, *given]
         limited = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *serve]
         self.server = ServerProcess(command=limited if files else serve)
 
@@ -91,6 +94,8 @@ class Target:
             granted = _SPECIAL.get(
                 name, "".join(f"{right} = {prefix}\n" for right in ("put", "take", "admin"))
             )
+            if not self._is_folder:
+                granted = granted.replace("stored_bytes = 1000000, ", "")
             if ends and name in ends:
                 granted = f'expires = "{ends[name]}"\n{granted}'
             lines.append(f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\n{granted}')
