@@ -1,9 +1,10 @@
 """Attack a served store in every way that was ever found, and say whether one gets through.
 
 ``python -m tools.attack [--only WORDS] [--store redis]``: each attack has a ``dwell serve`` of
-its own, over a new folder or a new Redis, and an honest client beside it. An attack got through when the server does what it must not, when its
-memory grows by more than 64 MB, or when an honest call fails, or when one in a hundred takes 100 ms
-longer than while this machine is only busy. Status 1 says that one did.
+its own, over a new folder or a new Redis, and an honest client beside it. An attack got through
+when the server does what it must not, when its memory grows by more than 64 MB, when an honest call
+fails, or when one in a hundred takes 100 ms longer than while this machine is only busy. Status 1
+says that one did.
 """
 
 import argparse

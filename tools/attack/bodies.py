@@ -102,12 +102,12 @@ def _column_name() -> bytes:
 
 
 async def header_rows(target: Target) -> str:
-    """Put ten thousand messages with 256 headers each, and list them as Arrow."""
+    """Put four thousand messages with 256 headers each, and list them as Arrow."""
     headers = {f"{n:03}": "v" for n in range(256)}
-    data = json.dumps([{"body": "x", "headers": headers}] * 10_000, separators=(",", ":"))
+    data = json.dumps([{"body": "x", "headers": headers}] * 4_000, separators=(",", ":"))
     answer = await ask(target, asked(TENANT, "POST", _PUT, data.encode(), content_type=_JSON))
     must(answer.status == 200, f"the put: {answer.data[:200]!r}")
-    path = f"{_PUT}?state=ready&limit=10000"
+    path = f"{_PUT}?state=ready&limit=4000"
     answer = await ask(target, asked(TENANT, "GET", path, accept=_ARROW))
     must(answer.status == 200, f"the list: {answer.data[:200]!r}")
     must(len(answer.data) < MAX_BATCH_BYTES + (1 << 20), f"a list of {len(answer.data)} bytes")
