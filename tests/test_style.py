@@ -59,6 +59,7 @@ HOSTS = {
     "host",
     "localhost",
     "no.such.host.invalid",
+    "dwell",
     "queue",
     "semver.org",
     "user",

@@ -14,7 +14,7 @@ from dwell.clock import RealClock
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
-from dwell.server import window
+from dwell.server import inflight, window
 from dwell.server.http import call, encoding, metrics
 from dwell.server.http.paging import MOST_TOPICS
 from dwell.store.memory import MemoryStore
@@ -131,7 +131,7 @@ async def test_a_wait_counts_what_it_keeps_for_each_topic():
         await wire.send(request("POST", "/v1/take", {"topics": topics, "wait_ms": 60_000}))
         await until_async(lambda: len(server.port.waits) == 1)
         kept = server.service.in_flight.size_bytes
-        assert kept >= 1000 * call.WAITING_TOPIC_BYTES
+        assert kept >= 1000 * inflight.WAITING_TOPIC_BYTES
         wire.close()
         await until_async(lambda: not server.service.in_flight.size_bytes)
         other = await Wire.open(server)

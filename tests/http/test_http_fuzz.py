@@ -103,8 +103,8 @@ class Room:
             self.close()
             self._open()
         delivery = Reader()
-        # Nobody waits for the answer, so that no take does.
-        delivery.is_lost = True
+        # The client has ended its half, so that no take waits.
+        delivery.end()
         target = (quote(path) + "?" + quote(query, safe="=&%+")).encode()
         heads = {n.replace("_", "-").encode(): v for n, v in headers.items()}
         heads[b"host"] = b"localhost"
@@ -126,6 +126,7 @@ class Room:
         else:
             answer = await self.app.answer(call)
             call.deliver()
+            call.release_answer()
         return answer.status, answer.data
 
     def _check(self, status, answer):

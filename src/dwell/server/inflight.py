@@ -1,11 +1,18 @@
 """In flight: how much a server may have under way, so that no queue inside it can grow."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from dwell.errors import ServerBusy
 from dwell.server.memory import Memory
 from dwell.server.window import Window
+
+#: What a wait keeps for each of its topics.
+WAITING_TOPIC_BYTES = 512
+#: Each of them lets others have their turn after some milliseconds, but all of them have theirs in
+#: one turn of the event loop.
+MOST_LOOKS = 4
 
 
 class InFlight:
@@ -22,6 +29,8 @@ class InFlight:
         self.requests = 0
         self.size_bytes = 0
         self.refused = 0
+        #: How many requests may look through much at a time; the others wait for their turn.
+        self.looks = asyncio.Semaphore(MOST_LOOKS)
         #: What large answers may take.
         self.answers = Window()
         #: Whose it is, as its refusals begin; nothing where it is the server's.
@@ -37,14 +46,26 @@ class InFlight:
         others = self.requests - (requests == 0)
         if is_over and others > 0:
             self.refused += requests
-            raise ServerBusy(
-                f"{self.whose}{self.requests} requests of {self.size_bytes} bytes are under way, "
-                f"at most {self.most_requests} of {self.most_bytes} may be: come again later"
-            )
+            raise self._refusal()
         if self.memory is not None:
             self.memory.check(self.size_bytes + size_bytes)
         self.requests += requests
         self.size_bytes += size_bytes
+
+    def keep_topics(self, topics: int) -> int:
+        """Count what a wait on so many topics keeps, and return its bytes; raises ServerBusy."""
+        size_bytes = topics * WAITING_TOPIC_BYTES
+        if self.size_bytes + size_bytes > self.most_bytes:
+            self.refused += 1
+            raise self._refusal()
+        self.size_bytes += size_bytes
+        return size_bytes
+
+    def _refusal(self) -> ServerBusy:
+        return ServerBusy(
+            f"{self.whose}{self.requests} requests of {self.size_bytes} bytes are under way, "
+            f"at most {self.most_requests} of {self.most_bytes} may be: come again later"
+        )
 
     def check_memory(self, size_bytes: int) -> None:
         """Refuse an answer of so many bytes for which there is no memory; raises StoreFull."""
@@ -63,6 +84,12 @@ class InFlight:
         """Count requests out again."""
         self.requests -= requests
         self.size_bytes -= size_bytes
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        """Look through much for the length of a block, when it is this request's turn."""
+        async with self.looks:
+            yield
 
     @contextmanager
     def left(self) -> Iterator[None]:

@@ -1,10 +1,14 @@
 """Shares: how much of what a server may have under way one token may, so that others have room."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from dwell.errors import ServerBusy
 from dwell.server.inflight import InFlight
+
+#: How many requests of one token may look through much at a time.
+_MOST_LOOKS = 2
 
 
 class Share(InFlight):
@@ -17,6 +21,7 @@ class Share(InFlight):
         self.waiting = self.watching = 0
         self._percent = percent
         self._server = server
+        self.looks = asyncio.Semaphore(_MOST_LOOKS)
         if server.memory is not None:
             # What one token keeps the others lack.
             self.answers = server.answers
@@ -34,6 +39,15 @@ class Share(InFlight):
             super().leave(size_bytes, requests)
             raise
 
+    def keep_topics(self, topics: int) -> int:
+        """Count what a wait on so many topics keeps, here and at the server; raises ServerBusy."""
+        size_bytes = super().keep_topics(topics)
+        try:
+            return self._server.keep_topics(topics)
+        except BaseException:
+            super().leave(size_bytes, 0)
+            raise
+
     def check_memory(self, size_bytes: int) -> None:
         """Refuse an answer of so many bytes for which there is no memory; raises StoreFull."""
         self._server.check_memory(size_bytes)
@@ -47,6 +61,12 @@ class Share(InFlight):
         """Count requests out again, here and at the server."""
         super().leave(size_bytes, requests)
         self._server.leave(size_bytes, requests)
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        """Look through much for the length of a block, when it is this token's turn."""
+        async with self.looks, self._server.looking():
+            yield
 
     @contextmanager
     def left(self) -> Iterator[None]:

@@ -23,14 +23,26 @@ class Window:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
-        self.size_bytes = 0
+        self.size_bytes = self._held_bytes = 0
         self._waiting: deque[_Waiter] = deque()
 
-    async def enter(self, size_bytes: int) -> None:
-        """Reserve so many bytes, waiting for others; raises ServerBusy when it takes too long."""
+    async def enter(self, size_bytes: int, *, is_held: bool = False) -> None:
+        """Reserve so many bytes, waiting for others; raises ServerBusy when it takes too long.
+
+        ``is_held``: the bytes are in memory already, so only one answer's worth may wait.
+        """
         if not self._waiting and self._fits(size_bytes):
             self.size_bytes += size_bytes
             return
+        if is_held and self._held_bytes + size_bytes > 2 * MAX_BATCH_BYTES:
+            raise self._refusal()
+        self._held_bytes += is_held * size_bytes
+        try:
+            await self._wait(size_bytes)
+        finally:
+            self._held_bytes -= is_held * size_bytes
+
+    async def _wait(self, size_bytes: int) -> None:
         future = asyncio.get_running_loop().create_future()
         waiter = size_bytes, future
         self._waiting.append(waiter)
@@ -44,11 +56,14 @@ class Window:
                 self._waiting.remove(waiter)
                 self._let_in()
             if isinstance(error, TimeoutError):
-                raise ServerBusy(
-                    f"answers of {self.size_bytes} bytes are not sent yet, at most "
-                    f"{self.most_bytes} may be: read them, or come again later"
-                ) from None
+                raise self._refusal() from None
             raise
+
+    def _refusal(self) -> ServerBusy:
+        return ServerBusy(
+            f"answers of {self.size_bytes} bytes are not sent yet, at most "
+            f"{self.most_bytes} may be: read them, or come again later"
+        )
 
     def change(self, before_bytes: int, size_bytes: int) -> None:
         """Reserve another number of bytes, whether there are as many or not."""

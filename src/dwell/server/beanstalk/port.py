@@ -2,6 +2,8 @@
 
 import asyncio
 import ssl as tls
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from dwell.server.beanstalk.desk import Desk
@@ -20,12 +22,13 @@ _GRACE_S = 5.0
 class Connection(asyncio.BufferedProtocol, Accepted):
     """One socket, and the session that it carries."""
 
-    __slots__ = ("_port", "_session", "_transport", "_turns")
+    __slots__ = ("_port", "_session", "_transport", "_turns", "_unread")
 
     def __init__(self, port: "BeanstalkPort", turns: Turns) -> None:
         super().__init__()
         self._port = port
         self._turns = turns
+        self._unread: Callable[[], None] | None = None
         self._session: Session
         self._transport: asyncio.Transport
 
@@ -57,17 +60,28 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         return self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
-        """Stop: the other end does not read."""
+        """Stop: the other end does not read. What it does not read counts as under way."""
+        size_bytes = self._transport.get_write_buffer_size()
+        in_flight = self._port.desk.hall.in_flight
+        in_flight.keep(size_bytes)
+        self._unread = partial(in_flight.leave, size_bytes)
         self._session.block()
 
     def resume_writing(self) -> None:
         """Go on: the other end reads again."""
+        self._count_out()
         self._session.unblock()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session."""
+        self._count_out()
         self._session.end()
         self._port.left(self)
+
+    def _count_out(self) -> None:
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            unread()
 
     # --- what the port and the session ask -----------------------------------------------------
 

@@ -174,14 +174,13 @@ class Reserves:
     # --- waiting --------------------------------------------------------------------------------
 
     def _begin_waiting(self, session: Session, demand: Demand) -> None:
-        try:
-            self._hall.service.check_waiting(len(self._hall.waiting))
-        except ServerBusy as error:
-            return self._answer_all(session, word_of(error))
         topics, paused_ms = self._hall.pauses.active(session.watched.values())
         limit = min(demand.left, self._portions[topics].most)
-        self._waiting.enter(session, topics, limit, self._wait_ms(session, demand, paused_ms))
-        return None
+        try:
+            self._hall.service.check_waiting(len(self._hall.waiting))
+            self._waiting.enter(session, topics, limit, self._wait_ms(session, demand, paused_ms))
+        except ServerBusy as error:
+            self._answer_all(session, word_of(error))
 
     def _wait_ms(self, session: Session, demand: Demand, paused_ms: int | None) -> int | None:
         """Return how long to wait: until the demand or a pause is over, or a lease ends soon."""

@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.message import I64, U32, U64
 from dwell.queue import Queue
 from dwell.server.beanstalk.session import Held
+from dwell.server.parts import in_turns
 
 #: How many jobs are looked at in each of several topics at a time.
 _MOST_HEADS = 100
+#: What a look at a topic counts as in a turn of the event loop.
+_LOOK_BYTES = 8 * 1024
 #: How many bytes of bodies one connection may be sent at a time, as far as can be told before.
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_JOBS = 1000
@@ -97,6 +102,14 @@ class Portions(dict[tuple[str, ...], Portion]):
         return limit
 
 
+class Heads(NamedTuple):
+    """What orders the first messages of a topic among those of others."""
+
+    numbers: U64
+    due_ms: I64
+    priority: U32
+
+
 async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Batch]:
     """Take the most urgent messages over all topics, without waiting."""
     if not topics:
@@ -104,8 +117,12 @@ async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Bat
     if len(topics) == 1:
         return [await queue.take_at_once(topics, limit)]
     limit = min(limit, _MOST_HEADS)
-    looks = [(topic, await queue.peek(topic, limit)) for topic in topics]
-    heads = {topic: batch for topic, batch in looks if len(batch)}
+    heads = dict[str, Heads]()
+    async for topic in in_turns(topics, repeat(_LOOK_BYTES)):
+        # Only what orders them is kept: bodies may be a megabyte each.
+        batch = await queue.peek(topic, limit)
+        if len(batch):
+            heads[topic] = Heads(batch.numbers.copy(), batch.due_ms.copy(), batch.priority.copy())
     if len(heads) < 2:
         return [await queue.take(topic, limit) for topic in heads]
     wanted = zip(heads, _shares(list(heads.values()), limit), strict=True)
@@ -119,15 +136,15 @@ async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Bat
     return batches
 
 
-def _shares(heads: Sequence[Batch], limit: int) -> list[int]:
+def _shares(heads: Sequence[Heads], limit: int) -> list[int]:
     """Return how many messages of each batch are among the most urgent of all."""
-    which = np.repeat(np.arange(len(heads)), [len(batch) for batch in heads])
+    which = np.repeat(np.arange(len(heads)), [len(one.numbers) for one in heads])
     chosen = which[_by_urgency(heads)[:limit]]
     shares: list[int] = np.bincount(chosen, minlength=len(heads)).tolist()
     return shares
 
 
-def _by_urgency(batches: Sequence[Batch]) -> list[int]:
+def _by_urgency(batches: Sequence[Batch] | Sequence[Heads]) -> list[int]:
     """Return the places of all messages of some batches, the most urgent first."""
     names = ("numbers", "due_ms", "priority")
     columns = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]

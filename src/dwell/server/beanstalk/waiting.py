@@ -30,9 +30,15 @@ class Waiting:
     def enter(
         self, session: Session, topics: tuple[str, ...], limit: int, wait_ms: int | None
     ) -> None:
-        """Let a session wait for at most ``limit`` jobs, None for as long as it takes."""
+        """Let a session wait for at most ``limit`` jobs, None for as long as it takes.
+
+        What it keeps for each topic counts as under way; raises ServerBusy.
+        """
+        in_flight = self._hall.in_flight
+        kept_bytes = in_flight.keep_topics(len(topics))
         session.wait = self._queue.ask(topics, limit, wait_ms) if topics else _pause(wait_ms)
         self._hall.waiting.add(session)
+        session.wait.add_done_callback(lambda _: in_flight.leave(kept_bytes, 0))
         session.wait.add_done_callback(partial(self._ended, session, topics))
 
     def leave(self, session: Session) -> None:

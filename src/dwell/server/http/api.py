@@ -1,5 +1,7 @@
 """The API: every endpoint, in the order in which the documents show them."""
 
+from dataclasses import replace
+
 from dwell.message import TopicSettings
 from dwell.server.board.board import Overview
 from dwell.server.http import (
@@ -33,7 +35,18 @@ _PUT, _TAKE, _ADMIN = (Right.PUT,), (Right.TAKE,), (Right.ADMIN,)
 _LOOKING = (Right.READ, Right.ADMIN)
 _LOOK = (*ROWS, Media.NDJSON, Media.ARROW)
 
-ENDPOINTS: tuple[Endpoint, ...] = (
+#: What looks through many messages, topics or events.
+_LONG = frozenset(
+    (
+        *(queries.find, queries.take_where, queries.clear, takes.held, takes.peek),
+        *(ids.get, ids.named, looking.list_messages, looking.sweep, looking.events),
+        *(looking.stats, looking.topics, looking.sizes, board.overview, board.load),
+        *(board.oldest, board.holders, histories.history, histories.reasons),
+        *(schedules.list_schedules, care.find_stale, care.metrics),
+    )
+)
+
+_DECLARED: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
         f"{_T}/messages",
@@ -503,3 +516,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/healthz", care.healthz, (), None, group="care"),
     Endpoint("GET", "/readyz", care.readyz, (), None, group="care"),
 )
+
+ENDPOINTS = tuple(replace(one, is_long=one.handler in _LONG) for one in _DECLARED)

@@ -84,7 +84,10 @@ class App:
             # The body may have taken a while, in which rights may have ended.
             call.authorize()
             begin(call.calling)
-            return await call.endpoint.handler(call)
+            if not call.endpoint.is_long:
+                return await call.endpoint.handler(call)
+            async with call.looking():
+                return await call.endpoint.handler(call)
         except Exception as error:
             call.give_back()
             return self.refusal(error, call)

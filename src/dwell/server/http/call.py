@@ -1,9 +1,18 @@
 """A call: one request, read and checked, and how it is answered."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
+    asynccontextmanager,
     contextmanager,
     nullcontext,
 )
@@ -17,7 +26,7 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.puts import PutAnswer, Puts
-from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt
+from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt, ServerBusy
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
@@ -41,9 +50,8 @@ T = TypeVar("T")
 
 #: The largest body of a request: a batch in JSON, its bodies in base64, and the rest beside them.
 MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
-#: How many topics a request may wait on, and what it keeps for each.
+#: How many topics a request may wait on.
 MOST_WAITING_TOPICS = 1000
-WAITING_TOPIC_BYTES = 512
 #: What an answer takes while it is made: messages as they are read, and as they are sent.
 MOST_ANSWER_BYTES = 2 * MAX_BATCH_BYTES
 #: The largest body of one that brings no batch of messages: as many ids as may be, and more.
@@ -91,6 +99,10 @@ class Asked(Protocol):
     @property
     def most_bytes(self) -> int:
         """How long its body may be."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it looks through much, for a few callers at a time."""
 
     @property
     def numbered(self) -> bool:
@@ -192,8 +204,7 @@ class Call:
         What it keeps for each of its topics counts as under way.
         """
         self.check_waiting(len(self.waits))
-        kept_bytes = topics * WAITING_TOPIC_BYTES
-        self._in_flight.enter(kept_bytes, 0)
+        kept_bytes = self._in_flight.keep_topics(topics)
         try:
             with self._in_flight.left():
                 yield
@@ -214,15 +225,27 @@ class Call:
         """Count it as one that waits after it was answered, for the length of a block."""
         return self._in_flight.wait() if isinstance(self._in_flight, Share) else nullcontext()
 
-    async def reserve_answer(self, size_bytes: int) -> None:
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        """Look through much for the length of a block, after others who do.
+
+        Raises ServerBusy where the client has gone, while it waited.
+        """
+        async with self._in_flight.looking():
+            if self.delivery.is_lost:
+                raise ServerBusy("the client has gone")
+            yield
+
+    async def reserve_answer(self, size_bytes: int, *, is_held: bool = False) -> None:
         """Reserve so many bytes for an answer until it is sent, waiting for those of others.
 
-        Raises ServerBusy, and StoreFull where the process lacks memory for it.
+        ``is_held``: the messages are in memory already. Raises ServerBusy, and StoreFull where the
+        process lacks memory for it.
         """
         size_bytes = min(size_bytes, MOST_ANSWER_BYTES)
         more_bytes = size_bytes - self._reserved_bytes
         if more_bytes > 0:
-            await self._in_flight.answers.enter(more_bytes)
+            await self._in_flight.answers.enter(more_bytes, is_held=is_held)
             self._reserved_bytes += more_bytes
             self._in_flight.check_memory(size_bytes)
 

@@ -18,9 +18,9 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.bodies import unpacked
 from dwell.server.http.call import Call
 from dwell.server.http.media import Media
-from dwell.server.http.parts import in_turns
 from dwell.server.http.schemas.answers import CommandAnswer
 from dwell.server.http.schemas.requests import Command
+from dwell.server.parts import in_turns
 from dwell.server.tokens import Right
 
 #: The owner of what this protocol takes, by which it is found after a restart.
@@ -162,12 +162,15 @@ async def _delete(call: Call, ask: Command) -> CommandAnswer:
 
 async def _find(call: Call, ask: Command, id_: str, right: Right) -> Message | None:
     """Return the job of an id, looking through all the caller's topics where none is named."""
-    named = None if ask.topic is None else values.topic(ask.topic)
-    topics = (await call.queue.stats()).topics if named is None else (named,)
-    async for topic in in_turns(topics, repeat(_LOOK_BYTES)):
-        message = await call.queue.get(topic, id_) if call.may(topic, right) else None
-        if message is not None:
-            return message
+    if ask.topic is not None:
+        topic = values.topic(ask.topic)
+        return await call.queue.get(topic, id_) if call.may(topic, right) else None
+    async with call.looking():
+        names = list((await call.queue.stats()).topics)
+        async for topic in in_turns(names, repeat(_LOOK_BYTES)):
+            message = await call.queue.get(topic, id_) if call.may(topic, right) else None
+            if message is not None:
+                return message
     return None
 
 

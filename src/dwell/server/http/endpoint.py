@@ -26,8 +26,8 @@ class Endpoint:
     Several kinds of ``answer`` are a tuple. ``takes`` and ``gives`` are the forms of body and
     answer; none for an answer of a form of its own. ``most_bytes`` is how long the body may be.
     What is ``audited`` changes what others rely on, which the audit log tells of, unless the
-    handler says that it did not. Requests that are ``numbered`` may say their call number, by which
-    a repeat is known.
+    handler says that it did not. An endpoint that ``is_long`` looks through much, for a few callers
+    at a time. Requests that are ``numbered`` may say their call number, by which a repeat is known.
     """
 
     method: str
@@ -45,6 +45,7 @@ class Endpoint:
     scope: Scope = Scope.TOPIC
     also: Right | None = None
     audited: bool = False
+    is_long: bool = False
 
     @property
     def name(self) -> str:

@@ -45,7 +45,7 @@ async def history(call: Call) -> Answer:
     topic = call.allowed_topic()
     id_ = values.any_id(call.path["id"]).decode()
     found = await _search(call, topic, id_, call.query(HistoryQuery).before)
-    rows = event_rows(Events.of(found.events))
+    rows = await event_rows(Events.of(found.events))
     return call.answer(HistoryAnswer(rows, found.before, found.is_whole, found.looked))
 
 

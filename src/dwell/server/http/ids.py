@@ -14,7 +14,7 @@ from dwell.queue.changes import Change
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
-from dwell.server.http.encoding import MOST_PAGE_BYTES, SMALL_BYTES, Rows
+from dwell.server.http.encoding import MOST_PAGE_BYTES, Rows
 from dwell.server.http.filters import matcher_of, selection_of
 from dwell.server.http.media import Media
 from dwell.server.http.messageheaders import request_of
@@ -115,13 +115,11 @@ async def get(call: Call) -> Answer:
 async def get_one(call: Call) -> Answer:
     """Return one message by its id."""
     topic, id_ = call.allowed_topic(), call.path["id"]
+    await call.reserve_answer(answer_bytes(1))
     message = await call.queue.get(topic, id_)
     if message is None:
         raise Refusal(404, f"id: topic {topic!r} has no message {id_!r:.80}")
-    answer = call.answer(message_rows([message])[0])
-    if len(answer.data) > SMALL_BYTES:
-        await call.reserve_answer(len(answer.data))
-    return call.made_answer(answer)
+    return call.made_answer(call.answer(message_rows([message])[0]))
 
 
 async def cancel_one(call: Call) -> Answer:
@@ -170,15 +168,16 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
         raise values.refusal(InvalidLimit, "cursor", ask.cursor, "that of the same request")
     # What was moved ahead is met again by who goes on, so that it is not cut.
     is_cut = ask.dry_run or how.verb != "reschedule"
-    changed, following = await changes.change(
-        call.queue.store,
-        topic,
-        matcher_of(which, is_cut=is_cut),
-        how,
-        ask.limit,
-        start=start,
-        dry_run=ask.dry_run,
-    )
+    async with call.looking():
+        changed, following = await changes.change(
+            call.queue.store,
+            topic,
+            matcher_of(which, is_cut=is_cut),
+            how,
+            ask.limit,
+            start=start,
+            dry_run=ask.dry_run,
+        )
     results = {str(result): count for result, count in changed.results.items()}
     call.is_audited = not ask.dry_run
     call.change = {

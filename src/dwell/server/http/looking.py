@@ -106,9 +106,9 @@ async def events(call: Call) -> Answer:
     elif form is Media.ARROW:
         answer = Answer(await arrow.events(page.events), form)
     elif form is Media.NDJSON:
-        answer = Answer(as_lines(event_rows(page.events)), form)
+        answer = Answer(as_lines(await event_rows(page.events)), form)
     else:
-        rows = event_rows(page.events)
+        rows = await event_rows(page.events)
         places = (page.next_position, page.first_position, page.end_position)
         answer = call.answer(EventsPage(rows, *places, page.since, page.history))
     answer.headers["dwell-next-position"] = str(page.next_position)

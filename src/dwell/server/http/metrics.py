@@ -25,7 +25,7 @@ from dwell.batch.stats import TopicStats
 from dwell.errors import StoreError
 from dwell.histogram import Histogram
 from dwell.queue import Queue
-from dwell.server.http.parts import in_turns
+from dwell.server.parts import in_turns
 from dwell.server.service import Service
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

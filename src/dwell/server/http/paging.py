@@ -122,6 +122,7 @@ async def first_of(
             if size_bytes > most_bytes and found:
                 return found
             found.append(message)
+        await asyncio.sleep(0)
     return found
 
 

@@ -99,7 +99,7 @@ async def _messages_event(call: Call, stream: Stream, batch: Batch) -> bytes:
     if is_small(batch):
         stream.credit -= len(batch)
         return event_of("messages", {"messages": message_rows(batch), "credit": stream.credit})
-    await call.reserve_answer(2 * size_of(batch))
+    await call.reserve_answer(2 * size_of(batch), is_held=True)
     rows = await Rows.of(batch, Media.JSON)
     call.give_back_from(rows.count)
     stream.credit -= rows.count

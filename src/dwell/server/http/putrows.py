@@ -15,9 +15,9 @@ from dwell.queue.bulk import puts_of
 from dwell.server.http.bodies import body_of_row, check_written
 from dwell.server.http.call import Call
 from dwell.server.http.messageheaders import unpacked
-from dwell.server.http.parts import in_turns
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
 from dwell.server.http.spans import span
+from dwell.server.parts import in_turns
 from dwell.wire.rows import span_of
 
 

@@ -3,6 +3,7 @@
 import codecs
 import io
 from collections.abc import Iterable
+from itertools import repeat
 
 import msgspec
 
@@ -16,6 +17,7 @@ from dwell.server.http.media import Media
 from dwell.server.http.messageheaders import NONE
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import NewMessage, PackedMessage
+from dwell.server.parts import in_turns
 from dwell.wire.rows import Shown, shown
 from dwell.wire.unknown import explained
 
@@ -51,6 +53,8 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
         columns.check_count(len(_counted), "messages")
 
 
+#: What an event counts as in a turn of the event loop.
+_EVENT_BYTES = 128
 #: How long a message may be as it is written: JSON may say each sign of a body in six.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 #: How much of a body is looked at at a time for whether it is text.
@@ -173,11 +177,11 @@ def message_rows(batch: Iterable[Message], *, packed: bool = False) -> list[Show
     return [shown(message, packed=packed) for message in batch]
 
 
-def event_rows(events: Iterable[Event]) -> list[EventRow]:
-    """Return events as objects."""
+async def event_rows(events: Iterable[Event]) -> list[EventRow]:
+    """Return events as objects; others have turns meanwhile."""
     return [
         EventRow(e.position, e.time_ms, str(e.kind), e.topic, e.id, e.due_ms, e.attempt)
-        for e in events
+        async for e in in_turns(events, repeat(_EVENT_BYTES))
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from dwell.batch.blobs import sizes_of
 from dwell.errors import InvalidSchedule
 from dwell.given import values
 from dwell.message import Result
@@ -26,8 +27,11 @@ from dwell.server.http.schemas.requests import (
     SchedulesQuery,
 )
 from dwell.server.http.spans import span
+from dwell.server.parts import in_turns
 from dwell.wire.rows import Line, body_of
 
+#: What a byte of the headers of a schedule, which are checked again, counts as in a turn.
+_EXTRA_COST = 16
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 _PLAIN = (
     *("cron", "rrule", "zone", "start", "end", "misfire", "key", "headers", "priority"),
@@ -92,7 +96,7 @@ async def list_schedules(call: Call) -> Answer:
     state = values.state(ask.state)
     page = await call.queue.scan(TOPIC, state, cursor=cursor_of(ask.cursor), limit=ask.limit)
     rows = []
-    for message in page.messages:
+    async for message in in_turns(page.messages, _EXTRA_COST * sizes_of(page.messages.extras)):
         try:
             row = _row(planned(message))
             rows.append(msgspec.structs.replace(row, body=None, body_base64=None, headers={}))

@@ -23,6 +23,8 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 MOST_HEADERS = 100_000
 #: How much may describe the columns, or what a record batch holds.
 _MOST_METADATA_BYTES = 1024 * 1024
+#: How many record batches a stream may have, of which each costs more than its rows.
+_MOST_PARTS = 1000
 #: How many rows are read before others have their turn.
 _TURN_ROWS = 500
 
@@ -97,8 +99,9 @@ class Table:
             _check_headers(column)
         try:
             micros, found = _in_micros(pa, column), list[Any]()
-            for at in range(0, len(column), _TURN_ROWS):
-                found += map(_value, micros.slice(at, _TURN_ROWS).to_pylist())
+            rows = _TURN_ROWS // 10 if pa.types.is_map(column.type) else _TURN_ROWS
+            for at in range(0, len(column), rows):
+                found += map(_value, micros.slice(at, rows).to_pylist())
                 await asyncio.sleep(0)
             return found
         except _UNREADABLE:
@@ -111,7 +114,16 @@ _UNREADABLE = (ArithmeticError, KeyError, NotImplementedError, TypeError, ValueE
 
 def _refusal(pa: Any, column: Any, name: str) -> InvalidInput:
     """Return what is wrong with a column, and in which row."""
-    for at in range(len(column)):
+    low, high = 0, len(column)
+    while high - low > 1:
+        # One of the rows from the first half on is bad, or one of the second half is.
+        middle = (low + high) // 2
+        try:
+            list(map(_value, _in_micros(pa, column.slice(low, middle - low)).to_pylist()))
+            low = middle
+        except _UNREADABLE:
+            high = middle
+    for at in range(low, high):
         part = column.slice(at, 1)
         try:
             _value(_in_micros(pa, part).to_pylist()[0])
@@ -245,7 +257,9 @@ def _lengths(pa: Any, texts: Any) -> Any:
 
 def _refuse_compressed(pa: Any, data: bytes | memoryview) -> None:
     """Refuse a stream with compressed buffers: nothing says beforehand how large they are."""
-    for message in pa.ipc.MessageReader.open_stream(data):
+    for count, message in enumerate(pa.ipc.MessageReader.open_stream(data)):
+        if count > _MOST_PARTS:
+            raise BatchTooLarge(f"arrow: got more than {_MOST_PARTS} record batches in one stream")
         if message.metadata.size > _MOST_METADATA_BYTES:
             raise InvalidInput(
                 f"arrow: got {message.metadata.size} bytes that describe the columns, "

@@ -144,7 +144,7 @@ async def batch_answer(call: Call, batch: Batch) -> Answer:
     form = call.asked
     is_large = not is_small(batch)
     if is_large:
-        await call.reserve_answer(2 * size_of(batch))
+        await call.reserve_answer(2 * size_of(batch), is_held=True)
     if form is Media.COLUMNS:
         return call.made_answer(Answer(_encoder.encode(columns_of_batch(batch)), form))
     if is_large:
