@@ -13,6 +13,8 @@ WAITING_TOPIC_BYTES = 512
 #: Each of them lets others have their turn after some milliseconds, but all of them have theirs in
 #: one turn of the event loop.
 MOST_LOOKS = 4
+#: How many takes of many messages are under way at a time, of which each may be 16 MiB.
+_MOST_TAKES = 8
 
 
 class InFlight:
@@ -31,6 +33,7 @@ class InFlight:
         self.refused = 0
         #: How many requests may look through much at a time; the others wait for their turn.
         self.looks = asyncio.Semaphore(MOST_LOOKS)
+        self.takes = asyncio.Semaphore(_MOST_TAKES)
         #: What large answers may take.
         self.answers = Window()
         #: Whose it is, as its refusals begin; nothing where it is the server's.

@@ -1,5 +1,6 @@
 """Commands that are done one at a time: to look, to kick, to pause, to reserve a certain job."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -34,6 +35,8 @@ from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.taken import Taken
 
 _MAX_NUMBER = 2**63 - 1
+#: How many commands look at a time: their replies, of a megabyte each, are sent in one turn.
+_AT_ONCE = 4
 #: Jobs with a priority below this one beanstalkd calls urgent.
 _URGENT = 1024
 #: In how many topics urgent jobs are counted for the document of the server.
@@ -48,6 +51,7 @@ class Lookups:
         self._receipts = receipts
         self._reserves = reserves
         self._queue = hall.service.queue
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._does: dict[Verb, Callable[[Session, Any], Awaitable[bytes]]] = {
             Verb.PEEK: self._peek,
             Verb.PEEK_READY: self._peek_ready,
@@ -74,9 +78,10 @@ class Lookups:
 
     async def _do(self, session: Session, run: Run) -> None:
         try:
-            # Replies that nobody reads count as under way.
-            self._hall.in_flight.enter(0, 0)
-            reply = await self._does[run.verb](session, run.items[0])
+            async with self._turns:
+                # Replies that nobody reads count as under way.
+                self._hall.in_flight.enter(0, 0)
+                reply = await self._does[run.verb](session, run.items[0])
         except Exception as error:
             reply = word_of(error)
         session.answer(reply)

@@ -1,5 +1,6 @@
 """A call: one request, read and checked, and how it is answered."""
 
+import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -235,6 +236,11 @@ class Call:
             if self.delivery.is_lost:
                 raise ServerBusy("the client has gone")
             yield
+
+    @property
+    def large_takes(self) -> asyncio.Semaphore:
+        """What lets only some takes of many messages be under way at a time."""
+        return self._in_flight.takes
 
     async def reserve_answer(self, size_bytes: int, *, is_held: bool = False) -> None:
         """Reserve so many bytes for an answer until it is sent, waiting for those of others.

@@ -30,8 +30,8 @@ from dwell.server.http.spans import span
 from dwell.server.parts import in_turns
 from dwell.wire.rows import Line, body_of
 
-#: What a byte of the headers of a schedule, which are checked again, counts as in a turn.
-_EXTRA_COST = 16
+#: What a byte of a schedule, all of which is checked again, counts as in a turn.
+_BYTE_COST = 16
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 _PLAIN = (
     *("cron", "rrule", "zone", "start", "end", "misfire", "key", "headers", "priority"),
@@ -96,7 +96,7 @@ async def list_schedules(call: Call) -> Answer:
     state = values.state(ask.state)
     page = await call.queue.scan(TOPIC, state, cursor=cursor_of(ask.cursor), limit=ask.limit)
     rows = []
-    async for message in in_turns(page.messages, _EXTRA_COST * sizes_of(page.messages.extras)):
+    async for message in in_turns(page.messages, _BYTE_COST * sizes_of(page.messages.bodies)):
         try:
             row = _row(planned(message))
             rows.append(msgspec.structs.replace(row, body=None, body_base64=None, headers={}))

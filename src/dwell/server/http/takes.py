@@ -46,6 +46,9 @@ from dwell.wire.columns import (
 )
 from dwell.wire.rows import span_of
 
+#: From where on a take is one of many messages.
+_LARGE_LIMIT = 100
+
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -59,7 +62,8 @@ async def take(call: Call) -> Answer:
         if len(topics) != 1:
             raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")
         how: dict[str, Any] = {"lease": lease, "owner": ask.owner, "versions": ask.versions}
-        batch = await call.queue.take_ids(topics[0], ask.ids, **how)
+        async with call.large_takes:
+            batch = await call.queue.take_ids(topics[0], ask.ids, **how)
     elif ask.versions is not None:
         raise InvalidInput("versions: got them without ids, expected both")
     else:
@@ -75,7 +79,11 @@ async def _take_due(
     take = partial(call.queue.take, topics, ask.limit, lease=lease, owner=ask.owner)
     wait_ms = values.delay_ms(span(ask, "wait") or 0, "wait", MOST_WAIT_MS)
     if not wait_ms or not call.queue.would_wait(topics, ask.limit):
-        batch = await take()
+        if ask.limit > _LARGE_LIMIT:
+            async with call.large_takes:
+                batch = await take()
+        else:
+            batch = await take()
         if len(batch) or not wait_ms:
             return batch
     check_waiting_topics(topics)
