@@ -14,9 +14,11 @@ from dwell.clock import RealClock
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
+from dwell.queue import Queue
 from dwell.server import inflight, window
 from dwell.server.http import call, encoding, metrics
 from dwell.server.http.paging import MOST_TOPICS
+from dwell.server.inflight import InFlight
 from dwell.store.memory import MemoryStore
 from dwell.wire.problems import MOST_DETAIL_CHARS, problem_of
 from tests.http.served import served
@@ -317,3 +319,46 @@ async def test_many_large_uploads_are_each_answered_once_and_in_order():
                 ids = [one["id"] for one in answer.value["results"]]
                 assert ids == [f"c{name}.{n}.{at}" for at in range(10)]
         assert (await server.queue.stats()).topics["t"].ready == 600
+
+
+# --- many at once -----------------------------------------------------------------------------
+
+
+async def test_few_look_through_much_at_a_time(monkeypatch):
+    busy, most, go_on = 0, 0, asyncio.Event()
+    stats = Queue.stats
+
+    async def slowly(self):
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await go_on.wait()
+        busy -= 1
+        return await stats(self)
+
+    async with served() as server:
+        monkeypatch.setattr(Queue, "stats", slowly)
+        wires = [await Wire.open(server) for _ in range(20)]
+        for wire in wires:
+            await wire.send(request("GET", "/v1/topics"))
+        await until_async(lambda: busy == inflight.MOST_LOOKS)
+        # Those that look through little wait for none of them.
+        other = await Wire.open(server)
+        assert (await other.ask(request("POST", PUT, {"body": "x"}))).status == 200
+        wires.pop().close()
+        go_on.set()
+        for wire in wires:
+            assert (await wire.answer()).status == 200
+        assert most == inflight.MOST_LOOKS
+
+
+async def test_waits_on_topics_are_refused_when_they_keep_too_much():
+    async with served(in_flight=InFlight(100, 300_000)) as server:
+        ask = {"topics": [f"t{n}" for n in range(500)], "wait_ms": 60_000}
+        wires = [await Wire.open(server) for _ in range(2)]
+        await wires[0].send(request("POST", "/v1/take", ask))
+        await until_async(lambda: len(server.port.waits) == 1)
+        answer = await wires[1].ask(request("POST", "/v1/take", ask))
+        assert (answer.status, answer.value["error"]) == (429, "ServerBusy")
+        wires[0].close()
+        await until_async(lambda: not server.service.in_flight.size_bytes)

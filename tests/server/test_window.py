@@ -7,6 +7,7 @@ import random
 import pytest
 
 from dwell.errors import ServerBusy
+from dwell.message import MAX_BATCH_BYTES
 from dwell.server import window
 from dwell.server.window import Window
 
@@ -54,6 +55,19 @@ async def test_who_waits_too_long_is_refused(monkeypatch):
         await one.enter(20)
     await one.enter(10)
     assert one.size_bytes == 100
+
+
+async def test_only_one_waits_with_what_it_holds():
+    one = Window(10)
+    await one.enter(10)
+    waiting = asyncio.create_task(one.enter(2 * MAX_BATCH_BYTES, is_held=True))
+    await settled()
+    with pytest.raises(ServerBusy):
+        await one.enter(1, is_held=True)
+    one.leave(10)
+    await waiting
+    one.leave(2 * MAX_BATCH_BYTES)
+    await one.enter(1, is_held=True)
 
 
 async def test_nothing_is_lost_when_waits_are_cancelled():
