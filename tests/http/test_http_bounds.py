@@ -362,3 +362,33 @@ async def test_waits_on_topics_are_refused_when_they_keep_too_much():
         assert (answer.status, answer.value["error"]) == (429, "ServerBusy")
         wires[0].close()
         await until_async(lambda: not server.service.in_flight.size_bytes)
+
+
+@pytest.mark.parametrize("path", ["held", "sweep"])
+async def test_a_page_of_rows_ends_where_the_store_gives_more_than_it_is_asked_for(path):
+    store = MemoryStore(RealClock())
+    page, sweep = store.held_page, store.sweep
+
+    async def held_page(owner, after, limit):
+        return await page(owner, after, max(limit, 12))
+
+    async def swept(wanted, start, stop, limit):
+        return await sweep(wanted, start, stop, max(limit, 12))
+
+    store.held_page, store.sweep = held_page, swept
+    async with calling(store=store) as caller:
+        ids = await signs(caller, count=12)
+        taken = 0
+        while some := (await caller.post("/v1/take", {"topics": "t", "owner": "me"}))["messages"]:
+            taken += len(some)
+        assert taken == len(ids)
+        found, cursor = [], None
+        while path == "held" and (cursor is not None or not found):
+            more = "" if cursor is None else f"&cursor={cursor}"
+            answer = await caller.get(f"/v1/held?owner=me{more}")
+            found, cursor = found + [row["id"] for row in answer["messages"]], answer["cursor"]
+        start = 0
+        while path == "sweep" and start is not None:
+            answer = await caller.post("/v1/sweep", {"start": start, "limit": 12})
+            found, start = found + [row["id"] for row in answer["messages"]], answer["next_place"]
+        assert sorted(found) == sorted(ids)

@@ -68,13 +68,16 @@ class Rows:
     async def of(
         cls, messages: Iterable[Message | None], form: Media, most_bytes: int = MAX_BATCH_BYTES
     ) -> "Rows":
-        """Return messages as rows; None is a row, too."""
+        """Return messages as rows, all of them where ``most_bytes`` is 0; None is a row, too.
+
+        All of them are for a store that gives more than it is asked for, as what lies together.
+        """
         rows = cls(form)
         left_bytes = _TURN_BYTES
         for message in messages:
             before = len(rows._data)
             rows._add(message)
-            if len(rows._data) > most_bytes and rows.count > 1:
+            if most_bytes and len(rows._data) > most_bytes and rows.count > 1:
                 del rows._data[before:]
                 rows.count -= 1
                 break

@@ -93,6 +93,9 @@ async def sweep(call: Call) -> Answer:
         if rows.count == len(found.messages):
             return call.made_answer(rows.answer(next_place=found.next_place, places=found.places))
         # Only the store knows where a sweep of fewer goes on.
+        if len(found.messages) > count:
+            rows = await Rows.of(found.messages, form, 0)
+            return call.made_answer(rows.answer(next_place=found.next_place, places=found.places))
         count = rows.count
 
 

@@ -134,6 +134,8 @@ async def held(call: Call) -> Answer:
         if rows.count == len(page.messages):
             return rows_answer(call, rows, page.cursor)
         # Only the store knows where a page of fewer goes on.
+        if len(page.messages) > limit:
+            return rows_answer(call, await Rows.of(page.messages, call.asked, 0), page.cursor)
         limit = rows.count
 
 
