@@ -229,6 +229,30 @@ async def test_unread_answers_leave_room_when_they_are_sent(monkeypatch):
         assert (await other.ask(ask)).status == 200
 
 
+async def test_who_waits_for_answers_that_are_not_read_lets_others_look():
+    async with served() as server:
+        server.service.in_flight.answers.most_bytes = 20_000_000
+        await server.queue.put_many("t", ["x" * 1_000_000] * 10)
+        ask = request("GET", f"{PUT}?state=ready&limit=100")
+        slow = await Wire.open(server, 4096)
+        slow.reader._transport.pause_reading()
+        await slow.send(ask)
+        await until_async(lambda: any(one._is_paused for one in server.port.connections))
+        waiting = [await Wire.open(server) for _ in range(2 * inflight.MOST_LOOKS)]
+        for wire in waiting:
+            await wire.send(ask)
+        other = await Wire.open(server)
+        # They wait for ten seconds, and this one for none of them.
+        async with asyncio.timeout(window.PATIENCE_S / 2):
+            assert (await other.ask(request("GET", "/v1/topics"))).status == 200
+        slow.reader._transport.resume_reading()
+        assert (await slow.answer()).status == 200
+        for wire in waiting:
+            assert (await wire.answer()).status == 200
+        assert not server.service.in_flight.answers.size_bytes
+        assert server.service.in_flight.looks._value == inflight.MOST_LOOKS
+
+
 async def test_metrics_name_the_largest_topics_and_sum_the_others(monkeypatch):
     monkeypatch.setattr(metrics, "MOST_TOPICS", 3)
     async with served() as server:

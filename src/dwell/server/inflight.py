@@ -1,8 +1,8 @@
 """In flight: how much a server may have under way, so that no queue inside it can grow."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dwell.errors import ServerBusy
 from dwell.server.memory import Memory
@@ -88,11 +88,13 @@ class InFlight:
         self.requests -= requests
         self.size_bytes -= size_bytes
 
-    @asynccontextmanager
-    async def looking(self) -> AsyncIterator[None]:
-        """Look through much for the length of a block, when it is this request's turn."""
-        async with self.looks:
-            yield
+    async def enter_look(self) -> None:
+        """Return when it is a request's turn to look through much."""
+        await self.looks.acquire()
+
+    def leave_look(self) -> None:
+        """Let the next request look."""
+        self.looks.release()
 
     @contextmanager
     def left(self) -> Iterator[None]:

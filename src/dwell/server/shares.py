@@ -1,8 +1,8 @@
 """Shares: how much of what a server may have under way one token may, so that others have room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dwell.errors import ServerBusy
 from dwell.server.inflight import InFlight
@@ -62,11 +62,19 @@ class Share(InFlight):
         super().leave(size_bytes, requests)
         self._server.leave(size_bytes, requests)
 
-    @asynccontextmanager
-    async def looking(self) -> AsyncIterator[None]:
-        """Look through much for the length of a block, when it is this token's turn."""
-        async with self.looks, self._server.looking():
-            yield
+    async def enter_look(self) -> None:
+        """Return when it is the turn of a request of this token to look through much."""
+        await super().enter_look()
+        try:
+            await self._server.enter_look()
+        except BaseException:
+            super().leave_look()
+            raise
+
+    def leave_look(self) -> None:
+        """Let the next request look, of this token and of all."""
+        super().leave_look()
+        self._server.leave_look()
 
     @contextmanager
     def left(self) -> Iterator[None]:

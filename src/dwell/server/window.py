@@ -31,7 +31,7 @@ class Window:
 
         ``is_held``: the bytes are in memory already, so only one answer's worth may wait.
         """
-        if not self._waiting and self._fits(size_bytes):
+        if self.has_room(size_bytes):
             self.size_bytes += size_bytes
             return
         if is_held and self._held_bytes + size_bytes > 2 * MAX_BATCH_BYTES:
@@ -41,6 +41,10 @@ class Window:
             await self._wait(size_bytes)
         finally:
             self._held_bytes -= is_held * size_bytes
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether so many bytes can be reserved at once."""
+        return not self._waiting and self._fits(size_bytes)
 
     async def _wait(self, size_bytes: int) -> None:
         future = asyncio.get_running_loop().create_future()

@@ -133,6 +133,7 @@ class Call:
 
     __slots__ = (
         "_body",
+        "_has_look",
         "_in_flight",
         "_is_counted",
         "_reserved_bytes",
@@ -175,6 +176,7 @@ class Call:
         self._body = Body()
         self._is_counted = False
         self._reserved_bytes = 0
+        self._has_look = False
         # The server's, until it is known whose request it is.
         self._in_flight = service.in_flight
 
@@ -232,10 +234,22 @@ class Call:
 
         Raises ServerBusy where the client has gone, while it waited.
         """
-        async with self._in_flight.looking():
+        await self._enter_look()
+        try:
             if self.delivery.is_lost:
                 raise ServerBusy("the client has gone")
             yield
+        finally:
+            self._leave_look()
+
+    async def _enter_look(self) -> None:
+        await self._in_flight.enter_look()
+        self._has_look = True
+
+    def _leave_look(self) -> None:
+        if self._has_look:
+            self._has_look = False
+            self._in_flight.leave_look()
 
     @property
     def large_takes(self) -> asyncio.Semaphore:
@@ -251,8 +265,14 @@ class Call:
         size_bytes = min(size_bytes, MOST_ANSWER_BYTES)
         more_bytes = size_bytes - self._reserved_bytes
         if more_bytes > 0:
+            has_look = self._has_look
+            if not self._in_flight.answers.has_room(more_bytes):
+                # Others look while this one waits for answers that are not read.
+                self._leave_look()
             await self._in_flight.answers.enter(more_bytes, is_held=is_held)
             self._reserved_bytes += more_bytes
+            if has_look and not self._has_look:
+                await self._enter_look()
             self._in_flight.check_memory(size_bytes)
 
     def made_answer(self, answer: Answer) -> Answer:
