@@ -87,6 +87,7 @@ class App:
             if not call.endpoint.is_long:
                 return await call.endpoint.handler(call)
             async with call.looking():
+                call.authorize()
                 return await call.endpoint.handler(call)
         except Exception as error:
             call.give_back()

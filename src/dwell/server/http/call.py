@@ -132,6 +132,7 @@ class Call:
     """
 
     __slots__ = (
+        "_allowed",
         "_body",
         "_has_look",
         "_in_flight",
@@ -177,6 +178,7 @@ class Call:
         self._is_counted = False
         self._reserved_bytes = 0
         self._has_look = False
+        self._allowed: tuple[Any, ...] | None = None
         # The server's, until it is known whose request it is.
         self._in_flight = service.in_flight
 
@@ -273,6 +275,10 @@ class Call:
             self._reserved_bytes += more_bytes
             if has_look and not self._has_look:
                 await self._enter_look()
+            # Rights may have ended while it waited.
+            self.authorize()
+            if self._allowed is not None:
+                self.allow(*self._allowed)
             self._in_flight.check_memory(size_bytes)
 
     def made_answer(self, answer: Answer) -> Answer:
@@ -400,6 +406,8 @@ class Call:
         if topics is not None:
             topics = tuple(topics)
             self.mark_change(topics)
+        topics = None if topics is None else tuple(topics)
+        self._allowed = topics, *rights
         tokens, rights = self.service.tokens, rights or self.endpoint.rights
         if rights and not tokens.is_open:
             tokens.check(self._token(), rights, topics)

@@ -359,7 +359,9 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             found = held.find(END, begin)
             end = found + 4 if found >= 0 else len(held) - begun_end(held)
             if not self._is_head:
-                end = min(end, begin + _CHUNKED_BYTES)
+                capped = min(end, begin + _CHUNKED_BYTES)
+                # The end of a request is not cut, or the next one would be fed with it.
+                end = end if capped == end else capped - begun_end(held[begin:capped])
         else:
             end = min(begin + self._body_bytes, len(held))
         if end <= begin:
