@@ -1,7 +1,5 @@
 """The API: every endpoint, in the order in which the documents show them."""
 
-from dataclasses import replace
-
 from dwell.message import TopicSettings
 from dwell.server.board.board import Overview
 from dwell.server.http import (
@@ -35,18 +33,7 @@ _PUT, _TAKE, _ADMIN = (Right.PUT,), (Right.TAKE,), (Right.ADMIN,)
 _LOOKING = (Right.READ, Right.ADMIN)
 _LOOK = (*ROWS, Media.NDJSON, Media.ARROW)
 
-#: What looks through many messages, topics or events.
-_LONG = frozenset(
-    (
-        *(queries.find, queries.take_where, queries.clear, takes.held, takes.peek),
-        *(ids.get, ids.named, looking.list_messages, looking.sweep, looking.events),
-        *(looking.stats, looking.topics, looking.sizes, board.overview, board.load),
-        *(board.oldest, board.holders, histories.history, histories.reasons),
-        *(schedules.list_schedules, care.find_stale, care.metrics),
-    )
-)
-
-_DECLARED: tuple[Endpoint, ...] = (
+ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
         f"{_T}/messages",
@@ -81,6 +68,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         body=r.TakeWhereRequest,
         gives=ROWS_COLUMNS,
         group="take",
+        is_long=True,
     ),
     Endpoint(
         "POST",
@@ -101,6 +89,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         gives=_MANY,
         group="take",
         scope=Scope.ALL,
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -111,6 +100,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         r.PeekQuery,
         gives=_MANY,
         group="take",
+        is_long=True,
     ),
     Endpoint(
         "POST",
@@ -206,6 +196,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         body=r.GetRequest,
         gives=ROWS_COLUMNS,
         group="by id",
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -219,7 +210,14 @@ _DECLARED: tuple[Endpoint, ...] = (
         "DELETE", f"{_T}/messages/{{id:path}}", ids.cancel_one, _PUT, a.Results, group="by id"
     ),
     Endpoint(
-        "POST", f"{_T}/clear", queries.clear, _PUT, a.ClearAnswer, group="by id", audited=True
+        "POST",
+        f"{_T}/clear",
+        queries.clear,
+        _PUT,
+        a.ClearAnswer,
+        group="by id",
+        audited=True,
+        is_long=True,
     ),
     Endpoint(
         "POST",
@@ -230,6 +228,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         body=r.NamedRequest,
         group="by id",
         scope=Scope.ALL,
+        is_long=True,
     ),
     Endpoint(
         "PUT",
@@ -302,6 +301,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         r.SchedulesQuery,
         group="schedules",
         scope=Scope.SCHEDULES,
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -312,6 +312,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         r.ListQuery,
         gives=(*_LOOK, Media.COLUMNS),
         group="looking",
+        is_long=True,
     ),
     Endpoint(
         "POST",
@@ -322,6 +323,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         body=r.FindRequest,
         gives=ROWS_COLUMNS,
         group="looking",
+        is_long=True,
     ),
     Endpoint(
         "POST",
@@ -333,6 +335,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         gives=ROWS_COLUMNS,
         group="looking",
         scope=Scope.NAMED,
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -344,6 +347,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         gives=(*_LOOK, Media.COLUMNS),
         group="looking",
         scope=Scope.ALL,
+        is_long=True,
     ),
     Endpoint(
         "GET", "/v1/rights", board.rights, ANY, b.RightsAnswer, group="board", scope=Scope.OWN
@@ -357,6 +361,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         b.OverviewQuery,
         group="board",
         scope=Scope.OWN,
+        is_long=True,
     ),
     Endpoint(
         "POST",
@@ -367,6 +372,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         body=b.LoadRequest,
         group="board",
         scope=Scope.OWN,
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -377,6 +383,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         r.TopicsQuery,
         group="board",
         scope=Scope.OWN,
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -387,6 +394,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         b.HoldersQuery,
         group="board",
         scope=Scope.OWN,
+        is_long=True,
     ),
     Endpoint(
         "GET", "/v1/health", health.health, _LOOKING, b.HealthAnswer, group="board", scope=Scope.ALL
@@ -411,6 +419,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         b.HistoryAnswer,
         b.HistoryQuery,
         group="board",
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -420,6 +429,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         b.ReasonsAnswer,
         b.ReasonsQuery,
         group="board",
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -430,6 +440,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         r.TopicsQuery,
         group="looking",
         scope=Scope.OWN,
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -440,8 +451,11 @@ _DECLARED: tuple[Endpoint, ...] = (
         r.TopicsQuery,
         group="looking",
         scope=Scope.OWN,
+        is_long=True,
     ),
-    Endpoint("GET", f"{_T}/sizes", looking.sizes, _LOOKING, a.SizesAnswer, group="looking"),
+    Endpoint(
+        "GET", f"{_T}/sizes", looking.sizes, _LOOKING, a.SizesAnswer, group="looking", is_long=True
+    ),
     Endpoint(
         "GET",
         f"{_T}/settings",
@@ -502,6 +516,7 @@ _DECLARED: tuple[Endpoint, ...] = (
         group="care",
         scope=Scope.ALL,
         audited=True,
+        is_long=True,
     ),
     Endpoint(
         "GET",
@@ -512,9 +527,8 @@ _DECLARED: tuple[Endpoint, ...] = (
         gives=(),
         group="care",
         scope=Scope.ALL,
+        is_long=True,
     ),
     Endpoint("GET", "/healthz", care.healthz, (), None, group="care"),
     Endpoint("GET", "/readyz", care.readyz, (), None, group="care"),
 )
-
-ENDPOINTS = tuple(replace(one, is_long=one.handler in _LONG) for one in _DECLARED)
