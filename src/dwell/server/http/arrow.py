@@ -102,15 +102,15 @@ async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[mem
     have their turn.
     """
     await loaded()
-    pa, sink, begin = pyarrow(), pyarrow().BufferOutputStream(), 0
+    pa, sink, count = pyarrow(), pyarrow().BufferOutputStream(), 0
     with pa.ipc.new_stream(sink, pa.table(_columns(pa, batch[:0])).schema) as writer:
-        for end in [*parts_of(batch), len(batch)]:
-            if begin and sink.tell() > most_bytes:
+        for part in parts_of(batch):
+            if count and sink.tell() > most_bytes:
                 break
-            writer.write_table(pa.table(_columns(pa, batch[begin:end])))
-            begin = end
+            writer.write_table(pa.table(_columns(pa, batch[part])))
+            count = part.stop
             await asyncio.sleep(0)
-    return memoryview(sink.getvalue()), begin
+    return memoryview(sink.getvalue()), count
 
 
 def _columns(pa: Any, batch: Batch) -> dict[str, Any]:

@@ -4,17 +4,17 @@ Large ones are encoded in parts, between which the other connections have their 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import sizes_of, total_bytes
 from dwell.message import MAX_BATCH_BYTES, Message
 from dwell.server.http.answer import Answer
 from dwell.server.http.media import Media
+from dwell.slices import places
 from dwell.wire.rows import shown
 
 #: How large messages are of which an answer is made in one go.
@@ -43,11 +43,10 @@ def is_small(batch: Batch) -> bool:
     return len(batch) <= _SMALL_MESSAGES and size_of(batch) <= SMALL_BYTES
 
 
-def parts_of(batch: Batch) -> list[int]:
-    """Return where a batch is cut, so that no part takes a turn of the event loop for itself."""
+def parts_of(batch: Batch) -> Iterator[slice]:
+    """Yield the parts of a batch of which none takes a turn of the event loop for itself."""
     costs = sizes_of(batch.bodies) + _EXTRA_COST * sizes_of(batch.extras) + _MESSAGE_BYTES
-    turns = np.cumsum(costs) // _TURN_BYTES
-    return (np.flatnonzero(np.diff(turns)) + 1).tolist()
+    return places(costs, _TURN_BYTES)
 
 
 class Rows:

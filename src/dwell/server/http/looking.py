@@ -6,14 +6,13 @@ import msgspec
 
 from dwell.batch.selection import ALL
 from dwell.batch.stats import Stats, TopicStats
-from dwell.batch.sweep import EVERY, Wanted
+from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.errors import InvalidHeaders
 from dwell.given import values
 from dwell.message import TopicSettings
 from dwell.server.http import arrow
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
-from dwell.server.http.encoding import MOST_PAGE_BYTES, Rows
 from dwell.server.http.filters import look, selection_of
 from dwell.server.http.media import Media
 from dwell.server.http.paging import (
@@ -22,6 +21,7 @@ from dwell.server.http.paging import (
     cursor_of_rest,
     names_after,
     page_answer,
+    read_in_rows,
     with_cursor,
 )
 from dwell.server.http.rows import as_lines, event_rows
@@ -84,19 +84,16 @@ async def sweep(call: Call) -> Answer:
         key=ask.key,
     )
     await call.reserve_answer(answer_bytes(ask.limit))
-    form, count = call.asked, ask.limit
-    while True:
-        found = await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=count)
-        if form is Media.COLUMNS:
-            return call.made_answer(Answer(msgspec.msgpack.encode(columns_of_sweep(found)), form))
-        rows = await Rows.of(found.messages, form, MOST_PAGE_BYTES)
-        if rows.count == len(found.messages):
-            return call.made_answer(rows.answer(next_place=found.next_place, places=found.places))
-        # Only the store knows where a sweep of fewer goes on.
-        if len(found.messages) > count:
-            rows = await Rows.of(found.messages, form, 0)
-            return call.made_answer(rows.answer(next_place=found.next_place, places=found.places))
-        count = rows.count
+    form = call.asked
+
+    async def read(limit: int) -> Sweep:
+        return await call.queue.sweep(wanted, start=ask.start, stop=ask.stop, limit=limit)
+
+    if form is Media.COLUMNS:
+        told = columns_of_sweep(await read(ask.limit))
+        return call.made_answer(Answer(msgspec.msgpack.encode(told), form))
+    found, rows = await read_in_rows(read, ask.limit, form)
+    return call.made_answer(rows.answer(next_place=found.next_place, places=found.places))
 
 
 async def events(call: Call) -> Answer:

@@ -2,11 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from dwell.batch.page import Cursor, Page
+from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidLimit, StoreDamaged
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, Message, State
@@ -19,6 +21,9 @@ from dwell.server.http.encoding import MOST_PAGE_BYTES, Rows
 from dwell.server.http.media import Media
 from dwell.slices import slices
 from dwell.wire.columns import columns_of_page
+
+#: What a store gives a part of: it has messages.
+P = TypeVar("P", Page, Sweep)
 
 _CURSOR = "dwell-cursor"
 _CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})")
@@ -92,6 +97,24 @@ async def page_answer(call: Call, page: Page) -> Answer:
     if rows.count < len(batch):
         call.give_back_from(rows.count)
     return rows_answer(call, rows, cursor)
+
+
+async def read_in_rows(
+    read: Callable[[int], Awaitable[P]], limit: int, form: Media
+) -> tuple[P, Rows]:
+    """Return what ``read`` gives for a limit, and its messages as rows of which an answer has room.
+
+    Only the store knows where a page of fewer goes on, so it is read again with a lower limit, but
+    for a store that gives more than it is asked for: what lies together.
+    """
+    while True:
+        page = await read(limit)
+        rows = await Rows.of(page.messages, form, MOST_PAGE_BYTES)
+        if rows.count == len(page.messages):
+            return page, rows
+        if len(page.messages) > limit:
+            return page, await Rows.of(page.messages, form, 0)
+        limit = rows.count
 
 
 def rows_answer(call: Call, rows: Rows, cursor: Cursor | None) -> Answer:

@@ -18,9 +18,9 @@ from dwell.message import MAX_BATCH_MESSAGES, U8, U64, Result
 from dwell.queue.calling import calling_now
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import MOST_ANSWER_BYTES, MOST_WAITING_TOPICS, Call, decoded
-from dwell.server.http.encoding import MOST_PAGE_BYTES, Rows, is_small, size_of
+from dwell.server.http.encoding import Rows, is_small, size_of
 from dwell.server.http.media import Media
-from dwell.server.http.paging import answer_bytes, cursor_of, page_answer, rows_answer
+from dwell.server.http.paging import answer_bytes, cursor_of, page_answer, read_in_rows, rows_answer
 from dwell.server.http.results import results_answer
 from dwell.server.http.rows import as_lines, message_rows
 from dwell.server.http.schemas.answers import EndAnswer, Taken
@@ -125,18 +125,11 @@ async def held(call: Call) -> Answer:
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
     await call.reserve_answer(MOST_ANSWER_BYTES)
-    owner, limit = values.owner(ask.owner), MAX_BATCH_MESSAGES
-    while True:
-        page = await call.queue.store.held_page(owner, after, limit)
-        if call.asked is Media.COLUMNS:
-            return await page_answer(call, page)
-        rows = await Rows.of(page.messages, call.asked, MOST_PAGE_BYTES)
-        if rows.count == len(page.messages):
-            return rows_answer(call, rows, page.cursor)
-        # Only the store knows where a page of fewer goes on.
-        if len(page.messages) > limit:
-            return rows_answer(call, await Rows.of(page.messages, call.asked, 0), page.cursor)
-        limit = rows.count
+    page_of = partial(call.queue.store.held_page, values.owner(ask.owner), after)
+    if call.asked is Media.COLUMNS:
+        return await page_answer(call, await page_of(MAX_BATCH_MESSAGES))
+    page, rows = await read_in_rows(page_of, MAX_BATCH_MESSAGES, call.asked)
+    return rows_answer(call, rows, page.cursor)
 
 
 async def peek(call: Call) -> Answer:
