@@ -40,6 +40,7 @@ def test_what_is_longer_or_shorter_is_none(value, more, cut):
 @given(st.binary(max_size=30))
 @example(b"A\x00\x00\x00\x01")
 @example(b"F\x00\x00\x00\x02\x05t")
+@example(b"T\x00\x01\x00\x00\x00\x00\x00\x00")
 def test_what_passes_can_be_read_by_others(data):
     try:
         table.check(data)

@@ -15,6 +15,8 @@ _INT32 = range(-(2**31), 2**31)
 _FIXED = {b"t": 1, b"I": 4, b"l": 8, b"D": 5, b"d": 8, b"T": 8, b"V": 0}
 _SIZED = (b"S", b"x", b"A", b"F")
 _NESTED = (b"A", b"F")
+#: The last second of the year 9999: most clients cannot read a later time, and stop at it.
+_LAST_S = 253_402_300_799
 
 
 def entry(name: str, value: bytes) -> bytes:
@@ -56,7 +58,9 @@ def check(data: bytes) -> None:
                 at = _sized(data, at, 1, end)
             type_, at = data[at : at + 1], at + 1
             if type_ in _FIXED:
-                at += _FIXED[type_]
+                first, at = at, at + _FIXED[type_]
+                if type_ == b"T" and (time_s := int.from_bytes(data[first:at])) > _LAST_S:
+                    raise ValueError(f"got the time {time_s} s, expected at most {_LAST_S}")
             elif type_ in _SIZED:
                 first, at = at + 4, _sized(data, at, 4, end)
                 parts += [(first, at, type_)] if type_ in _NESTED else []
