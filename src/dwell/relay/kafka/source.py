@@ -34,6 +34,8 @@ _WAIT_S = 0.1
 _MOST_END_S = 45.0
 _ASK_S = 10.0
 _LOOK_S = 1.0
+#: How long to wait for what a broker says of a commit before it is sent once more, seconds.
+_COMMIT_S = 10.0
 #: How old the ids of topics may be where records come, and where none come, seconds.
 _IDS_S = 1.0
 _IDLE_IDS_S = 10.0
@@ -78,6 +80,9 @@ class KafkaSource:
         self._lock = threading.Lock()
         self._done: dict[str, _Place] = {}
         self._deferred: dict[str, _Place] = {}
+        #: What was sent to be committed and has no answer yet, and until when it is waited for.
+        self._committing: dict[str, _Place] = {}
+        self._commit_until_s = 0.0
         self._is_owing = False
         self._mine: dict[str, _Part] = {}
         self._names: dict[_Part, str] = {}
@@ -97,6 +102,7 @@ class KafkaSource:
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
             "error_cb": self._hear,
+            "on_commit": self._answered,
             "logger": _log,
         }
         try:
@@ -285,38 +291,62 @@ class KafkaSource:
     def _is_current(self, part: _Part, mark: str) -> bool:
         return self._marks.get(lane_of(*part), mark) == mark
 
-    def _commit(self) -> None:
+    def _commit(self, *, is_last: bool = False) -> None:
+        """Have what is done committed, one commit after the other unless it ``is_last``.
+
+        The answer comes within a later read. To wait for it here could last for ever: now and then
+        a commit under way when the broker is killed is never answered.
+        """
+        if self._committing and not is_last:
+            if time.monotonic() < self._commit_until_s:
+                return
+            unanswered, self._committing = self._committing, {}
+            self._owe(unanswered, f"no answer within {_COMMIT_S:.0f} s")
         with self._lock:
             done, self._done = self._done, {}
-        # What came of a topic that was made anew since says nothing of the new one.
         done = {lane: at for lane, at in done.items() if self._is_current(at[0], at[2])}
         if not done or self._consumer is None:
             return
         offsets = [TopicPartition(*part, at + 1) for part, at, _ in done.values()]
+        self._committing |= done
+        self._commit_until_s = time.monotonic() + _COMMIT_S
         try:
-            told = self._consumer.commit(offsets=offsets, asynchronous=False)
-            failed = {lane_of(one.topic, one.partition): one.error for one in told if one.error}
+            self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            failed = dict.fromkeys(done, error.args[0])
-        self._committed |= {lane: at for lane, (_, at, _) in done.items() if lane not in failed}
-        if failed:
-            self._owe(failed, done)
-        else:
-            self._is_owing = False
+            self._answered(error.args[0], offsets)
 
-    def _owe(self, failed: Mapping[str, KafkaError], done: Mapping[str, _Place]) -> None:
+    def _answered(self, error: KafkaError | None, parts: Sequence[TopicPartition]) -> None:
+        """Note what became of a commit; what was sent once more since is not meant."""
+        failed: dict[str, _Place] = {}
+        why = ""
+        for part in parts:
+            lane = lane_of(part.topic, part.partition)
+            at = self._committing.get(lane)
+            if at is None or at[1] + 1 != part.offset:
+                continue
+            del self._committing[lane]
+            if trouble := error or part.error:
+                why = trouble.str()
+                if trouble.code() not in _GONE:
+                    failed[lane] = at
+            # What came of a topic that was made anew since says nothing of the new one.
+            elif lane in self._mine and self._is_current(at[0], at[2]):
+                self._committed[lane] = at[1]
+                self._is_owing = False
+        if why:
+            self._owe(failed, why)
+
+    def _owe(self, failed: Mapping[str, _Place], why: str) -> None:
         """Commit what failed with the next read, as nothing of it may leave before, exactly once.
 
         What another member has by now it reads again, and finds the ids.
         """
         with self._lock:
             self._done = {
-                lane: done[lane]
-                for lane, error in failed.items()
-                if lane in self._mine and error.code() not in _GONE
+                lane: at for lane, at in failed.items() if lane in self._mine
             } | self._done
         if not self._is_owing:
-            _log.warning("kafka: offsets were not committed: %s", next(iter(failed.values())).str())
+            _log.warning("kafka: offsets were not committed: %s", why)
         self._is_owing = True
 
     def is_committed(self, lane: str, origin: str) -> bool:
@@ -337,9 +367,12 @@ class KafkaSource:
     async def close(self) -> None:
         """Leave the group."""
         if self._consumer is not None:
-            await self._loop.run_in_executor(self._thread, self._commit)
-            await self._loop.run_in_executor(self._thread, self._consumer.close)
+            await self._loop.run_in_executor(self._thread, self._end, self._consumer)
         self._thread.shutdown(wait=False)
+
+    def _end(self, consumer: Consumer) -> None:
+        self._commit(is_last=True)
+        consumer.close()
 
     # --- lanes, told by the thread that reads ---------------------------------------------------
 
@@ -359,7 +392,8 @@ class KafkaSource:
         lanes = _lanes_of(parts)
         self._wait(self._lanes.close(lanes))
         self._forget(lanes)
-        self._commit()
+        # The client gives partitions away only when what was sent before is answered.
+        self._commit(is_last=True)
 
     def _lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
         lanes = _lanes_of(parts)
