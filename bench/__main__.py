@@ -28,6 +28,7 @@ from bench import (
     spark_stream,
     spark_write,
     stall,
+    takers,
     worker,
 )
 from bench.result import Result
@@ -188,6 +189,11 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         scaling.run,
         {"messages": 500_000, "rounds": 3},
         {"messages": 20_000, "rounds": 1},
+    ),
+    "takers": (
+        takers.run,
+        {"over": "process", "putters": 64, "takers": 2, "messages": 100_000, "rounds": 5},
+        {"messages": 12_800, "rounds": 1},
     ),
     "worker": (
         worker.run,

@@ -3,9 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import cycle, islice
 from typing import Any, TypeVar
 
 import uvloop
@@ -88,7 +87,7 @@ def _singles(port: int, messages: int, connections: int) -> float:
 async def _singles_async(port: int, messages: int, connections: int) -> float:
     """Drive connections that each do one verb after another, with as little work as can be."""
     share = messages // connections
-    drivers = await _connected(port, [partial(_Driver, share)] * connections)
+    drivers = await connected(port, [partial(_LifeDriver, share)] * connections)
     start = time.perf_counter()
     for driver in drivers:
         driver.start()
@@ -104,34 +103,40 @@ async def _paced(port: int, messages: int, connections: int, rate: float) -> lis
     step = connections / rate
     paces = [(step, number / rate) for number in range(connections)]
     makers = [partial(_PacedDriver, messages // connections, *pace) for pace in paces]
-    drivers = await _connected(port, makers)
+    drivers = await connected(port, makers)
     for driver in drivers:
         driver.start()
     await asyncio.gather(*[driver.done for driver in drivers])
     return sorted(late for driver in drivers for late in driver.late)
 
 
-async def _connected(port: int, makers: "Sequence[Callable[[], D]]") -> "list[D]":
+async def connected(port: int, makers: "Sequence[Callable[[], D]]") -> "list[D]":
+    """Return drivers of connections to a port of this machine, in order."""
     loop = asyncio.get_running_loop()
     return [(await loop.create_connection(maker, "127.0.0.1", port))[1] for maker in makers]
 
 
-def _request(path: bytes, body: bytes) -> bytes:
+def request(path: bytes, body: bytes) -> bytes:
+    """Return a request whose body is JSON."""
     head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % path
     return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
-_PUT = _request(b"/v1/topics/single/messages", json.dumps({"body": BODY.decode()}).encode())
-_TAKE = _request(b"/v1/take", b'{"topics":"single","wait_ms":10000}')
+PUT = request(b"/v1/topics/single/messages", json.dumps({"body": BODY.decode()}).encode())
+_TAKE = request(b"/v1/take", b'{"topics":"single","wait_ms":10000}')
 
 
-class _Driver(asyncio.Protocol):
-    """One connection; each answer is the signal for the next verb."""
+class Driver(asyncio.Protocol):
+    """One connection; each answer is the signal for the next request."""
 
-    def __init__(self, messages: int) -> None:
+    def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._verbs = islice(cycle((self._put, self._take, self._ack)), 3 * messages)
-        self._answer = b""
+        self.answer = b""
+        self._requests = self.requests()
+
+    def requests(self) -> Iterator[bytes]:
+        """Yield one request after another; ``answer`` is that of the one before."""
+        raise NotImplementedError
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -141,47 +146,53 @@ class _Driver(asyncio.Protocol):
             self.done.set_exception(RuntimeError("the server closed the connection"))
 
     def start(self) -> None:
-        self._next()
+        """Send the first request."""
+        self.send_next()
 
     def data_received(self, data: bytes) -> None:
-        self._answer += data
+        self.answer += data
         if not self._is_whole() or self.done.done():
             return
-        if self._answer.startswith(b"HTTP/1.1 200"):
-            self._next()
+        if self.answer.startswith(b"HTTP/1.1 200"):
+            self.send_next()
         else:
-            self.done.set_exception(RuntimeError(f"{self._answer!r:.500}"))
+            self.done.set_exception(RuntimeError(f"{self.answer!r:.500}"))
 
     def _is_whole(self) -> bool:
-        head = self._answer.find(b"\r\n\r\n")
+        head = self.answer.find(b"\r\n\r\n")
         if head < 0:
             return False
-        at = self._answer.find(b"content-length: ") + 16
-        size = int(self._answer[at : self._answer.find(b"\r\n", at)])
-        return len(self._answer) >= head + 4 + size
+        at = self.answer.find(b"content-length: ") + 16
+        size = int(self.answer[at : self.answer.find(b"\r\n", at)])
+        return len(self.answer) >= head + 4 + size
 
-    def _next(self) -> None:
-        verb = next(self._verbs, None)
-        if verb is None:
+    def send_next(self) -> None:
+        """Send the next request, or end where there is none."""
+        data = next(self._requests, None)
+        if data is None:
             self.done.set_result(None)
             self._transport.close()
             return
-        request = verb()
-        self._answer = b""
-        self._transport.write(request)
-
-    def _put(self) -> bytes:
-        return _PUT
-
-    def _take(self) -> bytes:
-        return _TAKE
-
-    def _ack(self) -> bytes:
-        at = self._answer.find(b'"receipt":"') + 11
-        return _request(b"/v1/ack", b'{"receipts":["%s"]}' % self._answer[at : at + 32])
+        self.answer = b""
+        self._transport.write(data)
 
 
-class _PacedDriver(_Driver):
+class _LifeDriver(Driver):
+    """A connection that puts, takes and acks single messages."""
+
+    def __init__(self, messages: int) -> None:
+        super().__init__()
+        self._messages = messages
+
+    def requests(self) -> Iterator[bytes]:
+        for _ in range(self._messages):
+            yield PUT
+            yield _TAKE
+            at = self.answer.find(b'"receipt":"') + 11
+            yield request(b"/v1/ack", b'{"receipts":["%s"]}' % self.answer[at : at + 32])
+
+
+class _PacedDriver(_LifeDriver):
     """One connection whose verbs have times: ``step`` seconds apart, from ``first`` on."""
 
     def __init__(self, messages: int, step: float, first: float) -> None:
@@ -191,12 +202,12 @@ class _PacedDriver(_Driver):
         self._step, self._at = step, self._loop.time() + first
 
     def start(self) -> None:
-        self._loop.call_at(self._at, super()._next)
+        self._loop.call_at(self._at, super().send_next)
 
-    def _next(self) -> None:
+    def send_next(self) -> None:
         self.late.append(self._loop.time() - self._at)
         self._at += self._step
-        self._loop.call_at(self._at, super()._next)
+        self._loop.call_at(self._at, super().send_next)
 
 
-D = TypeVar("D", bound=_Driver)
+D = TypeVar("D", bound=Driver)
