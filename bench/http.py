@@ -139,9 +139,11 @@ class Driver(asyncio.Protocol):
         raise NotImplementedError
 
     def connection_made(self, transport: Any) -> None:
+        """Note where requests go."""
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End, with an error unless all was answered."""
         if not self.done.done():
             self.done.set_exception(RuntimeError("the server closed the connection"))
 
@@ -150,6 +152,7 @@ class Driver(asyncio.Protocol):
         self.send_next()
 
     def data_received(self, data: bytes) -> None:
+        """Send the next request when the answer is whole."""
         self.answer += data
         if not self._is_whole() or self.done.done():
             return
