@@ -9,6 +9,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from dwell.batch.batch import BATCH_ARRAYS
+from dwell.batch.puts import PUT_ARRAYS
 from dwell.server.http import openapi
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.endpoint import ROWS
@@ -80,7 +82,7 @@ def _map(name: str, what: str) -> str:
 
 
 def _fields(kind: Any) -> Iterator[list[str]]:
-    widths: dict[str, Any] = {**columns.NUMBERS, **columns.PUT_NUMBERS, "sizes": np.uint32}
+    widths: dict[str, Any] = {**BATCH_ARRAYS, **PUT_ARRAYS, "sizes": np.uint32}
     widths["topic"] = np.uint32
     required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
     hints = get_type_hints(kind)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dwell import message
+from dwell.batch import batch
 from dwell.message import TopicSettings
 from dwell.store.embedded import eventblock, folder, snapshot
 from dwell.store.embedded.journal import journal, record
@@ -101,7 +102,7 @@ def _event_columns(_: str) -> str:
 
 def _fields(name: str) -> str:
     """Return the fields of a class, as a list of names and types."""
-    owner = {"record": record, "snapshot": snapshot, "folder": folder}
+    owner = {"record": record, "snapshot": snapshot, "folder": folder, "batch": batch}
     module, _, class_name = name.partition(".")
     fields = getattr(owner[module], class_name).__annotations__
     texts = ast.parse(Path(owner[module].__file__ or "").read_text())
@@ -111,7 +112,8 @@ def _fields(name: str) -> str:
         for item in node.body
         if isinstance(item, ast.AnnAssign)
     }
-    return ", ".join(f"`{field}: {types[field]}`" for field in fields)
+    public = (field for field in fields if not field.startswith("_"))
+    return ", ".join(f"`{field}: {types[field]}`" for field in public)
 
 
 def _limits(_: str) -> str:
@@ -243,7 +245,25 @@ def _arguments(given: ast.arguments) -> list[str]:
         texts.append("*")
     pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
     texts += [_argument(a, d) for a, d in pairs]
-    return texts + ([f"**{_argument(given.kwarg, None)}"] if given.kwarg is not None else [])
+    return texts + ([] if given.kwarg is None else _keywords(given.kwarg))
+
+
+def _keywords(argument: ast.arg) -> list[str]:
+    """Return keywords; those of a class of options one by one."""
+    kind = ast.unparse(argument.annotation) if argument.annotation is not None else ""
+    if not kind.startswith("Unpack["):
+        return [f"**{_argument(argument, None)}"]
+    tree = ast.parse((SOURCE / "given" / "options.py").read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return _options(kind.removeprefix("Unpack[").removesuffix("]"), classes)
+
+
+def _options(name: str, classes: dict[str, ast.ClassDef]) -> list[str]:
+    if name not in classes:
+        return []
+    own = (item for item in classes[name].body if isinstance(item, ast.AnnAssign))
+    texts = [f"{ast.unparse(item.target)}: {ast.unparse(item.annotation)} = ..." for item in own]
+    return _options(ast.unparse(classes[name].bases[0]), classes) + texts
 
 
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:

@@ -113,9 +113,10 @@ async def test_forming__other_calls_meanwhile__see_no_message_out_of_order() -> 
         looks = 0
         while not all(task.done() for task in running):
             await asyncio.sleep(0)
-            assert len(await queue.peek("other", 1)) == 1
             if "t" in forming(queue):
                 assert embedded(queue).ready("t") == 0
+                # On a slow machine this may take as long as a whole change.
+                assert len(await queue.peek("other", 1)) == 1
                 looks += 1
             if looks == 3:
                 await queue.cancel("t", "07")

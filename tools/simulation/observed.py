@@ -10,7 +10,7 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
-from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.puts import PUT_ARRAYS, PutAnswer, Puts
 from dwell.batch.stats import Stale, Stats
 from dwell.errors import IdExists, StoreDamaged, StoreError, TopicFull
 from dwell.message import I64, U8, U64, Kind, Message, Result, TopicSettings
@@ -139,7 +139,7 @@ class ObservedStore(EmbeddedStore):
         for index in range(len(puts)):
             self.history.names += 1
             names.append(f"~?{self.history.names}" if ids is None else ids[index].decode())
-        columns = (puts.due_ms, puts.priority, puts.lease_ms, puts.max_attempts, puts.expires_ms)
+        columns = (getattr(puts, name) for name in PUT_ARRAYS)
         bodies = [bytes(body) for body in puts.bodies]
         extras = puts.extras or [b""] * len(puts)
         rows = zip(names, bodies, *(c.tolist() for c in columns), extras, strict=True)

@@ -1,11 +1,12 @@
 """Many messages in columns: what a take, a scan and a sweep give."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
 
+from dwell.batch.schema import arrays_of, joined_columns, sequences_of
 from dwell.message import (
     I64,
     U8,
@@ -20,89 +21,41 @@ from dwell.message import (
     receipts_to_text,
 )
 
-#: The columns of a batch that are sequences, and those that are arrays and always there.
-_SEQUENCES = ("topics", "ids", "bodies", "extras")
-_ARRAYS = (
-    *("due_ms", "priority", "attempt", "max_attempts", "lease_ms", "until_ms"),
-    *("expires_ms", "state", "numbers"),
-)
-
-
 _STATES = {int(state): state for state in State}
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Batch(Sequence[Message]):
     """Messages in columns: a :class:`Message` is made only for the one that is looked at.
 
-    Columns of length n: ``topics``, ``ids``, ``bodies``, ``extras`` (sequences), ``due_ms``,
-    ``priority``, ``attempt``, ``max_attempts``, ``lease_ms``, ``until_ms``, ``expires_ms``,
-    ``state``, ``numbers`` (arrays), ``errors`` (index -> text, only where there is one) and
-    ``receipts`` (shape (n, 2), or None where nothing was taken). ``until_ms`` is the end of the
-    lease of a message that is leased, of a dead one when it died, and else 0.
+    Columns of one length; ``errors`` has the last error of each message that has one, by its
+    place, and ``receipts`` is of shape (n, 2), or None where nothing was taken.
     """
 
-    __slots__ = (
-        "_lists",
-        "_parent",
-        "_part",
-        "_size",
-        "attempt",
-        "bodies",
-        "due_ms",
-        "errors",
-        "expires_ms",
-        "extras",
-        "ids",
-        "lease_ms",
-        "max_attempts",
-        "numbers",
-        "priority",
-        "receipts",
-        "state",
-        "topics",
-        "until_ms",
-    )
+    topics: Sequence[str]
+    ids: Sequence[str]
+    bodies: Sequence[bytes]
+    extras: Sequence[bytes]
+    due_ms: I64
+    #: Codes of State.
+    state: U8
+    priority: U32
+    attempt: U16
+    max_attempts: U16
+    lease_ms: U32
+    #: The end of the lease of a message that is leased, of a dead one when it died, and else 0.
+    until_ms: I64
+    expires_ms: I64
+    numbers: U64
+    errors: dict[int, str]
+    receipts: U64 | None
+    _size: int = field(init=False)
+    _lists: tuple[Any, ...] | None = field(init=False, default=None)
+    _parent: "Batch | None" = field(init=False, default=None)
+    _part: slice = field(init=False)
 
-    _lists: tuple[Any, ...] | None
-    _parent: "Batch | None"
-    _part: slice
-
-    def __init__(
-        self,
-        *,
-        topics: Sequence[str],
-        ids: Sequence[str],
-        bodies: Sequence[bytes],
-        extras: Sequence[bytes],
-        due_ms: I64,
-        priority: U32,
-        attempt: U16,
-        max_attempts: U16,
-        lease_ms: U32,
-        until_ms: I64,
-        expires_ms: I64,
-        state: U8,
-        numbers: U64,
-        errors: dict[int, str],
-        receipts: U64 | None,
-    ) -> None:
-        self._parent = self._lists = None
-        self._size = len(due_ms)
-        self.topics = topics
-        self.ids = ids
-        self.bodies = bodies
-        self.extras = extras
-        self.due_ms = due_ms
-        self.priority = priority
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.lease_ms = lease_ms
-        self.until_ms = until_ms
-        self.expires_ms = expires_ms
-        self.state = state
-        self.numbers = numbers
-        self.errors = errors
-        self.receipts = receipts
+    def __post_init__(self) -> None:
+        self._size = len(self.due_ms)
 
     @classmethod
     def empty(cls, *, receipts: bool = True) -> "Batch":
@@ -115,28 +68,15 @@ class Batch(Sequence[Message]):
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "Batch":
         """Return the columns of some messages."""
-
-        def column(name: str, dtype: type[np.generic]) -> Any:
-            return np.array([getattr(m, name) for m in messages], dtype=dtype)
-
         taken = [m.receipt for m in messages if m.receipt is not None]
-        return cls(
-            topics=[m.topic for m in messages],
-            ids=[m.id for m in messages],
-            bodies=[m.body for m in messages],
-            extras=[encode_extra(m.key, m.headers) for m in messages],
-            due_ms=column("due_ms", np.int64),
-            priority=column("priority", np.uint32),
-            attempt=column("attempt", np.uint16),
-            max_attempts=column("max_attempts", np.uint16),
-            lease_ms=column("lease_ms", np.uint32),
-            until_ms=column("lease_until_ms", np.int64) + column("died_ms", np.int64),
-            expires_ms=column("expires_ms", np.int64),
-            state=column("state", np.uint8),
-            numbers=column("number", np.uint64),
-            errors={i: m.last_error for i, m in enumerate(messages) if m.last_error is not None},
-            receipts=receipts_from_text(taken) if len(taken) == len(messages) else None,
-        )
+        columns: dict[str, Any] = {
+            name: np.array([_value(m, name) for m in messages], kind)
+            for name, kind in BATCH_ARRAYS.items()
+        }
+        columns |= {name: [_value(m, name) for m in messages] for name in _SEQUENCES}
+        errors = {i: m.last_error for i, m in enumerate(messages) if m.last_error is not None}
+        receipts = receipts_from_text(taken) if len(taken) == len(messages) else None
+        return cls(**columns, errors=errors, receipts=receipts)
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]", *, receipts: bool = True) -> "Batch":
@@ -146,20 +86,15 @@ class Batch(Sequence[Message]):
         if len(parts) == 1:
             return parts[0]
 
-        def columns(name: str) -> list[Any]:
-            return [getattr(part, name) for part in parts]
-
         errors, at = {}, 0
         for part in parts:
             errors.update({at + place: error for place, error in part.errors.items()})
             at += len(part)
-        whole: dict[str, Any] = {
-            name: list(chain.from_iterable(columns(name))) for name in _SEQUENCES
-        }
-        whole |= {name: np.concatenate(columns(name)) for name in _ARRAYS}
-        taken = columns("receipts")
-        given = None if any(one is None for one in taken) else np.concatenate(taken)
-        return cls(**whole, errors=errors, receipts=given)
+        whole = joined_columns(parts, (*_SEQUENCES, *BATCH_ARRAYS))
+        taken = [part.receipts for part in parts]
+        given = [one for one in taken if one is not None]
+        receipts_ = np.concatenate(given) if len(given) == len(taken) else None
+        return cls(**whole, errors=errors, receipts=receipts_)
 
     def picked(self, places: Sequence[int]) -> "Batch":
         """Return the messages at some places, in their order."""
@@ -167,7 +102,7 @@ class Batch(Sequence[Message]):
         columns: dict[str, Any] = {
             name: [getattr(self, name)[place] for place in places] for name in _SEQUENCES
         }
-        columns |= {name: getattr(self, name)[at] for name in _ARRAYS}
+        columns |= {name: getattr(self, name)[at] for name in BATCH_ARRAYS}
         errors = {new: self.errors[old] for new, old in enumerate(places) if old in self.errors}
         receipts = None if self.receipts is None else self.receipts[at]
         return Batch(**columns, errors=errors, receipts=receipts)
@@ -187,7 +122,7 @@ class Batch(Sequence[Message]):
 
     def __getattr__(self, name: str) -> Any:
         # Only a part of a batch lacks a column, and cuts it out of the whole when it is asked for.
-        if name not in Batch.__slots__ or name.startswith("_"):
+        if name not in _COLUMNS:
             raise AttributeError(name)
         column = getattr(self._parent, name)
         if isinstance(column, dict):
@@ -224,6 +159,7 @@ class Batch(Sequence[Message]):
             lists = self._lists = self._as_lists()
         due, state, priority, attempt, most, lease, until, expires, number, receipts = lists
         extra = decode_extra(self.extras[index])
+        # Written out, as to build it from names costs half as much again for each message.
         return Message(
             topic=self.topics[index],
             id=self.ids[index],
@@ -245,16 +181,12 @@ class Batch(Sequence[Message]):
         )
 
     def _as_lists(self) -> tuple[Any, ...]:
-        arrays = (
-            *(self.due_ms, self.state, self.priority, self.attempt, self.max_attempts),
-            *(self.lease_ms, self.until_ms, self.expires_ms, self.numbers),
-        )
         texts = None if self.receipts is None else receipts_to_text(self.receipts)
-        return (*(array.tolist() for array in arrays), texts)
+        return (*(getattr(self, name).tolist() for name in BATCH_ARRAYS), texts)
 
     def _slice(self, part: slice) -> "Batch":
         batch = Batch.__new__(Batch)
-        batch._parent, batch._part = self, part
+        batch._parent, batch._part, batch._lists = self, part, None
         batch._size = len(range(self._size)[part])
         return batch
 
@@ -264,3 +196,20 @@ class Batch(Sequence[Message]):
         assert self._parent is not None
         places = range(len(self._parent))[self._part]
         return {new: errors[old] for new, old in enumerate(places) if old in errors}
+
+
+#: The columns of a batch that are arrays, with the types of their values, and the sequences.
+BATCH_ARRAYS = arrays_of(Batch)
+_SEQUENCES = sequences_of(Batch)
+_COLUMNS = frozenset((*BATCH_ARRAYS, *_SEQUENCES, "errors", "receipts"))
+#: Which field of a message a column holds, where its name is another.
+_FIELDS = {"topics": "topic", "ids": "id", "bodies": "body", "numbers": "number"}
+
+
+def _value(message: Message, column: str) -> Any:
+    """Return what a column says of a message."""
+    if column == "extras":
+        return encode_extra(message.key, message.headers)
+    if column == "until_ms":
+        return message.lease_until_ms or message.died_ms
+    return getattr(message, _FIELDS.get(column, column))

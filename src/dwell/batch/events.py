@@ -1,13 +1,13 @@
 """What happened to messages, in columns."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, overload
 
 import msgspec
 import numpy as np
 
+from dwell.batch.schema import arrays_of, joined_columns
 from dwell.message import I64, U8, U16, Kind
 
 
@@ -23,50 +23,35 @@ class Event(msgspec.Struct, frozen=True):
     attempt: int
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Events(Sequence[Event]):
     """Events in columns: an :class:`Event` is made only for the one that is looked at.
 
-    Columns of length n: ``positions``, ``time_ms``, ``kind`` (codes of Kind), ``due_ms``,
-    ``attempt`` (arrays), ``topics``, ``ids`` (sequences).
+    A column for each field of an event, in the same order, all of one length.
     """
 
-    __slots__ = ("attempt", "due_ms", "ids", "kind", "positions", "time_ms", "topics")
-
-    def __init__(
-        self,
-        *,
-        positions: I64,
-        time_ms: I64,
-        kind: U8,
-        topics: Sequence[str],
-        ids: Sequence[str],
-        due_ms: I64,
-        attempt: U16,
-    ) -> None:
-        self.positions = positions
-        self.time_ms = time_ms
-        self.kind = kind
-        self.topics = topics
-        self.ids = ids
-        self.due_ms = due_ms
-        self.attempt = attempt
+    positions: I64
+    time_ms: I64
+    #: Codes of Kind.
+    kind: U8
+    topics: Sequence[str]
+    ids: Sequence[str]
+    due_ms: I64
+    attempt: U16
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> "Events":
         """Return the columns of some events."""
+        rows = map(msgspec.structs.astuple, events)
+        return cls.of_lists([list(column) for column in zip(*rows, strict=True)] or [[]] * _WIDTH)
 
-        def column(name: str, dtype: type[np.generic]) -> Any:
-            return np.array([getattr(event, name) for event in events], dtype=dtype)
-
-        return cls(
-            positions=column("position", np.int64),
-            time_ms=column("time_ms", np.int64),
-            kind=column("kind", np.uint8),
-            topics=[event.topic for event in events],
-            ids=[event.id for event in events],
-            due_ms=column("due_ms", np.int64),
-            attempt=column("attempt", np.uint16),
-        )
+    @classmethod
+    def of_lists(cls, lists: Iterable[list[Any]]) -> "Events":
+        """Return columns whose values are in lists, in the order of the fields."""
+        columns: dict[str, Any] = dict(zip(EVENT_COLUMNS, lists, strict=True))
+        for name, kind in EVENT_ARRAYS.items():
+            columns[name] = np.array(columns[name], kind)
+        return cls(**columns)
 
     @classmethod
     def joined(cls, parts: "Sequence[Events]") -> "Events":
@@ -75,13 +60,13 @@ class Events(Sequence[Event]):
             return parts[0]
         if not parts:
             return cls.of([])
-        arrays: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("positions", "time_ms", "kind", "due_ms", "attempt")
-        }
-        ids = list(chain.from_iterable(part.ids for part in parts))
-        topics = list(chain.from_iterable(part.topics for part in parts))
-        return cls(topics=topics, ids=ids, **arrays)
+        return cls(**joined_columns(parts, EVENT_COLUMNS))
+
+    @property
+    def lists(self) -> list[Sequence[Any]]:
+        """The columns in the order of the fields, arrays as lists; kinds are codes."""
+        columns = (getattr(self, name) for name in EVENT_COLUMNS)
+        return [one.tolist() if isinstance(one, np.ndarray) else one for one in columns]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -96,17 +81,20 @@ class Events(Sequence[Event]):
     @overload
     def __getitem__(self, index: slice) -> "Events": ...
     def __getitem__(self, index: int | slice) -> "Event | Events":
+        columns = {name: getattr(self, name)[index] for name in EVENT_COLUMNS}
         if isinstance(index, slice):
-            return Events(**{name: getattr(self, name)[index] for name in self.__slots__})
-        return Event(
-            position=int(self.positions[index]),
-            time_ms=int(self.time_ms[index]),
-            kind=Kind(int(self.kind[index])),
-            topic=self.topics[index],
-            id=self.ids[index],
-            due_ms=int(self.due_ms[index]),
-            attempt=int(self.attempt[index]),
-        )
+            return Events(**columns)
+        values: list[Any] = [
+            int(value) if name in EVENT_ARRAYS else value for name, value in columns.items()
+        ]
+        event = Event(*values)
+        return msgspec.structs.replace(event, kind=Kind(event.kind))
+
+
+#: The columns of events, one for each field; and those that are arrays, with their types.
+EVENT_COLUMNS = tuple(field.name for field in fields(Events))
+EVENT_ARRAYS = arrays_of(Events)
+_WIDTH = len(EVENT_COLUMNS)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dwell.batch.blobs import picked, sizes_of, total_bytes
 from dwell.batch.results import counts_text, results_of
+from dwell.batch.schema import arrays_of
 from dwell.errors import InvalidHeaders
 from dwell.message import I64, MAX_EXTRA_BYTES, U8, U16, U32, U64, Result
 
@@ -77,20 +78,26 @@ class Puts:
     @classmethod
     def of_rows(cls, topic: str, rows: Sequence[Row]) -> "Puts":
         """Return one row or more as columns; all of them have an id, or none has."""
-        columns = zip(*map(msgspec.structs.astuple, rows), strict=True)
-        bodies, dues, priorities, leases, attempts, ends, extras, ids, counted = columns
-        return cls(
-            topic=topic,
-            bodies=bodies,
-            due_ms=np.array(dues, dtype=np.int64),
-            priority=np.array(priorities, dtype=np.uint32),
-            lease_ms=np.array(leases, dtype=np.uint32),
-            max_attempts=np.array(attempts, dtype=np.uint16),
-            expires_ms=np.array(ends, dtype=np.int64),
-            ids=ids if ids[0] else None,
-            extras=extras if any(extras) else None,
-            counted=np.array(counted, dtype=np.uint8),
+        columns: dict[str, Any] = dict(
+            zip(_ROW_COLUMNS, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True)
         )
+        for name, kind in _ROW_ARRAYS.items():
+            columns[name] = np.array(columns[name], kind)
+        for name in ("ids", "extras"):
+            if not any(columns[name]):
+                columns[name] = None
+        return cls(topic, **columns)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the messages, one by one."""
+        return map(Row, *map(self._values, _ROW_COLUMNS))
+
+    def _values(self, name: str) -> Sequence[Any]:
+        column = getattr(self, name)
+        if column is None:
+            return [0 if name in _ROW_ARRAYS else b""] * len(self)
+        values: Sequence[Any] = column.tolist() if name in _ROW_ARRAYS else column
+        return values
 
     def count_anew(self, later_ms: int) -> None:
         """Move what was counted from an earlier now."""
@@ -121,6 +128,14 @@ class Puts:
         """How much the messages are together: ids, extras and bodies."""
         parts = (self.bodies, self.ids, self.extras)
         return sum(total_bytes(part) for part in parts if part is not None)
+
+
+#: The columns of a put that are arrays and always there, with the types of their values; and
+#: which columns have the values of a row, in their order.
+PUT_ARRAYS = arrays_of(Puts)
+_ROW_ARRAYS = {**PUT_ARRAYS, "counted": np.uint8}
+_PLURAL = {"body": "bodies", "extra": "extras", "id": "ids"}
+_ROW_COLUMNS = [_PLURAL.get(name, name) for name in Row.__struct_fields__]
 
 
 def check_extra_size(size_bytes: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import astuple
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,8 @@ from dwell.cli.texts import printable, time_text
 from dwell.threads.sync import SyncQueue
 
 _PAGE = 1000
+#: What fields are called in a table, if not by their own names.
+_TITLES = {"kind": "event"}
 
 
 def events(
@@ -77,17 +80,14 @@ def _object(event: Event) -> dict[str, Any]:
 
 
 def _table(events: Sequence[Event]) -> Table:
-    made = table(
-        "position", "time", "event", "topic", "id", "due", "attempt", right=("position", "attempt")
-    )
+    names = Event.__struct_fields__
+    titles = [_TITLES.get(name, name.removesuffix("_ms")) for name in names]
+    made = table(*titles, right=("position", "attempt"))
     for event in events:
-        made.add_row(
-            Text(str(event.position)),
-            Text(time_text(event.time_ms)),
-            Text(str(event.kind)),
-            Text(event.topic),
-            Text(printable(event.id)),
-            Text(time_text(event.due_ms)),
-            Text(str(event.attempt)),
-        )
+        values = zip(names, astuple(event), strict=True)
+        made.add_row(*(Text(_text(name, value)) for name, value in values))
     return made
+
+
+def _text(name: str, value: Any) -> str:
+    return time_text(value) if name.endswith("_ms") else printable(str(value))

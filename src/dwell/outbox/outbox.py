@@ -1,20 +1,20 @@
 """An outbox as applications use it: puts that are rows of a transaction."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias, Unpack
 
 import msgspec
 from sqlalchemy import Connection, Engine, MetaData, event, func, select
 from sqlalchemy.orm import Session, scoped_session
 
-from dwell.batch.puts import Puts, Row
+from dwell.batch.puts import PUT_ARRAYS, Row
 from dwell.clock import Clock, RealClock
 from dwell.errors import InvalidId, InvalidInput, InvalidKey
 from dwell.given import values
+from dwell.given.options import OutboxManyOptions, OutboxOptions
 from dwell.given.rows import row_of
-from dwell.given.values import Delay, Due
-from dwell.message import DEFAULT_PRIORITY, I64, decode_extra
+from dwell.message import decode_extra
 from dwell.outbox.table import NAME, table_of
 from dwell.queue.bulk import puts_of
 
@@ -75,37 +75,14 @@ class Outbox:
         connection: Transaction,
         topic: str,
         body: object,
-        *,
-        delay: Delay | None = None,
-        due: Due | None = None,
-        id: str | None = None,  # noqa: A002 - the word of the whole API
-        priority: int = DEFAULT_PRIORITY,
-        lease: Delay | None = None,
-        max_attempts: int | None = None,
-        expires: Due | None = None,
-        ttl: Delay | None = None,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        **options: Unpack[OutboxOptions],
     ) -> str:
         """Write one message as a row of a transaction; return its id, made here unless given.
 
         The words are those of :meth:`dwell.Queue.put`. ``delay`` and ``ttl`` count from now, and
         not from the commit or from when a relay comes. Raises InvalidInput before a row is written.
         """
-        row = row_of(
-            _checked(topic, body),
-            self._clock.now_ms(),
-            delay=delay,
-            due=due,
-            id=id,
-            priority=priority,
-            lease=lease,
-            max_attempts=max_attempts,
-            expires=expires,
-            ttl=ttl,
-            key=key,
-            headers=headers,
-        )
+        row = row_of(_checked(topic, body), self._clock.now_ms(), **options)
         said = _said(topic, row)
         link = self._link(connection)
         link.execute(self._insert_one if _is_postgres(link) else self._insert, said)
@@ -117,17 +94,7 @@ class Outbox:
         connection: Transaction,
         topic: str,
         bodies: Sequence[object],
-        *,
-        ids: Sequence[str] | None = None,
-        delay: Delay | Sequence[Delay | None] | I64 | None = None,
-        due: Due | Sequence[Due | None] | I64 | None = None,
-        priority: int | Sequence[int] | I64 = DEFAULT_PRIORITY,
-        lease: Delay | Sequence[Delay | None] | None = None,
-        max_attempts: int | Sequence[int | None] | None = None,
-        expires: Due | Sequence[Due | None] | I64 | None = None,
-        ttl: Delay | Sequence[Delay | None] | None = None,
-        key: str | Sequence[str | None] | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        **options: Unpack[OutboxManyOptions],
     ) -> list[str]:
         """Write many messages, all or none; return their ids.
 
@@ -135,22 +102,8 @@ class Outbox:
         :meth:`dwell.Queue.put_many`. Raises InvalidInput before a row is written, and BatchTooLarge
         above 10000 messages or 16 MiB.
         """
-        puts = puts_of(
-            values.topic(topic),
-            bodies,
-            self._clock.now_ms(),
-            ids=ids,
-            delay=delay,
-            due=due,
-            priority=priority,
-            lease=lease,
-            max_attempts=max_attempts,
-            expires=expires,
-            ttl=ttl,
-            key=key,
-            headers=headers,
-        )
-        rows = [_said(topic, row) for row in _rows(puts)]
+        puts = puts_of(values.topic(topic), bodies, self._clock.now_ms(), **options)
+        rows = [_said(topic, row) for row in puts.rows()]
         link = self._link(connection)
         if rows:
             link.execute(self._insert, rows)
@@ -183,15 +136,6 @@ def _checked(topic: object, body: object) -> bytes:
     return values.body(body)
 
 
-def _rows(puts: Puts) -> Iterable[Row]:
-    """Yield the rows of columns."""
-    nothing = [b""] * len(puts)
-    arrays = (puts.due_ms, puts.priority, puts.lease_ms, puts.max_attempts, puts.expires_ms)
-    columns = [array.tolist() for array in arrays]
-    extras, ids = puts.extras or nothing, puts.ids or nothing
-    return map(Row, puts.bodies, *columns, extras, ids, [0] * len(puts))
-
-
 def _said(topic: str, row: Row) -> dict[str, Any]:
     """Return a row of the table; raises InvalidInput for what PostgreSQL's text cannot hold."""
     extra = decode_extra(row.extra)
@@ -204,11 +148,7 @@ def _said(topic: str, row: Row) -> dict[str, Any]:
         "id": id_,
         "topic": topic,
         "body": row.body,
-        "due_ms": row.due_ms,
-        "priority": row.priority,
-        "lease_ms": row.lease_ms,
-        "max_attempts": row.max_attempts,
-        "expires_ms": row.expires_ms,
+        **{name: getattr(row, name) for name in PUT_ARRAYS},
         "key": extra.key,
         "headers": msgspec.json.encode(extra.headers).decode() if extra.headers else None,
     }

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dwell.batch.blobs import chained
-from dwell.batch.puts import Put, PutAnswer, Puts, Row
+from dwell.batch.puts import PUT_ARRAYS, Put, PutAnswer, Puts, Row
 from dwell.batch.results import Results
 from dwell.errors import DwellError, TopicFull
 from dwell.given import columns
@@ -19,8 +19,6 @@ from dwell.store.partly import PartlyPut
 #: What puts that become one have in common: the topic, what to do with an id that exists, and
 #: whether the callers named the ids.
 PutKey: TypeAlias = tuple[str, str, bool]
-
-_ARRAYS = ("due_ms", "priority", "lease_ms", "max_attempts", "expires_ms")
 
 
 def puts_of(
@@ -66,7 +64,7 @@ def puts_of(
 def joined_puts(many: Sequence[Puts]) -> Puts:
     """Return puts into one topic as one; all of them name their ids, or none does."""
     first = many[0]
-    arrays = {name: np.concatenate([getattr(puts, name) for puts in many]) for name in _ARRAYS}
+    arrays = {name: np.concatenate([getattr(puts, name) for puts in many]) for name in PUT_ARRAYS}
     extras = None
     if any(puts.extras is not None for puts in many):
         extras = list(chain.from_iterable(puts.extras or [b""] * len(puts) for puts in many))

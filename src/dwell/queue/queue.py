@@ -5,9 +5,9 @@ What happens to messages is the store's.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
@@ -18,9 +18,10 @@ from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.clock import Clock
 from dwell.errors import BatchTooLarge, IdExists, TopicFull
 from dwell.given import columns, values
+from dwell.given.options import PutManyOptions, PutOptions
 from dwell.given.rows import row_of
-from dwell.given.values import Delay, Due
-from dwell.message import DEFAULT_PRIORITY, I64, U8, U64, State, TopicSettings
+from dwell.given.values import Delay
+from dwell.message import DEFAULT_PRIORITY, U8, U64, State, TopicSettings
 from dwell.queue.bulk import (
     PutKey,
     put_fitting,
@@ -180,45 +181,22 @@ class Queue(Counting):
         topic: str,
         body: object,
         *,
-        delay: Delay | None = None,
-        due: Due | None = None,
-        delay_level: int | None = None,
-        id: str | None = None,  # noqa: A002 - the word of the whole API
-        priority: int = DEFAULT_PRIORITY,
-        lease: Delay | None = None,
-        max_attempts: int | None = None,
-        expires: Due | None = None,
-        ttl: Delay | None = None,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
         on_conflict: str = "keep",
+        **options: Unpack[PutOptions],
     ) -> Put:
         """Put one message; it may be taken once it is due, now unless a time is given.
 
         ``body`` is bytes, text, or anything that JSON can say. The time is ``delay`` (a span),
         ``due`` (a point in time) or ``delay_level`` (from 1). ``lease`` and ``max_attempts`` are
-        the topic's when left out. Not taken by ``expires``, or within ``ttl`` from now, it is
+        the topic's when left out; the smallest ``priority`` leaves first, 1024 unless it is given.
+        Not taken by ``expires``, or within ``ttl`` from now, it is
         buried. On an ``id`` that exists, ``on_conflict`` says ``keep``, ``replace`` or ``error``
         (raises IdExists). Raises TopicFull when the topic refuses more.
         """
         now_ms = self._store.clock.now_ms()
         topic = values.topic(topic)
-        row = row_of(
-            values.body(body),
-            now_ms,
-            () if delay_level is None else await self._levels_ms(topic),
-            delay=delay,
-            due=due,
-            delay_level=delay_level,
-            id=id,
-            priority=priority,
-            lease=lease,
-            max_attempts=max_attempts,
-            expires=expires,
-            ttl=ttl,
-            key=key,
-            headers=headers,
-        )
+        levels_ms = await self._levels_ms(topic) if options.get("delay_level") is not None else ()
+        row = row_of(values.body(body), now_ms, levels_ms, **options)
         return await self._put_row(topic, row, values.conflict(on_conflict))
 
     async def put_many(
@@ -226,18 +204,8 @@ class Queue(Counting):
         topic: str,
         bodies: Sequence[object],
         *,
-        ids: Sequence[str] | None = None,
-        delay: Delay | Sequence[Delay | None] | I64 | None = None,
-        due: Due | Sequence[Due | None] | I64 | None = None,
-        delay_level: int | Sequence[int] | None = None,
-        priority: int | Sequence[int] | I64 = DEFAULT_PRIORITY,
-        lease: Delay | Sequence[Delay | None] | None = None,
-        max_attempts: int | Sequence[int | None] | None = None,
-        expires: Due | Sequence[Due | None] | I64 | None = None,
-        ttl: Delay | Sequence[Delay | None] | None = None,
-        key: str | Sequence[str | None] | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         on_conflict: str = "keep",
+        **options: Unpack[PutManyOptions],
     ) -> PutAnswer:
         """Put many messages in one batch, all or none: what :meth:`put` says, in columns.
 
@@ -247,23 +215,8 @@ class Queue(Counting):
         """
         self.check_open()
         topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
-        puts = puts_of(
-            topic,
-            bodies,
-            self._store.clock.now_ms(),
-            await self._levels_ms(topic) if delay_level is not None else (),
-            ids=ids,
-            delay=delay,
-            due=due,
-            delay_level=delay_level,
-            priority=priority,
-            lease=lease,
-            max_attempts=max_attempts,
-            expires=expires,
-            ttl=ttl,
-            key=key,
-            headers=headers,
-        )
+        levels_ms = await self._levels_ms(topic) if options.get("delay_level") is not None else ()
+        puts = puts_of(topic, bodies, self._store.clock.now_ms(), levels_ms, **options)
         if not len(puts):
             return PutAnswer.empty()
         return await self.put_puts(puts, on_conflict)

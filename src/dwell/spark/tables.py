@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import Blobs, Same, joined, sizes_of
-from dwell.batch.events import Events
+from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, Event, Events
 from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidSettings
 from dwell.message import Kind, State, decode_extra, keys_of
@@ -136,12 +136,18 @@ _SWEPT: dict[str, Column] = {
     "version": _versions,
 }
 
+
+def _of_events(column: str) -> Column:
+    if column == "kind":
+        return lambda events: _words(events.kind, _KINDS)
+    if column.endswith("_ms"):
+        return lambda events: _moments(getattr(events, column))
+    if column in EVENT_ARRAYS:
+        return lambda events: pa.array(getattr(events, column))
+    return lambda events: _texts(getattr(events, column))
+
+
 _EVENT: dict[str, Column] = {
-    "position": lambda events: pa.array(events.positions),
-    "time": lambda events: _moments(events.time_ms),
-    "kind": lambda events: _words(events.kind, _KINDS),
-    "topic": lambda events: _texts(events.topics),
-    "id": lambda events: _texts(events.ids),
-    "due": lambda events: _moments(events.due_ms),
-    "attempt": lambda events: pa.array(events.attempt),
+    field.removesuffix("_ms"): _of_events(column)
+    for field, column in zip(Event.__struct_fields__, EVENT_COLUMNS, strict=True)
 }

@@ -18,7 +18,7 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.page import Page
-from dwell.batch.puts import Puts
+from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.given import values
 from dwell.message import QUEUE_ID_MARK, U64, Result, State, TopicSettings
 from dwell.queue import Queue
@@ -186,13 +186,9 @@ class HousePlace:
         puts = Puts(
             topic=self._target(batch.topics[0]),
             bodies=batch.bodies,
-            due_ms=batch.due_ms,
-            priority=batch.priority,
-            lease_ms=batch.lease_ms,
-            max_attempts=batch.max_attempts,
-            expires_ms=batch.expires_ms,
             ids=[self._id(id_).encode() for id_ in batch.ids],
             extras=batch.extras,
+            **{name: getattr(batch, name) for name in PUT_ARRAYS},
         )
         return Load(puts, _Lent(batch, is_taken, versions))
 

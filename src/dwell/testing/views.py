@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import astuple
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import Event
 from dwell.batch.page import Cursor
-from dwell.batch.puts import Puts
+from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.batch.stats import Stats
 from dwell.errors import IdExists, TopicFull
 from dwell.message import U8, Kind, Message, Result, State, decode_extra
@@ -54,14 +55,14 @@ def deaths_of(views: Views) -> dict[tuple[str, str], int]:
 
 def puts_of(topic: str, entries: Sequence[Entry], *, own_ids: bool = True) -> Puts:
     """Return the columns of a put; without ``own_ids`` the queue makes them."""
+    arrays: dict[str, Any] = {
+        name: np.array([getattr(entry, name) for entry in entries], kind)
+        for name, kind in PUT_ARRAYS.items()
+    }
     return Puts(
         topic=topic,
         bodies=[entry.body for entry in entries],
-        due_ms=np.array([entry.due_ms for entry in entries], np.int64),
-        priority=np.array([entry.priority for entry in entries], np.uint32),
-        lease_ms=np.array([entry.lease_ms for entry in entries], np.uint32),
-        max_attempts=np.array([entry.max_attempts for entry in entries], np.uint16),
-        expires_ms=np.array([entry.expires_ms for entry in entries], np.int64),
+        **arrays,
         ids=[entry.id.encode() for entry in entries] if own_ids else None,
         extras=[entry.extra for entry in entries] if any(e.extra for e in entries) else None,
     )
@@ -145,7 +146,7 @@ async def events_from(store: Store, position: int, limit: int = 1000) -> list[Ev
 
 def facts_of(events: Iterable[Event]) -> list[Fact]:
     """Return events in the model's form."""
-    return [(e.time_ms, e.kind, e.topic, e.id, e.due_ms, e.attempt) for e in events]
+    return [astuple(event)[1:] for event in events]
 
 
 def settled(facts: Iterable[Fact], *, with_times: bool = True) -> list[Fact]:

@@ -5,7 +5,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
@@ -15,6 +15,7 @@ from dwell.batch.puts import Put, PutAnswer, Puts, Row
 from dwell.batch.results import Results
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import EVERY, Sweep, Wanted
+from dwell.given.options import PutManyOptions, PutOptions
 from dwell.given.values import Delay, Due
 from dwell.message import (
     DEFAULT_PRIORITY,
@@ -52,40 +53,15 @@ class SyncQueue:
     def schedules(self) -> SyncSchedules: ...
     def topic(self, name: str, kind: type[T]) -> SyncTyped[T]: ...
     def put(
-        self,
-        topic: str,
-        body: object,
-        *,
-        delay: Delay | None = None,
-        due: Due | None = None,
-        delay_level: int | None = None,
-        id: str | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        lease: Delay | None = None,
-        max_attempts: int | None = None,
-        expires: Due | None = None,
-        ttl: Delay | None = None,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        on_conflict: str = "keep",
+        self, topic: str, body: object, *, on_conflict: str = "keep", **options: Unpack[PutOptions]
     ) -> Put: ...
     def put_many(
         self,
         topic: str,
         bodies: Sequence[object],
         *,
-        ids: Sequence[str] | None = None,
-        delay: Delay | Sequence[Delay | None] | I64 | None = None,
-        due: Due | Sequence[Due | None] | I64 | None = None,
-        delay_level: int | Sequence[int] | None = None,
-        priority: int | Sequence[int] | I64 = DEFAULT_PRIORITY,
-        lease: Delay | Sequence[Delay | None] | None = None,
-        max_attempts: int | Sequence[int | None] | None = None,
-        expires: Due | Sequence[Due | None] | I64 | None = None,
-        ttl: Delay | Sequence[Delay | None] | None = None,
-        key: str | Sequence[str | None] | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         on_conflict: str = "keep",
+        **options: Unpack[PutManyOptions],
     ) -> PutAnswer: ...
     def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer: ...
     def put_rows(

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from dwell.batch.batch import Batch
+from dwell.batch.batch import BATCH_ARRAYS, Batch
 from dwell.batch.blobs import Blobs, LazyIds, Same, joined, sizes_of, text_bytes
-from dwell.batch.events import EventPage, Events
+from dwell.batch.events import EVENT_ARRAYS, EventPage, Events
 from dwell.batch.page import Cursor, Page
-from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.puts import PUT_ARRAYS, PutAnswer, Puts
 from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidInput
 from dwell.message import I64, MAX_BATCH_MESSAGES, U8, U64, receipts_from_bytes
@@ -26,37 +26,6 @@ MEDIA_TYPE = "application/vnd.dwell.columns"
 
 #: How long the errors of one request are: a server takes 8 MiB that bring no messages.
 _MOST_ERRORS_BYTES = 4 * 1024 * 1024
-
-#: The fields of a batch that are columns of numbers, and how wide each is.
-NUMBERS: dict[str, type[np.generic]] = {
-    "due_ms": np.int64,
-    "priority": np.uint32,
-    "attempt": np.uint16,
-    "max_attempts": np.uint16,
-    "lease_ms": np.uint32,
-    "until_ms": np.int64,
-    "expires_ms": np.int64,
-    "state": np.uint8,
-    "numbers": np.uint64,
-}
-
-#: The same for a put.
-PUT_NUMBERS: dict[str, type[np.generic]] = {
-    "due_ms": np.int64,
-    "priority": np.uint32,
-    "lease_ms": np.uint32,
-    "max_attempts": np.uint16,
-    "expires_ms": np.int64,
-}
-
-#: The same for events.
-EVENT_NUMBERS: dict[str, type[np.generic]] = {
-    "positions": np.int64,
-    "time_ms": np.int64,
-    "kind": np.uint8,
-    "due_ms": np.int64,
-    "attempt": np.uint16,
-}
 
 Column = bytes | int
 
@@ -262,7 +231,7 @@ def columns_of_puts(puts: Puts) -> PutColumns:
         extras=None if puts.extras is None else list(puts.extras),
         counted=None if puts.counted is None else packed(puts.counted),
         versions=None if puts.versions is None else packed(puts.versions),
-        **{name: packed(getattr(puts, name)) for name in PUT_NUMBERS},
+        **{name: packed(getattr(puts, name)) for name in PUT_ARRAYS},
     )
 
 
@@ -341,7 +310,7 @@ def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns
     """Return some messages as they are written."""
     topics, topic = _topics(batch.topics)
     receipts = batch.receipts
-    numbers: dict[str, Any] = {name: packed(getattr(batch, name)) for name in NUMBERS}
+    numbers: dict[str, Any] = {name: packed(getattr(batch, name)) for name in BATCH_ARRAYS}
     return BatchColumns(
         count=len(batch),
         topics=topics,
@@ -398,7 +367,7 @@ def batch_of_columns(columns: BatchColumns) -> Batch:
         extras=columns.extras if columns.extras is not None else Same(b"", size),
         errors=columns.errors,
         receipts=None if receipts is None else unpacked_receipts(receipts),
-        **_numbers(columns, NUMBERS),
+        **_numbers(columns, BATCH_ARRAYS),
     )
 
 
@@ -449,7 +418,7 @@ def columns_of_events(page: EventPage) -> EventColumns:
         end_position=page.end_position,
         since=page.since,
         history=page.history,
-        **{name: packed(getattr(events, name)) for name in EVENT_NUMBERS},
+        **{name: packed(getattr(events, name)) for name in EVENT_ARRAYS},
     )
 
 
@@ -458,7 +427,7 @@ def events_of_columns(columns: EventColumns) -> EventPage:
     events = Events(
         topics=_topics_as_read(columns),
         ids=ids_as_read(columns.ids, columns.count),
-        **_numbers(columns, EVENT_NUMBERS),
+        **_numbers(columns, EVENT_ARRAYS),
     )
     positions = (columns.next_position, columns.first_position, columns.end_position)
     return EventPage(events, *positions, columns.since, columns.history)

@@ -3,14 +3,17 @@
 import asyncio
 from typing import Any
 
+import numpy as np
+
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import sizes_of
-from dwell.batch.events import Events
+from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, Event, Events
 from dwell.batch.puts import PutAnswer
 from dwell.errors import InvalidBody, InvalidInput, InvalidTime
 from dwell.given import columns, values
+from dwell.given.options import PutManyOptions
 from dwell.given.values import Delay
-from dwell.message import Kind, State, decode_extra
+from dwell.message import Kind, Message, State, decode_extra
 from dwell.queue.bulk import puts_of
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call
@@ -18,21 +21,12 @@ from dwell.server.http.encoding import MOST_PAGE_BYTES, parts_of
 from dwell.server.http.tables import Table, loaded, pyarrow
 from dwell.wire.rows import state_text
 
+_KINDS = {int(kind): str(kind) for kind in Kind}
 #: The columns that a put may have, beside ``body``, and the words of the queue for them.
-_WORDS = {
+_WORDS = {name: name for name in PutManyOptions.__annotations__ if name != "ids"} | {
     "id": "ids",
     "due_ms": "due",
-    "due": "due",
-    "delay": "delay",
-    "delay_level": "delay_level",
-    "priority": "priority",
-    "lease": "lease",
-    "max_attempts": "max_attempts",
     "expires_ms": "expires",
-    "expires": "expires",
-    "ttl": "ttl",
-    "key": "key",
-    "headers": "headers",
 }
 
 _MS = {"delay_ms": "delay", "lease_ms": "lease", "ttl_ms": "ttl"}
@@ -114,46 +108,44 @@ async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[mem
 
 
 def _columns(pa: Any, batch: Batch) -> dict[str, Any]:
+    """Return the columns in the order of the fields of a message."""
     extras = [decode_extra(extra) for extra in batch.extras]
     words = {int(state): state_text(state) for state in State}
-    return {
+    pairs = [list(extra.headers.items()) for extra in extras]
+    columns = {
         "topic": pa.array(list(batch.topics), pa.string()),
         "id": pa.array(list(batch.ids), pa.string()),
         "body": pa.array(list(batch.bodies), pa.binary()),
-        "due_ms": pa.array(batch.due_ms, pa.int64()),
         "state": pa.array([words[code] for code in batch.state.tolist()], pa.string()),
-        "priority": pa.array(batch.priority, pa.int64()),
-        "attempt": pa.array(batch.attempt, pa.int32()),
-        "max_attempts": pa.array(batch.max_attempts, pa.int32()),
-        "lease_ms": pa.array(batch.lease_ms, pa.int64()),
-        "lease_until_ms": pa.array(batch.lease_until_ms, pa.int64()),
-        "died_ms": pa.array(batch.died_ms, pa.int64()),
-        "expires_ms": pa.array(batch.expires_ms, pa.int64()),
         "key": pa.array([extra.key for extra in extras], pa.string()),
-        "headers": pa.array(
-            [list(extra.headers.items()) for extra in extras], pa.map_(pa.string(), pa.string())
-        ),
+        "headers": pa.array(pairs, pa.map_(pa.string(), pa.string())),
         "last_error": pa.array([batch.errors.get(at) for at in range(len(batch))], pa.string()),
         "number": pa.array(batch.numbers.astype("i8"), pa.int64()),
     }
+    names = [name for name in Message.__struct_fields__ if name != "receipt"]
+    numbers = {name: getattr(batch, name) for name in names if name not in columns}
+    columns |= {
+        name: pa.array(values, pa.int32() if values.dtype == np.uint16 else pa.int64())
+        for name, values in numbers.items()
+    }
+    return {name: columns[name] for name in names}
+
+
+def _event_column(pa: Any, many: Events, name: str) -> Any:
+    column = getattr(many, name)
+    if name == "kind":
+        return pa.array([_KINDS[code] for code in column.tolist()], pa.string())
+    if name in EVENT_ARRAYS:
+        return pa.array(column, pa.int32() if name == "attempt" else pa.int64())
+    return pa.array(list(column), pa.string())
 
 
 async def events(many: Events) -> memoryview:
     """Return events as an Arrow stream."""
     await loaded()
     pa, sink = pyarrow(), pyarrow().BufferOutputStream()
-    words = {int(kind): str(kind) for kind in Kind}
-    table = pa.table(
-        {
-            "position": pa.array(many.positions, pa.int64()),
-            "time_ms": pa.array(many.time_ms, pa.int64()),
-            "kind": pa.array([words[code] for code in many.kind.tolist()], pa.string()),
-            "topic": pa.array(list(many.topics), pa.string()),
-            "id": pa.array(list(many.ids), pa.string()),
-            "due_ms": pa.array(many.due_ms, pa.int64()),
-            "attempt": pa.array(many.attempt, pa.int32()),
-        }
-    )
+    fields = zip(Event.__struct_fields__, EVENT_COLUMNS, strict=True)
+    table = pa.table({field: _event_column(pa, many, column) for field, column in fields})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return memoryview(sink.getvalue())

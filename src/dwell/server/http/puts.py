@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.blobs import sizes_of
-from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, Put, PutAnswer, Puts
+from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, PUT_ARRAYS, Put, PutAnswer, Puts
 from dwell.batch.results import words_of
 from dwell.errors import InvalidHeaders, InvalidTime
 from dwell.given import columns, values
@@ -35,7 +35,6 @@ from dwell.server.http.schemas.answers import PutResult, PutResults
 from dwell.server.http.schemas.requests import PutQuery
 from dwell.server.parts import in_turns
 from dwell.wire.columns import (
-    PUT_NUMBERS,
     OwnIds,
     PutColumns,
     bodies_as_read,
@@ -115,7 +114,7 @@ async def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
     columns.check_sizes(bodies.sizes)
     numbers = {
         name: unpacked(getattr(given, name), size, dtype, name)
-        for name, dtype in PUT_NUMBERS.items()
+        for name, dtype in PUT_ARRAYS.items()
     }
     _check_times(numbers["due_ms"], now_ms, "due_ms")
     _check_times(numbers["expires_ms"], now_ms, "expires_ms")

@@ -7,10 +7,10 @@ from itertools import repeat
 
 import msgspec
 
-from dwell.batch.events import Event
+from dwell.batch.events import EVENT_COLUMNS, Events
 from dwell.errors import BatchTooLarge, InvalidInput
 from dwell.given import columns
-from dwell.message import MAX_BATCH_MESSAGES, Message
+from dwell.message import MAX_BATCH_MESSAGES, Kind, Message
 from dwell.server.http.body import Data
 from dwell.server.http.call import decoded
 from dwell.server.http.media import Media
@@ -53,6 +53,7 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
         columns.check_count(len(_counted), "messages")
 
 
+_KINDS = {int(kind): str(kind) for kind in Kind}
 #: What an event counts as in a turn of the event loop.
 _EVENT_BYTES = 128
 #: How long a message may be as it is written: JSON may say each sign of a body in six.
@@ -177,12 +178,13 @@ def message_rows(batch: Iterable[Message], *, packed: bool = False) -> list[Show
     return [shown(message, packed=packed) for message in batch]
 
 
-async def event_rows(events: Iterable[Event]) -> list[EventRow]:
+async def event_rows(events: Events) -> list[EventRow]:
     """Return events as objects; others have turns meanwhile."""
-    return [
-        EventRow(e.position, e.time_ms, str(e.kind), e.topic, e.id, e.due_ms, e.attempt)
-        async for e in in_turns(events, repeat(_EVENT_BYTES))
-    ]
+    lists = events.lists
+    at = EVENT_COLUMNS.index("kind")
+    lists[at] = [_KINDS[code] for code in lists[at]]
+    rows = zip(*lists, strict=True)
+    return [EventRow(*row) async for row in in_turns(rows, repeat(_EVENT_BYTES))]
 
 
 def as_lines(rows: Iterable[object]) -> bytes:

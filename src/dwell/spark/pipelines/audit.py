@@ -4,6 +4,7 @@ Each run reads what is new into a table, closes the books at one position and se
 server's own counts. It ends with 1 when they do not balance.
 """
 
+import re
 import sys
 import time
 from typing import Annotated
@@ -14,6 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from dwell.batch.events import Event
 from dwell.errors import InvalidSettings
 from dwell.given import values
 from dwell.spark.events import AnotherHistory
@@ -30,10 +32,7 @@ _DAY_MS = 86_400_000
 _CHECKPOINT = "checkpoint"
 
 #: An event as `dwell relay --events` writes it.
-_RECORD = (
-    "position BIGINT, time_ms BIGINT, kind STRING, topic STRING, id STRING, due_ms BIGINT, "
-    "attempt INT"
-)
+_RECORD = re.sub(r"(\w+) TIMESTAMP", r"\1_ms BIGINT", EVENTS.replace(" NOT NULL", ""))
 _AGAIN_S = 0.5
 
 Count = Annotated[int, Meta(ge=0)]
@@ -190,14 +189,16 @@ def _stream(spark: SparkSession, settings: AuditSettings) -> DataFrame:
     records = reader.options(**settings.option).load()
     event = F.from_json(records["value"].cast("string"), _RECORD)
     found = records.select(event.alias("event")).where("event.position IS NOT NULL")
+    names = Event.__struct_fields__
+    columns = [
+        F.timestamp_millis(f"event.{name}") if name.endswith("_ms") else F.col(f"event.{name}")
+        for name in names
+    ]
     return found.select(
-        "event.position",
-        F.timestamp_millis("event.time_ms").alias("time"),
-        "event.kind",
-        "event.topic",
-        "event.id",
-        F.timestamp_millis("event.due_ms").alias("due"),
-        "event.attempt",
+        *(
+            column.alias(name.removesuffix("_ms"))
+            for column, name in zip(columns, names, strict=True)
+        )
     )
 
 

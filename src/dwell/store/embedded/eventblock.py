@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.blobs import Blobs, LazyIds, Same, are_texts
-from dwell.batch.events import Events
+from dwell.batch.events import EVENT_ARRAYS, Events
 from dwell.message import U16, Kind
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.disk import Buffer
@@ -101,12 +101,9 @@ def decoded(payload: bytes, first: int, count: int) -> Events:
         at += columns[name].nbytes
     return Events(
         positions=np.arange(first, first + count, dtype=np.int64),
-        time_ms=columns["time_ms"],
-        kind=columns["kind"],
         topics=_topics(columns["topic"], names),
         ids=LazyIds(columns["row"], columns["seq"], _own(payload, at, columns["id_bytes"])),
-        due_ms=columns["due_ms"],
-        attempt=columns["attempt"],
+        **{name: columns[name] for name in EVENT_ARRAYS if name in columns},
     )
 
 

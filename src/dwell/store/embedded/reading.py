@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dwell.batch.batch import Batch
+from dwell.batch.batch import BATCH_ARRAYS, Batch
 from dwell.batch.blobs import LazyIds, Same
 from dwell.batch.stats import Stats, TopicStats
 from dwell.message import Kind, Rows, State
@@ -16,9 +16,12 @@ from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.receipts import receipts_of
+from dwell.store.embedded.table import TYPES
 
 #: How many topics are counted before others have their turn.
 _TOPICS_AT_ONCE = 10_000
+#: The columns of a batch that the table has as they are.
+_AS_STORED = [name for name in BATCH_ARRAYS if name in TYPES and name != "state"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,15 +64,10 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Read:
         ids=LazyIds(rows, table.seq[rows], BlobIds(reader) if reader and reader.has_ids else None),
         bodies=[],
         extras=Same(b"", len(rows)),
-        due_ms=table.due_ms[rows],
-        priority=table.priority[rows],
-        attempt=table.attempt[rows],
-        max_attempts=table.max_attempts[rows],
-        lease_ms=table.lease_ms[rows],
         until_ms=np.where(has_until, table.lease_until_ms[rows], 0),
-        expires_ms=table.expires_ms[rows],
         state=state,
         numbers=table.seq[rows],
+        **{name: getattr(table, name)[rows] for name in _AS_STORED},
         errors=_errors(machine.errors, rows),
         receipts=receipts_of(table, rows, core.label.number) if receipts else None,
     )

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, repeat, starmap
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dwell.batch.batch import Batch
-from dwell.batch.puts import Puts
+from dwell.batch.batch import BATCH_ARRAYS, Batch
+from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.batch.sweep import Wanted
 from dwell.errors import IdExists, TopicFull
 from dwell.message import U64, State, TopicSettings, decode_extra
@@ -27,6 +27,8 @@ from dwell.store.memory.lanes import Lanes
 SLACK = 64
 
 #: Where a ready row stands in a heap: what it is ordered by, its place then, and the row.
+#: Which attribute of a row a column holds, where its name is another.
+_ATTRIBUTES = {"numbers": "arrival"}
 Entry: TypeAlias = "tuple[int, int, int, int, Row]"
 
 
@@ -249,11 +251,7 @@ def rows_of(topic: "Topic", ids: list[str], arrivals: list[int], puts: Puts) -> 
         arrivals,
         puts.bodies,
         puts.extras if puts.extras is not None else repeat(b""),
-        puts.due_ms.tolist(),
-        puts.priority.tolist(),
-        puts.lease_ms.tolist(),
-        puts.max_attempts.tolist(),
-        puts.expires_ms.tolist(),
+        *(getattr(puts, name).tolist() for name in PUT_ARRAYS),
         strict=False,
     )
     return starmap(partial(Row, topic), columns)
@@ -266,20 +264,16 @@ def fitting(rows: list[Row]) -> list[Row]:
 
 def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
     """Return the messages of some rows."""
+    arrays: dict[str, Any] = {
+        name: np.array([getattr(row, _ATTRIBUTES.get(name, name)) for row in rows], kind)
+        for name, kind in BATCH_ARRAYS.items()
+    }
     return Batch(
         topics=[row.topic.name for row in rows],
         ids=[row.id for row in rows],
         bodies=[row.body for row in rows],
         extras=[row.extra for row in rows],
-        due_ms=np.array([row.due_ms for row in rows], np.int64),
-        priority=np.array([row.priority for row in rows], np.uint32),
-        attempt=np.array([row.attempt for row in rows], np.uint16),
-        max_attempts=np.array([row.max_attempts for row in rows], np.uint16),
-        lease_ms=np.array([row.lease_ms for row in rows], np.uint32),
-        until_ms=np.array([row.until_ms for row in rows], np.int64),
-        expires_ms=np.array([row.expires_ms for row in rows], np.int64),
-        state=np.array([row.state for row in rows], np.uint8),
-        numbers=np.array([row.arrival for row in rows], np.uint64),
+        **arrays,
         errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
         receipts=receipts,
     )

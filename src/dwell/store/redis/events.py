@@ -1,12 +1,11 @@
 """Events: what the functions wrote into the log of a shard, as columns."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from dwell.batch.events import Events
+from dwell.batch.events import EVENT_COLUMNS, Events
 from dwell.store.redis.layout import BLOCK_NOTE, NOTE
 from dwell.store.redis.records import Names
 
@@ -28,13 +27,7 @@ class Columns:
     """The columns of events, growing."""
 
     def __init__(self) -> None:
-        self.positions: list[int] = []
-        self.time_ms: list[int] = []
-        self.kind: list[int] = []
-        self.topics: list[str] = []
-        self.ids: list[str] = []
-        self.due_ms: list[int] = []
-        self.attempt: list[int] = []
+        self._lists: dict[str, list[Any]] = {name: [] for name in EVENT_COLUMNS}
 
     def add(self, entry: Entry) -> None:
         """Add one entry of a log."""
@@ -42,19 +35,27 @@ class Columns:
         while at < len(text):
             is_one = text[at] == 0
             at = self._add_one(text, at) if is_one else self._add_block(entry.shard, text, at)
-        self.positions.extend(range(entry.first, entry.first + entry.count))
-        self.time_ms.extend([entry.time_ms] * entry.count)
+        self._extend(
+            positions=range(entry.first, entry.first + entry.count),
+            time_ms=[entry.time_ms] * entry.count,
+        )
+
+    def _extend(self, **columns: Iterable[Any]) -> None:
+        for name, values in columns.items():
+            self._lists[name].extend(values)
 
     def _add_one(self, text: bytes, at: int) -> int:
         topic: int
         id_: int
         _, kind, topic, due, attempt, id_ = _ONE.unpack_from(text, at)
         at += _ONE.size
-        self.kind.append(kind)
-        self.topics.append(text[at : at + topic].decode())
-        self.ids.append(text[at + topic : at + topic + id_].decode())
-        self.due_ms.append(int.from_bytes(due, "big"))
-        self.attempt.append(attempt)
+        self._extend(
+            kind=[kind],
+            topics=[text[at : at + topic].decode()],
+            ids=[text[at + topic : at + topic + id_].decode()],
+            due_ms=[int.from_bytes(due, "big")],
+            attempt=[attempt],
+        )
         return at + topic + id_
 
     def _add_block(self, shard: int, text: bytes, at: int) -> int:
@@ -62,26 +63,19 @@ class Columns:
         _, kind, n, attempt, count, size = _BLOCK.unpack_from(text, at)
         at += _BLOCK.size
         names = Names(shard, [(int.from_bytes(n, "big"), text[at : at + size])])
-        self.kind.extend([kind] * count)
-        self.topics.extend(names.topics())
-        self.ids.extend(names.ids)
-        self.due_ms.extend(names.due_ms.tolist())
-        self.attempt.extend([attempt] * count)
+        self._extend(
+            kind=[kind] * count,
+            topics=names.topics(),
+            ids=names.ids,
+            due_ms=names.due_ms.tolist(),
+            attempt=[attempt] * count,
+        )
         return at + size
 
     def events(self, start: int, limit: int) -> Events:
         """Return at most ``limit`` events from position ``start`` on."""
-        skip = bisect_left(self.positions, start)
-        part = slice(skip, skip + limit)
-        return Events(
-            positions=np.array(self.positions[part], np.int64),
-            time_ms=np.array(self.time_ms[part], np.int64),
-            kind=np.array(self.kind[part], np.uint8),
-            topics=self.topics[part],
-            ids=self.ids[part],
-            due_ms=np.array(self.due_ms[part], np.int64),
-            attempt=np.array(self.attempt[part], np.uint16),
-        )
+        skip = bisect_left(self._lists["positions"], start)
+        return Events.of_lists(values[skip : skip + limit] for values in self._lists.values())
 
 
 def whole(entries: Sequence[Entry], start: int, end: int) -> tuple[list[Entry], int]:

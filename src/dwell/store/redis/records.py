@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dwell.batch.batch import Batch
+from dwell.batch.batch import BATCH_ARRAYS, Batch
 from dwell.batch.blobs import Blobs, LazyIds, Same, total_bytes
 from dwell.clock import Clock
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, State
@@ -19,6 +19,12 @@ _NO_ERROR = 65_535
 #: The bits of a number below those of the block in whose place its message is: slot and shard.
 _PLACE_BITS = 14
 _SLOT_BITS = 6
+
+
+#: Which field of a row a column of a batch holds, where its name is another.
+_FIELDS = {"numbers": "number"}
+#: What a block says in its head, for all of its messages.
+_IN_HEADS = ("priority", "attempt", "max_attempts", "lease_ms")
 
 
 class Row(NamedTuple):
@@ -159,43 +165,22 @@ def place_of(entry: bytes) -> int:
 
 def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
     """Return messages as a batch, with receipts when ``store`` is the number of one."""
-    columns = zip(*rows, strict=True) if rows else iter([()] * len(Row._fields))
-    (
-        numbers,
-        topics,
-        ids,
-        bodies,
-        extras,
-        due,
-        priority,
-        attempt,
-        most,
-        lease,
-        ends,
-        expires,
-        *last,
-    ) = (list(column) for column in columns)
-    states, takes, errors = last
-    numbered = np.array(numbers, np.uint64)
+    values = zip(*rows, strict=True) if rows else iter([()] * len(Row._fields))
+    lists = dict(zip(Row._fields, map(list, values), strict=True))
+    columns: dict[str, Any] = {
+        name: np.array(lists[_FIELDS.get(name, name)], kind) for name, kind in BATCH_ARRAYS.items()
+    }
     receipts = None
     if store is not None:
-        receipts = receipts_of(numbered, np.array(takes, np.uint64), store)
+        receipts = receipts_of(columns["numbers"], np.array(lists["take"], np.uint64), store)
     return Batch(
-        topics=topics,
-        ids=ids,
-        bodies=bodies,
-        extras=extras,
-        due_ms=np.array(due, np.int64),
-        priority=np.array(priority, np.uint32),
-        attempt=np.array(attempt, np.uint16),
-        max_attempts=np.array(most, np.uint16),
-        lease_ms=np.array(lease, np.uint32),
-        until_ms=np.array(ends, np.int64),
-        expires_ms=np.array(expires, np.int64),
-        state=np.array(states, np.uint8),
-        numbers=numbered,
-        errors={at: error for at, error in enumerate(errors) if error is not None},
+        topics=lists["topic"],
+        ids=lists["id"],
+        bodies=lists["body"],
+        extras=lists["extra"],
+        errors={at: error for at, error in enumerate(lists["error"]) if error is not None},
         receipts=receipts,
+        **columns,
     )
 
 
@@ -314,10 +299,7 @@ def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> 
         bodies=names.blobs(starts, ends),
         extras=extras,
         due_ms=names.due_ms,
-        priority=names.column("priority", np.uint32),
-        attempt=names.column("attempt", np.uint16),
-        max_attempts=names.column("max_attempts", np.uint16),
-        lease_ms=names.column("lease_ms", np.uint32),
+        **{name: names.column(name, BATCH_ARRAYS[name]) for name in _IN_HEADS},
         until_ms=names.column("lease_until_ms", np.int64),
         expires_ms=np.zeros(count, np.int64),
         state=np.full(count, State.LEASED, np.uint8),

@@ -1,0 +1,36 @@
+"""Schemas: which columns a class has, as its annotations say."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+
+def arrays_of(kind: type[Any]) -> dict[str, type[np.generic]]:
+    """Return the columns of a class that are arrays, by name, and the type of their values.
+
+    A column that may be None is not one of them.
+    """
+    hints = get_type_hints(kind)
+    return {
+        name: get_args(get_args(hint)[1])[0]
+        for name, hint in hints.items()
+        if get_origin(hint) is np.ndarray
+    }
+
+
+def sequences_of(kind: type[Any]) -> list[str]:
+    """Return the names of the columns of a class that are sequences of texts or blobs."""
+    hints = get_type_hints(kind)
+    return [name for name, hint in hints.items() if hint in (Sequence[str], Sequence[bytes])]
+
+
+def joined_columns(parts: Sequence[object], names: Iterable[str]) -> dict[str, Any]:
+    """Return the columns of all parts, one behind the other, by their names."""
+    joined: dict[str, Any] = {}
+    for name in names:
+        many = [getattr(part, name) for part in parts]
+        is_array = isinstance(many[0], np.ndarray)
+        joined[name] = np.concatenate(many) if is_array else list(chain.from_iterable(many))
+    return joined

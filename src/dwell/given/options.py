@@ -1,0 +1,49 @@
+"""What a put may say of messages beside their bodies: the keywords of every face that puts."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from dwell.given.values import Delay, Due
+from dwell.message import I64
+
+
+class OutboxOptions(TypedDict, total=False):
+    """What may be said of one message where the settings of its topic are not known."""
+
+    delay: Delay | None
+    due: Due | None
+    id: str | None
+    priority: int
+    lease: Delay | None
+    max_attempts: int | None
+    expires: Due | None
+    ttl: Delay | None
+    key: str | None
+    headers: Mapping[str, str] | None
+
+
+class PutOptions(OutboxOptions, total=False):
+    """What may be said of one message."""
+
+    delay_level: int | None
+
+
+class OutboxManyOptions(TypedDict, total=False):
+    """The same of many messages: one value for all, or one for each."""
+
+    delay: Delay | Sequence[Delay | None] | I64 | None
+    due: Due | Sequence[Due | None] | I64 | None
+    ids: Sequence[str] | None
+    priority: int | Sequence[int] | I64
+    lease: Delay | Sequence[Delay | None] | None
+    max_attempts: int | Sequence[int | None] | None
+    expires: Due | Sequence[Due | None] | I64 | None
+    ttl: Delay | Sequence[Delay | None] | None
+    key: str | Sequence[str | None] | None
+    headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None
+
+
+class PutManyOptions(OutboxManyOptions, total=False):
+    """The same, and delay levels."""
+
+    delay_level: int | Sequence[int] | None
