@@ -241,8 +241,8 @@ class LazyIds(Sequence[str]):
         return len(self._places)
 
     def __iter__(self) -> Iterator[str]:
-        own = self.own()
-        if own is None:
+        own = None if self._own is None else list(self._own[slice_of(self._places)])
+        if own is None or not all(own):
             return iter(self._texts())
         return map(bytes.decode, own)
 

@@ -25,6 +25,8 @@ def interleaved(parts: Sequence[Sequence[bytes] | None], count: int) -> Buffer:
     there = [part for part in parts if part is not None]
     if len(there) == 1:
         return joined(there[0])
+    if count == 1:
+        return b"".join([part[0] for part in there])
     if count and all(_is_even(sizes_of(part)) for part in there):
         tables = [np.frombuffer(joined(part), np.uint8).reshape(count, -1) for part in there]
         return np.hstack(tables).reshape(-1).data

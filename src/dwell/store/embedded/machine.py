@@ -211,9 +211,12 @@ class Machine:
 
     def next_deadline_ms(self) -> int | None:
         """Return when something may happen next."""
-        timed = (self.delays, self.leases, self.expiries, self.admission.allowances)
-        times = [of.next_ms() for of in timed]
-        return min((time for time in times if time is not None), default=None)
+        found: int | None = None
+        for timed in (self.delays, self.leases, self.expiries, self.admission.allowances):
+            next_ms = timed.next_ms()
+            if next_ms is not None and (found is None or next_ms < found):
+                found = next_ms
+        return found
 
     def sweep(self) -> None:
         """Throw away what means nothing any more in the wheels, if it is much."""

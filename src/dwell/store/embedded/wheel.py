@@ -24,7 +24,7 @@ from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.limits import LIMITS, Limits
 
 SLOT_MS = 60_000
-_NEVER = 2**62
+_NEVER = 2**62 // SLOT_MS * SLOT_MS
 
 
 class Wheel:
@@ -107,12 +107,10 @@ class Wheel:
         """Return a time at or before the next one at which ``pop`` returns something."""
         if self._coming:
             return 0
-        times = [int(at_ms[0]) for at_ms, _ in self._runs]
-        if self._slots:
-            times.append(self._first_slot * SLOT_MS)
-        if self._undealt:
-            times.append(self._undealt_first_ms // SLOT_MS * SLOT_MS)
-        return min(times, default=None)
+        first_ms = min(self._first_slot * SLOT_MS, self._undealt_first_ms // SLOT_MS * SLOT_MS)
+        for at_ms, _ in self._runs:
+            first_ms = min(first_ms, int(at_ms[0]))
+        return first_ms if first_ms < _NEVER else None
 
     def sweep(self, live: int) -> None:
         """Throw away entries that mean nothing, when all but ``live`` do and they are many."""

@@ -282,8 +282,9 @@ class Journal:
         """
         self.check()
         self.room.check_size(size_bytes)
-        if not self.room.is_for(use, size_bytes):
-            self._make_segment(self.position // self.segment_bytes + 1)
+        if self.room.is_for(use, size_bytes):
+            return
+        self._make_segment(self.position // self.segment_bytes + 1)
         if not self.room.fits(size_bytes):
             self._close_frame()
             self.position += self.room.left
@@ -314,13 +315,14 @@ class Journal:
         size = len(head) + len(blobs) + len(filling)
         self.reserve(size, use)
         # A header's worth of each segment stays empty, so that even an empty blob lies within it.
+        room = self.room
         if not self._frame:
-            self._frame_start = self.position
-            self.position += HEADER_BYTES
+            self._frame_start = room.position
+            room.position += HEADER_BYTES
             self._loop.call_soon(self._close_frame)
-        record.blobs_at = self.position + len(head)
+        record.blobs_at = room.position + len(head)
         self._frame += (head, blobs, filling) if blobs else (head,)
-        self.position += size
+        room.position += size
 
     def part(self) -> None:
         """Let a large frame end here, between two verbs.
@@ -438,22 +440,19 @@ class Journal:
         """Hand the frame that is being filled to the committer."""
         if not self._frame:
             return
-        segment = self.segments[self._frame_start // self.segment_bytes]
-        offset = self._frame_start % self.segment_bytes
+        number, offset = divmod(self._frame_start, self.segment_bytes)
+        before, end = self._frame_end, self.room.position
         self._waiting.append(self._group)
         assert self._committer is not None
-        self._committer.submit(
-            Write(
-                segment.fd, offset, self._frame_start, self._frame_end, self.position, self._frame
-            )
-        )
-        self._frame_end = self.position
+        fd = self.segments[number].fd
+        self._committer.submit(Write(fd, offset, self._frame_start, before, end, self._frame))
+        self._frame_end = end
         self._frame, self._group = [], []
-        if self.position >= self._ahead_at:
+        if end >= self._ahead_at:
             # Halfway through each segment, or later if there was no room then.
             half = self.segment_bytes // 2
-            self._ahead_at = (self.position // half + 1) * half
-            if self.position % self.segment_bytes >= half:
+            self._ahead_at = (end // half + 1) * half
+            if end % self.segment_bytes >= half:
                 self.make_ahead()
 
     def _tell(self, function, argument) -> None:  # type: ignore[no-untyped-def]

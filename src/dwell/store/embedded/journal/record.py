@@ -17,6 +17,7 @@ import itertools
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -157,25 +158,31 @@ class Record:
         meta = _PLAIN_BYTES if self.meta is _PLAIN else _padded(_encoder.encode(self.meta))
         columns = self.columns
         has_calls = "calls" in columns
-        schema = _schema(self.kind, has_calls)
-        head = _HEADER.pack(
-            self.kind, has_calls, len(meta), len(self), self.time_ms, len(self.blobs)
-        )
+        count, blob_bytes = len(self), len(self.blobs)
+        schema, row_bytes = _LAYOUTS[self.kind, has_calls]
         parts: list[Buffer] = [
-            head,
+            _HEADER.pack(self.kind, has_calls, len(meta), count, self.time_ms, blob_bytes),
             meta,
             *[columns[name].astype(dtype, copy=False).data for name, dtype in schema.items()],
+            bytes(-row_bytes * count % 8),
         ]
-        size = sum(np.dtype(dtype).itemsize for dtype in schema.values()) * len(self)
-        parts.append(bytes(-size % 8))
-        return b"".join(parts), self.blobs, bytes(-len(self.blobs) % 8)
+        return b"".join(parts), self.blobs, bytes(-blob_bytes % 8)
 
 
 _PLAIN = Meta()
 
 
-def _schema(kind: RecordKind, has_calls: bool) -> dict[str, type[np.generic]]:
-    return {**_CALLS, **SCHEMAS[kind]} if has_calls else SCHEMAS[kind]
+def _layout(columns: dict[str, type[np.generic]]) -> tuple[dict[str, np.dtype[Any]], int]:
+    types = {name: np.dtype(kind) for name, kind in columns.items()}
+    return types, sum(kind.itemsize for kind in types.values())
+
+
+#: The columns of a record by its kind and whether it has call numbers, and the bytes of a row.
+_LAYOUTS = {
+    (kind, has_calls): _layout({**_CALLS, **columns} if has_calls else columns)
+    for kind, columns in SCHEMAS.items()
+    for has_calls in (False, True)
+}
 
 
 def _padded(data: bytes) -> bytes:
@@ -200,7 +207,7 @@ def _decode(data: memoryview, at: int, base: int) -> tuple[Record, int]:
     meta = _decoder.decode(data[at + 2 : at + 2 + own_bytes])
     at += meta_bytes
     kind, columns, size = RecordKind(kind), {}, 0
-    for name, dtype in _schema(kind, flags == _HAS_CALLS).items():
+    for name, dtype in _LAYOUTS[kind, flags == _HAS_CALLS][0].items():
         columns[name] = np.frombuffer(data, dtype=dtype, count=count, offset=at + size)
         size += columns[name].nbytes
     at += size + -size % 8
